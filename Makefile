@@ -1,0 +1,52 @@
+# One verb, one job. Everything happens inside ./.venv and ./examples/demo; nothing is installed elsewhere.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup run demo check style types pure test bench lock clean
+
+help: ## what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+$(STAMP): pyproject.toml requirements/dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+setup: $(STAMP) ## virtual environment with everything in it
+
+run: $(STAMP) ## the gateway in the foreground, in front of six real servers
+	$(BIN)/python examples/demo/demo.py run
+
+demo: $(STAMP) ## the same, calls one tool of each server in both eras, and stops
+	$(BIN)/python examples/demo/demo.py demo
+
+check: style types pure ## style, types and the pure tests, under a minute
+
+style: $(STAMP)
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+
+types: $(STAMP)
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/pyright --warnings | grep -v '^0 errors' || true; test $${PIPESTATUS[0]:-0} -eq 0
+
+pure: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not live" tests
+
+test: check ## everything: check, then the real processes
+	$(BIN)/python -m pytest -q -m live tests
+	$(BIN)/python examples/demo/demo.py demo
+
+bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios of one run
+	$(BIN)/python benchmarks/relay.py
+
+lock: ## resolve requirements/dev.txt anew
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--strip-extras --no-header --allow-unsafe -o requirements/dev.txt pyproject.toml requirements/dev.in
+
+clean: ## remove what the other verbs made
+	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules dist .mypy_cache .ruff_cache .hypothesis

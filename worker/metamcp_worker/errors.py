@@ -1,0 +1,85 @@
+"""Our exceptions, and the one table from a fate to a JSON-RPC error.
+
+Owns: error codes, their HTTP status in the modern era, and the shape of `error` objects that the
+gateway itself makes. Never: errors of servers, which travel as the bytes they came in.
+
+Codes in -32768..-32000 belong to JSON-RPC and MCP and are used only with their meaning there
+(MCP 2026-07-28, basic, "Error codes"). What only a gateway can say lies outside that range.
+"""
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """JSON-RPC error codes that the gateway may answer with."""
+
+    PARSE_ERROR = -32700
+    INVALID_REQUEST = -32600
+    METHOD_NOT_FOUND = -32601
+    INVALID_PARAMS = -32602
+    INTERNAL_ERROR = -32603
+    HEADER_MISMATCH = -32020
+    MISSING_CAPABILITY = -32021
+    UNSUPPORTED_VERSION = -32022
+    # The gateway's own: outside the reserved range.
+    SERVER_DOWN = -10001
+    OVERLOADED = -10002
+    TIMED_OUT = -10003
+    TOO_LARGE = -10004
+
+
+#: HTTP status of an error answer that starts no stream (MCP 2026-07-28, transports).
+HTTP_STATUS: dict[int, int] = {
+    Code.PARSE_ERROR: 400,
+    Code.INVALID_REQUEST: 400,
+    Code.METHOD_NOT_FOUND: 404,
+    Code.INVALID_PARAMS: 400,
+    Code.HEADER_MISMATCH: 400,
+    Code.MISSING_CAPABILITY: 400,
+    Code.UNSUPPORTED_VERSION: 400,
+}
+
+
+class MetaMCPError(Exception):
+    """Root of everything that MetaMCP raises on purpose."""
+
+
+class PeerGone(MetaMCPError):
+    """The other end of a pipe or control socket is closed or dead."""
+
+
+class DescriptorsLost(MetaMCPError):
+    """A packet came without its descriptors: this process has no free ones (MSG_CTRUNC)."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("descriptors were lost: the open-file limit of this process is reached")
+        self.data = data
+
+
+class FrameBroken(MetaMCPError):
+    """A frame that cannot be read: wrong version, unknown kind, or lengths that do not add up."""
+
+
+class TooLarge(MetaMCPError):
+    """A message above its limit."""
+
+    def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"{what} has {size_bytes} bytes, the limit is {limit_bytes}")
+        self.limit_bytes = limit_bytes
+
+
+class PipeFull(MetaMCPError):
+    """The other side does not read fast enough: the bounded queue towards it is full."""
+
+
+class Refused(MetaMCPError):
+    """A request that the gateway answers itself, with a JSON-RPC error.
+
+    `code` is one of `Code`, `data` is raw JSON or empty.
+    """
+
+    def __init__(self, code: int, message: str, data: bytes = b"") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data

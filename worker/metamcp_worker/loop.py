@@ -1,0 +1,13 @@
+"""The event loop of the workers: uvloop where it exists. Owns this choice and nothing else."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import uvloop
+
+
+def run(main: Coroutine[Any, Any, int]) -> int:
+    """Run `main` to its end on a fresh loop and return its exit code."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)

@@ -1,0 +1,328 @@
+"""What supervisor, nursery and workers say to each other on the control sockets.
+
+Owns: the messages, as tagged values, and their bytes. Never: sending them (`packets`).
+
+Descriptors that belong to a message are named in its docstring, in order. "blob" means a descriptor
+made by `packets.blob`, for values that may be larger than a packet.
+"""
+
+from msgspec import Struct
+
+from metamcp_worker import codec
+
+
+class Message(Struct, frozen=True, kw_only=True, tag=True):
+    """Root of all messages; the tag is the class name."""
+
+
+# --- supervisor -> nursery ------------------------------------------------------------------
+
+
+class Fork(Message, frozen=True, kw_only=True):
+    """Fork one worker. Descriptor: the worker's end of its control socket.
+
+    `ticket`: chosen by the supervisor, unique; `role`: "front" or "child"; `name`: for `ps`.
+    """
+
+    ticket: int
+    role: str
+    name: str
+
+
+class Signal(Message, frozen=True, kw_only=True):
+    """Send a signal to a worker that the nursery forked; any other pid is ignored."""
+
+    pid: int
+    number: int
+
+
+# --- nursery -> supervisor ------------------------------------------------------------------
+
+
+class Born(Message, frozen=True, kw_only=True):
+    """The nursery is ready to fork. `missing`: modules it could not preload, with the reason."""
+
+    pid: int
+    missing: tuple[str, ...] = ()
+
+
+class Forked(Message, frozen=True, kw_only=True):
+    ticket: int
+    pid: int
+
+
+class ForkFailed(Message, frozen=True, kw_only=True):
+    """`reason` is a sentence."""
+
+    ticket: int
+    reason: str
+
+
+class Exited(Message, frozen=True, kw_only=True):
+    """A worker is gone and everything that descended from it as well.
+
+    `code`: exit status, or None when a signal ended it; `signal`: its number, or 0;
+    `orphans`: how many of its descendants had to be killed.
+    """
+
+    pid: int
+    code: int | None = None
+    signal: int = 0
+    orphans: int = 0
+
+
+class Halted(Message, frozen=True, kw_only=True):
+    """A worker was stopped by SIGSTOP or the like."""
+
+    pid: int
+
+
+class Resumed(Message, frozen=True, kw_only=True):
+    pid: int
+
+
+# --- supervisor -> any worker ---------------------------------------------------------------
+
+
+class Stop(Message, frozen=True, kw_only=True):
+    """Finish what is in flight, for at most `grace_s`, then exit."""
+
+    grace_s: float
+
+
+# --- any worker -> supervisor ---------------------------------------------------------------
+
+
+class Beat(Message, frozen=True, kw_only=True):
+    """Once a second, from the event loop. `lag_ms`: how late the loop was with it."""
+
+    seq: int
+    lag_ms: float = 0.0
+    inflight: int = 0
+    queued: int = 0
+
+
+class AttachFailed(Message, frozen=True, kw_only=True):
+    """An Attach came without its descriptor: this process has no free ones. Try again later."""
+
+    what: str
+    number: int
+
+
+# --- supervisor -> child worker ---------------------------------------------------------------
+
+
+class RunServer(Message, frozen=True, kw_only=True):
+    """Start this server. Descriptor: blob with a `spec.ServerSpec`. `generation`: of the instance;
+    it goes up by one with every start."""
+
+    generation: int
+
+
+class AttachFront(Message, frozen=True, kw_only=True):
+    """Descriptor: this worker's end of the pipe to front number `front`."""
+
+    front: int
+
+
+# --- child worker -> supervisor -----------------------------------------------------------------
+
+
+class Spawned(Message, frozen=True, kw_only=True):
+    """The server's process exists. `pid`: 0 for an in-process server."""
+
+    pid: int
+
+
+class ServerReady(Message, frozen=True, kw_only=True):
+    """Handshake and lists are done. Descriptor: blob with the catalogue (see `catalogue`).
+
+    `protocol`: the revision spoken with the server; `start_s`: from spawn to here; `tools`,
+    `prompts`, `resources`: how many; `list_hash`: of the lists alone.
+    """
+
+    protocol: str
+    start_s: float
+    tools: int
+    prompts: int
+    resources: int
+    list_hash: str
+
+
+class Listed(Message, frozen=True, kw_only=True):
+    """The lists changed. Descriptor: blob with the whole catalogue anew."""
+
+    tools: int
+    prompts: int
+    resources: int
+    list_hash: str
+
+
+class ServerDown(Message, frozen=True, kw_only=True):
+    """The server is gone; the worker exits after this.
+
+    `reason`: an exit class of `docs/states.md` (`spawn exit clean signal start_timeout protocol
+    limit`); `message`: a sentence; `code`, `signal`: of the process, when it had one.
+    """
+
+    reason: str
+    message: str
+    code: int | None = None
+    signal: int = 0
+
+
+class LogLines(Message, frozen=True, kw_only=True):
+    """Lines of the server: `stream` is "stderr" or "stdout" (what was no JSON-RPC message).
+
+    `dropped`: lines lost to the rate limit since the last message.
+    """
+
+    stream: str
+    lines: tuple[str, ...]
+    dropped: int = 0
+
+
+class Counted(Message, frozen=True, kw_only=True):
+    """Things that happened `n` more times, by the name of the counter (`stray_stdout`,
+    `late_reply`, `broken_reply`, `unknown_id`)."""
+
+    counts: dict[str, int]
+
+
+# --- supervisor -> front ------------------------------------------------------------------------
+
+
+class ServeOn(Message, frozen=True, kw_only=True):
+    """Serve. Descriptors: blob with a `spec.FrontSpec`, then the listening sockets.
+
+    `front`: this front's number, never used twice in the life of a supervisor.
+    """
+
+    front: int
+
+
+class Reconfigure(Message, frozen=True, kw_only=True):
+    """Descriptor: blob with the new `spec.FrontSpec`."""
+
+
+class Catalogue(Message, frozen=True, kw_only=True):
+    """What a server offers. Descriptor: blob, as in `ServerReady`."""
+
+    server: str
+    list_hash: str
+
+
+class AttachServer(Message, frozen=True, kw_only=True):
+    """Descriptor: this front's end of the pipe to the worker of `server`, generation `generation`.
+    It replaces the pipe to an older generation."""
+
+    server: str
+    generation: int
+
+
+class ServerState(Message, frozen=True, kw_only=True):
+    """How a server stands. `state` is one of `warming ready idle draining stopped error`.
+
+    `listed`: are its tools part of the lists now? `reason`, `message`: for `error`.
+    `retry_after_ms`: until the next start, -1 if none is planned.
+    """
+
+    server: str
+    state: str
+    listed: bool
+    generation: int = 0
+    reason: str = ""
+    message: str = ""
+    retry_after_ms: int = -1
+
+
+class ForgetServer(Message, frozen=True, kw_only=True):
+    """The server is no longer configured."""
+
+    server: str
+
+
+# --- front -> supervisor ------------------------------------------------------------------------
+
+
+class FrontReady(Message, frozen=True, kw_only=True):
+    """The front accepts connections."""
+
+
+class CallStats(Struct, frozen=True):
+    """Cumulative figures of this front process for one server and method.
+
+    `errors`: how often, by `error_type` ("tool_error" or a JSON-RPC code); `buckets`: counts per
+    bucket of `BUCKETS_S`, not cumulative, the last one for everything above.
+    """
+
+    server: str
+    method: str
+    count: int
+    seconds: float
+    buckets: tuple[int, ...]
+    errors: dict[str, int]
+
+
+class FrontStats(Message, frozen=True, kw_only=True):
+    """Every two seconds. Descriptor: blob with a JSON list of `CallStats`.
+
+    `inflight`: requests per server; `sessions`: per protocol revision; `refused`: requests that the
+    HTTP policy refused, by reason.
+    """
+
+    connections: int
+    streams: int
+    inflight: dict[str, int]
+    sessions: dict[str, int]
+    refused: dict[str, int]
+
+
+#: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention
+#: below 10 ms, equal to it above.
+BUCKETS_S = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+)  # fmt: skip
+
+ToNursery = Fork | Signal
+FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
+ToChild = RunServer | AttachFront | Stop
+FromChild = Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | AttachFailed
+ToFront = ServeOn | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Stop
+FromFront = FrontReady | FrontStats | Beat | AttachFailed
+
+
+def pack(message: Message) -> bytes:
+    return codec.dump(message)
+
+
+def unpack_to_nursery(data: bytes) -> ToNursery:
+    """Raises codec.Malformed, as all of these do."""
+    found: ToNursery = codec.one_of(ToNursery, data)
+    return found
+
+
+def unpack_from_nursery(data: bytes) -> FromNursery:
+    found: FromNursery = codec.one_of(FromNursery, data)
+    return found
+
+
+def unpack_to_child(data: bytes) -> ToChild:
+    found: ToChild = codec.one_of(ToChild, data)
+    return found
+
+
+def unpack_from_child(data: bytes) -> FromChild:
+    found: FromChild = codec.one_of(FromChild, data)
+    return found
+
+
+def unpack_to_front(data: bytes) -> ToFront:
+    found: ToFront = codec.one_of(ToFront, data)
+    return found
+
+
+def unpack_from_front(data: bytes) -> FromFront:
+    found: FromFront = codec.one_of(FromFront, data)
+    return found
