@@ -1,0 +1,124 @@
+"""What is wanted: the configuration as typed, frozen values, parsed once.
+
+Owns: the values, their defaults and units. Never: reading files (`sources`), finding errors in them
+(`parse`), what a worker is told (`metamcp_worker.spec`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Restart = Literal["always", "on-failure", "never"]
+Style = Literal["namespaced", "flat", "dotted", "bare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener binds. `host` is an IP address or name, without brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    listen: Address = Address("127.0.0.1", 6270)
+    ops_listen: Address = Address("127.0.0.1", 6271)
+    fronts: int = 1
+    state_dir: Path
+    runtime_dir: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One configured MCP server; exactly one of `command` and `module` is set.
+
+    `env`: the server's own variables, resolved; they may hold secrets, so no repr shows them.
+    `source`: where it was read, for messages: `file: servers.git`.
+    """
+
+    name: str
+    source: str
+    command: tuple[str, ...] = ()
+    module: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: Path | None = None
+    enabled: bool = True
+    required: bool = False
+    restart: Restart = "on-failure"
+    start_timeout_s: float = 30.0
+    timeout_s: float = 60.0
+    stop_grace_s: float = 5.0
+    hide_after_s: float = 3.0
+    strict_listing: bool = False
+    concurrency: int = 1024
+    queue: int = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    style: Style = "namespaced"
+    separator: str = ""
+    hyphens: Literal["keep", "underscore"] = "keep"
+    length_max: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
+    """A named group of servers. `disabled`: pairs (server, tool) switched off in it."""
+
+    name: str
+    servers: tuple[str, ...]
+    disabled: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One URL, `/metamcp/{name}/mcp`, that exposes one namespace."""
+
+    name: str
+    namespace: str
+    naming: Naming = Naming()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything. Keys of the mappings are the names, in the order of the files.
+
+    `files`: every file that was read, the main one first. `warnings`: sentences for the operator.
+    """
+
+    gateway: Gateway
+    servers: Mapping[str, Server]
+    namespaces: Mapping[str, Namespace]
+    endpoints: Mapping[str, Endpoint]
+    files: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One error in a configuration. `place`: a path into the file such as `servers.git.timeout`."""
+
+    file: str
+    place: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return (
+            f"{where}: {self.place}: {self.message}" if self.place else f"{where}: {self.message}"
+        )
+
+
+class ConfigInvalid(Exception):
+    """The configuration cannot be used; `problems` holds every reason, not only the first."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems

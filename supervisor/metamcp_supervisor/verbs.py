@@ -1,0 +1,133 @@
+"""The values that cross the control socket between the gateway and `metamcp ctl`.
+
+Owns: the shapes of answers and of the journal, their units, and the exit codes of `ctl`. Never:
+transport (`control`), printing (`cli.ctl`), collecting (`run`).
+"""
+
+from enum import IntEnum
+
+from msgspec import Struct
+
+VERSION = 1
+"""Of every `--json` output: `{"v": 1, …}`."""
+
+
+class Exit(IntEnum):
+    """Exit codes of the `metamcp` command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_READY = 3
+    DENIED = 4
+    NOT_RUNNING = 5
+    TIMEOUT = 6
+    SERVER_NOT_RUNNING = 7
+    UNKNOWN_NAME = 8
+    CONFIG = 65
+    CANNOT_BIND = 69
+    INTERNAL = 70
+    ALREADY_RUNNING = 75
+    NO_PERMISSION = 77
+
+
+class ServerStatus(Struct, frozen=True, kw_only=True):
+    """One server. `state`: warming, ready, active, idle, draining, stopped or error.
+
+    Times in seconds; `pid` is the server's own process (0: none, or in-process), `worker_pid` our
+    worker's; `token_cost`: estimated tokens of its tool definitions; `retry_in_s`: None when no
+    start is planned; `rss_bytes`, `cpu_s`: of the worker and everything below it.
+    """
+
+    name: str
+    state: str
+    phase: str
+    generation: int
+    pid: int = 0
+    worker_pid: int = 0
+    protocol: str = ""
+    up_s: float = 0.0
+    start_s: float = 0.0
+    tools: int = 0
+    prompts: int = 0
+    resources: int = 0
+    token_cost: int = 0
+    from_cache: bool = False
+    calls: int = 0
+    errors: int = 0
+    inflight: int = 0
+    rss_bytes: int = 0
+    cpu_s: float = 0.0
+    restarts: int = 0
+    reason: str = ""
+    message: str = ""
+    retry_in_s: float | None = None
+    required: bool = False
+
+
+class FrontStatus(Struct, frozen=True, kw_only=True):
+    number: int
+    pid: int
+    state: str
+    up_s: float
+    connections: int = 0
+    streams: int = 0
+    sessions: int = 0
+
+
+class GatewayStatus(Struct, frozen=True, kw_only=True):
+    """The whole gateway. `state`: starting, active or draining; `url`: of the default endpoint."""
+
+    v: int = VERSION
+    version: str
+    pid: int
+    state: str
+    up_s: float
+    url: str
+    ops_url: str
+    config_hash: str
+    config_files: tuple[str, ...]
+    config_age_s: float
+    nursery_pid: int
+    fronts: tuple[FrontStatus, ...]
+    servers: tuple[ServerStatus, ...]
+    endpoints: dict[str, str]
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One line of the journal. `time`: seconds since the epoch; `who`: server, front-N, nursery or
+    gateway; `what`: `ready→backoff` and the like, or a verb; `cause`: a sentence."""
+
+    seq: int
+    time: float
+    who: str
+    what: str
+    cause: str = ""
+    generation: int = 0
+
+
+class LogLine(Struct, frozen=True, kw_only=True):
+    """One line of a server's stderr, or of its stdout where it was no message."""
+
+    seq: int
+    time: float
+    server: str
+    stream: str
+    text: str
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One line of a reload's plan. `action`: add, remove, restart, in-place or unchanged."""
+
+    server: str
+    action: str
+    why: str = ""
+
+
+class ReloadPlan(Struct, frozen=True, kw_only=True):
+    """`hash`: of the plan; `applied`: False for a dry run."""
+
+    v: int = VERSION
+    hash: str
+    changes: tuple[Change, ...]
+    applied: bool
