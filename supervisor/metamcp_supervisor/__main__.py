@@ -11,7 +11,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ctl": ("metamcp_supervisor.cli.ctl:ctl", "Look at and steer a running gateway."),
     "config": (
         "metamcp_supervisor.cli.config:config",
-        "Check, show and explain the configuration.",
+        "Check and show the configuration.",
     ),
 }
 
