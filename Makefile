@@ -41,7 +41,7 @@ test: check ## everything: check, then the real processes
 	$(BIN)/python examples/demo/demo.py demo
 
 bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios of one run
-	$(BIN)/python benchmarks/relay.py
+	$(BIN)/python -m benchmarks.relay
 
 lock: ## resolve requirements/dev.txt anew
 	$(BIN)/python -m pip install --quiet pip-tools

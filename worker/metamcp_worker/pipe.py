@@ -10,6 +10,7 @@ the loop owns; `recv_bytes` would hold the whole loop while a large frame trickl
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from metamcp_worker.errors import FrameBroken, PipeFull, TooLarge
 from metamcp_worker.frames import Cutter, Frame, pack, unpack
@@ -29,7 +30,7 @@ class Pipe(asyncio.Protocol):
         self._cutter = Cutter()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        self._transport: asyncio.WriteTransport | None = None
+        self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._broken = ""
 
@@ -72,11 +73,11 @@ class Pipe(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading: back-pressure towards the other side."""
-        if isinstance(self._transport, asyncio.Transport) and not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if isinstance(self._transport, asyncio.Transport) and not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def close(self) -> None:
@@ -88,9 +89,9 @@ class Pipe(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=QUEUE_BYTES_MAX)
+        # uvloop's transports do not derive from asyncio's, so no isinstance here.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=QUEUE_BYTES_MAX)
 
     def data_received(self, data: bytes) -> None:
         try:

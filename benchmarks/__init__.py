@@ -1,0 +1,1 @@
+"""Measurements of the gateway, as ratios between commands of one run."""

@@ -1,0 +1,150 @@
+"""The demo: six real servers from public packages behind one gateway.
+
+    python demo.py run     install what is missing, then run the gateway in the foreground
+    python demo.py demo    the same on free ports; call one tool of each server in both protocol
+                           eras through the official SDK client, print the answers, and stop
+
+Everything is installed below this folder. Needs Python 3.11+, Node.js 20+ with npm, and git.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+VENV = HERE / ".venv"
+WORK = HERE / "work"
+START_S_MAX = 120
+CALL_S_MAX = 60
+
+GIT = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_AUTHOR_NAME": "Demo",
+    "GIT_AUTHOR_EMAIL": "demo@example.com",
+    "GIT_COMMITTER_NAME": "Demo",
+    "GIT_COMMITTER_EMAIL": "demo@example.com",
+}
+
+
+def run(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path = HERE) -> None:
+    """One step of the set-up; its own output is what explains a failure."""
+    subprocess.run(command, cwd=cwd, check=True, env={**os.environ, **(env or {})})
+
+
+def install() -> None:
+    """Packages and data, once; later calls find them there."""
+    for program in ("node", "npm", "git"):
+        if shutil.which(program) is None:
+            sys.exit(f"demo: {program} is needed and not on the PATH; install it and try again")
+    stamp = VENV / ".installed"
+    wanted = (HERE / "requirements.txt").read_text()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print("demo: installing git, time and fetch from PyPI", flush=True)
+        run(sys.executable, "-m", "venv", VENV)
+        pip = (VENV / "bin" / "python", "-m", "pip", "install", "--quiet")
+        run(*pip, "--disable-pip-version-check", "--require-hashes", "-r", "requirements.txt")
+        stamp.write_text(wanted)
+    if not (HERE / "node_modules").exists():
+        print("demo: installing filesystem and memory from npm", flush=True)
+        run("npm", "ci", "--silent", "--no-audit", "--no-fund")
+    (WORK / "files").mkdir(parents=True, exist_ok=True)
+    (WORK / "files" / "hello.txt").write_text("Hello from a file.\n")
+    repository = WORK / "repository"
+    if not (repository / ".git").exists():
+        repository.mkdir(parents=True, exist_ok=True)
+        (repository / "README.md").write_text("# A repository for the demo\n")
+        run("git", "init", "--quiet", "--initial-branch", "main", cwd=repository)
+        run("git", "add", ".", cwd=repository)
+        run("git", "commit", "--quiet", "-m", "First words", env=GIT, cwd=repository)
+
+
+def calls(ops_url: str) -> list[tuple[str, dict[str, Any]]]:
+    """One tool of each server, with arguments."""
+    return [
+        ("git__git_log", {"repo_path": str(WORK / "repository"), "max_count": 1}),
+        ("time__get_current_time", {"timezone": "UTC"}),
+        ("fetch__fetch", {"url": f"{ops_url}/healthz?verbose"}),
+        ("filesystem__read_text_file", {"path": str(WORK / "files" / "hello.txt")}),
+        ("memory__read_graph", {}),
+        ("notes__add_note", {"text": "called through the gateway"}),
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def call_each(url: str, ops_url: str, mode: str) -> bool:
+    """Call one tool of each server; True if every answer is a result without an error."""
+    from mcp.client.client import Client
+
+    good = True
+    async with Client(url, mode=mode) as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        print(f"\n{mode}: {len(names)} tools at {url}")
+        for name, arguments in calls(ops_url):
+            async with asyncio.timeout(CALL_S_MAX):
+                result = await client.call_tool(name, arguments)
+            text = " ".join(getattr(block, "text", "") for block in result.content)
+            words = " ".join(text.split())[:100]
+            good = good and not result.is_error and name in names and bool(words)
+            print(f"  {name:28} {'ERROR ' if result.is_error else ''}{words}")
+    return good
+
+
+def metamcp(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "metamcp_supervisor", *map(str, arguments)]
+
+
+def demo() -> int:
+    """Start, wait, call, stop; 0 if all of it went well."""
+    with tempfile.TemporaryDirectory(prefix="metamcp-demo-") as folder:
+        ports = free_port(), free_port()
+        url, ops_url = f"http://127.0.0.1:{ports[0]}/mcp", f"http://127.0.0.1:{ports[1]}"
+        where = ("--runtime-dir", folder)
+        gateway = subprocess.Popen(
+            metamcp(
+                *("up", "--yes", "--config", HERE / "metamcp.toml", *where),
+                *("--state-dir", Path(folder) / "state"),
+                *("--listen", f"127.0.0.1:{ports[0]}", "--ops-listen", f"127.0.0.1:{ports[1]}"),
+            )
+        )
+        try:
+            ready = subprocess.run(
+                metamcp("ctl", *where, "wait", "--for", "ready", "--timeout", f"{START_S_MAX}s"),
+                check=False,
+            )
+            subprocess.run(metamcp("ctl", *where, "status"), check=False)
+            good = ready.returncode == 0 and all(
+                asyncio.run(call_each(url, ops_url, mode)) for mode in ("legacy", "2026-07-28")
+            )
+        finally:
+            gateway.terminate()
+            code = gateway.wait(timeout=START_S_MAX)
+    print(f"\ndemo: {'every server answered in both eras' if good else 'something failed'}")
+    return 0 if good and code == 0 else 1
+
+
+def main() -> int:
+    verbs = {"run", "demo"}
+    if len(sys.argv) != 2 or sys.argv[1] not in verbs:
+        print(__doc__, file=sys.stderr)
+        return 2
+    install()
+    if sys.argv[1] == "run":
+        os.execv(sys.executable, metamcp("up", "--yes", "--config", HERE / "metamcp.toml"))
+    return demo()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The true binary, as an operator has it: a folder, two ports, `metamcp serve`, `metamcp ctl`."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from tests.live import processes
+from tests.waiting import until
+
+ROOT = Path(__file__).parent.parent.parent
+SERVER = (sys.executable, str(ROOT / "tests" / "fakes" / "stdio_server.py"))
+
+
+def fake(*flags: str) -> dict[str, Any]:
+    """A configuration entry for the scripted server with these flags."""
+    return {"command": [*SERVER, *flags]}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def toml(value: object) -> str:
+    """A TOML value: JSON's form fits for strings, numbers, booleans and arrays."""
+    if isinstance(value, Mapping):
+        members = cast(Mapping[str, object], value).items()
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in members) + " }"
+    return json.dumps(value)
+
+
+class Gateway:
+    """One running gateway; leaving the `with` block stops it and checks that nothing is left."""
+
+    def __init__(
+        self, servers: Mapping[str, Mapping[str, Any]], *, extra: str = "", wait: bool = True
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="metamcp-"))
+        self.config = self.folder / "metamcp.toml"
+        self.log = self.folder / "log"
+        self.port, self.ops_port = free_port(), free_port()
+        self.mark = f"METAMCP_TEST_MARK={self.folder.name}"
+        self.extra = extra
+        self.write(servers)
+        self._wait = wait
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def write(self, servers: Mapping[str, Mapping[str, Any]]) -> None:
+        """The configuration anew; every server carries this gateway's mark in its environment."""
+        lines: list[str] = []
+        name, _, value = self.mark.partition("=")
+        for server, entry in servers.items():
+            whole = {**entry, "env": {name: value, **entry.get("env", {})}}
+            lines.append(f"[servers.{server}]")
+            lines += [f"{key} = {toml(item)}" for key, item in whole.items()]
+        self.config.write_text("\n".join([*lines, self.extra, ""]))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+            if kind is None:
+                until(lambda: not self.left(), f"nothing of the gateway is left: {self.left()}", 10)
+        finally:
+            for pid in self.left():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if kind is not None:
+                sys.stderr.write(self.log.read_text()[-8000:])
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *self.command("serve", "--config", self.config),
+                    *("--state-dir", str(self.folder / "state")),
+                    *("--listen", f"127.0.0.1:{self.port}"),
+                    *("--ops-listen", f"127.0.0.1:{self.ops_port}"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "METAMCP_TEST_GATEWAY": self.folder.name},
+                cwd=ROOT,
+            )
+        if self._wait:
+            self.wait_ready()
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(timeout=60)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait(timeout=10)
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        verb, *rest = map(str, arguments)
+        where = ["--runtime-dir", str(self.folder / "run")]
+        if verb == "ctl":
+            return [sys.executable, "-m", "metamcp_supervisor", "ctl", *where, *rest]
+        return [sys.executable, "-m", "metamcp_supervisor", verb, *where, *rest]
+
+    def ctl(self, *arguments: str, ok: Sequence[int] = (0,)) -> str:
+        """Standard output of one `metamcp ctl`; its exit code must be one of `ok`."""
+        done = subprocess.run(
+            self.command("ctl", *arguments), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode in ok, f"ctl {arguments} -> {done.returncode}: {done.stderr}"
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ctl("status", "--json", ok=(0, 3)))
+        return found
+
+    def server(self, name: str) -> dict[str, Any]:
+        return next(server for server in self.status()["servers"] if server["name"] == name)
+
+    def wait_ready(self) -> None:
+        until(self.answers, f"the gateway answers; its log: {self.log.read_text()[-3000:]}")
+        self.ctl("wait", "--for", "ready", "--timeout", "60s")
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()[-3000:]
+        return (self.folder / "run" / "control.sock").exists() and self.ops("/livez")[0] == 200
+
+    def ops(self, path: str) -> tuple[int, str]:
+        """Status and body of one page of the ops port; 0 if nobody listens."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ops_port}{path}", timeout=10
+            ) as got:
+                return got.status, got.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def left(self) -> set[int]:
+        """Processes of this gateway, wherever they are in the tree."""
+        return processes.marked(self.folder.name)

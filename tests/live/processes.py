@@ -1,0 +1,58 @@
+"""The process table, as the tests look at it."""
+
+import os
+from pathlib import Path
+
+
+def parents() -> dict[int, int]:
+    """pid -> parent of every process that is not a zombie."""
+    found: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                found[int(entry)] = int(fields[1])
+    return found
+
+
+def below(root: int) -> set[int]:
+    """All descendants of a process, without itself."""
+    table = parents()
+    found: set[int] = set()
+    border = {root}
+    while border:
+        border = {pid for pid, parent in table.items() if parent in border} - found
+        found |= border
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    return pids & set(parents())
+
+
+def marked(word: str) -> set[int]:
+    """Processes with `word` in their environment or command line, wherever they went."""
+    found: set[int] = set()
+    for pid in parents():
+        for name in ("environ", "cmdline"):
+            try:
+                if word.encode() in Path(f"/proc/{pid}/{name}").read_bytes():
+                    found.add(pid)
+            except OSError:
+                continue
+    return found - {os.getpid()}
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def memory(pid: int, field: str = "Pss") -> int:
+    """Bytes of one field of smaps_rollup."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"no {field} for process {pid}")

@@ -1,0 +1,279 @@
+"""What a formatter cannot see: sizes, import arrows, purity, banned names, dead modules.
+
+The limits here are never loosened to fit code.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+SOURCES = sorted(
+    path
+    for room in ("supervisor", "worker")
+    for path in (ROOT / room).rglob("*.py")
+)  # fmt: skip
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+EVERYTHING = sorted(
+    path
+    for room in ("supervisor", "worker", "tests", "benchmarks", "examples")
+    for path in (ROOT / room).rglob("*.py")
+    if not {"node_modules", ".venv"} & set(path.parts)
+)
+
+#: The worker's files that the supervisor may import.
+CONTRACT = {
+    "catalogue", "codec", "errors", "frames", "messages", "orphans", "packets", "pipe", "serve",
+    "spec",
+}  # fmt: skip
+
+#: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
+PURE = {
+    "metamcp_worker.catalogue", "metamcp_worker.codec", "metamcp_worker.errors",
+    "metamcp_worker.frames", "metamcp_worker.messages", "metamcp_worker.names",
+    "metamcp_worker.spec", "metamcp_worker.child.lines", "metamcp_worker.child.session",
+    "metamcp_worker.front.answers", "metamcp_worker.front.catalog", "metamcp_worker.front.guard",
+    "metamcp_worker.front.session", "metamcp_supervisor.backoff", "metamcp_supervisor.gate",
+    "metamcp_supervisor.health", "metamcp_supervisor.reload", "metamcp_supervisor.server",
+    "metamcp_supervisor.states", "metamcp_supervisor.verbs",
+}  # fmt: skip
+IMPURE_IMPORTS = {
+    "anyio", "asyncio", "datetime", "multiprocessing", "os", "random", "secrets", "select",
+    "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid", "uvloop",
+}  # fmt: skip
+
+#: A dependency is used in the files named here and nowhere else, so that it can leave.
+DEPENDENCIES = {
+    "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
+    "httptools": {"metamcp_worker.serve"},
+    "mcp": {"metamcp_worker.child.inprocess"},
+    "mcp_types": {"metamcp_worker.child.inprocess"},
+    "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},
+    "prometheus_client": {"metamcp_supervisor.metrics"},
+    "psutil": {"metamcp_supervisor.usage"},
+    "rich": {"metamcp_supervisor.cli.show"},
+    "uvicorn": {"metamcp_worker.serve"},
+    "uvloop": {"metamcp_worker.loop"},
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.with_suffix("").relative_to(ROOT).parts
+    return ".".join(part for part in parts[1:] if part != "__init__")
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import, relative ones resolved, `from x import y` as x.y."""
+    tree = ast.parse(path.read_text())
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+
+
+def at(path: Path, line: int, message: str) -> str:
+    return f"{path.relative_to(ROOT)}:{line}: {message}"
+
+
+def none(problems: list[str]) -> None:
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_files_stay_small() -> None:
+    sizes = [(path, path.read_text().count("\n")) for path in EVERYTHING]
+    none([at(path, size, "too long") for path, size in sizes if size > FILE_LINES_MAX])
+
+
+def test_functions_stay_small() -> None:
+    problems: list[str] = []
+    for path in EVERYTHING:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = node.body[0]
+                doc = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) else 0
+                size = (node.end_lineno or 0) - node.lineno + 1 - doc
+                if size > FUNCTION_LINES_MAX:
+                    problems.append(at(path, node.lineno, f"{node.name} has {size} lines"))
+    none(problems)
+
+
+def test_every_module_says_what_it_owns() -> None:
+    empty = [path for path in SOURCES if path.name == "__init__.py" and not path.read_text()]
+    none([
+        at(path, 1, "no docstring")
+        for path in SOURCES
+        if path not in empty and not ast.get_docstring(ast.parse(path.read_text()))
+    ])  # fmt: skip
+
+
+def test_imports_go_one_way() -> None:
+    problems: list[str] = []
+    for path in SOURCES:
+        here = module_name(path)
+        for line, target in imports(path):
+            parts = target.split(".")
+            if here.startswith("metamcp_worker") and parts[0] == "metamcp_supervisor":
+                problems.append(at(path, line, "a worker never imports the supervisor"))
+            outside = parts[0] == "metamcp_worker" and parts[1] not in CONTRACT
+            if here.startswith("metamcp_supervisor") and outside:
+                problems.append(at(path, line, f"{target} is not part of the contract"))
+            for one, other in (("front", "child"), ("child", "front")):
+                if here.startswith(f"metamcp_worker.{one}") and parts[1:2] == [other]:
+                    problems.append(at(path, line, f"{one} never imports {other}"))
+            if here.count(".") == 1 and here.split(".")[1] in CONTRACT and parts[1:2] in (
+                ["front"], ["child"],
+            ):  # fmt: skip
+                problems.append(at(path, line, "the contract imports no worker"))
+    none(problems)
+
+
+def test_pure_modules_have_no_clock_no_dice_and_no_io() -> None:
+    problems: list[str] = []
+    known = {module_name(path): path for path in SOURCES}
+    for name in sorted(PURE):
+        path = known[name]
+        for line, target in imports(path):
+            if target.split(".")[0] in IMPURE_IMPORTS:
+                problems.append(at(path, line, f"a pure module imports {target}"))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await):
+                problems.append(at(path, node.lineno, "a pure module awaits"))
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Name) and called.id in {"open", "print", "input"}:
+                problems.append(at(path, called.lineno, f"a pure module calls {called.id}"))
+    none(problems)
+
+
+def test_a_dependency_is_used_only_where_it_is_listed() -> None:
+    problems: list[str] = []
+    for path in SOURCES:
+        here = module_name(path)
+        for line, target in imports(path):
+            allowed = DEPENDENCIES.get(target.split(".")[0])
+            if allowed is None:
+                continue
+            if not any(
+                here == name or (name.endswith(".*") and here.startswith(name[:-1]))
+                for name in allowed
+            ):
+                problems.append(at(path, line, f"{target} belongs into {sorted(allowed)}"))
+    none(problems)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead"),
+    [
+        (r"\bimport pickle\b|\bfrom pickle\b", "bytes and frames; nothing is ever unpickled"),
+        (r"\bforkserver\b|\bget_context\(", "the nursery"),
+        (r"preexec_fn", "arguments of Popen"),
+        (r"\bRLIMIT_AS\b", "sampling or cgroups"),
+        (r"shell=True", "an argv list"),
+        (r"\bTODO\b|\bFIXME\b|\bXXX\b", "doing it"),
+        (r"except:\s*$|except BaseException", "the exception that is meant"),
+    ],
+)
+def test_sources_avoid(pattern: str, instead: str) -> None:
+    hits = [
+        at(path, number, f"use {instead}: {line.strip()}")
+        for path in SOURCES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+    none(hits)
+
+
+def test_no_object_is_received_from_a_pipe() -> None:
+    hits = [
+        at(path, number, "use recv_bytes and frames")
+        for path in EVERYTHING
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\.recv\(\s*\)|connection\.recv\(", line)
+    ]
+    none(hits)
+
+
+def test_tests_wait_for_facts_and_never_sleep() -> None:
+    hits = [
+        at(path, node.lineno, "wait for the fact")
+        for path in TESTS
+        if "fakes" not in path.parts and path.name != "waiting.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (
+            (isinstance(node.func, ast.Attribute) and node.func.attr == "sleep")
+            or (isinstance(node.func, ast.Name) and node.func.id == "sleep")
+        )
+    ]
+    none(hits)
+
+
+def test_tests_patch_nothing() -> None:
+    words = re.compile(r"\b(?:Mock|MagicMock|AsyncMock|monkeypatch|mocker|unittest\.mock)\b")
+    none([
+        at(path, number, line.strip())
+        for path in TESTS
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if words.search(line)
+    ])  # fmt: skip
+
+
+def test_no_module_is_dead() -> None:
+    reached = {
+        ".".join(target.split(".")[:depth])
+        for path in SOURCES
+        for _, target in imports(path)
+        for depth in range(1, 5)
+    }
+    text = "\n".join(path.read_text() for path in SOURCES)
+    entries = {"metamcp_supervisor.__main__", "metamcp_worker.__main__"}
+    none([
+        at(path, 1, "nothing imports it")
+        for path in SOURCES
+        if path.name != "__init__.py"
+        and (name := module_name(path)) not in reached | entries
+        and f'"{name}' not in text  # imported by its name: a verb, a role of the nursery
+    ])  # fmt: skip
+
+
+def test_ignores_give_their_reason() -> None:
+    mark = re.compile(r"#\s*(?:type:\s*ignore|pyright:\s*ignore|noqa)(?P<rest>.*)")
+    problems: list[str] = []
+    for path in EVERYTHING:
+        if path == Path(__file__):
+            continue
+        before = ""
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if found := mark.search(line):
+                named = re.match(r"\s*(?:\[[\w, -]+\]|:\s*[A-Z]+\d+)", found["rest"])
+                said = re.search(r"(?:\s-\s|#\s*)\w", found["rest"]) or before.startswith("#")
+                if not (named and said):
+                    problems.append(at(path, number, "an ignore names its code and its reason"))
+            before = line.strip()
+    none(problems)
+
+
+def test_the_changelog_has_its_shape() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert heads
+    assert heads[0] == "UNRELEASED"
+    for section in text.split("\n## ")[1:]:
+        kinds = re.findall(r"^### (.+)$", section, re.MULTILINE)
+        order = [kind for kind in ("Breaking", "Added", "Changed", "Fixed") if kind in kinds]
+        assert kinds == order, f"sections in the order Breaking, Added, Changed, Fixed: {kinds}"
