@@ -42,6 +42,7 @@ test: check ## everything: check, then the real processes
 
 bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios of one run
 	$(BIN)/python -m benchmarks.relay
+	$(BIN)/python -m benchmarks.footprint
 
 lock: ## resolve requirements/dev.txt anew
 	$(BIN)/python -m pip install --quiet pip-tools

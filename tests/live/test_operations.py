@@ -1,0 +1,200 @@
+"""What an operator does: look, stop, start, reload, read logs, make mistakes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.live.client import Client
+from tests.live.gateway import Gateway, fake
+from tests.live.load import Callers
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with Gateway({"alpha": fake(), "beta": fake("--tools", "3")}) as running:
+        yield running
+
+
+@pytest.mark.promise("M80")
+def test_status_shows_every_server_as_table_and_as_json(gateway: Gateway) -> None:
+    status = gateway.status()
+    assert status["v"] == 1
+    assert [server["name"] for server in status["servers"]] == ["alpha", "beta"]
+    assert all(server["state"] == "active" and server["pid"] for server in status["servers"])
+    table = gateway.ctl("status")
+    assert "alpha" in table
+    assert "active" in table
+
+
+@pytest.mark.promise("M71")
+def test_a_stopped_server_is_shown_as_stopped_and_its_tools_are_gone(gateway: Gateway) -> None:
+    gateway.ctl("stop", "alpha", "--wait")
+    assert gateway.server("alpha")["state"] == "stopped"
+    client = Client(gateway.port)
+    until(lambda: not any(name.startswith("alpha__") for name in client.tools()), "tools go")
+    assert any(name.startswith("beta__") for name in client.tools())
+    gateway.ctl("start", "alpha", "--wait")
+    until(lambda: any(name.startswith("alpha__") for name in client.tools()), "tools are back")
+    client.close()
+
+
+@pytest.mark.promise("M80")
+def test_restart_gives_a_new_process_and_a_new_generation(gateway: Gateway) -> None:
+    old = gateway.server("alpha")
+    gateway.ctl("restart", "alpha", "--wait")
+    new = gateway.server("alpha")
+    assert new["pid"] != old["pid"]
+    assert new["generation"] > old["generation"]
+
+
+@pytest.mark.promise("M78")
+def test_a_reload_restarts_only_what_changed_and_fails_no_call(gateway: Gateway) -> None:
+    before = {server["name"]: server["pid"] for server in gateway.status()["servers"]}
+    with Callers(gateway.port, ["beta"], callers=8) as run:
+        until(lambda: run.tally.right > 50, "calls are answered")
+        gateway.write({"alpha": fake("--tools", "9"), "beta": fake("--tools", "3"), "new": fake()})
+        plan = gateway.ctl("reload", "--dry-run")
+        assert "alpha" in plan
+        assert gateway.status()["servers"][0]["pid"] == before["alpha"], "a dry run changes nothing"
+        assert gateway.process is not None
+        gateway.process.send_signal(signal.SIGHUP)
+        until(
+            lambda: (
+                [s["state"] for s in gateway.status()["servers"]] == ["active"] * 3
+                and gateway.server("alpha")["pid"] != before["alpha"]
+            ),
+            "the changed server runs anew",
+        )
+    assert gateway.server("beta")["pid"] == before["beta"]
+    assert run.tally.errors.total() == run.tally.broken == 0
+
+
+@pytest.mark.promise("M78")
+def test_a_bad_file_changes_nothing_and_names_every_error(gateway: Gateway) -> None:
+    before = gateway.status()
+    gateway.config.write_text('[servers.alpha]\ncomand = ["x"]\n[servers.b__d]\ncommand = 5\n')
+    done = subprocess.run(
+        gateway.command("ctl", "reload"), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 65
+    assert "did you mean 'command'" in done.stdout + done.stderr
+    assert "b__d" in done.stdout + done.stderr
+    pids = [server["pid"] for server in gateway.status()["servers"]]
+    assert pids == [server["pid"] for server in before["servers"]]
+
+
+@pytest.mark.promise("M85")
+def test_metrics_are_prometheus_text_and_count_the_calls(gateway: Gateway) -> None:
+    client = Client(gateway.port)
+    for number in range(5):
+        client.text("alpha__echo", text=str(number))
+    client.close()
+
+    def counted() -> bool:
+        families = text_string_to_metric_families(gateway.ops("/metrics")[1])
+        return any(
+            sample.name == "mcp_server_operation_duration_seconds_count"
+            and sample.labels["server"] == "alpha"
+            and sample.labels["mcp_method_name"] == "tools/call"
+            and sample.value == 5
+            for family in families
+            for sample in family.samples
+        )
+
+    until(counted, "the calls are in the metrics")
+
+
+@pytest.mark.promise("M86")
+def test_health_pages_tell_live_and_ready(gateway: Gateway) -> None:
+    for path in ("/livez", "/readyz", "/healthz", "/startupz"):
+        assert gateway.ops(path)[0] == 200, path
+    assert "[+]" in gateway.ops("/readyz?verbose")[1]
+
+
+@pytest.mark.promise("M89")
+def test_the_servers_stderr_is_in_its_log(gateway: Gateway) -> None:
+    gateway.write({"alpha": fake("--garbage"), "beta": fake("--tools", "3")})
+    gateway.ctl("reload")
+    until(lambda: gateway.ctl("logs", "alpha"), "the noise on its stdout is in the log")
+
+
+def test_events_tell_what_happened_to_whom(gateway: Gateway) -> None:
+    gateway.ctl("restart", "alpha", "--wait")
+    assert "alpha" in gateway.ctl("events")
+
+
+def test_an_unknown_name_is_told_with_the_nearest(gateway: Gateway) -> None:
+    done = subprocess.run(
+        gateway.command("ctl", "restart", "alpa"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 8
+    assert "alpha" in done.stderr
+
+
+def test_a_second_gateway_in_the_same_folder_is_refused(gateway: Gateway) -> None:
+    done = subprocess.run(
+        gateway.command("serve", "--config", gateway.config, "--listen", "127.0.0.1:0"),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 75
+    assert str(gateway.pid) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_one_sentence_and_its_exit_code() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        gateway = Gateway({"alpha": fake()}, wait=False)
+        gateway.port = taken.getsockname()[1]
+        with gateway:
+            assert gateway.process is not None
+            assert gateway.process.wait(timeout=30) == 69
+            assert str(gateway.port) in gateway.log.read_text()
+            assert "Traceback" not in gateway.log.read_text()
+
+
+def test_a_command_that_does_not_exist_is_told_and_hurts_nobody() -> None:
+    servers = {"good": fake(), "bad": {"command": ["no-such-program-here"]}}
+    with Gateway(servers) as gateway:
+        bad = gateway.server("bad")
+        assert bad["state"] == "error"
+        assert "no-such-program-here" in bad["message"]
+        client = Client(gateway.port)
+        assert client.text("good__echo", text="hi") == "hi"
+        client.close()
+
+
+@pytest.mark.promise("M15")
+def test_a_hanging_server_delays_no_other() -> None:
+    names = [f"s{number:02}" for number in range(19)]
+    servers = {"aaa": fake("--hang"), **{name: fake() for name in names}}
+    with Gateway(servers, wait=False) as gateway:
+        until(gateway.answers, "the gateway answers")
+        gateway.ctl("wait", *names, "--for", "ready", "--timeout", "30s")
+        assert gateway.server("aaa")["state"] == "warming"
+
+
+def test_interrupt_drains_and_exits_with_zero(gateway: Gateway) -> None:
+    assert gateway.process is not None
+    os.kill(gateway.pid, signal.SIGINT)
+    assert gateway.process.wait(timeout=30) == 0
+    assert "Traceback" not in gateway.log.read_text()
+
+
+def test_the_event_journal_is_json_lines_in_the_service_log(gateway: Gateway) -> None:
+    lines = gateway.log.read_text().splitlines()
+    assert lines
+    assert all(isinstance(json.loads(line), dict) for line in lines)
