@@ -38,7 +38,6 @@ pure: $(STAMP)
 
 test: check ## everything: check, then the real processes
 	$(BIN)/python -m pytest -q -m live tests
-	$(BIN)/python examples/demo/demo.py demo
 
 bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios of one run
 	$(BIN)/python -m benchmarks.relay

@@ -27,7 +27,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     tools: tuple[Raw, ...] = ()
     prompts: tuple[Raw, ...] = ()
     resources: tuple[Raw, ...] = ()
-    resourceTemplates: tuple[Raw, ...] = ()  # noqa: N815
+    resourceTemplates: tuple[Raw, ...] = ()  # noqa: N815 - as above
 
     def of(self, kind: str) -> Sequence[Raw]:
         """The definitions of one of `KINDS`."""

@@ -1,0 +1,97 @@
+"""`metamcp up` in a folder with another client's configuration, as a new user types it."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.client import Client
+from tests.live.gateway import SERVER, free_port
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+
+
+class Folder:
+    """A working folder with a `.mcp.json`, and `metamcp up` in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.port = free_port()
+        self.home = path / "home"
+        self.home.mkdir()
+        entry = {"command": SERVER[0], "args": [SERVER[1]]}
+        (path / ".mcp.json").write_text(json.dumps({"mcpServers": {"My Echo": entry}}))
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def up(self, *flags: str, terminal: int | None = None) -> subprocess.Popen[bytes]:
+        ports = ("--listen", f"127.0.0.1:{self.port}", "--ops-listen", f"127.0.0.1:{free_port()}")
+        stream = subprocess.PIPE if terminal is None else terminal
+        process = subprocess.Popen(
+            [sys.executable, "-m", "metamcp_supervisor", "up", *ports, *flags],
+            cwd=self.path,
+            env={**os.environ, "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.path)},
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
+            stdout=stream,
+            stderr=stream,
+        )
+        self.processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    made = Folder(tmp_path)
+    yield made
+    made.close()
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_started(folder: Folder) -> None:
+    process = folder.up()
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 77
+    assert b"--yes" in out + err
+    assert b"Traceback" not in out + err
+
+
+@pytest.mark.promise("M105")
+@pytest.mark.promise("M16")
+def test_one_command_beside_a_json_file_serves_its_servers(folder: Folder) -> None:
+    process = folder.up("--yes")
+    assert process.stdout is not None
+    seen = b""
+    while b"claude mcp add" not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    assert f"http://127.0.0.1:{folder.port}/mcp".encode() in seen
+    client = Client(folder.port)
+    until(lambda: "my-echo__echo" in client.tools(), "the server is ready")
+    assert client.text("my-echo__echo", text="hi") == "hi"
+    client.close()
+
+
+@pytest.mark.promise("M105")
+def test_on_a_terminal_the_exact_commands_are_shown_and_confirmed(folder: Folder) -> None:
+    ours, theirs = pty.openpty()
+    process = folder.up(terminal=theirs)
+    os.close(theirs)
+    seen = b""
+    while b"?" not in seen:
+        seen += os.read(ours, 4096)
+    assert Path(SERVER[1]).name.encode() in seen
+    os.write(ours, b"n\n")
+    assert process.wait(timeout=30) != 0
+    os.close(ours)
