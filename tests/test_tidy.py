@@ -41,7 +41,7 @@ PURE = {
     "metamcp_worker.front.answers", "metamcp_worker.front.catalog", "metamcp_worker.front.guard",
     "metamcp_worker.front.session", "metamcp_supervisor.backoff", "metamcp_supervisor.gate",
     "metamcp_supervisor.health", "metamcp_supervisor.reload", "metamcp_supervisor.server",
-    "metamcp_supervisor.states", "metamcp_supervisor.verbs",
+    "metamcp_supervisor.states", "metamcp_supervisor.verbs", "metamcp_supervisor.workers",
 }  # fmt: skip
 IMPURE_IMPORTS = {
     "anyio", "asyncio", "datetime", "multiprocessing", "os", "random", "secrets", "select",

@@ -49,7 +49,7 @@ def asked(gateway: Gateway, era: str, method: str, params: dict[str, object]) ->
 def with_meta(era: str, params: dict[str, object]) -> dict[str, object]:
     if era != MODERN:
         return params
-    meta = {
+    meta: dict[str, object] = {
         "io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientCapabilities": {},
     }

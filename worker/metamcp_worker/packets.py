@@ -176,9 +176,12 @@ class Channel:
             except BlockingIOError:
                 self._loop.add_writer(self._sock, self._writable)
                 return
-            except (PeerGone, OSError):
+            except PeerGone:
                 # What the peer sent before it died is still to be read; reading finds the end.
                 break
+            except OSError:
+                self._gone()  # such as too many descriptors in flight: nothing will arrive any more
+                return
             self._queue.popleft()
             close_all(fds)
         self._loop.remove_writer(self._sock)

@@ -1,0 +1,141 @@
+"""The gateway in words: status, events, log lines and plans as rows and sentences.
+
+Owns: the columns of `status`, how spans of time and sizes are written. Never: printing (`show`),
+asking (`ctl`), clocks (they are given).
+"""
+
+from collections.abc import Sequence
+
+from metamcp_supervisor.health import not_ready
+from metamcp_supervisor.verbs import (
+    Change,
+    Event,
+    GatewayStatus,
+    LogLine,
+    ReloadPlan,
+    ServerStatus,
+)
+
+STATUS = (
+    "SERVER", "STATE", "GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "MEM", "RESTARTS",
+    "NEXT / REASON",
+)  # fmt: skip
+RIGHT = frozenset({"GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "MEM", "RESTARTS"})
+NONE = "-"
+REASON_CHARACTERS_MAX = 120
+"""A table is for the eye; `status --json` and `logs` have all of it."""
+
+_SIGNS = {"add": "+", "remove": "-", "unchanged": "="}
+
+
+def status_rows(status: GatewayStatus, names: Sequence[str] = ()) -> list[tuple[str, ...]]:
+    return [_row(server) for server in status.servers if not names or server.name in names]
+
+
+def status_head(status: GatewayStatus) -> str:
+    """One line about the gateway itself."""
+    serving = sum(front.state in {"ready", "active"} for front in status.fronts)
+    config = f"config {status.config_hash[:8]} ({span(status.config_age_s)} ago)"
+    parts = (
+        f"gateway {status.state}",
+        f"up {span(status.up_s)}",
+        f"fronts {serving}/{len(status.fronts)}",
+        f"connections {sum(front.connections for front in status.fronts)}",
+        f"sessions {sum(front.sessions for front in status.fronts)}",
+        config if status.config_hash else "no config",
+        status.url,
+    )
+    return "  ".join(part for part in parts if part)
+
+
+def status_foot(status: GatewayStatus, names: Sequence[str] = ()) -> str:
+    shown = [s for s in status.servers if not names or s.name in names]
+    missing = len(not_ready(status, names))
+    cached = "   (* from cache)" if any(s.from_cache for s in shown) else ""
+    if not shown:
+        return "no servers are configured"
+    if missing:
+        return f"{missing} of {len(shown)} not ready{cached}"
+    return f"all {len(shown)} as wanted{cached}"
+
+
+def event_text(event: Event, clock: str) -> str:
+    return f"{clock}  {event.who:<10}  {event.what:<20}  {event.cause}".rstrip()
+
+
+def log_text(line: LogLine, clock: str) -> str:
+    mark = "" if line.stream == "stderr" else f"[{line.stream}] "
+    return f"{clock}  {mark}{line.text}"
+
+
+def plan_rows(plan: ReloadPlan) -> list[tuple[str, str, str, str]]:
+    return [_change(change) for change in plan.changes]
+
+
+def plan_foot(plan: ReloadPlan) -> str:
+    if plan.applied:
+        return f"plan {plan.hash}  applied"
+    if all(change.action == "unchanged" for change in plan.changes):
+        return f"plan {plan.hash}  nothing to do"
+    return f"plan {plan.hash}  apply it with: metamcp ctl reload --expect {plan.hash}"
+
+
+def span(seconds: float) -> str:
+    """Two units at most: 8s, 2m11s, 5h07m, 3d04h."""
+    whole = max(0, int(seconds))
+    minutes, s = divmod(whole, 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days}d{h:02}h"
+    if hours:
+        return f"{hours}h{m:02}m"
+    return f"{minutes}m{s:02}s" if minutes else f"{s}s"
+
+
+def size(count: int) -> str:
+    """Three digits at most: 812K, 71M, 1.2G."""
+    amount, units = count / 1024, "KMGT"
+    unit = 0
+    while amount >= 1000 and unit < len(units) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f}{units[unit]}" if amount < 10 and unit else f"{amount:.0f}{units[unit]}"
+
+
+def _row(server: ServerStatus) -> tuple[str, ...]:
+    tools = f"{server.tools}{'*' if server.from_cache else ''}" if server.tools else NONE
+    return (
+        server.name,
+        server.state,
+        str(server.generation),
+        str(server.pid) if server.pid else NONE,
+        span(server.up_s) if server.up_s > 0 else NONE,
+        tools,
+        str(server.token_cost) if server.token_cost else NONE,
+        str(server.calls),
+        str(server.inflight),
+        size(server.rss_bytes) if server.rss_bytes else NONE,
+        str(server.restarts),
+        _outlook(server),
+    )
+
+
+def _outlook(server: ServerStatus) -> str:
+    """What comes next, and why it is as it is."""
+    said = " ".join(server.message.split())
+    if server.reason and said:
+        said = f"{server.reason}: {said}"
+    said = said or server.reason
+    if len(said) > REASON_CHARACTERS_MAX:
+        said = said[: REASON_CHARACTERS_MAX - 1] + "…"
+    if server.state == "error":
+        retry = server.retry_in_s
+        coming = "no start planned" if retry is None else f"next start in {span(retry + 0.999)}"
+        return f"{said}; {coming}" if said else coming
+    if server.state == "idle":
+        return said or "starts on first call"
+    return said
+
+
+def _change(change: Change) -> tuple[str, str, str, str]:
+    return _SIGNS.get(change.action, "~"), change.server, change.action, change.why

@@ -1,0 +1,113 @@
+"""Tables on standard output: aligned columns in a pipe, colours on a terminal.
+
+Owns: how a table looks, and that no control character of a server reaches a terminal. Never: what
+is in a table (`columns`).
+
+rich takes longer to import than everything else together, so it is imported for a terminal only.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_STYLES = {
+    "ready": "green", "active": "green", "idle": "cyan", "warming": "yellow", "draining": "yellow",
+    "stopped": "dim", "error": "bold red",
+}  # fmt: skip
+_CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} | {
+    code: f"\\u{code:04x}"
+    for code in [0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+}
+
+
+class Picture(Struct, frozen=True):
+    """A table with a line before and a line after it."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+    head: str = ""
+    foot: str = ""
+    right: frozenset[str] = frozenset()
+    """Columns of numbers, which stand at the right."""
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print one table."""
+    picture(Picture(tuple(columns), rows))
+
+
+def picture(shown: Picture) -> None:
+    """Print a table with its surroundings."""
+    if on_terminal():
+        from rich.console import Console
+
+        Console(highlight=False).print(_drawn(shown))
+    else:
+        click.echo(plain(shown))
+
+
+def watch(take: Callable[[], Picture], every_s: float) -> None:
+    """Show the picture that `take` makes again and again, until interrupted."""
+    if not on_terminal():
+        while True:
+            click.echo(plain(take()) + "\n")
+            time.sleep(every_s)
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(_drawn(take()), refresh=True)
+            time.sleep(every_s)
+
+
+def plain(shown: Picture) -> str:
+    """Columns parted by two spaces, no lines, no trailing spaces."""
+    rows = [[printable(cell) for cell in row] for row in (shown.columns, *shown.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if name in shown.right else cell.ljust(width)
+            for name, cell, width in zip(shown.columns, row, widths, strict=True)
+        ).rstrip()
+        for row in (rows if any(shown.columns) else rows[1:])
+    ]
+    return "\n".join([*([shown.head] if shown.head else []), *lines, *_end(shown)])
+
+
+def printable(text: str) -> str:
+    """The text with everything spelled out that a terminal would obey or that turns its order."""
+    return text.expandtabs().translate(_CONTROLS)
+
+
+def _end(shown: Picture) -> list[str]:
+    return [shown.foot] if shown.foot else []
+
+
+def _drawn(shown: Picture) -> "RenderableType":
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(
+        box=None, padding=(0, 2, 0, 0), header_style="bold", show_header=any(shown.columns)
+    )
+    for name in shown.columns:
+        drawn.add_column(name, justify="right" if name in shown.right else "left", overflow="fold")
+    for row in shown.rows:
+        # As Text, so that a server's words are never read as markup.
+        drawn.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
+    head = [Text(shown.head, style="bold")] if shown.head else []
+    foot = [Text(shown.foot, style="dim")] if shown.foot else []
+    return Group(*head, drawn, *foot)

@@ -1,0 +1,57 @@
+"""Whether a worker's event loop still turns, judged by its heartbeats.
+
+Owns: the deadlines of heartbeats and the verdict. Never: clocks, receiving beats, killing (`tree`).
+
+A worker beats once a second from its event loop, so a beat that stays away means that the loop is
+stuck or that the process is stopped. A long-running call is neither. When this process itself stood
+still (a suspended machine, a stopped supervisor), beats are late through no fault of the workers:
+the caller measures the pause and `forgive` moves the deadline by it.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+BEAT_S = 1.0
+LATE_S = 2.0
+"""Two missed beats: nobody routes new calls there."""
+HUNG_S = 5.0
+"""Then SIGABRT, for which the worker writes the stacks of all its threads."""
+DEAD_S = HUNG_S + 1.0
+"""Then SIGKILL: a second is enough to write stacks."""
+
+
+class Verdict(StrEnum):
+    FINE = "fine"
+    LATE = "late"
+    HUNG = "hung"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """`beat_at`: of the last beat, or of the first sign of life. `halted`: stopped by a signal."""
+
+    beat_at: float
+    halted: bool = False
+
+
+def beat(pulse: Pulse, now: float) -> Pulse:
+    return replace(pulse, beat_at=now)
+
+
+def forgive(pulse: Pulse, pause_s: float) -> Pulse:
+    """The caller itself stood still for `pause_s`."""
+    return replace(pulse, beat_at=pulse.beat_at + pause_s)
+
+
+def verdict(pulse: Pulse, now: float) -> Verdict:
+    """A stopped worker is late at once, and dead as soon as others are hung: it cannot write stacks
+    while it is stopped."""
+    silent_s = now - pulse.beat_at - BEAT_S
+    if silent_s >= DEAD_S or (pulse.halted and silent_s >= HUNG_S):
+        return Verdict.DEAD
+    if silent_s >= HUNG_S:
+        return Verdict.HUNG
+    if silent_s >= LATE_S or pulse.halted:
+        return Verdict.LATE
+    return Verdict.FINE

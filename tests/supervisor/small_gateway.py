@@ -1,0 +1,114 @@
+"""A gateway of one process with servers that are only numbers: enough to be watched and steered."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec import structs
+
+from metamcp_supervisor.config import ConfigInvalid, Problem
+from metamcp_supervisor.control import Control, Limits
+from metamcp_supervisor.events import Journal
+from metamcp_supervisor.logs import ServerLogs
+from metamcp_supervisor.steering import ReloadRefused, UnknownName
+from metamcp_supervisor.verbs import Change, FrontStatus, GatewayStatus, ReloadPlan, ServerStatus
+
+
+def server(name: str, state: str = "ready", **more: object) -> ServerStatus:
+    given = {"name": name, "state": state, "phase": state, "generation": 1, "pid": 4121, **more}
+    return structs.replace(ServerStatus(name="", state="", phase="", generation=0), **given)
+
+
+class SmallGateway:
+    """A server that is started is ready in the next tick of the loop, one generation later."""
+
+    def __init__(self, *servers: ServerStatus) -> None:
+        self.journal = Journal(time.time)
+        self.logs = ServerLogs(time.time)
+        self.servers = {server.name: server for server in servers}
+        self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
+        self.state = "active"
+        self.problems: tuple[Problem, ...] = ()
+        self.reloads: list[bool] = []
+        self.nursery_pid = 76
+        self.fault = ""
+
+    def status(self) -> GatewayStatus:
+        if self.fault:
+            raise RuntimeError(self.fault)
+        return GatewayStatus(
+            version="9.9",
+            pid=os.getpid(),
+            state=self.state,
+            up_s=93784.0,
+            url="http://127.0.0.1:6270/mcp",
+            ops_url="http://127.0.0.1:6271",
+            config_hash="7f3c1a2b44",
+            config_files=("/etc/metamcp/metamcp.toml",),
+            config_age_s=720.0,
+            nursery_pid=self.nursery_pid,
+            fronts=self.fronts,
+            servers=tuple(self.servers.values()),
+            endpoints={"default": "http://127.0.0.1:6270/mcp"},
+        )
+
+    def start(self, names: Sequence[str]) -> None:
+        for name in self._known(names):
+            if self.servers[name].state not in {"ready", "active"}:
+                self._later(name, "ready", 1)
+
+    def stop(self, names: Sequence[str]) -> None:
+        for name in self._known(names):
+            self._later(name, "stopped", 0)
+
+    def restart(self, names: Sequence[str]) -> None:
+        for name in self._known(names):
+            self._later(name, "ready", 1)
+
+    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
+        if self.problems:
+            raise ConfigInvalid(self.problems)
+        changes = (Change(server="git", action="restart", why="env.GIT_DIR changed"),)
+        digest = hashlib.sha256(repr(changes).encode()).hexdigest()[:8]
+        if expect not in {None, digest}:
+            raise ReloadRefused(f"the plan is {digest} now, not {expect}; look at it again")
+        self.reloads.append(dry_run)
+        return ReloadPlan(hash=digest, changes=changes, applied=not dry_run)
+
+    def become(self, name: str, state: str, generation: int = 0) -> None:
+        old = self.servers[name]
+        new = structs.replace(old, state=state, generation=generation or old.generation)
+        self.servers[name] = new
+        self.journal.add(name, f"{old.state}→{state}", generation=new.generation)
+
+    def _later(self, name: str, state: str, step: int) -> None:
+        generation = self.servers[name].generation + step
+        asyncio.get_running_loop().call_soon(self.become, name, state, generation)
+
+    def _known(self, names: Sequence[str]) -> Sequence[str]:
+        if unknown := [name for name in names if name not in self.servers]:
+            raise UnknownName(unknown, self.servers)
+        return names
+
+
+@asynccontextmanager
+async def steered(
+    *servers: ServerStatus, limits: Limits | None = None
+) -> AsyncGenerator[tuple[SmallGateway, Path], None]:
+    """A gateway with its control socket, and the directory of it; a short one, as sockets need."""
+    directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
+    gateway = SmallGateway(*servers)
+    control = Control(gateway, directory, "9.9", limits)
+    try:
+        async with asyncio.timeout(30):
+            await control.start()
+            yield gateway, directory
+    finally:
+        await control.close()
+        shutil.rmtree(directory)

@@ -1,0 +1,61 @@
+import pytest
+from msgspec import structs
+
+from metamcp_supervisor import health
+from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
+from tests.supervisor.small_gateway import SmallGateway, server
+
+
+def status(*servers: ServerStatus, state: str = "active") -> GatewayStatus:
+    return structs.replace(SmallGateway(*servers).status(), state=state)
+
+
+def lines(checks: list[health.Check]) -> list[str]:
+    return [str(check) for check in checks]
+
+
+@pytest.mark.promise("M86")
+def test_alive_needs_nursery_and_a_front_and_no_server() -> None:
+    broken = status(server("git", "error", required=True))
+    assert health.passes(health.live(broken))
+    without = structs.replace(broken, nursery_pid=0)
+    assert lines(health.live(without)) == ["[-]nursery not running", "[+]fronts ok"]
+
+
+def test_alive_fails_when_no_front_serves() -> None:
+    front = FrontStatus(number=0, pid=0, state="warming", up_s=0.0)
+    assert lines(health.live(structs.replace(status(), fronts=(front,)))) == [
+        "[+]nursery ok",
+        "[-]fronts none serves (warming)",
+    ]
+    assert not health.passes(health.live(structs.replace(status(), fronts=())))
+
+
+def test_ready_waits_for_required_servers_only() -> None:
+    git, fs = server("git", "error"), server("fs", "idle", required=True)
+    assert health.passes(health.ready(status(git, fs)))
+    bad = structs.replace(git, required=True, reason="spawn", message="secret path")
+    assert lines(health.ready(status(bad, fs))) == [
+        "[+]gateway ok",
+        "[+]fronts ok",
+        "[-]server:git error: spawn",
+        "[+]server:fs ok",
+    ]
+
+
+@pytest.mark.parametrize("state", ["starting", "draining"])
+def test_a_gateway_that_starts_or_drains_is_not_ready(state: str) -> None:
+    assert lines(health.ready(status(state=state)))[0] == f"[-]gateway {state}"
+
+
+def test_started_means_that_the_first_warm_up_is_decided() -> None:
+    assert not health.passes(health.started(status(state="starting")))
+    assert not health.passes(health.started(status(server("git", "warming", required=True))))
+    assert health.passes(health.started(status(server("git", "warming"))))
+    assert health.passes(health.started(status(server("git", "error", required=True))))
+
+
+def test_a_stopped_server_is_missed_only_where_it_is_named() -> None:
+    found = status(server("git", "stopped"), server("fs", "error"), server("web", "idle"))
+    assert [s.name for s in health.not_ready(found)] == ["fs"]
+    assert [s.name for s in health.not_ready(found, ["git", "web"])] == ["git"]
