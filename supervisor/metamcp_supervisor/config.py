@@ -39,6 +39,8 @@ class Server:
 
     `env`: the server's own variables, resolved; they may hold secrets, so no repr shows them.
     `source`: where it was read, for messages: `file: servers.git`.
+    `command_written`, `env_written`: the same as the file has them, references such as
+    `${env:TOKEN}` not resolved: what people are shown, what a confirmation is bound to.
     """
 
     name: str
@@ -47,6 +49,10 @@ class Server:
     module: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     cwd: Path | None = None
+    command_written: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    env_written: Mapping[str, str] = field(
+        default_factory=dict[str, str], compare=False, repr=False
+    )
     enabled: bool = True
     required: bool = False
     restart: Restart = "on-failure"
@@ -111,9 +117,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}"
-        return (
-            f"{where}: {self.place}: {self.message}" if self.place else f"{where}: {self.message}"
-        )
+        return ": ".join(part for part in (where, self.place, self.message) if part)
 
 
 class ConfigInvalid(Exception):

@@ -79,7 +79,11 @@ class Gateway:
         self.config.write_text("\n".join([*lines, self.extra, ""]))
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(

@@ -1,7 +1,7 @@
 """Many callers at once over raw keep-alive connections, every answer checked against its question.
 
-Ids collide on purpose: every caller counts from the same start. A broken connection is counted and
-opened again, so that a crash shows as what a client sees of it.
+Ids collide on purpose: every caller counts from the same start, legacy ones in a session each. A
+broken connection is counted and opened again, so that a crash shows as what a client sees of it.
 """
 
 import asyncio
@@ -59,6 +59,10 @@ class Callers:
         self._thread.start()
         return self
 
+    def stop(self) -> None:
+        """No more calls; those in flight are waited for at the end of the block."""
+        self._stop.set()
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -66,7 +70,7 @@ class Callers:
         trace: TracebackType | None,
     ) -> None:
         if self.calls is None or kind is not None:
-            self._stop.set()
+            self.stop()
         self._thread.join(timeout=600)
         assert not self._thread.is_alive(), "a caller never got its answer"
         if self.failure is not None:
@@ -74,13 +78,13 @@ class Callers:
 
     async def _main(self) -> None:
         try:
-            client = Client(self.port, self.era)
-            head = "".join(f"{k}: {v}\r\n" for k, v in client.headers("tools/call").items())
-            meta = client.meta() if self.era == MODERN else None
             async with asyncio.TaskGroup() as group:
                 for number in range(self.callers):
+                    client = await asyncio.to_thread(Client, self.port, self.era)
+                    head = "".join(f"{k}: {v}\r\n" for k, v in client.headers("tools/call").items())
+                    meta = client.meta() if self.era == MODERN else None
+                    client.close()
                     group.create_task(self._caller(number, head, meta))
-            client.close()
         except BaseException as error:  # noqa: BLE001 - carried to the test's own thread
             self.failure = error
 

@@ -13,12 +13,15 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
-ROUNDS = 20
+# Twenty kills of each, in four gateways: a process that dies more often in a row is an outage, and
+# the policies for that (circuits, giving up) have tests of their own.
+GATEWAYS = 4
+KILLS = 5
 NAMES = ["left", "right", "victim"]
 DOWN = -10001
 
 
-@pytest.fixture
+@pytest.fixture(params=range(GATEWAYS))
 def gateway() -> Iterator[Gateway]:
     with Gateway({name: fake("--era", "both") for name in NAMES}) as running:
         yield running
@@ -43,7 +46,7 @@ def test_a_killed_server_comes_back_and_its_neighbours_notice_nothing(
     gateway: Gateway, field: str
 ) -> None:
     with Callers(gateway.port, NAMES, callers=12) as run:
-        for _ in range(ROUNDS):
+        for _ in range(KILLS):
             kill_and_wait(gateway, field)
     assert run.tally.wrong == []
     assert run.tally.broken == run.tally.refused == 0
@@ -52,57 +55,70 @@ def test_a_killed_server_comes_back_and_its_neighbours_notice_nothing(
     assert min(run.tally.per_server[name] for name in NAMES) > 0
 
 
+def kill_front(gateway: Gateway) -> None:
+    """Kill the front; come back when another one serves."""
+    old = gateway.status()["fronts"][0]["pid"]
+    os.kill(old, signal.SIGKILL)
+
+    def back() -> bool:
+        now = gateway.status()["fronts"][0]
+        return now["pid"] not in (0, old) and now["state"] == "ready"
+
+    until(back, "the front is back")
+
+
+def kill_nursery(gateway: Gateway) -> None:
+    """Kill the nursery; come back when its whole tree is gone and another one works."""
+    old = gateway.status()["nursery_pid"]
+    tree = processes.below(old)
+    os.kill(old, signal.SIGKILL)
+    until(lambda: not processes.alive(tree), "the old tree is gone")
+    until(lambda: gateway.status()["nursery_pid"] not in (0, old), "there is a new nursery")
+    gateway.ctl("wait", "--for", "ready", "--timeout", "30s")
+
+
+def kill_supervisor(gateway: Gateway) -> None:
+    """Kill the supervisor with one worker stopped and a daemon of a server; all of it goes."""
+    daemon = make_daemon(gateway)
+    os.kill(gateway.server("right")["worker_pid"], signal.SIGSTOP)
+    os.kill(gateway.pid, signal.SIGKILL)
+    assert gateway.process is not None
+    gateway.process.wait(timeout=10)
+    until(lambda: not gateway.left(), "the whole tree is gone", 10)
+    assert not processes.alive({daemon})
+
+
 @pytest.mark.promise("M79")
 def test_a_killed_front_refuses_nobody(gateway: Gateway) -> None:
     with Callers(gateway.port, NAMES, callers=12, era="2026-07-28") as run:
-        for _ in range(ROUNDS):
-            old = gateway.status()["fronts"][0]
-            os.kill(old["pid"], signal.SIGKILL)
-            until(
-                lambda old=old: (
-                    (now := gateway.status()["fronts"][0])["pid"] not in (0, old["pid"])
-                    and now["state"] == "ready"
-                ),
-                "the front is back",
-            )
+        for _ in range(KILLS):
+            kill_front(gateway)
     assert run.tally.wrong == []
     assert run.tally.refused == 0
-    assert run.tally.errors.total() == 0 or set(run.tally.errors) == {DOWN}
+    assert run.tally.errors.total() == 0
     assert run.tally.right > 0
 
 
 @pytest.mark.promise("M70")
 def test_a_killed_nursery_takes_its_tree_along_and_comes_back(gateway: Gateway) -> None:
     with Callers(gateway.port, NAMES, callers=12, era="2026-07-28") as run:
-        for _ in range(ROUNDS):
-            old = gateway.status()["nursery_pid"]
-            tree = processes.below(old)
-            os.kill(old, signal.SIGKILL)
-            until(lambda tree=tree: not processes.alive(tree), "the old tree is gone")
-            until(
-                lambda old=old: gateway.status()["nursery_pid"] not in (0, old),
-                "there is a new nursery",
-            )
-            gateway.ctl("wait", "--for", "ready", "--timeout", "30s")
+        for _ in range(KILLS):
+            kill_nursery(gateway)
     assert run.tally.wrong == []
     assert run.tally.refused == 0
+    assert set(run.tally.errors) <= {DOWN}
     assert run.tally.right > 0
 
 
 @pytest.mark.promise("M74")
-def test_a_killed_supervisor_leaves_nothing_behind() -> None:
-    for _ in range(ROUNDS):
-        with Gateway({name: fake("--ignore-term", "--ignore-eof") for name in NAMES}) as gateway:
-            with Callers(gateway.port, NAMES, callers=6) as run:
-                until(lambda run=run: run.tally.right > 20, "calls are answered")
-                daemon = make_daemon(gateway)
-                os.kill(gateway.server("right")["worker_pid"], signal.SIGSTOP)
-                os.kill(gateway.pid, signal.SIGKILL)
-                assert gateway.process is not None
-                gateway.process.wait(timeout=10)
-                until(lambda gateway=gateway: not gateway.left(), "the whole tree is gone", 10)
-                assert not processes.alive({daemon})
-            assert run.tally.wrong == []
+@pytest.mark.parametrize("round_", range(GATEWAYS * KILLS))
+def test_a_killed_supervisor_leaves_nothing_behind(round_: int) -> None:
+    servers = {name: fake("--ignore-term", "--ignore-eof") for name in NAMES}
+    with Gateway(servers) as gateway, Callers(gateway.port, NAMES, callers=6) as run:
+        until(lambda: run.tally.right > 20, "calls are answered")
+        kill_supervisor(gateway)
+        run.stop()
+    assert run.tally.wrong == []
 
 
 @pytest.mark.promise("M74")

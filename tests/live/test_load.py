@@ -66,7 +66,7 @@ def test_callers_of_both_eras_share_the_servers() -> None:
 
 @pytest.mark.promise("M70")
 def test_an_idle_worker_is_small_and_ready_at_once() -> None:
-    names = [f"s{number:02}" for number in range(8)]
+    names = [f"s{number:02}" for number in range(SERVERS)]
     with Gateway({name: fake() for name in names}) as gateway:
         status = gateway.status()
         sizes = [processes.memory(server["worker_pid"]) for server in status["servers"]]

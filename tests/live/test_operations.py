@@ -168,8 +168,10 @@ def test_a_port_in_use_is_one_sentence_and_its_exit_code() -> None:
 
 def test_a_command_that_does_not_exist_is_told_and_hurts_nobody() -> None:
     servers = {"good": fake(), "bad": {"command": ["no-such-program-here"]}}
-    with Gateway(servers) as gateway:
-        bad = gateway.server("bad")
+    with Gateway(servers, wait=False) as gateway:
+        until(gateway.answers, "the gateway answers")
+        gateway.ctl("wait", "good", "--for", "ready")
+        bad = until(lambda: gateway.server("bad")["message"] and gateway.server("bad"), "it failed")
         assert bad["state"] == "error"
         assert "no-such-program-here" in bad["message"]
         client = Client(gateway.port)

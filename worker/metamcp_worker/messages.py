@@ -163,12 +163,15 @@ class ServerDown(Message, frozen=True, kw_only=True):
 
     `reason`: an exit class of `docs/states.md` (`spawn exit clean signal start_timeout protocol
     limit`); `message`: a sentence; `code`, `signal`: of the process, when it had one.
+    `probing`: it exited when asked whether it is modern, as some legacy servers do; the next start
+    goes better with `probe=False` in its spec.
     """
 
     reason: str
     message: str
     code: int | None = None
     signal: int = 0
+    probing: bool = False
 
 
 class LogLines(Message, frozen=True, kw_only=True):
@@ -193,12 +196,18 @@ class Counted(Message, frozen=True, kw_only=True):
 
 
 class ServeOn(Message, frozen=True, kw_only=True):
-    """Serve. Descriptors: blob with a `spec.FrontSpec`, then the listening sockets.
+    """What to serve. Descriptors: blob with a `spec.FrontSpec`, then the listening sockets. What
+    there is to know about the servers follows, then `Listen`.
 
     `front`: this front's number, never used twice in the life of a supervisor.
     """
 
     front: int
+
+
+class Listen(Message, frozen=True, kw_only=True):
+    """All that there is to know now was sent: accept connections. A front that did so earlier would
+    call tools unknown that it is about to hear of."""
 
 
 class Reconfigure(Message, frozen=True, kw_only=True):
@@ -249,6 +258,13 @@ class FrontReady(Message, frozen=True, kw_only=True):
     """The front accepts connections."""
 
 
+class Wanted(Message, frozen=True, kw_only=True):
+    """A client called this server and it is not ready: a reason to start it now. At most one a
+    second per server; the supervisor starts it at its own pace."""
+
+    server: str
+
+
 class CallStats(Struct, frozen=True):
     """Cumulative figures of this front process for one server and method.
 
@@ -268,7 +284,7 @@ class FrontStats(Message, frozen=True, kw_only=True):
     """Every two seconds. Descriptor: blob with a JSON list of `CallStats`.
 
     `inflight`: requests per server; `sessions`: per protocol revision; `refused`: requests that the
-    HTTP policy refused, by reason.
+    HTTP policy refused, by reason; `late_replies`: answers for which nobody waited, per server.
     """
 
     connections: int
@@ -276,6 +292,7 @@ class FrontStats(Message, frozen=True, kw_only=True):
     inflight: dict[str, int]
     sessions: dict[str, int]
     refused: dict[str, int]
+    late_replies: dict[str, int] = {}
 
 
 #: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention
@@ -289,8 +306,8 @@ ToNursery = Fork | Signal
 FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
 ToChild = RunServer | AttachFront | Stop
 FromChild = Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | AttachFailed
-ToFront = ServeOn | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Stop
-FromFront = FrontReady | FrontStats | Beat | AttachFailed
+ToFront = ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Stop
+FromFront = FrontReady | Wanted | FrontStats | Beat | AttachFailed
 
 
 def pack(message: Message) -> bytes:

@@ -27,6 +27,9 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     """Requests in flight at the child; more wait in the queue."""
     queue: int = 4096
     """Requests that may wait for the child; one more is answered with `overloaded`."""
+    probe: bool = True
+    """Ask first whether it is modern. Some legacy servers exit when they are asked; see
+    `messages.ServerDown.probing`."""
 
 
 class NamingSpec(Struct, frozen=True, kw_only=True):

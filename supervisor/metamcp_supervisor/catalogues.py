@@ -1,0 +1,124 @@
+"""What each server offered last, kept on disk over restarts.
+
+Owns: the folder `catalogue` of the state directory and its files, the figures read out of one
+catalogue. Never: what a front is told (`routes`), a definition's meaning.
+
+A file is written whole under another name and then renamed, so that a full disk or a crash leaves
+the old one. Trouble with the disk is told and never stops a server.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from metamcp_worker import catalogue, codec, packets
+
+TOKEN_BYTES = 4
+"""Bytes of JSON per token, as an estimate: what models count for English and JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Figures of one catalogue. `token_cost`: estimated, of the tool definitions."""
+
+    tools: int = 0
+    prompts: int = 0
+    resources: int = 0
+    token_cost: int = 0
+    list_hash: str = ""
+    from_cache: bool = False
+
+
+def offer(data: bytes, *, from_cache: bool = False) -> Offer:
+    """The figures of a packed catalogue. Raises codec.Malformed."""
+    found = catalogue.unpack(data)
+    return Offer(
+        tools=len(found.tools),
+        prompts=len(found.prompts),
+        resources=len(found.resources),
+        token_cost=-(-sum(len(bytes(tool)) for tool in found.tools) // TOKEN_BYTES),
+        list_hash=catalogue.list_hash(found),
+        from_cache=from_cache,
+    )
+
+
+class Catalogues:
+    """`on_trouble(server, sentence)` hears of a file that could not be read or written."""
+
+    def __init__(self, state_dir: Path, on_trouble: Callable[[str, str], None]) -> None:
+        self._folder = state_dir / "catalogue"
+        self._on_trouble = on_trouble
+        self._kept: dict[str, bytes] = {}
+        self._waiting: dict[str, bytes] = {}
+        self._writer: asyncio.Task[None] | None = None
+
+    def load(self, server: str) -> Offer | None:
+        """What was offered last, if it can be read. Blocks for one file: for the start only."""
+        path = self._path(server)
+        try:
+            if path.stat().st_size > packets.BLOB_BYTES_MAX:
+                raise OSError(0, "larger than any catalogue")
+            data = path.read_bytes()
+            found = offer(data, from_cache=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, codec.Malformed) as error:
+            self._on_trouble(server, f"{path} cannot be read and is left alone: {error}")
+            return None
+        self._kept[server] = _digest(data)
+        return found
+
+    def keep(self, server: str, data: bytes) -> None:
+        """Write it soon, unless it is what the disk has. Of two for one server the newer stays."""
+        digest = _digest(data)
+        if self._kept.get(server) == digest:
+            return
+        self._kept[server] = digest
+        self._waiting[server] = data
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+
+    async def close(self) -> None:
+        """Wait until everything is on the disk."""
+        if self._writer is not None:
+            await self._writer
+
+    async def _write(self) -> None:
+        while self._waiting:
+            server = next(iter(self._waiting))
+            data = self._waiting.pop(server)
+            try:
+                await asyncio.to_thread(_replace, self._path(server), data)
+            except OSError as error:
+                self._kept.pop(server, None)
+                self._on_trouble(
+                    server, f"its catalogue could not be kept on disk: {error.strerror}"
+                )
+
+    def _path(self, server: str) -> Path:
+        assert "/" not in server, "names of servers are checked by the configuration"
+        return self._folder / f"{server}.json"
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Raises OSError; then the old file is still there, and no half of a new one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    try:
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise

@@ -1,0 +1,126 @@
+"""`metamcp config`: is the configuration right, and what does it come to?
+
+Owns: the verbs `check`, `show` and `schema` and what they print. Never: secrets, which are masked
+here; the meaning of anything (`sources`, `options`).
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.config import Config
+
+_FILE = click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="The file; without it, the one that `metamcp up` would take.",
+)
+
+
+@click.group()
+def config() -> None:
+    """Check and show the configuration."""
+
+
+@config.command()
+@_FILE
+def check(path: Path | None) -> None:
+    """Read everything and tell every error at once (exit code 65)."""
+    found = _loaded(path)
+    counts = (
+        _count(found.servers, "server"),
+        _count(found.namespaces, "namespace"),
+        _count(found.endpoints, "endpoint"),
+    )
+    click.echo(f"ok: {', '.join(counts)} from {', '.join(map(_shown, found.files))}")
+
+
+@config.command()
+@_FILE
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def show(path: Path | None, as_json: bool) -> None:
+    """Print what is in effect, defaults included, secrets masked."""
+    from metamcp_supervisor.effective import tables
+    from metamcp_supervisor.verbs import VERSION
+    from metamcp_worker import codec
+
+    found = _loaded(path)
+    if as_json:
+        tree = {"v": VERSION, "files": list(map(str, found.files)), **tables(found)}
+        click.echo(codec.dump(tree).decode())
+        return
+    for file in found.files:
+        click.echo(f"# {_shown(file)}")
+    for head, settings in _heads(tables(found)):
+        click.echo(f"\n[{head}]")
+        for key, value in settings.items():
+            click.echo(f"{key} = {_toml(value)}")
+
+
+@config.command()
+def schema() -> None:
+    """Print a JSON schema of metamcp.toml, for editors."""
+    from metamcp_supervisor.schema import schema as made
+    from metamcp_worker import codec
+
+    click.echo(codec.dump(made()).decode())
+
+
+def _loaded(path: Path | None) -> "Config":
+    """The configuration, its warnings told; or every error told, and the end of the command."""
+    from metamcp_supervisor.config import ConfigInvalid
+    from metamcp_supervisor.sources import load
+    from metamcp_supervisor.verbs import Exit
+
+    try:
+        found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    except ConfigInvalid as invalid:
+        for problem in invalid.problems:
+            click.echo(str(problem), err=True)
+        raise SystemExit(Exit.CONFIG) from None
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return found
+
+
+def _count(things: Sized, what: str) -> str:
+    count = len(things)
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _shown(path: Path) -> str:
+    from metamcp_supervisor.document import printable
+
+    return printable(str(path))
+
+
+def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """The tables with settings in them, each with what stands in its brackets."""
+    from metamcp_supervisor.document import table_of
+
+    for section, content in tables.items():
+        table = table_of(content) or {}
+        if section == "gateway":
+            yield section, table
+            continue
+        for name, settings in table.items():
+            yield f"{section}.{name}", table_of(settings) or {}
+
+
+def _toml(value: object) -> str:
+    """A string of JSON is one of TOML, once what is not printable is an escape."""
+    import json
+
+    from metamcp_supervisor.document import list_of, printable, table_of
+
+    if (table := table_of(value)) is not None:
+        items = [f"{_toml(key)} = {_toml(item)}" for key, item in table.items()]
+        return "{ " + ", ".join(items) + " }" if items else "{}"
+    if (listed := list_of(value)) is not None:
+        return "[" + ", ".join(map(_toml, listed)) + "]"
+    return printable(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,91 @@
+"""The start gate: who may start now, so that many starts at once do not choke the machine.
+
+Owns: the queue of servers that want to start and the places of those that are warming up. Never:
+clocks, timers, starting anything (`tree`).
+
+A place stands for the processor time that a start costs: it is given back when the server is ready
+or down, and at the latest after PLACE_S_MAX, because a start that takes longer waits for something
+other than the processor. So servers that hang hold up nobody for long, and those that failed before
+queue behind those that did not: trouble never goes first.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+PLACES_MIN = 2
+PLACES_PER_CORE = 2
+PLACE_S_MAX = 2.0
+"""Node.js and Python servers need 0.2 to 0.5 s of processor time until they are ready."""
+STARTS_MAX = 8
+STARTS_WINDOW_S = 0.25
+"""No more than eight starts in a quarter of a second, however many cores there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    name: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """`warming`: (server, since when) of the places taken; `starts`: times of the last starts."""
+
+    places: int
+    queue: tuple[Waiting, ...] = ()
+    warming: tuple[tuple[str, float], ...] = ()
+    starts: tuple[float, ...] = ()
+
+
+def for_cores(cores: int) -> Gate:
+    return Gate(places=max(PLACES_MIN, PLACES_PER_CORE * cores))
+
+
+def join(gate: Gate, name: str, failures: int) -> Gate:
+    """Queue `name` behind all that failed no more often than it; a second time changes nothing."""
+    if any(waiting.name == name for waiting in gate.queue):
+        return gate
+    before = tuple(waiting for waiting in gate.queue if waiting.failures <= failures)
+    behind = tuple(waiting for waiting in gate.queue if waiting.failures > failures)
+    return replace(gate, queue=(*before, Waiting(name, failures), *behind))
+
+
+def leave(gate: Gate, name: str) -> Gate:
+    """Take `name` from the queue and give back its place, if it has either."""
+    return replace(
+        gate,
+        queue=tuple(waiting for waiting in gate.queue if waiting.name != name),
+        warming=tuple(place for place in gate.warming if place[0] != name),
+    )
+
+
+def admit(
+    gate: Gate, now: float, held: Collection[str]
+) -> tuple[Gate, tuple[str, ...], float | None]:
+    """Whom to start now, and when to ask again (None: when something changes).
+
+    `held`: names that cannot start yet, because their earlier instance is still leaving. They keep
+    their turn and hold up nobody.
+    """
+    warming = tuple(place for place in gate.warming if now < place[1] + PLACE_S_MAX)
+    starts = tuple(start for start in gate.starts if now < start + STARTS_WINDOW_S)
+    room = max(0, min(gate.places - len(warming), STARTS_MAX - len(starts)))
+    able = [waiting for waiting in gate.queue if waiting.name not in held]
+    chosen = able[:room]
+    gate = replace(
+        gate,
+        queue=tuple(waiting for waiting in gate.queue if waiting not in chosen),
+        warming=(*warming, *((waiting.name, now) for waiting in chosen)),
+        starts=(*starts, *(now for _ in chosen)),
+    )
+    again = _next_opening(gate) if len(able) > len(chosen) else None
+    return gate, tuple(waiting.name for waiting in chosen), again
+
+
+def _next_opening(gate: Gate) -> float:
+    openings: list[float] = []
+    if len(gate.warming) >= gate.places:
+        openings.append(min(since for _, since in gate.warming) + PLACE_S_MAX)
+    if len(gate.starts) >= STARTS_MAX:
+        openings.append(min(gate.starts) + STARTS_WINDOW_S)
+    return max(openings)

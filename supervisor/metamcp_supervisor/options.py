@@ -1,0 +1,152 @@
+"""Every key of metamcp.toml: its kind, its default, and what a change of it costs.
+
+Owns: the one list that the parser, the plan of a reload, `metamcp config schema` and
+docs/configuration.md agree on. Never: reading a value (`table`), the defaults as values (`config`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Section = Literal[
+    "",
+    "gateway",
+    "servers.*",
+    "namespaces.*",
+    "namespaces.*.tools.*",
+    "endpoints.*",
+    "endpoints.*.naming",
+]
+Kind = Literal[
+    "string",
+    "strings",
+    "command",
+    "table of strings",
+    "table",
+    "boolean",
+    "integer",
+    "duration",
+    "path",
+    "address",
+    "choice",
+]
+Effect = Literal["in place", "next start", "restart", "full restart"]
+"""Of a reload: it counts at once, or from the next start of this server, or this server restarts,
+or the gateway must be restarted."""
+
+FRONTS_MAX = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`default`: as one would write it, or empty when there is none. `choices`: what a choice may
+    be; `later`: choices that a newer version will have."""
+
+    section: Section
+    key: str
+    kind: Kind
+    default: str
+    effect: Effect
+    why: str
+    choices: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("", "include", "strings", "[]", "in place",
+           "Take servers from files that you have already, of any shape listed below."),
+    Option("", "gateway", "table", "", "full restart", "The gateway itself."),
+    Option("", "servers", "table", "", "in place", "The MCP servers, by name."),
+    Option("", "namespaces", "table", "", "in place", "Groups of servers, by name."),
+    Option("", "endpoints", "table", "", "in place", "What clients connect to, by name."),
+    Option("gateway", "listen", "address", '"127.0.0.1:6270"', "full restart",
+           "Where clients connect; loopback only, because endpoints have no keys yet."),
+    Option("gateway", "ops_listen", "address", '"127.0.0.1:6271"', "full restart",
+           "Metrics and health, away from the clients' port; loopback only."),
+    Option("gateway", "fronts", "integer", "1", "full restart",
+           "Processes that speak to clients; this version runs one."),
+    Option("gateway", "state_dir", "path", '"~/.local/state/metamcp"', "full restart",
+           "What is remembered over restarts; `$STATE_DIRECTORY` when systemd sets it."),
+    Option("gateway", "runtime_dir", "path", '"${XDG_RUNTIME_DIR}/metamcp"', "full restart",
+           "Control socket and lock, for this gateway alone; else `/tmp/metamcp-UID`."),
+    Option("servers.*", "command", "command", "", "restart",
+           "What to start: a list of arguments, or the program's name with `args`."),
+    Option("servers.*", "args", "strings", "[]", "restart",
+           "The arguments when `command` is only the program's name."),
+    Option("servers.*", "module", "string", "", "restart",
+           "A Python server, `package.module:object`, run inside its own worker."),
+    Option("servers.*", "env", "table of strings", "{}", "restart",
+           "Variables for this server alone; refer to secrets, do not write them here."),
+    Option("servers.*", "cwd", "path", '"."', "restart",
+           "Where the server starts; by default where the file is that names it."),
+    Option("servers.*", "enabled", "boolean", "true", "restart",
+           "Switch a server off without losing its settings."),
+    Option("servers.*", "start", "choice", '"eager"', "in place",
+           "Servers start together with the gateway.", ("eager",), ("lazy",)),
+    Option("servers.*", "required", "boolean", "false", "in place",
+           "The gateway reports that it is ready only when this server is."),
+    Option("servers.*", "restart", "choice", '"on-failure"', "in place",
+           "When a server that went down by itself is started again.",
+           ("always", "on-failure", "never")),
+    Option("servers.*", "start_timeout", "duration", '"30s"', "next start",
+           "How long starting and the first lists may take; the first `npx` run is slow."),
+    Option("servers.*", "timeout", "duration", '"60s"', "in place",
+           "How long one call may take before it is answered with an error."),
+    Option("servers.*", "stop_grace", "duration", '"5s"', "next start",
+           "How long a server may take to stop before it is killed."),
+    Option("servers.*", "hide_after", "duration", '"3s"', "in place",
+           "A server that is back sooner keeps its tools in the lists: clients see no flicker."),
+    Option("servers.*", "strict_listing", "boolean", "false", "in place",
+           "Take the tools of a server out of the lists the moment it goes down."),
+    Option("servers.*", "concurrency", "integer", "1024", "next start",
+           "Calls in flight at the server; `1` for one that cannot do two things at once."),
+    Option("servers.*", "queue", "integer", "4096", "next start",
+           "Calls that may wait for their turn; one more is refused as overloaded."),
+    Option("namespaces.*", "servers", "strings", "", "in place",
+           "The servers of the group; in `default`, every server unless you write them."),
+    Option("namespaces.*", "tools", "table", "{}", "in place",
+           'Switches for single tools: `tools."server.tool" = { enabled = false }`.'),
+    Option("namespaces.*.tools.*", "enabled", "boolean", "true", "in place",
+           "`false` takes the tool out of every list and refuses calls of it."),
+    Option("endpoints.*", "namespace", "string", "", "in place",
+           "The one group of servers that clients see here."),
+    Option("endpoints.*", "exposure", "choice", '"all"', "in place",
+           "How much of the namespace a client sees at first.",
+           ("all",), ("toolset", "servers", "search", "code")),
+    Option("endpoints.*", "naming", "table", "{}", "in place", "How tools are called here."),
+    Option("endpoints.*", "auth", "choice", '"none"', "in place",
+           "Who may connect; with `none` the gateway listens on loopback only.",
+           ("none",), ("keys", "oauth")),
+    Option("endpoints.*.naming", "style", "choice", '"namespaced"', "in place",
+           "`git__status`, `git_status`, `git.status` or just `status`.",
+           ("namespaced", "flat", "dotted", "bare")),
+    Option("endpoints.*.naming", "separator", "string", '""', "in place",
+           "Another separator than the style's own: up to 8 of letters, digits and `_.-`."),
+    Option("endpoints.*.naming", "hyphens", "choice", '"keep"', "in place",
+           "`underscore` for clients that cannot have `-` in the name of a tool.",
+           ("keep", "underscore")),
+    Option("endpoints.*.naming", "length_max", "integer", "64", "in place",
+           "Longer names are cut and get a hash; some clients allow 64 characters only."),
+)  # fmt: skip
+
+#: Keys that belong to the format and that this version cannot honour. They are refused with these
+#: words rather than ignored: who writes `sandbox = "strict"` must not run without it.
+LATER: dict[Section, frozenset[str]] = {
+    "": frozenset({"workspaces"}),
+    "gateway": frozenset({"console_listen"}),
+    "servers.*": frozenset({
+        "url", "transport", "headers", "oauth", "depends_on", "idle_stop", "spares", "sharing",
+        "retry", "memory_max", "cpu_max", "nofile_max", "sandbox", "sandbox_required", "read",
+        "write", "network", "pinning", "tools", "labels",
+    }),
+    "endpoints.*": frozenset({
+        "path", "view_scope", "call_hidden", "sse", "rest", "url_keys", "limits", "tools",
+    }),
+}  # fmt: skip
+
+
+def keys(section: Section) -> tuple[str, ...]:
+    return tuple(option.key for option in OPTIONS if option.section == section)
+
+
+def option(section: Section, key: str) -> Option:
+    return next(found for found in OPTIONS if (found.section, found.key) == (section, key))

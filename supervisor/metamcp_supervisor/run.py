@@ -1,0 +1,366 @@
+"""The gateway: everything wired together, started in order, steered, reloaded, and ended in order.
+
+Owns: the order of start and stop, signals, the exit code, carrying out a reload. Never: rules of
+restarting (`server`), processes (`crew`, `fronts`), what is wanted (`sources`), printing (`cli`).
+
+Up: lock and control socket, listeners, nursery, fronts and servers in parallel. Down: not ready any
+more, fronts finish and end, servers go down their ladders in parallel, then the nursery with
+whatever is left, then the files of the runtime directory.
+"""
+
+import asyncio
+import faulthandler
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from metamcp_supervisor import listen, runtime, specs, status, usage
+from metamcp_supervisor.admin import Admin
+from metamcp_supervisor.catalogues import Catalogues
+from metamcp_supervisor.config import Config, ConfigInvalid
+from metamcp_supervisor.control import Control
+from metamcp_supervisor.events import Journal
+from metamcp_supervisor.fronts import Front, Fronts
+from metamcp_supervisor.heartbeats import Heartbeats
+from metamcp_supervisor.logs import ServerLogs
+from metamcp_supervisor.metrics import Metrics
+from metamcp_supervisor.reload import fingerprint, plan
+from metamcp_supervisor.routes import Routes
+from metamcp_supervisor.spawn import Nursery, NurseryDown, WorkerExit
+from metamcp_supervisor.status import Facts
+from metamcp_supervisor.steering import ReloadRefused, UnknownName
+from metamcp_supervisor.tree import Tree
+from metamcp_supervisor.usage import Part, Usage
+from metamcp_supervisor.verbs import Exit, GatewayStatus, ReloadPlan
+from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.messages import CallStats, FrontStats
+from metamcp_worker.serve import HttpServer
+from metamcp_worker.spec import FrontSpec
+
+FRONT_GRACE_S = 20.0
+"""For requests that clients have open when the gateway stops."""
+SERVERS_S_MAX = 60.0
+"""For all ladders of servers together; each has a shorter limit of its own."""
+ADMIN_GRACE_S = 1.0
+"""For a scrape that is under way."""
+USAGE_S = 2.0
+"""Between two measurements of memory and processor time."""
+
+
+class CannotStart(MetaMCPError):
+    """The gateway cannot start. `code`: the exit code."""
+
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Gateway:
+    """One gateway. It is what `ctl` steers (`steering.Steering`) and what fronts talk to
+    (`fronts.House`).
+
+    `load`: reads the configuration anew. `environ`: of which servers get a part.
+    """
+
+    def __init__(
+        self, config: Config, load: Callable[[], Config], environ: Mapping[str, str], version: str
+    ) -> None:
+        self.config = config
+        self.version = version
+        self._config_hash = fingerprint(config)
+        self._load = load
+        self._loop = asyncio.get_running_loop()
+        self.journal = Journal(time.time)
+        self.logs = ServerLogs(time.time)
+        self.metrics = Metrics(version)
+        self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
+        self._listeners: list[socket.socket] = []
+        self._started = self._config_read = self._loop.time()
+        self._serving = self._draining = self._changing = self._closed = False
+        self._stopping, self._now = asyncio.Event(), asyncio.Event()
+        self._code = Exit.OK
+        self._starting: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._usages: dict[Part, Usage] = {}
+        self._nursery = Nursery(
+            on_exit=self._exited,
+            on_halt=self._halted,
+            on_lost=self.hopeless,
+            on_event=lambda sentence: self._note("nursery", sentence),
+        )
+        self._hearts = Heartbeats(self._nursery.signal)
+        self._fronts = Fronts(
+            self._nursery, self._hearts, self.journal, self, self._front_spec, self._listeners
+        )
+        self._routes = Routes(self._fronts)
+        self._catalogues = Catalogues(config.gateway.state_dir, self._note)
+        self._tree = Tree(
+            forker=self._nursery,
+            hearts=self._hearts,
+            routes=self._routes,
+            catalogues=self._catalogues,
+            journal=self.journal,
+            logs=self.logs,
+            metrics=self.metrics,
+            environ=environ,
+        )
+        self._control = Control(self, config.gateway.runtime_dir, version)
+        self._admin = HttpServer(
+            Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time)
+        )
+
+    # Up and down
+
+    async def run(self, on_up: Callable[[], None]) -> int:
+        """Come up, call `on_up`, serve until a signal or a fault of our own ends it, and go down
+        whole. The exit code. Raises CannotStart; then nothing is left."""
+        signals = self._signals()
+        for number, act in signals.items():
+            self._loop.add_signal_handler(number, act)
+        try:
+            await self._rise()
+            on_up()
+            sampler = asyncio.create_task(self._sample())
+            await self._stopping.wait()
+            sampler.cancel()
+            await asyncio.wait([sampler])
+            await self._wind_down()
+        finally:
+            await self._close()
+            for number in signals:
+                self._loop.remove_signal_handler(number)
+        self.journal.add("gateway", "stopped")
+        return self._code
+
+    async def _rise(self) -> None:
+        """Come up as far as fronts and servers start in the background. Raises CannotStart."""
+        try:
+            await self._control.start()
+            self._starting = asyncio.create_task(self._nursery.start())
+            await self._open()
+            await self._starting
+        except (runtime.AlreadyRunning, runtime.RuntimeDirUnfit) as error:
+            running = isinstance(error, runtime.AlreadyRunning)
+            code = Exit.ALREADY_RUNNING if running else Exit.NO_PERMISSION
+            raise CannotStart(str(error), code) from None
+        except listen.CannotBind as error:
+            raise CannotStart(str(error), Exit.CANNOT_BIND) from None
+        except NurseryDown as error:
+            raise CannotStart(str(error), Exit.INTERNAL) from None
+        self.metrics.reloaded(ok=True, now=time.time())
+        self._fronts.start(self.config.gateway.fronts)
+        for server in self.config.servers.values():
+            self._tree.add(server)
+
+    async def _open(self) -> None:
+        """Raises CannotBind."""
+        self._listeners += listen.bind(self.listen, "--listen")
+        self.listen = listen.bound(self.listen, self._listeners)
+        ops = listen.bind(self.ops_listen, "--ops-listen")
+        self.ops_listen = listen.bound(self.ops_listen, ops)
+        await self._admin.start(ops)
+
+    async def _wind_down(self) -> None:
+        self._draining = True  # from here on /readyz says so
+        self.journal.add("gateway", "draining")
+        for listener in self._listeners:
+            listener.close()  # the fronts' own copies are the last ones: new clients are refused
+        await self._unless_now(self._fronts.drain(FRONT_GRACE_S), FRONT_GRACE_S * 2)
+        await self._unless_now(self._tree.close(), SERVERS_S_MAX)
+
+    async def _close(self) -> None:
+        """End at once whatever there still is."""
+        self._closed = True
+        for task in (self._starting, self._reloading):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._tree.abandon()
+        self._routes.close()
+        await self._fronts.close()
+        self._hearts.close()
+        await self._nursery.close()
+        await self._catalogues.close()
+        await self._admin.drain(ADMIN_GRACE_S)
+        for listener in self._listeners:
+            listener.close()
+        await self._control.close()
+
+    async def _unless_now(self, work: Coroutine[None, None, None], limit_s: float) -> None:
+        """Do `work` until it is done, its time is up, or somebody wants the end now."""
+        task, hurry = asyncio.create_task(work), asyncio.create_task(self._now.wait())
+        await asyncio.wait([task, hurry], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        for each in (task, hurry):
+            each.cancel()
+        await asyncio.wait([task, hurry])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.journal.add("gateway", "bug", repr(error))
+
+    async def _sample(self) -> None:
+        while True:
+            roots = status.roots(self._tree.entries, self._fronts.slots, self._nursery.pid)
+            self._usages = await asyncio.to_thread(usage.sample, roots)
+            self.metrics.usage(self._usages)
+            await asyncio.sleep(USAGE_S)
+
+    # Signals
+
+    def _signals(self) -> dict[int, Callable[[], None]]:
+        return {
+            signal.SIGTERM: self._asked_to_end,
+            signal.SIGINT: self._interrupted,
+            signal.SIGQUIT: self._quit,
+            signal.SIGHUP: self._hung_up,
+        }
+
+    def _asked_to_end(self) -> None:
+        self._stopping.set()
+
+    def _interrupted(self) -> None:
+        if self._stopping.is_set():
+            self._now.set()
+        self._stopping.set()
+
+    def _quit(self) -> None:
+        faulthandler.dump_traceback(all_threads=True)
+        self._stopping.set()
+        self._now.set()
+
+    def _hung_up(self) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload_by_signal())
+
+    async def _reload_by_signal(self) -> None:
+        try:
+            await self.reload(dry_run=False, expect=None)
+        except (ConfigInvalid, ReloadRefused) as error:
+            self.journal.add("gateway", "reload refused", str(error))
+
+    # Steering
+
+    def status(self) -> GatewayStatus:
+        slots = self._fronts.slots
+        self._serving = self._serving or any(front and front.ready for front in slots)
+        state = "draining" if self._draining else "active" if self._serving else "starting"
+        facts = Facts(
+            version=self.version,
+            state=state,
+            now=self._loop.time(),
+            started=self._started,
+            listen=self.listen,
+            ops_listen=self.ops_listen,
+            config=self.config,
+            config_hash=self._config_hash,
+            config_read=self._config_read,
+            nursery_pid=self._nursery.pid,
+        )
+        return status.collect(facts, self._tree.entries, slots, self.metrics, self._usages)
+
+    def start(self, names: Sequence[str]) -> None:
+        self._check(names)
+        self._tree.start(names)
+
+    def stop(self, names: Sequence[str]) -> None:
+        self._check(names)
+        self._tree.stop(names)
+
+    def restart(self, names: Sequence[str]) -> None:
+        self._check(names)
+        self._tree.restart(names)
+
+    def _check(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self._tree.entries]
+        if unknown:
+            raise UnknownName(unknown, self._tree.entries)
+
+    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
+        """All of the new configuration, or nothing of it."""
+        if self._changing or self._draining:
+            why = "the gateway stops" if self._draining else "another reload is under way"
+            raise ReloadRefused(f"nothing is reloaded: {why}")
+        self._changing = True
+        try:
+            return await self._reload(dry_run, expect)
+        finally:
+            self._changing = False
+
+    async def _reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
+        try:
+            new = await asyncio.to_thread(self._load)
+        except ConfigInvalid:
+            if not dry_run:
+                self.metrics.reloaded(ok=False, now=time.time())
+            raise
+        found = plan(self.config, new)
+        if expect is not None and expect != found.hash:
+            raise ReloadRefused(
+                f"the plan is {found.hash} now and not {expect}: the files have changed since;"
+                " look at it again with 'metamcp ctl reload --dry-run'"
+            )
+        if not dry_run:
+            self._apply(new, found)
+        return structs.replace(found, applied=not dry_run)
+
+    def _apply(self, new: Config, found: ReloadPlan) -> None:
+        """Nothing here can be refused any more."""
+        # Where the gateway listens and keeps its files stays as it is until it is started anew.
+        self.config = replace(new, gateway=self.config.gateway)
+        self._config_hash = fingerprint(self.config)
+        self._config_read = self._loop.time()
+        self._fronts.reconfigure()
+        for change in found.changes:
+            if change.action == "add" and change.server in new.servers:
+                self._tree.add(new.servers[change.server])
+            elif change.action == "remove" and change.server in self._tree.entries:
+                self._tree.remove(change.server)
+            elif change.action in ("restart", "in-place") and change.server in new.servers:
+                server, restart = new.servers[change.server], change.action == "restart"
+                self._tree.change(server, restart=restart)
+        self.metrics.reloaded(ok=True, now=time.time())
+        self.journal.add("gateway", "reloaded", f"plan {found.hash}")
+
+    # What fronts, nursery and disk tell: fronts.House and the callbacks
+
+    def welcome(self, front: Front) -> None:
+        self._tree.welcome(front)
+
+    def wanted(self, server: str) -> None:
+        self._tree.wanted(server)
+
+    def undelivered(self, front: Front, server: str, generation: int) -> None:
+        if generation:
+            self._tree.reattach(server, front.number)
+        else:
+            self._tree.offer_again(server, front.number)
+
+    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None:
+        self.metrics.front_stats(front.number, stats, summary)
+        self._tree.counted(front.number, stats)
+
+    def left(self, number: int) -> None:
+        self.metrics.front_gone(number)
+        self._tree.front_left(number)
+
+    def hopeless(self, reason: str) -> None:
+        self.journal.add("gateway", "error", f"{reason}; the gateway ends")
+        self._code = Exit.INTERNAL
+        self._stopping.set()
+
+    def _exited(self, end: WorkerExit) -> None:
+        if not self._closed and not self._fronts.exited(end):
+            self._tree.crew.exited(end)
+
+    def _halted(self, pid: int, yes: bool) -> None:
+        self._hearts.halted(pid, yes)
+        self._fronts.halted(pid, yes)
+        self._tree.crew.halted(pid, yes)
+
+    def _note(self, who: str, sentence: str) -> None:
+        self.journal.add(who, "note", sentence)
+
+    def _front_spec(self) -> FrontSpec:
+        return specs.front_spec(self.config, self.version)

@@ -1,0 +1,90 @@
+"""Every command that README and docs show is run as it stands there, and does what it is for."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.gateway import ROOT, SERVER, Gateway, fake
+
+pytestmark = pytest.mark.live
+
+#: Commands that are run elsewhere: by a test that is named here, or by running this one at all.
+ELSEWHERE = {
+    "metamcp up": "test_first_launch",
+    "metamcp serve --config metamcp.toml": "every test of this folder",
+    "make run": "test_demo, on free ports",
+    "make demo": "test_demo",
+    "make test": "itself",
+    "make check": "the first part of make test",
+    "make bench": "by hand: its figures are for people",
+    "make setup": "every verb of the Makefile",
+    "make lock": "by hand: it looks for newer packages",
+}
+COMMAND = re.compile(r"^(?:\$ )?((?:metamcp|make) [^#\n]*?)\s*(?:#.*)?$")
+
+
+def documented() -> list[str]:
+    """The commands in fenced blocks of shell, without comments, once each."""
+    found: list[str] = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for block in re.findall(r"```sh\n(.*?)```", path.read_text(), re.DOTALL):
+            for line in block.splitlines():
+                if (match := COMMAND.match(line)) and match[1] not in found:
+                    found.append(match[1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with Gateway({"git": fake("--garbage"), "time": fake()}) as running:
+        yield running
+
+
+@pytest.mark.promise("M80")
+@pytest.mark.parametrize("command", [one for one in documented() if one not in ELSEWHERE])
+def test_a_documented_command_works(gateway: Gateway, command: str) -> None:
+    program, *arguments = command.split()
+    assert program == "metamcp", f"{command}: add it to ELSEWHERE, with the test that runs it"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "metamcp_supervisor", *arguments],
+        cwd=gateway.folder,
+        env={**os.environ, "METAMCP_RUNTIME_DIR": str(gateway.folder / "run")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        if "-f" in arguments:
+            assert process.stdout is not None
+            assert process.stdout.readline(), "what it follows has begun"
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert b"Traceback" not in err
+    assert b"Usage" not in err, err.decode()
+    assert process.returncode == (130 if "-f" in arguments else 0), err.decode() + out.decode()
+
+
+def test_what_is_run_elsewhere_is_still_documented() -> None:
+    shown = set(documented())
+    assert {one for one in ELSEWHERE if one not in shown} <= {"make demo", "make lock"}
+
+
+def test_the_configuration_in_the_readme_is_valid(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "metamcp.toml").write_text(block)
+    (tmp_path / ".mcp.json").write_text(f'{{"mcpServers":{{"x":{{"command":"{SERVER[0]}"}}}}}}')
+    done = subprocess.run(
+        [sys.executable, "-m", "metamcp_supervisor", "config", "check", "--config", "metamcp.toml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout

@@ -1,0 +1,237 @@
+"""A tree on a stage: true servers' lives, fronts and control sockets, in one process.
+
+The nursery here forks nothing: it hands out socket pairs, and the test plays the worker at the
+other end. Everything that the tree sends is real bytes with real descriptors.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Raw
+
+from metamcp_supervisor.catalogues import Catalogues
+from metamcp_supervisor.events import Journal
+from metamcp_supervisor.fronts import Front, Fronts
+from metamcp_supervisor.heartbeats import Heartbeats
+from metamcp_supervisor.logs import ServerLogs
+from metamcp_supervisor.metrics import Metrics
+from metamcp_supervisor.routes import Routes
+from metamcp_supervisor.spawn import NotForked, Worker, WorkerExit
+from metamcp_supervisor.tree import Tree
+from metamcp_worker import catalogue, messages, packets
+from metamcp_worker.messages import (
+    CallStats,
+    FrontReady,
+    FrontStats,
+    Message,
+    ServerDown,
+    ServerReady,
+    ToChild,
+    ToFront,
+)
+from metamcp_worker.spec import FrontSpec
+
+WAIT_S = 10.0
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+class Player:
+    """A worker, played by the test. `heard`: what it was told, in order; descriptors are kept in
+    `fds` and closed at the end."""
+
+    def __init__(self, stage: "Stage", worker: Worker, sock: int) -> None:
+        self.pid, self.role, self.name = worker.pid, worker.role, worker.name
+        self.heard: list[ToChild | ToFront] = []
+        self.fds: list[int] = []
+        self.signals: list[int] = []
+        self._stage = stage
+        self._channel = packets.Channel(socket.socket(fileno=sock), self._packet, lambda: None)
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        self.fds += fds
+        read = messages.unpack_to_front if self.role == "front" else messages.unpack_to_child
+        self.heard.append(read(data))
+
+    def say(self, message: Message, blob: bytes | None = None) -> None:
+        self._channel.send(messages.pack(message), () if blob is None else [packets.blob(blob)])
+
+    def ready(self, tools: int = 1) -> None:
+        """What a worker says of a server that is up, or a front of itself."""
+        if self.role == "front":
+            self.say(FrontReady())
+            return
+        named = [b'{"name":"t%d"}' % number for number in range(tools)]
+        lists = catalogue.ServerCatalogue(protocol="2025-11-25", tools=tuple(map(Raw, named)))
+        message = ServerReady(
+            protocol="2025-11-25", start_s=0.1, tools=tools, prompts=0, resources=0,
+            list_hash=catalogue.list_hash(lists),
+        )  # fmt: skip
+        self.say(message, catalogue.pack(lists))
+
+    def down(self, reason: str = "exit", message: str = "it ended with status 1") -> None:
+        """Its server is gone, and then it is."""
+        self.say(ServerDown(reason=reason, message=message))
+        self.leave()
+
+    def leave(self, code: int | None = 1, number: int = 0) -> None:
+        self._channel.close()
+        self._stage.exited(WorkerExit(self.pid, code, number, 0, "exit"))
+
+    def told(self, kind: type[M]) -> list[M]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+    def close(self) -> None:
+        self._channel.close()
+        packets.close_all(self.fds)
+
+
+class Stage:
+    """Hearts, fronts, routes and tree, wired as the gateway wires them; a nursery and a house."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.players: list[Player] = []
+        self.refuse = ""
+        self.hopes: list[str] = []
+        self.gone_fronts: list[int] = []
+        self.figures: list[Sequence[CallStats]] = []
+        self.journal = Journal(lambda: 0.0)
+        self.logs = ServerLogs(lambda: 0.0)
+        self.metrics = Metrics("1")
+        self.hearts = Heartbeats(self.signal)
+        spec = FrontSpec(version="1", endpoints=(), hosts=("localhost",))
+        self.fronts = Fronts(self, self.hearts, self.journal, self, lambda: spec, [])
+        self.routes = Routes(self.fronts)
+        self.catalogues = Catalogues(state_dir, self._note)
+        self.tree = Tree(
+            forker=self,
+            hearts=self.hearts,
+            routes=self.routes,
+            catalogues=self.catalogues,
+            journal=self.journal,
+            logs=self.logs,
+            metrics=self.metrics,
+            environ={"PATH": os.defpath, "SECRET": "x"},
+        )
+
+    # The nursery
+
+    async def fork(self, role: str, name: str) -> Worker:
+        await _turn()
+        if self.refuse:
+            raise NotForked(self.refuse)
+        ours, theirs = packets.pair()
+        worker = Worker(1000 + len(self.players), role, name, ours)
+        self.players.append(Player(self, worker, theirs.detach()))
+        return worker
+
+    def signal(self, pid: int, number: int) -> None:
+        player = next(player for player in self.players if player.pid == pid)
+        player.signals.append(number)
+        if number == signal.SIGKILL:
+            player.leave(None, signal.SIGKILL)
+
+    def exited(self, end: WorkerExit) -> None:
+        asyncio.get_running_loop().call_soon(self._exited, end)
+
+    def _exited(self, end: WorkerExit) -> None:
+        assert self.fronts.exited(end) or self.tree.crew.exited(end)
+
+    def _note(self, who: str, sentence: str) -> None:
+        self.journal.add(who, "note", sentence)
+
+    # The house of the fronts
+
+    def welcome(self, front: Front) -> None:
+        self.tree.welcome(front)
+
+    def wanted(self, server: str) -> None:
+        self.tree.wanted(server)
+
+    def undelivered(self, front: Front, server: str, generation: int) -> None:
+        if generation:
+            self.tree.reattach(server, front.number)
+        else:
+            self.tree.offer_again(server, front.number)
+
+    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None:
+        self.figures.append(stats)
+        self.tree.counted(front.number, stats)
+
+    def left(self, number: int) -> None:
+        self.gone_fronts.append(number)
+
+    def hopeless(self, reason: str) -> None:
+        self.hopes.append(reason)
+
+    # The test's own hands
+
+    async def player(self, name: str) -> Player:
+        """The newest worker with this name, once it is there: `front-0`, `git#1`."""
+        return await until(
+            lambda: next((p for p in reversed(self.players) if p.name == name), None), name
+        )
+
+    async def up(self, name: str, generation: int = 1) -> Player:
+        """Play the start of a server until it is ready."""
+        player = await self.player(f"{name}#{generation}")
+        player.ready()
+        await self.phase(name, "ready")
+        return player
+
+    async def phase(self, name: str, phase: str) -> None:
+        await until(
+            lambda: name in self.tree.entries and self.tree.entries[name].life.phase == phase,
+            f"{name} is {phase}: {self.told(name)}",
+        )
+
+    def told(self, who: str) -> list[str]:
+        """What the journal says of somebody."""
+        return [event.what for event in self.journal.since(0) if event.who == who]
+
+    async def close(self) -> None:
+        self.tree.abandon()
+        self.routes.close()
+        await self.fronts.close()
+        await self.catalogues.close()
+        self.hearts.close()
+        for player in self.players:
+            player.close()
+
+
+def played(state_dir: Path, play: Callable[[Stage], Coroutine[None, None, None]]) -> None:
+    """Run one play from curtain to curtain, bounded."""
+
+    async def whole() -> None:
+        stage = Stage(state_dir)
+        try:
+            async with asyncio.timeout(WAIT_S * 2):
+                await play(stage)
+        finally:
+            await stage.close()
+        assert "bug" not in [event.what for event in stage.journal.since(0)]
+
+    asyncio.run(whole())
+
+
+async def until(fact: Callable[[], T | None], what: str) -> T:
+    """The first true value of `fact()`, looked for at every turn of the loop."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not (found := fact()):
+                await _turn()
+    except TimeoutError:
+        raise AssertionError(f"never came: {what}") from None
+    return found
+
+
+def _turn() -> Awaitable[None]:
+    """Give the loop a moment: long enough to wait for a socket, short enough to miss nothing."""
+    moment = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.002, moment.set_result, None)
+    return moment

@@ -1,0 +1,86 @@
+"""`metamcp config` as it is called."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metamcp_supervisor.__main__ import main
+from metamcp_supervisor.masks import masked
+from tests.supervisor.configs import write
+
+TEXT = """
+[servers.git]
+command = ["x", "--api-key", "sk-canary", "${PATH}"]
+env = { API_KEY = "top-canary", "odd name" = "é\\u202e" }
+timeout = "90s"
+[namespaces.dev]
+servers = ["git"]
+tools."git.reset" = { enabled = false }
+"""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["config", *map(str, arguments)])
+
+
+def test_check_says_what_there_is(tmp_path: Path) -> None:
+    path = write(tmp_path, "metamcp.toml", '[servers.git]\ncommand = ["x"]\n')
+    got = run("check", "--config", path)
+    assert got.output == f"ok: 1 server, 1 namespace, 1 endpoint from {path}\n"
+    assert got.exit_code == 0
+
+
+@pytest.mark.promise("M17")
+def test_check_tells_every_error_and_exits_with_65(tmp_path: Path) -> None:
+    path = write(tmp_path, "metamcp.toml", "[servers.git]\ncomand = 1\n[gateway]\nfronts = 0\n")
+    got = run("check", "--config", path)
+    assert got.exit_code == 65
+    assert got.stdout == ""
+    assert len(got.stderr.splitlines()) == 3
+
+
+@pytest.mark.promise("M95")
+def test_show_has_no_secret_in_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "metamcp.toml", TEXT)
+    for form in ((), ("--json",)):
+        got = run("show", "--config", path, *form)
+        assert got.exit_code == 0
+        assert "canary" not in got.stdout
+        assert "${PATH}" in got.stdout
+
+
+def test_show_prints_toml_with_every_default(tmp_path: Path) -> None:
+    path = write(tmp_path, "metamcp.toml", TEXT)
+    text = run("show", "--config", path).stdout
+    assert tomllib.loads(text)["servers"]["git"]["timeout"] == "90s"
+    again = write(tmp_path, "again.toml", text)
+    assert run("show", "--config", again).stdout.partition("\n")[2] == text.partition("\n")[2]
+
+
+def test_show_json_has_a_version_and_the_same_tables(tmp_path: Path) -> None:
+    path = write(tmp_path, "metamcp.toml", TEXT)
+    got = json.loads(run("show", "--config", path, "--json").stdout)
+    tables = tomllib.loads(run("show", "--config", path).stdout)
+    assert got == {"v": 1, "files": [str(path)], **tables}
+
+
+def test_schema_is_json() -> None:
+    assert json.loads(run("schema").stdout)["title"] == "metamcp.toml"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (("x", "--token", "abc", "y"), ("x", "--token", "***", "y")),
+        (("--token=abc", "-e", "API_KEY=abc"), ("--token=***", "-e", "API_KEY=***")),
+        (("--token", "${T}", "--token=${T:-abc}"), ("--token", "${T}", "--token=***")),
+        (("Authorization: Bearer abc",), ("Authorization: Bearer ***",)),
+        (("postgres://user:abc@host/db",), ("postgres://***@host/db",)),
+        (("--max-tokens", "9", "--token-file", "/t"), ("--max-tokens", "9", "--token-file", "/t")),
+    ],
+)
+def test_secrets_in_commands_are_masked(given: tuple[str, ...], shown: tuple[str, ...]) -> None:
+    assert masked(given) == shown

@@ -1,0 +1,126 @@
+"""docs/configuration.md and the list of options say the same, and so do the defaults."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor import sources, units
+from metamcp_supervisor.config import Naming, Server
+from metamcp_supervisor.document import table_of
+from metamcp_supervisor.options import LATER, OPTIONS, Kind, Option, keys, option
+from metamcp_supervisor.reload import plan
+from metamcp_supervisor.schema import schema
+from tests.supervisor.configs import config, server
+
+DOC = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+HEADINGS = {
+    "": "The top of the file",
+    "gateway": "`[gateway]`",
+    "servers.*": "`[servers.NAME]`",
+    "namespaces.*": "`[namespaces.NAME]`",
+    "namespaces.*.tools.*": '`[namespaces.NAME.tools."server.tool"]`',
+    "endpoints.*": "`[endpoints.NAME]`",
+    "endpoints.*.naming": "`[endpoints.NAME.naming]`",
+}
+KINDS: dict[Kind, str] = {
+    "strings": "list of strings",
+    "command": "list of strings, or string",
+}
+
+
+def row(each: Option) -> str:
+    """How an option stands in the documentation."""
+    kind = KINDS.get(each.kind, each.kind)
+    if each.choices:
+        kind = " or ".join(f"`{choice}`" for choice in each.choices)
+    default = f"`{each.default}`" if each.default else "none"
+    return f"| `{each.key}` | {kind} | {default} | {each.effect} | {each.why} |"
+
+
+def section(heading: str) -> str:
+    return DOC.split(f"\n### {heading}\n")[1].split("\n#")[0]
+
+
+@pytest.mark.parametrize("name", HEADINGS)
+def test_every_option_has_its_row_and_every_row_its_option(name: str) -> None:
+    rows = re.findall(r"^\| `.*", section(HEADINGS[name]), re.MULTILINE)
+    assert rows == [row(each) for each in OPTIONS if each.section == name]
+
+
+def test_what_is_not_available_yet_is_listed() -> None:
+    text = DOC.split("\n## Not in this version\n")[1].split("\n## ")[0]
+    later = {key for found in LATER.values() for key in found}
+    choices = {choice for each in OPTIONS for choice in each.later}
+    assert set(re.findall(r"`(\w+)`", text)) == later | choices
+
+
+def test_every_place_that_is_looked_at_is_documented() -> None:
+    text = DOC.split("\n## Where it is looked for\n")[1].split("\n## ")[0]
+    places = (f"${sources.VARIABLE}", "./metamcp.toml", "~/.config/metamcp/metamcp.toml")
+    names = [*places, str(sources.SYSTEM_FILE), *sources.CLIENT_FILES]
+    found = [text.index(f"`{name}`") for name in names]
+    assert found == sorted(found)
+
+
+def test_every_variable_of_the_environment_is_documented() -> None:
+    for key in keys("gateway"):
+        assert f"`METAMCP_{key.upper()}`" in DOC
+        assert f"`--{key.replace('_', '-')}`" in DOC
+
+
+def test_written_defaults_are_the_defaults_of_the_values() -> None:
+    values = Server(name="", source="")
+    for each in fields(Server):
+        key = each.name.removesuffix("_s")
+        if key not in keys("servers.*") or key in {"command", "module", "env", "cwd"}:
+            continue
+        written = option("servers.*", key).default
+        default = getattr(values, each.name)
+        if each.name.endswith("_s"):
+            assert units.duration(written.strip('"')) == default, key
+        else:
+            assert written.strip('"') == str(default).lower(), key
+    for each in fields(Naming):
+        written = option("endpoints.*.naming", each.name).default
+        assert written.strip('"') == str(getattr(Naming(), each.name))
+
+
+@pytest.mark.promise("M78")
+def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
+    old = server("git")
+    changed = {
+        "command": ("other",), "module": "a:b", "env": {"A": "b"}, "cwd": Path("/other"),
+        "enabled": False, "required": True, "restart": "never", "start_timeout_s": 9.0,
+        "timeout_s": 9.0, "stop_grace_s": 9.0, "hide_after_s": 9.0, "strict_listing": True,
+        "concurrency": 9, "queue": 9,
+    }  # fmt: skip
+    for name, value in changed.items():
+        key = name.removesuffix("_s")
+        new = server("git", **{name: value})
+        (change,) = plan(config(old), config(new)).changes
+        effect = option("servers.*", key).effect
+        assert change.action == ("restart" if effect == "restart" else "in-place"), key
+        assert key in change.why
+        assert ("next start" in change.why) == (effect == "next start"), key
+    assert set(changed) | {"name", "source", "command_written", "env_written"} == {
+        each.name for each in fields(Server)
+    }
+
+
+def test_the_schema_has_every_option_and_nothing_else() -> None:
+    found: list[str] = []
+
+    def walk(level: dict[str, object]) -> None:
+        inner = level.get("additionalProperties")
+        if properties := table_of(level.get("properties")):
+            assert inner is False
+            found.extend(properties)
+            for value in properties.values():
+                walk(table_of(value) or {})
+        elif below := table_of(inner):
+            walk(below)
+
+    walk(schema())
+    assert sorted(found) == sorted(each.key for each in OPTIONS)

@@ -1,0 +1,168 @@
+"""Which file is the configuration, what it includes, and what comes from outside it."""
+
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.config import Address, ConfigInvalid
+from metamcp_supervisor.sources import find, load, was_found_in
+from tests.supervisor.configs import loaded, messages, write
+
+GIT = '[servers.git]\ncommand = ["git-server"]\n'
+MCP = '{"mcpServers": {"git": {"command": "git-server"}}}'
+
+
+def found(folder: Path, given: Path | None = None, **environ: str) -> str:
+    path = find(
+        given, environ=environ, cwd=folder, home=folder / "home", system=folder / "etc.toml"
+    )
+    return str(path).removeprefix(f"{folder}/")
+
+
+def test_the_configuration_is_looked_for_in_the_documented_order(tmp_path: Path) -> None:
+    expected = "None"
+    for name in (
+        "config.json", "servers.json", ".vscode/mcp.json", ".cursor/mcp.json", "mcp.json",
+        ".mcp.json", "etc.toml", "home/.config/metamcp/metamcp.toml", "metamcp.toml",
+    ):  # fmt: skip
+        assert found(tmp_path) == expected
+        write(tmp_path, name, MCP)
+        expected = name
+    assert found(tmp_path) == "metamcp.toml"
+    assert found(tmp_path, METAMCP_CONFIG="env.toml") == "env.toml"
+    assert found(tmp_path, Path("flag.toml"), METAMCP_CONFIG="env.toml") == "flag.toml"
+
+
+def test_a_file_with_a_common_name_counts_only_when_its_shape_is_known(tmp_path: Path) -> None:
+    write(tmp_path, "config.json", '{"debug": true}')
+    write(tmp_path, "servers.json", "{}")
+    write(tmp_path, "mcp.json", "not json")
+    assert found(tmp_path) == "None"
+    write(tmp_path, "config.json", '{"mcp_servers": []}')
+    assert found(tmp_path) == "config.json"
+
+
+def test_without_any_file_the_error_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="no configuration: there is neither"):
+        load(None, environ={}, cwd=tmp_path, home=tmp_path / "home")
+
+
+def test_only_a_file_that_was_found_in_the_working_directory_was_not_chosen(tmp_path: Path) -> None:
+    def chosen(path: Path, given: Path | None = None, **environ: str) -> bool:
+        return not was_found_in(tmp_path, path, given=given, environ=environ)
+
+    own = tmp_path / "metamcp.toml"
+    assert not chosen(own)
+    assert not chosen(tmp_path / ".vscode/mcp.json")
+    assert chosen(own, given=Path("metamcp.toml"))
+    assert chosen(own, METAMCP_CONFIG="metamcp.toml")
+    assert chosen(tmp_path / ".config/metamcp/metamcp.toml")
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    text = (
+        '[gateway]\nlisten = "127.0.0.1:1"\nops_listen = "127.0.0.1:2"\nstate_dir = "s"\n'
+        'runtime_dir = "~/r"\n'
+    )
+    environ = {"METAMCP_LISTEN": "[::1]:3", "METAMCP_STATE_DIR": "/e", "METAMCP_OPS_LISTEN": ""}
+    got = loaded(tmp_path, text, environ=environ, flags={"listen": "localhost:4"}).gateway
+    assert got.listen == Address("localhost", 4)
+    assert got.ops_listen == Address("127.0.0.1", 2)
+    assert got.state_dir == Path("/e")
+    assert got.runtime_dir == tmp_path / "home/r"
+    assert loaded(tmp_path, text).gateway.state_dir == tmp_path / "s"
+
+
+def test_directories_come_from_systemd_or_the_session_when_nothing_names_them(
+    tmp_path: Path,
+) -> None:
+    plain = loaded(tmp_path, GIT).gateway
+    assert plain.state_dir == tmp_path / "home/.local/state/metamcp"
+    assert plain.runtime_dir.parts[1] == "tmp"
+    session = loaded(tmp_path, GIT, environ={"XDG_RUNTIME_DIR": "/run/user/1"}).gateway
+    assert session.runtime_dir == Path("/run/user/1/metamcp")
+    service = {"STATE_DIRECTORY": "/var/lib/m:/x", "RUNTIME_DIRECTORY": "/run/m"}
+    unit = loaded(tmp_path, GIT, environ=service).gateway
+    assert (unit.state_dir, unit.runtime_dir) == (Path("/var/lib/m"), Path("/run/m"))
+
+
+def test_an_error_from_outside_names_the_flag_or_the_variable(tmp_path: Path) -> None:
+    got = messages(tmp_path, GIT, environ={"METAMCP_FRONTS": "many"}, flags={"ops_listen": "6271"})
+    assert [each.split(":")[0] for each in got] == ["--ops-listen", "$METAMCP_FRONTS"]
+
+
+@pytest.mark.promise("M17")
+def test_own_file_includes_files_of_clients_and_others_of_its_kind(tmp_path: Path) -> None:
+    write(tmp_path, ".mcp.json", MCP)
+    write(tmp_path, "team/more.toml", 'include = ["../metamcp.toml.d"]\n' + GIT.replace("git", "b"))
+    write(tmp_path, "metamcp.toml.d", GIT.replace("git", "c"))
+    main = 'include = [".mcp.json", "team/more.toml", "./.mcp.json"]\n' + GIT.replace("git", "a")
+    got = loaded(tmp_path, main)
+    assert list(got.servers) == ["a", "git", "b", "c"]
+    assert [each.name for each in got.files] == [
+        "metamcp.toml", ".mcp.json", "more.toml", "metamcp.toml.d",
+    ]  # fmt: skip
+    assert got.servers["git"].cwd == tmp_path
+    assert got.servers["b"].cwd == tmp_path / "team"
+    assert got.servers["git"].source.endswith("/.mcp.json: mcpServers.git")
+
+
+def test_files_that_include_each_other_are_an_error(tmp_path: Path) -> None:
+    write(tmp_path, "b.toml", 'include = ["metamcp.toml"]\n')
+    (message,) = messages(tmp_path, 'include = ["b.toml"]\n')
+    assert message == (
+        "b.toml:1: include[0]: the files include each other: metamcp.toml → b.toml → metamcp.toml"
+    )
+
+
+def test_a_server_in_two_files_is_an_error_that_names_both(tmp_path: Path) -> None:
+    write(tmp_path, ".mcp.json", MCP)
+    (message,) = messages(tmp_path, 'include = [".mcp.json"]\n' + GIT)
+    assert message == (
+        ".mcp.json:1: mcpServers.git: the server 'git' is already at"
+        " metamcp.toml: servers.git (line 2); rename one"
+    )
+
+
+def test_a_namespace_or_endpoint_in_two_files_is_an_error(tmp_path: Path) -> None:
+    text = '[namespaces.dev]\nservers = []\n[endpoints.dev]\nnamespace = "dev"\n'
+    write(tmp_path, "b.toml", text)
+    first, second = messages(tmp_path, 'include = ["b.toml"]\n' + text)
+    assert first == (
+        "b.toml:1: namespaces.dev: the namespace 'dev' is already at"
+        " metamcp.toml: namespaces.dev (line 2); rename one"
+    )
+    assert second.endswith("is already at metamcp.toml: endpoints.dev (line 4); rename one")
+
+
+def test_errors_of_included_files_are_told_with_the_others(tmp_path: Path) -> None:
+    write(tmp_path, "b.toml", '[gateway]\nfronts = 1\n[servers.x]\ncommand = ["x"]\nnew = 1\n')
+    write(tmp_path, "c.json", "{")
+    got = messages(tmp_path, 'include = ["b.toml", "c.json", "no", ""]\nx = 1\n')
+    assert [each.split(": ")[:2] for each in got] == [
+        ["metamcp.toml:1", "include[2]"],
+        ["metamcp.toml:1", "include[3]"],
+        ["metamcp.toml:2", "x"],
+        ["b.toml:1", "gateway"],
+        ["b.toml:5", "servers.x.new"],
+        ["c.json:1", "Expecting property name enclosed in double quotes at column 2"],
+    ]
+
+
+def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """It would have to cross a pipe as text, and it could not."""
+    name = b"x\xff.toml".decode(errors="surrogateescape")
+    (message,) = messages(tmp_path, GIT, name=name)
+    assert message == ("x\\udcff.toml: its path has half a surrogate pair in it, which is no text")
+
+
+def test_the_number_of_servers_is_limited(tmp_path: Path) -> None:
+    text = "".join(f'[servers.s{number}]\ncommand = "x"\n' for number in range(1001))
+    assert messages(tmp_path, text) == ["metamcp.toml: has 1001 servers; the limit is 1000"]
+
+
+def test_the_number_of_files_is_limited(tmp_path: Path) -> None:
+    for number in range(80):
+        write(tmp_path, f"{number}.toml", f'include = ["{number + 1}.toml"]\n')
+    (message,) = messages(tmp_path, name="0.toml")
+    assert "is more than the 64 files" in message

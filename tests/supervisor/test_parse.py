@@ -1,0 +1,328 @@
+"""metamcp.toml: what it comes to, and every error in it at once."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metamcp_supervisor.config import Config, ConfigInvalid, Endpoint, Namespace, Naming
+from metamcp_supervisor.document import PROBLEMS_MAX
+from metamcp_supervisor.options import OPTIONS, keys
+from tests.supervisor.configs import loaded, messages, problems
+
+EVERYTHING = """
+[gateway]
+listen = "127.0.0.1:1000"
+ops_listen = "127.0.0.1:1001"
+fronts = 1
+state_dir = "${BASE}/state"
+runtime_dir = "run"
+
+[servers.git]
+command = "uvx"
+args = ["mcp-server-git", "--user=${USER:-nobody}"]
+env = { HOME = "${HOME}", LEVEL = "2" }
+cwd = "sub"
+enabled = true
+start = "eager"
+required = true
+restart = "always"
+start_timeout = "1m"
+timeout = "90s"
+stop_grace = "500ms"
+hide_after = "1s"
+strict_listing = true
+concurrency = 1
+queue = 10
+
+[servers.notes]
+module = "notes.main:server"
+
+[namespaces.dev]
+servers = ["notes", "git"]
+tools."git.reset.hard" = { enabled = false }
+tools."git.status" = { enabled = true }
+
+[endpoints.dev]
+namespace = "dev"
+exposure = "all"
+auth = "none"
+naming = { style = "flat", separator = "-", hyphens = "underscore", length_max = 32 }
+"""
+
+
+def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
+    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/h"})
+    git = got.servers["git"]
+    assert git.command == ("uvx", "mcp-server-git", "--user=nobody")
+    assert git.command_written == ("uvx", "mcp-server-git", "--user=${USER:-nobody}")
+    assert (git.env, git.cwd) == ({"HOME": "/h", "LEVEL": "2"}, tmp_path / "sub")
+    assert (git.required, git.restart, git.strict_listing) == (True, "always", True)
+    assert (git.start_timeout_s, git.timeout_s) == (60.0, 90.0)
+    assert (git.stop_grace_s, git.hide_after_s) == (0.5, 1.0)
+    assert (git.concurrency, git.queue) == (1, 10)
+    assert (got.servers["notes"].module, got.servers["notes"].cwd) == (
+        "notes.main:server", tmp_path,
+    )  # fmt: skip
+    assert got.gateway.state_dir == Path("/b/state")
+    assert got.gateway.runtime_dir == tmp_path / "run"
+    assert got.namespaces["dev"].disabled == (("git", "reset.hard"),)
+    rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
+    assert got.endpoints == {"dev": Endpoint(name="dev", namespace="dev", naming=rules)}
+    assert got.warnings == ()
+
+
+def test_the_file_above_has_every_option_there_is() -> None:
+    for each in OPTIONS:
+        if each.key not in {"include"}:
+            assert each.key in EVERYTHING, each
+
+
+@pytest.mark.promise("M61")
+@pytest.mark.promise("M62")
+def test_namespace_and_endpoint_default_exist_unless_they_are_written(tmp_path: Path) -> None:
+    servers = '[servers.b]\ncommand = ["x"]\n[servers.a]\ncommand = ["x"]\n'
+    got = loaded(tmp_path, servers)
+    assert got.namespaces == {"default": Namespace(name="default", servers=("b", "a"))}
+    assert got.endpoints == {"default": Endpoint(name="default", namespace="default")}
+    got = loaded(tmp_path, servers + '[namespaces.default]\nservers = ["a"]\n')
+    assert got.namespaces["default"].servers == ("a",)
+    got = loaded(tmp_path, servers + '[namespaces.default.tools]\n"a.x" = { enabled = false }\n')
+    assert got.namespaces["default"].servers == ("b", "a")
+
+
+def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "").warnings == (
+        f"{tmp_path}/metamcp.toml: has no server that can be started",
+    )
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("srvers = 1", "1: srvers: unknown key 'srvers'; did you mean 'servers'?"),
+        ("servers = 1", "1: servers: must be a table, not a number"),
+        ("[servers]\ngit = 'x'", "2: servers.git: must be a table, not a string"),
+        ("[servers.Git]\ncommand = 'x'", "1: servers.Git: the name 'Git' must have only"),
+        (f"[servers.{'a' * 65}]\ncommand = 'x'", f"1: servers.{'a' * 65}: the name 'aaa"),
+        ("[servers.a__b]\ncommand = 'x'", "1: servers.a__b: the name 'a__b' has '__' in it"),
+        ("[workspaces.a]", "1: workspaces: 'workspaces' is not available in this version"),
+        ("[gateway]\nlisten = 6270", "2: gateway.listen: must be a string, not a number"),
+        ("[gateway]\nlisten = '0.0.0.0:1'", "2: gateway.listen: other machines could reach"),
+        ("[gateway]\nops_listen = '[::]:1'", "2: gateway.ops_listen: other machines could"),
+        ("[gateway]\nops_listen = '127.0.0.1:6270'", "2: gateway.ops_listen: 'listen' and"),
+        ("[gateway]\nfronts = 2", "2: gateway.fronts: more than 1 is not available"),
+        ("[gateway]\nfronts = 0", "2: gateway.fronts: must be from 1 to"),
+        ("[gateway]\nstate_dir = ''", "2: gateway.state_dir: is empty; name a directory"),
+        ("[gateway]\nstate_dir = '${NO}'", "2: gateway.state_dir: the environment variable NO"),
+        ("[namespaces.x]", "1: namespaces.x: has no 'servers'"),
+        ("[namespaces.x]\nservers = ['gti']", "2: namespaces.x.servers[0]: no server is named"),
+        ("[endpoints.x]", "1: endpoints.x: has no 'namespace'"),
+        ("[endpoints.x]\nnamespace = 'defualt'", "2: endpoints.x.namespace: no namespace is"),
+    ],
+)
+def test_an_error_says_where_it_is_and_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+    (got,) = messages(tmp_path, text)
+    assert got.startswith(f"metamcp.toml:{message}")
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("comand = 1", "comand: unknown key 'comand'; did you mean 'command'?"),
+        ("url = 'https://x'", "url: 'url' is not available in this version"),
+        ("sandbox = 'strict'", "sandbox: 'sandbox' is not available in this version"),
+        ("start = 'lazy'", 'start: start = "lazy" is not available in this version'),
+        ("restart = 'alwyas'", "restart: 'alwyas' is no choice; did you mean 'always'?"),
+        ("timeout = 60", 'timeout: a number has no unit; write it like "60s" or "60ms"'),
+        ("timeout = nan", "timeout: a number has no unit"),
+        ("timeout = '0s'", "timeout: is too short"),
+        ("timeout = '9999h'", "timeout: is too long"),
+        ("timeout = true", "timeout: must be a duration"),
+        ("concurrency = 0", "concurrency: must be from 1 to 65536"),
+        ("concurrency = true", "concurrency: must be a whole number, not a boolean"),
+        ("queue = 1e9", "queue: must be a whole number, not a number"),
+        ("queue = 0x" + "f" * 4000, "queue: must be from 1 to 65536"),
+        ("enabled = 'no'", "enabled: must be true or false, not a string"),
+        ("module = 'a:b'", "module: a server has 'command' or 'module', not both"),
+        ("args = ['x']", "args: 'command' is a list and has all arguments"),
+        ("env = { N = 3 }", "env.N: must be a string, in quotes, not a number"),
+        ('env = { "A=B" = "x" }', 'env."A=B": is no name for an environment variable'),
+        ('env = { A = "\\u0000" }', "env.A: has a NUL character in it"),
+        ("env = { A = '${NO}' }", "env.A: the environment variable NO is not set"),
+        ("cwd = 1979-05-27", "cwd: must be a string, not a date or time"),
+    ],
+)
+def test_a_wrong_setting_of_a_server_is_told(tmp_path: Path, setting: str, message: str) -> None:
+    (got,) = messages(tmp_path, f'[servers.git]\ncommand = ["x"]\n{setting}\n')
+    assert got.startswith(f"metamcp.toml:3: servers.git.{message}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("", "has no 'command'"),
+        ("command = []", "command: is empty; name a program"),
+        ("command = ['']", "command: is empty; name a program"),
+        ("command = ['${E}', 'x']", "command: is empty; name a program"),
+        ("command = ['x', 3]", "command[1]: must be a string, not a number"),
+        (f"command = ['{'x' * 131_072}']", "command[0]: is longer than 131071 bytes"),
+        (f"command = {['x'] * 1025}", "command: has more than 1024 arguments"),
+        ("args = ['x']\nmodule = 'a:b'", "args: there is no 'command' that these are for"),
+        ("module = 'a b'", 'module: must be written "package.module:object"'),
+        ("command = 'x'\nrequired = true\nenabled = false", "required: a server cannot be"),
+    ],
+)
+def test_a_server_without_a_proper_program_is_told(
+    tmp_path: Path, settings: str, message: str
+) -> None:
+    (got,) = messages(tmp_path, f"[servers.git]\n{settings}\n", environ={"E": ""})
+    assert message in got
+
+
+def test_what_a_variable_holds_must_be_something_a_program_can_be_given(tmp_path: Path) -> None:
+    text = '[servers.git]\ncommand = ["x"]\nenv = { A = "${BAD}" }\n'
+    (got,) = messages(tmp_path, text, environ={"BAD": "\udcff"})
+    assert "env.A: after its references are resolved it has half a surrogate pair" in got
+    many = ", ".join(f"V{number} = ''" for number in range(1025))
+    (got,) = messages(tmp_path, f"[servers.git]\ncommand = 'x'\nenv = {{ {many} }}\n")
+    assert "env: has more than 1024 variables" in got
+
+
+def test_switches_of_tools_need_a_server_of_the_namespace(tmp_path: Path) -> None:
+    got = messages(
+        tmp_path,
+        '[servers.git]\ncommand = ["x"]\n[servers.fs]\ncommand = ["x"]\n'
+        '[namespaces.dev]\nservers = ["git", "git"]\n'
+        "tools.git.reset = { enabled = false }\n"
+        'tools."fs.x" = { enabled = false }\n'
+        'tools."gti.x" = { enabled = false }\n'
+        'tools."git.y" = { name = "z" }\n',
+    )
+    assert [each.split(": ", 2)[2] for each in got] == [
+        "'git' is listed twice",
+        'a tool is written in quotes, with its server: tools."git.reset"',
+        "the server 'fs' is not in this namespace",
+        "no server is named 'gti'; did you mean 'git'?",
+        "unknown key 'name'; there are: enabled",
+    ]
+
+
+def test_naming_rules_are_checked(tmp_path: Path) -> None:
+    got = messages(
+        tmp_path,
+        '[endpoints.x]\nnamespace = "default"\nexposure = "search"\nauth = "keys"\n'
+        '[endpoints.x.naming]\nstyle = "Flat"\nseparator = "/"\nlength_max = 8\nhyphens = ""\n',
+    )
+    assert [each.split(": ", 2)[2] for each in got] == [
+        'exposure = "search" is not available in this version',
+        'auth = "keys" is not available in this version',
+        "'Flat' is no choice; did you mean 'flat'?",
+        "may have up to 8 letters, digits, '_', '.' and '-'",
+        "must be from 16 to 128",
+        "'' is no choice; there are: keep, underscore",
+    ]
+
+
+def test_one_mistake_is_told_once(tmp_path: Path) -> None:
+    """What refers to a server with an error is not an error of its own."""
+    text = (
+        '[servers.git]\ncommand = ["${NO}"]\n[namespaces.dev]\nservers = ["git"]\n'
+        'tools."git.x" = { enabled = false }\n[endpoints.dev]\nnamespace = "dev"\n'
+    )
+    assert len(problems(tmp_path, text)) == 1
+
+
+def test_a_disabled_server_may_refer_to_what_is_not_there(tmp_path: Path) -> None:
+    text = '[servers.git]\ncommand = ["x"]\nenabled = false\nenv = { T = "${NO}" }\n'
+    got = loaded(tmp_path, text + '[namespaces.dev]\nservers = ["git"]\n')
+    assert dict(got.servers) == {}
+    assert got.namespaces["dev"].servers == ()
+    assert "NO is not set" in got.warnings[0]
+    assert got.warnings[0].endswith("the server is disabled and left out")
+    got = loaded(tmp_path, text, environ={"NO": "now it is"})
+    assert not got.servers["git"].enabled
+
+
+@pytest.mark.promise("M95")
+def test_secrets_in_the_file_or_in_arguments_give_a_warning_without_them(tmp_path: Path) -> None:
+    got = loaded(
+        tmp_path,
+        '[servers.git]\ncommand = ["x", "--token=${T}"]\n'
+        'env = { API_KEY = "sk-canary", TOKEN_FILE = "/t", A_TOKEN = "${T}" }\n',
+        environ={"T": "canary"},
+    )
+    assert len(got.warnings) == 2
+    assert "every user of this machine can see arguments" in got.warnings[0]
+    assert "${env:API_KEY} takes it from the environment" in got.warnings[1]
+    assert "canary" not in "".join(got.warnings).replace(str(tmp_path), "")
+
+
+def test_a_program_with_arguments_in_its_name_gives_a_warning(tmp_path: Path) -> None:
+    got = loaded(tmp_path, '[servers.a]\ncommand = "uvx mcp-server-git"\n')
+    assert "is started as one program with spaces in its name" in got.warnings[0]
+    assert loaded(tmp_path, '[servers.a]\ncommand = "/Apps/My App/x"\n').warnings == ()
+
+
+def test_a_key_cannot_steer_the_terminal_that_shows_it(tmp_path: Path) -> None:
+    (message,) = messages(tmp_path, '"\\u001b[2J\\u202e" = 1\n')
+    assert message.isprintable()
+    assert "\\u001b[2J\\u202e" in message
+
+
+def test_the_number_of_errors_told_is_limited(tmp_path: Path) -> None:
+    found = problems(tmp_path, "\n".join(f"k{number} = 1" for number in range(1000)))
+    assert len(found) == PROBLEMS_MAX + 1
+    assert str(found[-1]) == f"and {1000 - PROBLEMS_MAX} more errors"
+
+
+WORDS = sorted({key for each in OPTIONS for key in keys(each.section)} | {"git", "a.b", "${X}"})
+VALUES = st.recursive(
+    st.sampled_from(["1", "-1", "nan", "true", '""', '"1s"', '"eager"', '"a.b"', '"${X"', "[]"]),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]")
+        | st.dictionaries(st.sampled_from(WORDS), inner, max_size=3).map(
+            lambda items: (
+                "{" + ", ".join(f'"{key}" = {value}' for key, value in items.items()) + "}"
+            )
+        )
+    ),
+    max_leaves=5,
+)
+LINES = st.one_of(
+    st.tuples(st.sampled_from(WORDS), VALUES).map(lambda pair: f'"{pair[0]}" = {pair[1]}'),
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(
+        lambda words: "[" + ".".join(f'"{word}"' for word in words) + "]"
+    ),
+)
+
+
+def accepted_or_refused(name: str, content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / name).write_bytes(content)
+        try:
+            assert isinstance(loaded(Path(folder), name=name), Config)
+        except ConfigInvalid as invalid:
+            found = invalid
+        else:
+            return
+        assert all(each.message for each in found.problems)
+        assert str(found)
+
+
+@pytest.mark.promise("M98")
+@settings(deadline=None)
+@given(st.sampled_from(["metamcp.toml", "x.json", "x"]), st.binary())
+def test_any_bytes_are_a_configuration_or_a_list_of_errors(name: str, content: bytes) -> None:
+    accepted_or_refused(name, content)
+
+
+@pytest.mark.promise("M98")
+@settings(deadline=None)
+@given(st.lists(LINES, max_size=12))
+def test_any_toml_is_a_configuration_or_a_list_of_errors(lines: list[str]) -> None:
+    accepted_or_refused("metamcp.toml", "\n".join(lines).encode())

@@ -1,0 +1,275 @@
+"""The life of one server: facts in, actions out, with values for clock and dice."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from metamcp_supervisor import backoff
+from metamcp_supervisor.config import Restart
+from metamcp_supervisor.server import (
+    Admitted,
+    Answered,
+    BecameReady,
+    Fact,
+    Left,
+    Life,
+    Responds,
+    Retuned,
+    SiblingRecovered,
+    Start,
+    Starter,
+    Stop,
+    WentDown,
+    step,
+)  # fmt: skip
+from metamcp_supervisor.states import Action, ExitClass, Impossible, Phase
+
+CRASH = WentDown(ExitClass.EXIT, "it ended with status 1")
+
+
+def after(life: Life, *facts: Fact, now: float = 0.0, jitter: float = 0.5) -> Life:
+    for fact in facts:
+        life, _ = step(life, fact, now, jitter)
+    return life
+
+
+def up(life: Life, now: float = 0.0, by: Starter = "timer") -> Life:
+    return after(life, Start(by), Admitted(), BecameReady(), now=now)
+
+
+def crashed(life: Life, now: float = 0.0) -> Life:
+    return after(life, CRASH, Left(), now=now)
+
+
+def failed() -> Life:
+    """A server whose circuit has just opened, at time 8."""
+    life = Life()
+    for second in range(backoff.RESTARTS_MAX + 1):
+        life = crashed(up(life, float(second)), float(second))
+    assert life.phase is Phase.FAILED
+    return life
+
+
+def test_a_start_leads_through_the_gate_to_ready() -> None:
+    life, actions = step(Life(), Start("boot"), 0.0, 0.0)
+    assert (life.phase, actions) == (Phase.QUEUED, (Action.JOIN_GATE,))
+    life, actions = step(life, Admitted(), 0.0, 0.0)
+    assert (life.phase, life.generation, actions) == (Phase.WARMING, 1, (Action.FORK,))
+    life, actions = step(life, BecameReady(), 0.0, 0.0)
+    assert life.phase is Phase.READY
+    assert Action.ROUTE in actions
+
+
+def test_a_crash_is_retried_later_each_time() -> None:
+    life, waits = Life(), list[float]()
+    for _ in range(4):
+        life = crashed(up(life))
+        assert life.phase is Phase.BACKOFF
+        assert life.retry_at is not None
+        waits.append(life.retry_at)
+    assert waits == sorted(waits)
+    assert life.generation == life.failures == 4
+
+
+def test_the_first_restart_after_a_stable_run_is_immediate_and_all_is_forgiven() -> None:
+    life = up(crashed(up(Life())))
+    life = crashed(after(life, Answered()), now=backoff.STABLE_S)
+    assert (life.phase, life.failures, life.window) == (Phase.BACKOFF, 0, ())
+    assert life.retry_at == backoff.STABLE_S
+
+
+def test_more_than_eight_unstable_starts_in_two_minutes_open_the_circuit() -> None:
+    life = failed()
+    assert life.retry_at is not None
+    assert life.retry_at - 8.0 == backoff.half_open(1, 0.5)
+
+
+def test_unstable_starts_that_are_far_apart_open_nothing() -> None:
+    life = Life()
+    for hundreds in range(20):
+        life = crashed(up(life, hundreds * 100.0), hundreds * 100.0)
+    assert life.phase is Phase.BACKOFF
+
+
+def test_a_half_open_circuit_allows_one_attempt() -> None:
+    life = after(failed(), Start("timer"), Admitted(), now=70.0)
+    assert life.probing
+    life = crashed(life, 70.0)
+    assert (life.phase, life.trips) == (Phase.FAILED, 2)
+    assert life.retry_at == 70.0 + backoff.half_open(2, 0.5)
+
+
+def test_a_recovery_halves_what_counts_against_a_server() -> None:
+    before = failed()
+    life = up(before, 70.0)
+    assert not life.probing
+    assert life.failures == before.failures // 2
+    assert len(life.window) == len(before.window) // 2
+    assert crashed(life, 71.0).phase is Phase.BACKOFF
+
+
+@pytest.mark.parametrize(
+    ("restart", "reason", "phase"),
+    [
+        ("always", ExitClass.CLEAN, Phase.BACKOFF),
+        ("always", ExitClass.EXIT, Phase.BACKOFF),
+        ("on-failure", ExitClass.CLEAN, Phase.DISABLED),
+        ("on-failure", ExitClass.SIGNAL, Phase.BACKOFF),
+        ("on-failure", ExitClass.START_TIMEOUT, Phase.BACKOFF),
+        ("never", ExitClass.CLEAN, Phase.DISABLED),
+        ("never", ExitClass.EXIT, Phase.FAILED),
+        ("always", ExitClass.SPAWN, Phase.FAILED),
+        ("on-failure", ExitClass.SPAWN, Phase.FAILED),
+        ("never", ExitClass.SPAWN, Phase.FAILED),
+    ],
+)
+def test_what_follows_an_end_is_a_matter_of_policy_and_class(
+    restart: Restart, reason: ExitClass, phase: Phase
+) -> None:
+    life = after(up(Life(restart=restart)), WentDown(reason, "because"), Left())
+    assert life.phase is phase
+    assert (life.reason, life.message) == (reason, "because")
+    planned = life.retry_at is not None
+    assert planned == (phase is Phase.BACKOFF or (phase is Phase.FAILED and restart != "never"))
+
+
+def test_a_command_that_cannot_be_started_is_not_tried_again_soon() -> None:
+    life = after(Life(), Start("boot"), Admitted(), WentDown(ExitClass.SPAWN, "no such file"))
+    assert life.retry_at == backoff.half_open(1, 0.5)
+
+
+def test_an_end_that_is_not_its_fault_counts_against_no_server_and_no_policy() -> None:
+    life = up(Life(restart="never"))
+    life = after(life, WentDown(ExitClass.NURSERY, "killed", excused=True), now=5.0)
+    assert (life.phase, life.failures, life.window) == (Phase.BACKOFF, 0, ())
+    assert life.retry_at == 5.0
+    assert life.reason is ExitClass.NURSERY
+    assert up(life).reason is None
+
+
+def test_the_third_breach_of_a_limit_is_quarantine_and_only_a_human_ends_it() -> None:
+    life = Life()
+    for _ in range(backoff.LIMITS_MAX):
+        life = after(up(life), WentDown(ExitClass.LIMIT, "16 MiB without a newline"), Left())
+    assert life.phase is Phase.QUARANTINED
+    assert after(life, Start("client")).phase is Phase.QUARANTINED
+    assert after(life, SiblingRecovered(ExitClass.LIMIT)) == life
+    assert after(life, Start("operator")).phase is Phase.QUEUED
+
+
+def test_a_clients_call_starts_what_waits_but_not_too_often() -> None:
+    life = after(failed(), Start("client"), now=9.0)
+    assert (life.phase, life.probing) == (Phase.QUEUED, True)
+    life = after(life, Admitted(), CRASH, Left(), now=9.0)
+    assert after(life, Start("client"), now=10.0).phase is Phase.FAILED
+    assert after(life, Start("client"), now=9.0 + backoff.DEMAND_S_MIN).phase is Phase.QUEUED
+
+
+def test_a_clients_call_starts_nothing_that_was_stopped_or_must_not_restart() -> None:
+    stopped = after(up(Life()), Stop(), Left())
+    assert after(stopped, Start("client")).phase is Phase.DISABLED
+    never = crashed(up(Life(restart="never")))
+    assert after(never, Start("client"), now=100.0).phase is Phase.FAILED
+
+
+def test_an_operators_start_forgets_the_past() -> None:
+    life = after(failed(), Start("operator"), now=9.0)
+    assert (life.phase, life.failures, life.window, life.trips) == (Phase.QUEUED, 0, (), 0)
+    assert not life.probing
+
+
+def test_a_restart_goes_down_whole_before_it_comes_up() -> None:
+    life, actions = step(up(Life()), Stop(restarting=True), 0.0, 0.0)
+    assert (life.phase, actions) == (Phase.DRAINING, (Action.ASK_TO_STOP,))
+    life = after(life, WentDown(ExitClass.CLEAN, "as asked"))
+    assert life.phase is Phase.STOPPING
+    life, actions = step(life, Left(), 0.0, 0.0)
+    assert (life.phase, actions) == (Phase.QUEUED, (Action.JOIN_GATE,))
+    assert not life.restarting
+
+
+def test_a_stop_during_a_restart_wins() -> None:
+    life = after(up(Life()), Stop(restarting=True), Stop(), Left())
+    assert life.phase is Phase.DISABLED
+
+
+def test_a_start_while_it_stops_brings_it_back_afterwards() -> None:
+    assert after(up(Life()), Stop(), Start("operator"), Left()).phase is Phase.QUEUED
+
+
+@pytest.mark.parametrize("facts", [(), (Start("boot"),), (CRASH,)])
+def test_a_restart_of_what_does_not_run_is_a_start(facts: tuple[Fact, ...]) -> None:
+    life = crashed(up(Life())) if CRASH in facts else after(Life(), *facts)
+    assert after(life, Stop(restarting=True)).phase is Phase.QUEUED
+
+
+def test_when_a_sibling_recovers_the_wait_becomes_short() -> None:
+    life = replace(crashed(up(Life())), retry_at=29.0)
+    woken, actions = step(life, SiblingRecovered(ExitClass.EXIT), 5.0, 0.5)
+    assert woken.retry_at == 5.0 + 0.5 * backoff.EVIDENCE_S_MAX
+    assert actions == (Action.ARM_RETRY,)
+    assert after(life, SiblingRecovered(ExitClass.SIGNAL), now=5.0) == life
+    assert after(replace(life, retry_at=5.1), SiblingRecovered(ExitClass.EXIT), now=5.0) != woken
+
+
+def test_a_silent_worker_is_degraded_until_it_answers_or_dies() -> None:
+    life = after(up(Life()), Responds(yes=False))
+    assert life.degraded
+    assert not after(life, Responds(yes=True)).degraded
+    assert not crashed(life).degraded
+    assert not after(Life(), Responds(yes=False)).degraded
+
+
+def test_another_policy_holds_from_the_next_end_on() -> None:
+    life = after(up(Life()), Retuned("never"), CRASH)
+    assert (life.phase, life.retry_at) == (Phase.FAILED, None)
+
+
+@pytest.mark.parametrize("facts", [(), (Start("boot"),), (Start("boot"), Stop())])
+def test_what_does_not_run_cannot_go_down(facts: tuple[Fact, ...]) -> None:
+    with pytest.raises(Impossible, match="went down"):
+        after(after(Life(), *facts), CRASH)
+
+
+STARTERS: list[Starter] = ["boot", "operator", "timer", "client"]
+FACTS: some.SearchStrategy[Fact] = some.one_of(
+    some.sampled_from(STARTERS).map(Start),
+    some.booleans().map(Stop),
+    some.builds(WentDown, some.sampled_from(list(ExitClass)), some.just("x"), some.booleans()),
+    some.sampled_from([Admitted(), BecameReady(), Left(), Answered()]),
+    some.booleans().map(Responds),
+    some.sampled_from(list(ExitClass)).map(SiblingRecovered),
+)
+
+
+@given(
+    some.lists(some.tuples(FACTS, some.floats(0, 100), some.floats(0, 1)), max_size=80),
+    some.sampled_from(["always", "on-failure", "never"]),
+)
+def test_whatever_happens_in_whatever_order_a_life_makes_sense(
+    story: list[tuple[Fact, float, float]], restart: Restart
+) -> None:
+    life, now, queued = Life(restart=restart), 0.0, False
+    for fact, passed, jitter in story:
+        now += passed
+        try:
+            after_it, actions = step(life, fact, now, jitter)
+        except Impossible:
+            continue
+        for action in actions:
+            queued = (queued or action is Action.JOIN_GATE) and action is not Action.LEAVE_GATE
+        assert queued == (after_it.phase in (Phase.QUEUED, Phase.WARMING))
+        assert after_it.generation - life.generation == int(Action.FORK in actions)
+        assert Action.ROUTE not in actions or after_it.phase is Phase.READY
+        assert after_it.retry_at is None or after_it.retry_at >= min(now, life.retry_at or now)
+        waiting = after_it.phase in (Phase.BACKOFF, Phase.FAILED)
+        assert waiting or after_it.retry_at is None
+        assert len(after_it.window) <= backoff.RESTARTS_MAX + 1
+        life = after_it
+    stopped = after(life, Stop(), now=now)
+    if stopped.phase in (Phase.DRAINING, Phase.STOPPING):
+        stopped = after(stopped, Left(), now=now)
+    assert stopped.phase is Phase.DISABLED
+    assert stopped.retry_at is None

@@ -1,0 +1,446 @@
+"""Servers and their instances on real control sockets, with workers that the tests play."""
+
+import asyncio
+import os
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.config import Server
+from metamcp_supervisor.spawn import WorkerExit
+from metamcp_supervisor.states import Phase
+from metamcp_worker import codec, packets
+from metamcp_worker.messages import (
+    AttachFailed,
+    AttachFront,
+    AttachServer,
+    Beat,
+    CallStats,
+    Catalogue,
+    Counted,
+    ForgetServer,
+    FrontStats,
+    LogLines,
+    RunServer,
+    ServerDown,
+    ServerState,
+    Spawned,
+    Stop,
+    Wanted,
+)
+from metamcp_worker.spec import ServerSpec
+from tests.supervisor.stage import Player, Stage, played, until
+
+GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"})
+
+
+def states(front: Player, server: str = "git") -> list[tuple[str, bool]]:
+    """State and listing of a server as a front was told, without repetitions."""
+    told = [(m.state, m.listed) for m in front.told(ServerState) if m.server == server]
+    return [each for at, each in enumerate(told) if at == 0 or told[at - 1] != each]
+
+
+async def front_up(stage: Stage) -> Player:
+    stage.fronts.start(1)
+    front = await stage.player("front-0")
+    front.ready()
+    await until(lambda: stage.fronts.serving() and stage.fronts.serving()[0].ready, "the front")
+    return front
+
+
+def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.player("git#1")
+        await until(lambda: worker.fds, "the specification")
+        assert worker.told(RunServer) == [RunServer(generation=1)]
+        spec = codec.typed(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
+        assert spec.command == ("git-server",)
+        assert spec.env == {"PATH": os.defpath, "TOKEN": "t"}
+        assert spec.probe
+
+    played(tmp_path, play)
+
+
+def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        await until(lambda: ("ready", True) in states(front), "told that it is ready")
+        kinds = [type(m) for m in front.heard if isinstance(m, Catalogue | AttachServer)]
+        assert kinds == [Catalogue, AttachServer]
+        assert isinstance(front.heard[-1], ServerState)
+        await until(lambda: worker.told(AttachFront), "the worker's end")
+        with Connection(front.fds.pop()) as ours, Connection(worker.fds.pop()) as theirs:
+            ours.send_bytes(b"through")
+            assert theirs.recv_bytes() == b"through"
+
+    played(tmp_path, play)
+
+
+def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
+        (await stage.up("git")).down()
+        await until(lambda: ("warming", False) in states(front), "hidden after a while")
+        assert ("error", True) in states(front)
+        await stage.up("git", 2)
+        await until(lambda: states(front)[-1] == ("ready", True), "listed again")
+
+    played(tmp_path, play)
+
+
+def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(Server(name="git", source="x", command=("x",), strict_listing=True))
+        (await stage.up("git")).down()
+        await until(lambda: ("error", False) in states(front), "hidden")
+        assert ("error", True) not in states(front)
+
+    played(tmp_path, play)
+
+
+def test_the_last_words_of_a_worker_count_although_its_end_is_heard_first(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        stage.tree.crew.exited(WorkerExit(worker.pid, 1, 0, 0, "exit"))
+        worker.say(ServerDown(reason="protocol", message="it spoke French"))
+        worker.close()
+        await until(lambda: not stage.tree.entries["git"].instance, "the end")
+        assert stage.tree.entries["git"].life.message == "it spoke French"
+
+    played(tmp_path, play)
+
+
+def test_a_worker_that_dies_without_a_word_is_classed_by_its_signal(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        (await stage.up("git")).leave(None, signal.SIGSEGV)
+        await until(lambda: stage.tree.entries["git"].life.reason, "the reason")
+        life = stage.tree.entries["git"].life
+        assert (life.reason, life.message) == ("signal", "its worker was ended by SIGSEGV (11)")
+
+    played(tmp_path, play)
+
+
+def test_servers_that_went_down_with_the_nursery_come_back_uncounted(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        worker.close()
+        stage.tree.crew.exited(WorkerExit(worker.pid, None, 9, 0, "nursery died"))
+        await stage.up("git", 2)
+        assert stage.tree.entries["git"].life.failures == 0
+
+    played(tmp_path, play)
+
+
+def test_a_server_that_dislikes_the_probe_is_started_again_without_it(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.player("git#1")
+        worker.say(ServerDown(reason="exit", message="what?", probing=True))
+        worker.leave()
+        second = await stage.player("git#2")
+        await until(lambda: second.fds, "the specification")
+        assert not codec.typed(ServerSpec, os.pread(second.fds[0], 100_000, 0)).probe
+        assert stage.tree.entries["git"].life.failures == 0
+
+    played(tmp_path, play)
+
+
+def test_a_worker_that_does_not_start_in_time_is_killed(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(Server(name="git", source="x", command=("x",), start_timeout_s=-4.9))
+        worker = await stage.player("git#1")
+        await until(lambda: signal.SIGKILL in worker.signals, "killed")
+        assert stage.tree.entries["git"].life.reason == "start_timeout"
+
+    played(tmp_path, play)
+
+
+def test_a_stop_asks_waits_and_then_kills(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
+        worker = await stage.up("git")
+        stage.tree.stop(["git"])
+        await until(lambda: worker.told(Stop), "asked")
+        assert worker.told(Stop)[0].grace_s > 0
+        await until(lambda: signal.SIGKILL in worker.signals, "killed: it does not leave")
+        await stage.phase("git", "disabled")
+
+    played(tmp_path, play)
+
+
+def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        stage.tree.restart(["git"])
+        await until(lambda: worker.told(Stop), "asked to stop")
+        worker.say(ServerDown(reason="clean", message="it was stopped"))
+        await stage.phase("git", "stopping")
+        assert stage.players[-1] is worker
+        worker.leave(0)
+        await stage.up("git", 2)
+        assert (("draining", True)) in states(front), "its tools stay listed"
+
+    played(tmp_path, play)
+
+
+def test_a_start_that_is_stopped_during_the_fork_leaves_nothing(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        await stage.phase("git", "warming")
+        stage.tree.stop(["git"])
+        worker = await stage.player("git#1")
+        await until(lambda: worker.told(Stop), "asked to stop")
+        assert not worker.told(RunServer)
+        worker.leave(0)
+        await stage.phase("git", "disabled")
+
+    played(tmp_path, play)
+
+
+def test_a_server_that_cannot_be_forked_waits_and_tries_again(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.refuse = "no processes left"
+        stage.tree.add(GIT)
+        await stage.phase("git", "backoff")
+        stage.refuse = ""
+        await stage.up("git", 2)
+        assert stage.tree.entries["git"].life.message == "no processes left"
+
+    played(tmp_path, play)
+
+
+def test_a_clients_call_starts_a_failed_server_at_once(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        (await stage.player("git#1")).down("spawn", "no such program")
+        await stage.phase("git", "failed")
+        front.say(Wanted(server="git"))
+        front.say(Wanted(server="unknown"))
+        await stage.player("git#2")
+
+    played(tmp_path, play)
+
+
+def test_a_recovery_wakes_those_who_failed_in_the_same_way(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        for name in ("one", "two"):
+            stage.tree.add(Server(name=name, source="x", command=("npx", name)))
+        for generation in range(1, 4):
+            (await stage.player(f"two#{generation}")).down()
+            await stage.phase("two", "backoff")
+        before = stage.tree.entries["two"].life.retry_at
+        (await stage.player("one#1")).down()
+        await stage.up("one", 2)
+        after = stage.tree.entries["two"].life.retry_at
+        assert before is not None
+        assert after is None or after <= before
+
+    played(tmp_path, play)
+
+
+def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        worker.say(Beat(seq=1))
+        stage.hearts.halted(worker.pid, True)
+        await until(lambda: states(front)[-1] == ("error", True), "not routed")
+        assert front.told(ServerState)[-1].reason == "hang"
+        stage.hearts.halted(worker.pid, False)
+        await until(lambda: states(front)[-1] == ("ready", True), "routed again")
+
+    played(tmp_path, play)
+
+
+def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        front = await front_up(stage)
+        await until(lambda: front.told(AttachServer), "the pipe")
+        assert states(front) == [("ready", True)]
+        assert [m.server for m in front.told(Catalogue)] == ["git"]
+        await until(lambda: worker.told(AttachFront), "the other end")
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize("who", ["front", "worker"])
+def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        await until(lambda: front.told(AttachServer), "the first pipe")
+        if who == "front":
+            front.say(AttachFailed(what="git", number=1))
+        else:
+            worker.say(AttachFailed(what="front", number=0))
+        await until(lambda: len(front.told(AttachServer)) == 2, "another pipe")
+        await until(lambda: len(worker.told(AttachFront)) == 2, "its other end")
+
+    played(tmp_path, play)
+
+
+def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        await stage.up("git")
+        front.say(AttachFailed(what="git", number=0))
+        await until(lambda: len(front.told(Catalogue)) == 2, "again")
+
+    played(tmp_path, play)
+
+
+def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_path: Path) -> None:
+    async def first(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        (await stage.player("git#1")).ready(tools=3)
+        await stage.phase("git", "ready")
+
+    async def second(stage: Stage) -> None:
+        stage.tree.add(Server(name="git", source="x", command=("x",), enabled=False))
+        offer = stage.tree.entries["git"].offer
+        assert (offer.tools, offer.from_cache, offer.token_cost) == (3, True, 9)
+
+    played(tmp_path, first)
+    played(tmp_path, second)
+
+
+def test_a_catalogue_that_cannot_be_read_is_a_broken_protocol(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        from metamcp_worker.messages import ServerReady
+
+        stage.tree.add(GIT)
+        worker = await stage.player("git#1")
+        message = ServerReady(
+            protocol="x", start_s=0, tools=0, prompts=0, resources=0, list_hash=""
+        )
+        worker.say(message, b"[]")
+        await until(lambda: stage.tree.entries["git"].life.reason, "the reason")
+        assert stage.tree.entries["git"].life.reason == "protocol"
+        assert signal.SIGKILL in worker.signals
+
+    played(tmp_path, play)
+
+
+def test_logs_and_counts_of_a_worker_reach_their_books(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        worker.say(Spawned(pid=77))
+        worker.say(LogLines(stream="stderr", lines=("hello",), dropped=2))
+        worker.say(Counted(counts={"stray_stdout": 3}))
+        await until(lambda: stage.logs.tail("git", 9), "the log")
+        assert stage.logs.tail("git", 1)[0].text == "hello"
+        instance = stage.tree.entries["git"].instance
+        assert instance is not None
+        assert instance.server_pid == 77
+
+    played(tmp_path, play)
+
+
+def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        await stage.up("git")
+        figures = FrontStats(connections=0, streams=0, inflight={}, sessions={}, refused={})
+        for count, errors in ((2, {"-10001": 2}), (3, {"-10001": 2})):
+            stats = [CallStats("git", "tools/call", count, 0.1, (count,), errors)]
+            front.say(figures, codec.dump(stats))
+        await until(lambda: len(stage.figures) == 2, "the figures")
+        assert stage.tree.entries["git"].answered == {0: 1}
+        assert stage.tree.entries["git"].life.proven
+
+    played(tmp_path, play)
+
+
+def test_another_configuration_restarts_or_only_retunes(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        never = Server(name="git", source="x", command=("git-server",), restart="never")
+        stage.tree.change(never, restart=False)
+        assert stage.tree.entries["git"].life.restart == "never"
+        assert stage.tree.entries["git"].life.phase is Phase.READY
+        stage.tree.change(GIT, restart=True)
+        await until(lambda: worker.told(Stop), "asked to stop")
+        worker.leave(0)
+        await stage.up("git", 2)
+        off = Server(name="git", source="x", command=("git-server",), enabled=False)
+        stage.tree.change(off, restart=True)
+        assert stage.tree.entries["git"].life.phase is Phase.DRAINING
+        assert not stage.tree.entries["git"].life.restarting
+
+    played(tmp_path, play)
+
+
+def test_a_removed_server_is_forgotten_when_it_is_gone_and_may_come_back(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        stage.tree.remove("git")
+        assert "git" in stage.tree.entries
+        stage.tree.add(GIT)
+        worker.leave(0)
+        second = await stage.up("git", 2)
+        stage.tree.remove("git")
+        second.leave(0)
+        await until(lambda: "git" not in stage.tree.entries, "forgotten")
+        await until(lambda: front.told(ForgetServer), "the front forgets it as well")
+
+    played(tmp_path, play)
+
+
+def test_the_end_stops_every_server_and_waits_for_the_last(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        for name in ("one", "two"):
+            stage.tree.add(Server(name=name, source="x", command=(name,)))
+        workers = [await stage.up(name) for name in ("one", "two")]
+        ending = asyncio.create_task(stage.tree.close())
+        for worker in workers:
+            await until(lambda worker=worker: worker.told(Stop), "asked to stop")
+            assert worker.told(Stop) == [Stop(grace_s=0.0)]
+            assert not ending.done()
+            worker.leave(0)
+        await ending
+
+    played(tmp_path, play)
+
+
+def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        await front_up(stage)
+        stage.tree.add(GIT)
+        await stage.up("git")
+        counts: list[int] = []
+        for generation in range(2, 8):
+            stage.players[-1].down("clean", "x") if generation % 2 else stage.players[-1].leave()
+            stage.tree.start(["git"])
+            await stage.up("git", generation)
+            for player in stage.players:
+                packets.close_all(player.fds)
+                player.fds.clear()
+            counts.append(len(os.listdir("/proc/self/fd")))
+        assert len(set(counts)) == 1, counts
+
+    played(tmp_path, play)

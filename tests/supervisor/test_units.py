@@ -1,0 +1,92 @@
+"""Durations, addresses and names, as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metamcp_supervisor import naming, units
+from metamcp_supervisor.config import Address
+from metamcp_supervisor.nearest import hint
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("1s", 1), ("1.5s", 1.5), ("15m", 900), ("1h30m", 5400), ("24h", 86400)],
+)
+def test_durations_are_read_with_their_units(text: str, seconds: float) -> None:
+    assert units.duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "1", "1 s", "-1s", "1m s", "0s", "0.1ms", "25h", "9" * 40 + "s", "1e9s", "٣s"]
+)
+def test_what_is_no_sensible_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no duration|is too (short|long)"):
+        units.duration(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(60, '"60s"'), (2.5, '"2.5s"'), (-1, '"60s"'), (10**4000, '"60s"')]
+)
+def test_a_bare_number_is_refused_with_advice(number: float, advice: str) -> None:
+    with pytest.raises(ValueError, match=f"no unit; write it like {advice}"):
+        units.duration(number)
+
+
+@given(st.integers(1, 86_400_000))
+def test_a_written_duration_reads_as_the_same(milliseconds: int) -> None:
+    seconds = milliseconds / 1000
+    assert units.duration(units.duration_text(seconds)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:6270", Address("127.0.0.1", 6270)),
+        ("[::1]:0", Address("::1", 0)),
+        ("localhost:80", Address("localhost", 80)),
+    ],
+)
+def test_addresses_are_read(text: str, address: Address) -> None:
+    assert units.address(text) == address
+    assert str(units.address(text)) == text
+
+
+@pytest.mark.parametrize("text", ["6270", ":6270", "::1:6270", "a b:1", "1.2.3:4", "h:65536", "h:"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no address|no valid IP|highest port"):
+        units.address(text)
+
+
+def test_only_loopback_addresses_count_as_this_machine() -> None:
+    assert all(map(units.is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost")))
+    assert not any(map(units.is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example")))
+
+
+def test_a_hint_names_the_nearest_word_or_lists_what_there_is() -> None:
+    assert hint("comand", {"command", "cwd"}) == "did you mean 'command'?"
+    assert hint("zzz", {"b", "a"}) == "there are: a, b"
+    assert hint("zzz", set()) == "there is none"
+    assert hint("a" * 10_000, [f"a{n}" for n in range(20)]).endswith("and 8 more")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("My Server", "my-server"),
+        ("@scope/server.io", "scope-server-io"),
+        ("A__B", "a_b"),
+        ("Über-tool", "uber-tool"),
+        ("日本", ""),
+        ("x" * 100, "x" * 64),
+    ],
+)
+def test_foreign_names_are_adapted_the_same_way_every_time(written: str, name: str) -> None:
+    assert naming.adapted(written) == name
+
+
+@given(st.text())
+def test_an_adapted_name_is_a_good_one_and_stays_as_it_is(written: str) -> None:
+    name = naming.adapted(written)
+    assert name == "" or naming.flaw(name) == ""
+    assert naming.adapted(name) == name

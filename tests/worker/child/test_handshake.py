@@ -1,0 +1,183 @@
+"""Which era a server speaks: the probe, the fallback, and what proves what."""
+
+import json
+from typing import Any
+
+import pytest
+
+from metamcp_worker.child.actions import Count, Fail, Ready
+from metamcp_worker.child.wire import LEGACY, MODERN
+from tests.worker.child.talk import ECHO, TOOLS, Talk, legacy, modern
+
+PREFIX = "io.modelcontextprotocol/"
+
+
+def protocol(talk: Talk) -> str:
+    """Let the server list a tool; the protocol that was agreed on."""
+    talk.answers("tools/list", {"tools": [ECHO]})
+    found = talk.last_catalogue()
+    assert isinstance(found, Ready)
+    return found.catalogue.protocol
+
+
+def failure(talk: Talk) -> Fail:
+    (found,) = [one for one in talk.actions if isinstance(one, Fail)]
+    return found
+
+
+def test_the_first_word_is_a_whole_modern_request() -> None:
+    talk = Talk()
+    assert talk.wrote == [
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "server/discover",
+            "params": {
+                "_meta": {
+                    PREFIX + "protocolVersion": MODERN,
+                    PREFIX + "clientInfo": {"name": "metamcp", "version": "1.0"},
+                    PREFIX + "clientCapabilities": {},
+                }
+            },
+        }
+    ]
+    assert talk.session.probing
+
+
+def test_a_discover_result_makes_it_modern() -> None:
+    talk = Talk()
+    talk.answers("server/discover", modern())
+    assert protocol(talk) == MODERN
+    found = talk.last_catalogue().catalogue
+    assert json.loads(bytes(found.serverInfo)) == {"name": "m", "x": 1}
+    assert json.loads(bytes(found.capabilities)) == TOOLS
+    assert not any("initialize" in one["method"] for one in talk.wrote)
+
+
+@pytest.mark.parametrize("code", [-32601, -32600, -32602, -32000, -32603, 0, 404])
+def test_any_error_means_initialize(code: int) -> None:
+    talk = Talk()
+    talk.refuses("server/discover", code)
+    params = talk.asked("initialize")["params"]
+    assert params == {
+        "protocolVersion": LEGACY[0],
+        "capabilities": {},
+        "clientInfo": {"name": "metamcp", "version": "1.0"},
+    }
+    talk.answers("initialize", legacy())
+    assert talk.wrote[2]["method"] == "notifications/initialized"
+    assert protocol(talk) == LEGACY[0]
+
+
+@pytest.mark.parametrize(
+    "result", [{}, [], 5, {"supportedVersions": "x"}, {"supportedVersions": [LEGACY[0]]}]
+)
+def test_a_result_without_a_modern_version_means_initialize(result: object) -> None:
+    talk = Talk()
+    talk.answers("server/discover", result)
+    talk.answers("initialize", legacy())
+    assert protocol(talk) == LEGACY[0]
+
+
+def test_silence_means_initialize_and_the_late_answer_is_ignored() -> None:
+    talk = Talk()
+    assert talk.tick(1.9) == []
+    assert len(talk.wrote) == 1
+    talk.tick(0.2)
+    assert talk.wrote[-1]["method"] == "initialize"
+    assert talk.answers("server/discover", modern()) == [Count("late_reply")]
+    talk.answers("initialize", legacy())
+    assert protocol(talk) == LEGACY[0]
+    assert not any(one["method"] == "notifications/cancelled" for one in talk.wrote)
+
+
+def test_a_slow_modern_server_is_probed_once_more() -> None:
+    talk = Talk()
+    talk.tick(3)
+    talk.refuses("initialize", -32022, {"supported": [MODERN], "requested": LEGACY[0]})
+    assert talk.wrote[-1]["method"] == "server/discover"
+    talk.tick(3)
+    talk.answers("server/discover", modern())
+    assert protocol(talk) == MODERN
+
+
+def test_a_second_contradiction_ends_it() -> None:
+    talk = Talk()
+    talk.tick(3)
+    talk.refuses("initialize", -32022, {"supported": [MODERN]})
+    talk.refuses("server/discover", -32601)
+    assert failure(talk).reason == "protocol"
+
+
+@pytest.mark.parametrize("data", [None, {}, {"supported": 3}, {"supported": [LEGACY[1]]}])
+def test_a_refused_version_that_leaves_room_means_initialize(data: Any) -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32022, data)
+    assert talk.wrote[-1]["method"] == "initialize"
+
+
+def test_a_server_of_another_future_is_named_with_its_versions() -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32022, {"supported": ["2031-01-01"]})
+    assert failure(talk).reason == "protocol"
+    assert "2031-01-01" in failure(talk).message
+
+
+@pytest.mark.parametrize("version", LEGACY)
+def test_every_legacy_revision_is_taken(version: str) -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32601)
+    talk.answers("initialize", legacy(version=version))
+    assert protocol(talk) == version
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        5,
+        {"protocolVersion": 3},
+        {"protocolVersion": "1999-01-01", "capabilities": {}},
+        {"protocolVersion": MODERN, "capabilities": {}},
+    ],
+)
+def test_a_broken_or_foreign_handshake_is_a_protocol_failure(result: object) -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32601)
+    talk.answers("initialize", result)
+    assert failure(talk).reason == "protocol"
+    assert talk.tick(100) == []
+
+
+def test_a_refused_initialize_is_told_in_the_servers_words() -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32601)
+    talk.refuses("initialize", -32000)
+    assert failure(talk).message == "it refused initialize: no (-32000)"
+
+
+@pytest.mark.parametrize("wrong", [None, [], "x", 3])
+def test_wrong_types_beside_the_version_count_as_nothing(wrong: object) -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32601)
+    result = {"protocolVersion": LEGACY[0], "capabilities": wrong, "serverInfo": wrong}
+    talk.answers("initialize", result)
+    found = talk.last_catalogue().catalogue
+    assert bytes(found.capabilities) == bytes(found.serverInfo) == b"{}"
+
+
+def test_a_server_that_exits_when_probed_can_be_spared_the_probe() -> None:
+    talk = Talk(probe=False)
+    assert talk.wrote[0]["method"] == "initialize"
+    assert not talk.session.probing
+
+
+def test_a_start_that_takes_too_long_says_what_it_waited_for() -> None:
+    talk = Talk(start_timeout_s=10.0)
+    talk.tick(10)
+    assert failure(talk).reason == "start_timeout"
+    assert "initialize" in failure(talk).message
+    slow = Talk(start_timeout_s=10.0)
+    slow.answers("server/discover", modern())
+    slow.tick(10)
+    assert "its lists" in failure(slow).message

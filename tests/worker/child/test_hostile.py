@@ -1,0 +1,205 @@
+"""Servers that misbehave: the worker stays small, quick and clear."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from metamcp_worker.child import stdio
+from metamcp_worker.child.lines import LINE_BYTES_MAX, LOG_LINE_BYTES_MAX
+from metamcp_worker.frames import Error, Result
+from metamcp_worker.messages import LogLines, Spawned
+from tests.worker.child.worker import SERVER, ChildWorker, alive
+
+pytestmark = pytest.mark.promise("M98")
+
+
+def memory_mib(pid: int) -> float:
+    """The largest resident memory that a process had so far."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmHWM")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--garbage",),
+        ("--bad-utf8",),
+        ("--half-lines",),
+        ("--garbage", "--bad-utf8", "--half-lines"),
+    ],
+)
+def test_noise_and_pieces_between_messages_do_not_matter(flags: tuple[str, ...]) -> None:
+    with ChildWorker(*flags) as worker:
+        worker.ready()
+        front = worker.front()
+        for number in range(20):
+            assert front.text(front.tool("echo", text=f"é{number}")) == f"é{number}"
+        worker.stop()
+        assert ("stray_stdout" in worker.counts) == (flags != ("--half-lines",))
+        assert ("starting up ..." in worker.logs["stdout"]) == ("--garbage" in flags)
+
+
+@pytest.mark.parametrize("kind", ["both", "neither", "deep", "bad-utf8"])
+def test_a_broken_answer_is_an_error_at_once(kind: str) -> None:
+    with ChildWorker() as worker:
+        worker.ready()
+        front = worker.front()
+        assert front.error(front.tool("odd", kind=kind))["code"] == -32603
+        assert worker.counted("broken_reply") == 1
+
+
+@pytest.mark.parametrize("kind", ["float-id", "string-id"])
+def test_an_answer_with_another_id_is_none(kind: str) -> None:
+    with ChildWorker() as worker:
+        worker.ready()
+        front = worker.front()
+        number = front.call(
+            "tools/call", f'{{"name":"odd","arguments":{{"kind":"{kind}"}}}}', deadline_ms=300
+        )
+        assert front.error(number)["code"] == -10003
+        assert worker.counted("unknown_id") == 1
+
+
+def test_answers_to_nobody_and_second_answers_reach_nobody() -> None:
+    with ChildWorker() as worker:
+        worker.ready()
+        front = worker.front()
+        assert front.text(front.tool("odd", kind="twice")) == "odd"
+        assert front.text(front.tool("echo", text="next")) == "next"
+        assert worker.counted("unknown_id") == 1
+        assert worker.counted("late_reply") == 1
+
+
+def test_a_question_to_the_client_is_refused_and_the_call_goes_on() -> None:
+    with ChildWorker() as worker:
+        worker.ready()
+        front = worker.front()
+        answer = json.loads(front.text(front.tool("ask")))
+        assert (answer["id"], answer["error"]["code"]) == ("s1", -32601)
+        assert json.loads(front.text(front.tool("ask", method="ping")))["result"] == {}
+
+
+def test_large_answers_pass_up_to_the_limit() -> None:
+    with ChildWorker() as worker:
+        worker.ready()
+        front = worker.front()
+        assert len(front.text(front.tool("blob", kib=15 * 1024))) == 15 * 1024 * 1024
+
+
+@pytest.mark.parametrize("flags", [(), ("--huge-line",)])
+def test_a_line_without_end_ends_the_server_and_answers_the_calls(flags: tuple[str, ...]) -> None:
+    with ChildWorker(*flags) as worker:
+        pid = worker.read(Spawned)[0].pid
+        worker.ready()
+        front = worker.front()
+        slow = front.tool("sleep", ms=60_000) if not flags else 0
+        blob = front.tool("blob", kib=17 * 1024)
+        if not flags:
+            assert front.error(slow)["code"] == -10004
+        assert front.error(blob)["code"] == -10004
+        assert front.down()["reason"] == "limit"
+        down = worker.down()
+        assert (down.reason, down.signal) == ("limit", 9)
+        assert f"{LINE_BYTES_MAX} bytes" in down.message
+        assert not alive(pid)
+
+
+@pytest.mark.parametrize("flag", ["--stdout-flood", "--stderr-flood"])
+def test_a_flood_starves_nobody_and_fills_nothing(flag: str) -> None:
+    with ChildWorker(flag) as worker:
+        worker.ready()
+        before = memory_mib(worker.process.pid)
+        front = worker.front()
+        for number in range(10):
+            assert front.text(front.tool("echo", text=str(number))) == str(number)
+        while not worker.dropped:
+            worker.read(LogLines)
+        assert memory_mib(worker.process.pid) - before < 16
+        assert worker.logs["stdout" if "stdout" in flag else "stderr"]
+        assert worker.stop().reason == "clean"
+
+
+def test_a_flood_without_line_ends_on_stderr_stays_small() -> None:
+    program = (
+        "import os, sys\n"
+        "for _ in range(300): os.write(2, b'x' * 65536)\n"
+        "os.write(2, b'\\n')\nsys.stdin.read()\n"
+    )
+    with ChildWorker(command=(SERVER[0], "-c", program)) as worker:
+        worker.read(Spawned)
+        before = memory_mib(worker.process.pid)
+        worker.read(LogLines)
+        assert worker.logs["stderr"] == ["x" * LOG_LINE_BYTES_MAX]
+        assert memory_mib(worker.process.pid) - before < 16
+        worker.stop()
+
+
+def test_a_server_that_reads_no_more_is_overloaded_and_blocks_nobody() -> None:
+    with ChildWorker(timeout_s=2.0) as worker:
+        worker.ready()
+        front = worker.front()
+        front.text(front.tool("deafen"))
+        large = b'{"name":"echo","arguments":{"text":"' + b"x" * (15 * 1024 * 1024) + b'"}}'
+        sent = [front.call("tools/call", large) for _ in range(4)]
+        # Two fit into the queue and a third goes over it; what comes then is refused at once.
+        error = front.error(sent[3])
+        assert (error["code"], "does not read its input" in error["message"]) == (-10002, True)
+        assert [front.error(number)["code"] for number in sent[:3]] == [-10003] * 3
+        assert memory_mib(worker.process.pid) < 300
+
+
+@pytest.mark.live
+def test_a_stopped_server_is_overloaded_after_a_while() -> None:
+    with ChildWorker(timeout_s=60.0) as worker:
+        pid = worker.read(Spawned)[0].pid
+        worker.ready()
+        front = worker.front()
+        os.kill(pid, signal.SIGSTOP)
+        waiting = front.call("tools/call", b'{"name":"echo","a":"' + b"x" * 200_000 + b'"}')
+        codes: list[int] = []
+        while not codes or codes[-1] == -10003:
+            codes.append(front.error(front.call("x", b"{}", deadline_ms=500))["code"])
+        assert codes[-1] == -10002
+        assert codes.count(-10003) * 0.5 <= stdio.WRITE_S_MAX + 2
+        os.kill(pid, signal.SIGCONT)
+        answered = front.read()
+        assert isinstance(answered, Result)
+        assert answered.id == waiting
+
+
+def test_a_server_that_closes_its_output_is_ended() -> None:
+    with ChildWorker("--ignore-eof", stop_eof_s=0.1) as worker:
+        pid = worker.read(Spawned)[0].pid
+        worker.ready()
+        front = worker.front()
+        front.tool("close_stdout")
+        assert front.down()["reason"] == "protocol"
+        assert "it closed its output but did not exit" in worker.down().message
+        assert not alive(pid)
+
+
+def test_endless_pages_do_not_keep_a_server_from_starting() -> None:
+    with ChildWorker("--cursor-loop", "--tools", "5", "--page", "3") as worker:
+        assert worker.ready().tools
+        worker.stop()
+        assert any("a cursor came twice" in line for line in worker.logs["stderr"])
+
+
+@pytest.mark.live
+def test_a_front_that_does_not_read_holds_no_memory_without_bound() -> None:
+    with ChildWorker() as worker:
+        worker.ready()
+        lazy, busy = worker.front(1), worker.front(2)
+        sent = [lazy.tool("blob", kib=10 * 1024) for _ in range(12)]
+        assert busy.text(busy.tool("echo", text="still here")) == "still here"
+        assert memory_mib(worker.process.pid) < 300
+        answers = [lazy.answer(number) for number in sent]
+        lost = [json.loads(one.body) for one in answers if isinstance(one, Error)]
+        assert 0 < len(lost) < len(sent)
+        assert {one["code"] for one in lost} == {-10002}
+        assert lazy.text(lazy.tool("echo", text="caught up")) == "caught up"

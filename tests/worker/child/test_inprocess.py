@@ -1,0 +1,130 @@
+"""Server objects of the SDK, hosted in the worker."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamcp_worker.messages import Beat, Spawned
+from tests.waiting import until
+from tests.worker.child.worker import ChildWorker, alive
+
+pytestmark = pytest.mark.promise("M13")
+
+MODULE = """
+import os, subprocess, sys, time
+from mcp.server import MCPServer
+
+print("importing")
+app = MCPServer("hosted", instructions="Add.")
+
+@app.tool()
+def add(a: int, b: int) -> int:
+    print("adding")
+    print("to stderr", file=sys.stderr)
+    os.write(1, b"raw print\\n")
+    return a + b
+
+@app.tool()
+async def block(s: float) -> str:
+    time.sleep(s)
+    return "blocked"
+
+@app.tool()
+def child() -> str:
+    return str(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+
+@app.tool()
+def where() -> str:
+    return os.getcwd() + " " + os.environ["GIVEN"]
+
+def make():
+    return app._lowlevel_server
+
+class Nested:
+    app = app
+
+number = 3
+def broken():
+    raise SystemExit("not today")
+"""
+
+
+def hosted(folder: Path, name: str, **spec: Any) -> ChildWorker:
+    (folder / "hosted_server.py").write_text(MODULE)
+    env = {"PATH": "/usr/bin:/bin", "GIVEN": "yes"}
+    module = f"hosted_server:{name}"
+    return ChildWorker(**{"command": (), "module": module, "cwd": str(folder), "env": env, **spec})
+
+
+@pytest.mark.parametrize("name", ["app", "make", "Nested.app"])
+def test_an_object_or_a_factory_is_served(tmp_path: Path, name: str) -> None:
+    with hosted(tmp_path, name) as worker:
+        assert worker.read(Spawned)[0].pid == 0
+        found = worker.ready()
+        assert json.loads(bytes(found.serverInfo))["name"] == "hosted"
+        assert found.protocol == "2026-07-28"
+        front = worker.front()
+        assert front.text(front.tool("add", a=1, b=2)) == "3"
+        assert front.text(front.tool("where")) == f"{tmp_path} yes"
+        assert worker.stop().reason == "clean"
+
+
+def test_prints_go_to_the_log_and_break_nothing(tmp_path: Path) -> None:
+    with hosted(tmp_path, "app") as worker:
+        worker.ready()
+        front = worker.front()
+        front.text(front.tool("add", a=1, b=2))
+        worker.stop()
+        assert set(worker.logs["stderr"]) >= {"importing", "adding", "to stderr", "raw print"}
+        assert worker.logs["stdout"] == []
+
+
+@pytest.mark.live
+def test_a_tool_that_blocks_does_not_stop_the_heart_of_the_worker(tmp_path: Path) -> None:
+    with hosted(tmp_path, "app", timeout_s=0.5) as worker:
+        worker.ready()
+        front = worker.front()
+        stuck = front.tool("block", s=2.5)
+        assert front.error(stuck)["code"] == -10003
+        beats = [worker.read(Beat)[0].lag_ms for _ in range(2)]
+        assert max(beats) < 1000
+
+
+def test_a_server_that_never_returns_does_not_keep_the_worker(tmp_path: Path) -> None:
+    with hosted(tmp_path, "app", stop_eof_s=0.1, stop_grace_s=0.1) as worker:
+        worker.ready()
+        front = worker.front()
+        front.tool("block", s=1000)
+        assert worker.stop(grace_s=0.1).reason == "clean"
+
+
+def test_its_processes_go_with_it(tmp_path: Path) -> None:
+    with hosted(tmp_path, "app") as worker:
+        worker.ready()
+        front = worker.front()
+        pid = int(front.text(front.tool("child")))
+        assert alive(pid)
+        worker.stop()
+        until(lambda: not alive(pid), "the process of the tool is gone")
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            "hosted_server:nothing",
+            "AttributeError: module 'hosted_server' has no attribute 'nothing'",
+        ),
+        ("hosted_server:number", "it is a int, not an MCPServer or Server of the mcp SDK"),
+        ("hosted_server:broken", "SystemExit: not today"),
+        ("no_such_module:app", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("hosted_server", "it is not of the form package.module:object"),
+    ],
+)
+def test_what_cannot_be_hosted_is_told(tmp_path: Path, module: str, message: str) -> None:
+    with hosted(tmp_path, "app", module=module) as worker:
+        down = worker.down()
+        assert down.reason == "spawn"
+        assert down.message == f"{module} cannot be hosted: {message}"

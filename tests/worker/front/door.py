@@ -1,0 +1,151 @@
+"""A whole front on a loopback port, over calls whose one worker the test plays."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from metamcp_worker import codec
+from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.http import App
+from metamcp_worker.front.stats import Stats
+from metamcp_worker.messages import ServerState
+from metamcp_worker.serve import HttpServer
+from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec
+
+from ..rawhttp import Client, Reply, listener, post, run
+from .offers import offer
+from .peers import Peer
+
+MODERN = "2026-07-28"
+LEGACY = "2025-11-25"
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+META: dict[str, Any] = {
+    VERSION_KEY: MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": {"name": "c", "version": "1"},
+}
+
+
+class Door:
+    """`peer`: the worker of the one server, `s`, whose tools are `t` and `u`."""
+
+    def __init__(self, hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")) -> None:
+        self.spec = FrontSpec(version="1.2.3", endpoints=_endpoints("default", "dev"), hosts=hosts)
+        self.stats = Stats()
+        self.calls = Calls(self.stats, lambda server: None)
+        self.calls.configure(self.spec)
+        self.app = App(self.calls, self.stats, self.spec)
+        self.calls.lists_changed = self.app.lists_changed
+        self.server = HttpServer(self.app, on_refused=self.stats.refused)
+        self.peer = Peer()
+        self.port = 0
+        self._clients: list[Client] = []
+
+    async def open(self) -> None:
+        await self.calls.attach("s", 1, self.peer.fd)
+        self.offer(offer("t", "u"))
+        sock = listener()
+        self.port = sock.getsockname()[1]
+        await self.server.start([sock])
+
+    def offer(self, catalogue: ServerCatalogue) -> None:
+        """What the server offers from now on."""
+        self.calls.catalogue("s", catalogue)
+        self.calls.server_state(ServerState(server="s", state="ready", listed=True, generation=1))
+        self.calls.refresh()
+
+    def serve_only(self, *endpoints: str) -> None:
+        spec = FrontSpec(version="1", endpoints=_endpoints(*endpoints), hosts=self.spec.hosts)
+        self.calls.configure(spec)
+        self.calls.refresh()
+        self.app.reconfigure(spec)
+
+    async def connect(self) -> Client:
+        client = await Client.connect(self.port)
+        self._clients.append(client)
+        return client
+
+    async def ask(self, data: bytes) -> Reply:
+        """On a connection of its own."""
+        return await (await self.connect()).ask(data)
+
+    async def initialize(self, protocol: str = LEGACY, path: str = "/mcp") -> str:
+        """The id of a new session."""
+        params = {"protocolVersion": protocol, "capabilities": {}, "clientInfo": {"name": "c"}}
+        reply = await self.ask(legacy("initialize", params, path=path))
+        assert reply.status == 200, reply
+        return reply.headers["mcp-session-id"]
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        await self.app.drain(0.1)
+        await self.server.drain(0.1)
+        await self.calls.close()
+        self.peer.close()
+
+
+def _endpoints(*names: str) -> tuple[EndpointSpec, ...]:
+    bare = NamingSpec(style="bare")
+    return tuple(
+        EndpointSpec(name=name, servers=("s",), naming=bare, default=name == "default")
+        for name in names
+    )
+
+
+def with_door(test: Callable[[Door], Awaitable[None]]) -> None:
+    async def main() -> None:
+        door = Door()
+        try:
+            await door.open()
+            await test(door)
+        finally:
+            await door.close()
+
+    run(main)
+
+
+def modern(
+    method: str,
+    params: dict[str, Any] | None = None,
+    *headers: str,
+    id: object = 1,  # noqa: A002 - the protocol's word
+    meta: dict[str, Any] | None = None,
+    path: str = "/mcp",
+) -> bytes:
+    """A whole request of revision 2026-07-28. `headers` replace those that it would have."""
+    params = params or {}
+    name = params.get("name", params.get("uri"))
+    defaults = [f"MCP-Protocol-Version: {MODERN}", f"Mcp-Method: {method}"]
+    if name is not None:
+        defaults.append(f"Mcp-Name: {name}")
+    names = {header.partition(":")[0].lower() for header in headers}
+    kept = [line for line in defaults if line.partition(":")[0].lower() not in names]
+    message = {
+        "jsonrpc": "2.0", "id": id, "method": method, "params": {**params, "_meta": meta or META},
+    }  # fmt: skip
+    return post(codec.dump(message), *kept, *headers, path=path)
+
+
+def legacy(
+    method: str,
+    params: dict[str, Any] | None = None,
+    *headers: str,
+    id: object = 1,  # noqa: A002 - the protocol's word
+    session: str = "",
+    path: str = "/mcp",
+) -> bytes:
+    """A request of the handshake era; a notification when `id` is None."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if id is not None:
+        message["id"] = id
+    if params is not None:
+        message["params"] = params
+    if session:
+        headers = (f"Mcp-Session-Id: {session}", *headers)
+    return post(codec.dump(message), *headers, path=path)
+
+
+def bodiless(method: str, *headers: str, path: str = "/mcp") -> bytes:
+    """GET, DELETE and the like."""
+    return post(b"", *headers, "Content-Type", "Content-Length", method=method, path=path)

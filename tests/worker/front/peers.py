@@ -1,0 +1,56 @@
+"""A worker played by the test: the far end of a real pipe, as a plain Connection."""
+
+import asyncio
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from typing import Any
+
+from metamcp_worker import codec, frames
+from metamcp_worker.frames import Call, Cancel, Frame
+
+WAIT_S = 10.0
+
+
+class Peer:
+    """What the worker of one server sees. `fd`: the front's end, for whoever takes it over."""
+
+    def __init__(self) -> None:
+        near, self._far = multiprocessing.Pipe()
+        self.fd = os.dup(near.fileno())
+        near.close()
+
+    async def read(self) -> Frame:
+        payload = await asyncio.to_thread(_read, self._far)
+        return frames.unpack(payload)
+
+    async def call(self) -> Call:
+        frame = await self.read()
+        assert isinstance(frame, Call)
+        return frame
+
+    async def cancelled(self) -> Cancel:
+        frame = await self.read()
+        assert isinstance(frame, Cancel)
+        return frame
+
+    def quiet(self) -> bool:
+        """Is nothing there to read?"""
+        return not self._far.poll()
+
+    def write(self, frame: Frame) -> None:
+        self._far.send_bytes(frames.pack(frame)[4:])  # it puts the length in front by itself
+
+    def close(self) -> None:
+        self._far.close()
+
+
+def _read(far: Connection) -> bytes:
+    assert far.poll(WAIT_S), "nothing came through the pipe"
+    return far.recv_bytes()
+
+
+def error_data(body: bytes) -> dict[str, Any]:
+    """The `data` of a raw error object."""
+    data: dict[str, Any] = codec.value(body)["data"]
+    return data

@@ -1,0 +1,75 @@
+"""A Routing on the loop, with the worker of its one server, `git`, played by the test."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from metamcp_worker.frames import Call as CallFrame
+from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.routing import Routing
+from metamcp_worker.messages import ServerState
+
+from .peers import WAIT_S, Peer
+
+
+class Front:
+    """A Routing and what it tells."""
+
+    def __init__(self, hold_s: float = WAIT_S, timeout_s: float = WAIT_S) -> None:
+        self.ended: list[tuple[int, Answer | None]] = []
+        self.late: asyncio.Queue[str] = asyncio.Queue()
+        self.wanted: list[str] = []
+        self.routing = Routing(self._end, self.late.put_nowait, self.wanted.append)
+        self.routing.configure({"git": timeout_s}, hold_s)
+        self._peers: list[Peer] = []
+
+    async def attach(self, generation: int = 1) -> Peer:
+        peer = Peer()
+        self._peers.append(peer)
+        await self.routing.attach("git", generation, peer.fd)
+        return peer
+
+    def call(
+        self, params: bytes = b"{}", on_progress: Callable[[bytes], None] | None = None
+    ) -> Call:
+        frame = CallFrame(self.routing.new_id(), "tools/call", params)
+        loop = self.routing.loop
+        call = Call(
+            "git", frame, loop.create_future(), self.routing.cancel, loop.time(),
+            on_progress=on_progress,
+        )  # fmt: skip
+        self.routing.start(call)
+        return call
+
+    def state(self, state: str, generation: int = 0, retry_after_ms: int = -1) -> None:
+        self.routing.learn(
+            ServerState(
+                server="git", state=state, listed=True, generation=generation,
+                retry_after_ms=retry_after_ms, reason=f"r-{state}", message=f"It is {state}.",
+            )
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        await self.routing.close()
+        for peer in self._peers:
+            peer.close()
+
+    def _end(self, call: Call, answer: Answer | None) -> None:
+        self.ended.append((call.id, answer))
+        if answer is None:
+            call.answer.cancel()
+        else:
+            call.answer.set_result(answer)
+
+
+def with_front(
+    test: Callable[[Front], Awaitable[None]], *, hold_s: float = WAIT_S, timeout_s: float = WAIT_S
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(2 * WAIT_S):
+            front = Front(hold_s, timeout_s)
+            try:
+                await test(front)
+            finally:
+                await front.close()
+
+    asyncio.run(main())

@@ -1,0 +1,129 @@
+"""The bytes that go to a client, and those that come from one, without a socket."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given, settings, strategies
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code, Refused
+from metamcp_worker.front import answers, inbound
+
+
+@pytest.mark.promise("M22")
+def test_results_and_errors_stay_the_bytes_they_are() -> None:
+    body = b'{"a": 1.0,\n "b":[ ]}'
+    assert answers.result(b'"7"', body) == b'{"jsonrpc":"2.0","id":"7","result":' + body + b"}"
+    assert answers.raw_error(b"7", body) == b'{"jsonrpc":"2.0","id":7,"error":' + body + b"}"
+
+
+def test_an_error_carries_its_data_as_it_is() -> None:
+    why = Refused(Code.INVALID_PARAMS, 'No "x"', b'{"n": 1.0}')
+    expected = (
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"No \\"x\\"","data":'
+        b'{"n": 1.0}}}'
+    )
+    assert answers.refused(answers.NO_ID, why) == expected
+    assert b"data" not in answers.error(b"1", -32603, "x")
+
+
+def test_an_event_is_one_line_whatever_stands_between_the_tokens() -> None:
+    event = answers.event(b'{"a":\r\n1,"b":"\\n"}')
+    assert event == b'event: message\ndata: {"a":  1,"b":"\\n"}\n\n'
+
+
+def test_progress_bears_the_clients_own_token() -> None:
+    sent = codec.value(answers.progress(b'"p\\u0031"', b'{"progress":1,"total":2.5}'))
+    assert sent == {
+        "jsonrpc": "2.0",
+        "method": "notifications/progress",
+        "params": {"progressToken": "p1", "progress": 1, "total": 2.5},
+    }
+
+
+def test_names_of_members_may_stand_in_parameters_as_often_as_they_like() -> None:
+    params = b'{"id":1,"method":"x","params":{"id":[{"id":2}]},"s":"\\"id\\":\\\\"}'
+    message = inbound.read(b'{"id":1,"jsonrpc":"2.0","params":%b,"method":"m"}' % params)
+    assert (bytes(message.id), message.method, bytes(message.params)) == (b"1", "m", params)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"m","id":1}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"id":1},"i\\u0064":2,"x":{"id":1}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"x":{"id":1}},"params":{"id":1}}',
+        b'{"jsonrpc":"2.0","id":1,"params":{},"method":"m","x":[{"method":1}],"method":"m"}',
+    ],
+)
+def test_a_member_that_comes_twice_is_refused(body: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        inbound.read(body)
+    assert refused.value.code == Code.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("raw_id", [b"0", b"-1", b"9007199254740992", b'"a"', b'""', b'"\\u00e4"'])
+def test_every_allowed_id_is_kept_as_it_is(raw_id: bytes) -> None:
+    assert bytes(inbound.read(b'{"jsonrpc":"2.0","method":"m","id":%b}' % raw_id).id) == raw_id
+
+
+def test_parameters_are_split_from_their_meta() -> None:
+    message = inbound.read(
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"b":1.0,"_meta":{"x":[ ]},"a":null}}'
+    )
+    params, meta = inbound.parameters(message)
+    assert {key: bytes(raw) for key, raw in params.items()} == {"b": b"1.0", "a": b"null"}
+    assert {key: bytes(raw) for key, raw in meta.items()} == {"x": b"[ ]"}
+    assert list(params) == ["b", "a"]
+    for empty in (b"{}", b"null"):
+        body = b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b}' % empty
+        assert inbound.parameters(inbound.read(body)) == ({}, {})
+
+
+def test_a_method_may_have_many_characters_but_not_too_many_bytes() -> None:
+    for method, good in (("m" * 256, True), ("ä" * 128, True), ("ä" * 129, False)):
+        body = codec.dump({"jsonrpc": "2.0", "id": 1, "method": method})
+        if good:
+            assert inbound.read(body).method == method
+        else:
+            with pytest.raises(Refused):
+                inbound.read(body)
+
+
+JSON = strategies.recursive(
+    strategies.none() | strategies.booleans() | strategies.integers() | strategies.text(),
+    lambda inner: strategies.lists(inner) | strategies.dictionaries(strategies.text(), inner),
+    max_leaves=8,
+)
+MEMBERS = strategies.sampled_from(["jsonrpc", "id", "method", "params", "result", "x"])
+
+
+@pytest.mark.promise("M98")
+@settings(deadline=None, database=None)
+@given(strategies.lists(strategies.tuples(MEMBERS, JSON), max_size=6))
+def test_whatever_passes_is_read_alike_by_the_standard_library(
+    members: list[tuple[str, object]],
+) -> None:
+    members = [("jsonrpc", "2.0"), *members]
+    text = ",".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in members)
+    try:
+        message = inbound.read(f"{{{text}}}".encode())
+    except Refused:
+        return
+    theirs = json.loads(f"{{{text}}}")
+    assert message.method == theirs.get("method")
+    for name in ("id", "method", "params"):
+        assert [other for other, _ in members].count(name) <= 1
+    if "id" in theirs:
+        assert isinstance(theirs["id"], int | str)
+        assert json.loads(bytes(message.id)) == theirs["id"]
+
+
+@pytest.mark.promise("M98")
+@settings(deadline=None, database=None)
+@given(strategies.binary(max_size=64))
+def test_no_bytes_do_worse_than_being_refused(body: bytes) -> None:
+    for made in (body, b'{"jsonrpc":"2.0","id":' + body, b'{"method":"' + body + b'"}'):
+        with contextlib.suppress(Refused):
+            inbound.parameters(inbound.read(made))

@@ -1,0 +1,137 @@
+"""The header policy, rule by rule. The refusals as clients see them are in test_http."""
+
+import pytest
+
+from metamcp_worker.front.guard import Facts, Guard, Headers, Refusal, accepted, host_of, is_json
+
+GUARD = Guard(("localhost", "[::1]", "Box.example"), {b"/mcp": "default", b"/metamcp/a/mcp": "a"})
+POST: Headers = [
+    (b"host", b"localhost:6270"),
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+]
+
+
+def test_a_request_that_passes_gives_its_facts_without_blanks() -> None:
+    headers = [
+        *POST,
+        (b"mcp-protocol-version", b"2026-07-28 \t"),
+        (b"mcp-method", b"\ttools/call"),
+        (b"mcp-name", b"t"),
+        (b"mcp-session-id", b"s"),
+        (b"x-other", b"1"),
+        (b"x-other", b"2"),
+    ]
+    facts = GUARD.check("POST", b"/metamcp/a/mcp?x=/mcp", headers)
+    assert facts == Facts("a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"")
+
+
+def test_a_repeated_routing_header_is_left_to_the_era_to_refuse() -> None:
+    facts = GUARD.check("POST", b"/mcp", [*POST, (b"mcp-name", b"a"), (b"mcp-name", b"a")])
+    assert isinstance(facts, Facts)
+    assert facts.repeated == b"mcp-name"
+
+
+@pytest.mark.parametrize("name", [b"host", b"origin", b"content-type", b"mcp-session-id"])
+def test_any_other_header_that_decides_must_not_be_repeated(name: bytes) -> None:
+    headers = [header for header in POST if header[0] != name]
+    refusal = GUARD.check("POST", b"/mcp", [*headers, (name, b"localhost"), (name, b"localhost")])
+    assert isinstance(refusal, Refusal)
+    assert (refusal.status, refusal.reason) == (400, "repeated_header")
+
+
+def test_who_asks_is_checked_before_what_is_asked() -> None:
+    refusals = [
+        GUARD.check("PUT", b"/nope", [(b"host", b"evil"), (b"origin", b"http://evil")]),
+        GUARD.check("PUT", b"/nope", [(b"host", b"localhost"), (b"origin", b"http://evil")]),
+        GUARD.check("PUT", b"/nope", [(b"host", b"localhost")]),
+        GUARD.check("PUT", b"/mcp", [(b"host", b"localhost")]),
+        GUARD.check("POST", b"/mcp", [(b"host", b"localhost"), (b"accept", b"a/b")]),
+    ]
+    reasons = [one.reason for one in refusals if isinstance(one, Refusal)]
+    assert reasons == ["host_foreign", "origin", "path", "method", "content_type"]
+
+
+def test_only_a_post_needs_a_content_type() -> None:
+    for method in ("GET", "DELETE", "OPTIONS"):
+        assert isinstance(GUARD.check(method, b"/mcp", [(b"host", b"localhost")]), Facts)
+
+
+def test_names_of_hosts_are_compared_in_one_spelling() -> None:
+    for host in (b"BOX.EXAMPLE", b"[0::1]:80", b"[::1]", b"LocalHost"):
+        headers = [(b"host", host), (b"origin", b"http://" + host)]
+        assert isinstance(GUARD.check("GET", b"/mcp", headers), Facts)
+
+
+@pytest.mark.parametrize(
+    ("value", "host"),
+    [
+        (b"a", b"a"),
+        (b"A.b-c_d:0", b"a.b-c_d"),
+        (b"127.0.0.1:65535", b"127.0.0.1"),
+        (b"[FE80::1]:1", b"[fe80::1]"),
+        (b"", None),
+        (b":80", None),
+        (b"a:", None),
+        (b"a:80:80", None),
+        (b"a:65536", None),
+        (b"a:-1", None),
+        (b"a b", None),
+        (b"a/b", None),
+        (b"a?x=", None),
+        (b"a#x", None),
+        (b"u@a", None),
+        (b"a,b", None),
+        (b".a", None),
+        (b"a.", None),
+        (b"::1", None),
+        (b"[::1", None),
+        (b"[1.2.3.4]", None),
+        (b"[::1%25eth0]", None),
+        (b"\xc3\xa4", None),
+        (b"a\n", None),
+    ],
+)
+def test_a_host_is_a_name_or_an_address_and_perhaps_a_port(
+    value: bytes, host: bytes | None
+) -> None:
+    assert host_of(value) == host
+
+
+@pytest.mark.parametrize(
+    ("value", "json", "sse"),
+    [
+        (b"application/json, text/event-stream", True, True),
+        (b"text/event-stream;q=0.9,application/json;charset=utf-8", True, True),
+        (b"*/*", True, True),
+        (b"application/*", True, False),
+        (b"text/*", False, True),
+        (b"APPLICATION/JSON", True, False),
+        (b"application/json;q=0", False, False),
+        (b"application/json; q=0.000, */*;q=0.1", True, True),
+        (b"application/jsonx", False, False),
+        (b"text/html", False, False),
+        (b"", False, False),
+    ],
+)
+def test_accept_is_read_as_a_list_of_media_ranges(value: bytes, json: bool, sse: bool) -> None:
+    assert accepted(value) == (json, sse)
+
+
+@pytest.mark.parametrize(
+    ("value", "good"),
+    [
+        (b"application/json", True),
+        (b"Application/JSON ; charset=UTF-8", True),
+        (b'application/json;charset="utf-8"', True),
+        (b"application/json;", True),
+        (b"application/json; charset=latin-1", False),
+        (b"application/json; x=y", False),
+        (b"application/json-rpc", False),
+        (b"application/vnd.x+json", False),
+        (b"text/json", False),
+        (b"", False),
+    ],
+)
+def test_the_content_type_is_exactly_json(value: bytes, good: bool) -> None:
+    assert is_json(value) is good

@@ -1,0 +1,282 @@
+"""The handshake era, over a real socket and a real pipe."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from metamcp_worker import codec
+from metamcp_worker.frames import Cancel, Error, Progress, Result
+
+from ..rawhttp import Client, post, until
+from .door import LEGACY, Door, bodiless, legacy, with_door
+from .offers import offer
+
+PARAMS: dict[str, Any] = {
+    "protocolVersion": LEGACY,
+    "capabilities": {"roots": {}},
+    "clientInfo": {"name": "c", "version": "1"},
+}
+
+
+def news(session: str) -> bytes:
+    return bodiless("GET", f"Mcp-Session-Id: {session}")
+
+
+def cancelled(session: str, request: object) -> bytes:
+    params = {"requestId": request, "reason": "enough"}
+    return legacy("notifications/cancelled", params, id=None, session=session)
+
+
+async def calling(door: Door, session: str, **more: Any) -> Client:
+    client = await door.connect()
+    client.send(legacy("tools/call", {"name": "t", **more}, session=session))
+    return client
+
+
+@pytest.mark.promise("M1")
+@pytest.mark.parametrize(
+    ("asked", "spoken"),
+    [
+        ("2025-11-25", "2025-11-25"),
+        ("2025-06-18", "2025-06-18"),
+        ("2025-03-26", "2025-03-26"),
+        ("2024-11-05", "2024-11-05"),
+        ("2026-07-28", "2025-11-25"),
+        ("1900-01-01", "2025-11-25"),
+    ],
+)
+def test_the_handshake_opens_a_session_in_a_revision_that_both_speak(
+    asked: str, spoken: str
+) -> None:
+    async def talk(door: Door) -> None:
+        reply = await door.ask(legacy("initialize", {**PARAMS, "protocolVersion": asked}))
+        result = reply.json["result"]
+        assert result["protocolVersion"] == spoken
+        assert result["capabilities"] == {"tools": {"listChanged": True}}
+        assert result["serverInfo"] == {"name": "metamcp", "version": "1.2.3"}
+        assert len(reply.headers["mcp-session-id"]) >= 22  # 128 bits
+        assert door.app.counts().sessions[spoken] == 1
+        session = reply.headers["mcp-session-id"]
+        done = legacy(
+            "notifications/initialized", None, f"MCP-Protocol-Version: {spoken}",
+            id=None, session=session,
+        )  # fmt: skip
+        reply = await door.ask(done)
+        assert (reply.status, reply.body) == (202, b"")
+        assert session != await door.initialize()
+
+    with_door(talk)
+
+
+def test_a_handshake_needs_its_version_and_is_made_once() -> None:
+    async def talk(door: Door) -> None:
+        assert (await door.ask(legacy("initialize", {}))).outcome == (400, -32602)
+        session = await door.initialize()
+        again = legacy("initialize", PARAMS, session=session)
+        assert (await door.ask(again)).outcome == (400, -32600)
+        lost = legacy("initialize", PARAMS, session="gone")
+        assert (await door.ask(lost)).outcome == (404, -32600)
+
+    with_door(talk)
+
+
+def test_a_session_belongs_to_its_endpoint_and_its_revision() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        ping = legacy("ping", session=session, path="/metamcp/dev/mcp")
+        assert (await door.ask(ping)).outcome == (404, -32600)
+        ping = legacy("ping", None, "MCP-Protocol-Version: 2025-06-18", session=session)
+        assert (await door.ask(ping)).outcome == (400, -32600)
+
+    with_door(talk)
+
+
+def test_goodbye_ends_the_session_with_its_stream_and_its_calls() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        stream = await door.connect()
+        stream.send(news(session))
+        await stream.head()
+        client = await calling(door, session)
+        call = await door.peer.call()
+        goodbye = bodiless("DELETE", f"Mcp-Session-Id: {session}")
+        assert (await door.ask(goodbye)).status == 200
+        assert await stream.event() is None
+        assert (await door.peer.cancelled()).id == call.id
+        assert (await client.reply()).json["error"]["code"] == -32800
+        assert (await door.ask(goodbye)).outcome == (404, -32600)
+        assert (await door.ask(news(session))).outcome == (404, -32600)
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M22")
+def test_a_call_in_a_session_is_relayed_with_what_the_client_said_of_itself() -> None:
+    async def talk(door: Door) -> None:
+        session = (await door.ask(legacy("initialize", PARAMS))).headers["mcp-session-id"]
+        client = await calling(door, session, _meta={"a/b": 1}, arguments={})
+        call = await door.peer.call()
+        assert call.params == b'{"name":"t","arguments":{}}'
+        assert call.meta == b'{"a/b":1}'
+        assert codec.value(call.caller) == {
+            "clientCapabilities": {"roots": {}},
+            "clientInfo": {"name": "c", "version": "1"},
+        }
+        door.peer.write(Error(call.id, b'{"code":-32602,"message":"no", "x":1}'))
+        reply = await client.reply()
+        assert reply.status == 200  # an error of a method is no matter of HTTP in this era
+        assert reply.body.endswith(b'"error":{"code":-32602,"message":"no", "x":1}}')
+
+    with_door(talk)
+
+
+def test_refusals_of_methods_are_answers_too() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        unknown = legacy("tools/call", {"name": "v"}, session=session)
+        assert (await door.ask(unknown)).outcome == (200, -32602)
+        cursor = legacy("tools/list", {"cursor": "x"}, session=session)
+        assert (await door.ask(cursor)).outcome == (200, -32602)
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M23")
+def test_a_cancelled_call_is_cancelled_at_its_server_and_its_request_ends() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        other = await door.initialize()
+        for meta in ({}, {"progressToken": 1}):
+            client = await calling(door, session, _meta=meta)
+            call = await door.peer.call()
+            for stray in (cancelled(session, "1"), cancelled(other, 1), cancelled(session, 2)):
+                assert (await door.ask(stray)).status == 202
+            assert door.peer.quiet()  # another id, another session, another type
+            assert (await door.ask(cancelled(session, 1))).status == 202
+            assert await door.peer.cancelled() == Cancel(call.id, b"enough")
+            assert (await client.reply()).outcome == (200, -32800)
+        assert door.stats.refusals == {"stray_cancel": 6}
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+def test_an_id_in_flight_cannot_be_used_again_and_the_first_is_unharmed() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client = await calling(door, session)
+        call = await door.peer.call()
+        again = await calling(door, session)
+        assert (await again.reply()).outcome == (400, -32600)
+        door.peer.write(Result(call.id, b'{"first":1}'))
+        assert (await client.reply()).json["result"] == {"first": 1}
+        later = await calling(door, session)
+        door.peer.write(Result((await door.peer.call()).id, b"{}"))
+        assert (await later.reply()).status == 200
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M23")
+def test_a_client_that_goes_away_has_cancelled_nothing() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client = await calling(door, session)
+        call = await door.peer.call()
+        await client.close()
+        await until(lambda: door.server.connections == 1)  # that of the handshake
+        assert door.peer.quiet()
+        assert (await door.ask(cancelled(session, 1))).status == 202  # it still can
+        assert (await door.peer.cancelled()).id == call.id
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M23")
+def test_progress_makes_a_stream_of_the_answer() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client = await calling(door, session, _meta={"progressToken": "p"})
+        call = await door.peer.call()
+        for step in (1, 2):
+            door.peer.write(Progress(call.id, b'{"progress":%d}' % step))
+        door.peer.write(Result(call.id, b'{"n":1}'))
+        assert (await client.head()).headers["content-type"] == "text/event-stream"
+        steps = [(await client.event())["params"]["progress"] for _ in range(2)]
+        assert steps == [1, 2]
+        assert (await client.event())["result"] == {"n": 1}
+        assert await client.event() is None
+
+    with_door(talk)
+
+
+def test_a_posted_answer_is_accepted_and_counted() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        answer = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+        reply = await door.ask(post(answer, f"Mcp-Session-Id: {session}"))
+        assert (reply.status, reply.body) == (202, b"")
+        assert door.stats.refusals == {"stray_answer": 1}
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M28")
+def test_the_stream_of_a_session_tells_of_changed_lists_also_of_those_before_it() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        door.offer(offer("t"))
+        stream = await door.connect()
+        stream.send(news(session))
+        assert (await stream.head()).headers["content-type"] == "text/event-stream"
+        changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        assert await stream.event() == changed
+        door.offer(offer("t", "u"))
+        assert await stream.event() == changed
+        door.app.lists_changed("default", frozenset({"resources", "resourceTemplates"}))
+        assert (await stream.event())["method"] == "notifications/resources/list_changed"
+
+    with_door(talk)
+
+
+def test_the_newest_stream_of_a_session_replaces_the_one_before() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        first, second = await door.connect(), await door.connect()
+        for stream in (first, second):
+            stream.send(news(session))
+            await stream.head()
+        assert await first.event() is None
+        door.offer(offer("t"))
+        assert await second.event() is not None
+        await second.close()
+        await until(lambda: door.app.counts().streams == 0)
+
+    with_door(talk)
+
+
+def test_a_stream_needs_a_session_and_a_reader() -> None:
+    async def talk(door: Door) -> None:
+        assert (await door.ask(bodiless("GET"))).outcome == (400, -32600)
+        session = await door.initialize()
+        deaf = bodiless("GET", f"Mcp-Session-Id: {session}", "Accept: application/json")
+        assert (await door.ask(deaf)).outcome == (406, -32600)
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+def test_many_requests_of_one_session_run_side_by_side() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        clients = [await door.connect() for _ in range(8)]
+        for number, client in enumerate(clients):
+            client.send(legacy("tools/call", {"name": "t"}, id=number, session=session))
+        calls = [await door.peer.call() for _ in clients]
+        for call in reversed(calls):
+            door.peer.write(Result(call.id, b"{}"))
+        replies = await asyncio.gather(*(client.reply() for client in clients))
+        assert [reply.json["id"] for reply in replies] == list(range(8))
+
+    with_door(talk)

@@ -1,0 +1,154 @@
+"""Bounds of event streams: readers that do not read, streams that are too many."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from metamcp_worker.asgi import Event
+from metamcp_worker.frames import Progress
+from metamcp_worker.front import streams
+from metamcp_worker.front.streams import Standing, Stream, Streams
+
+from ..rawhttp import run, until
+from .door import META, Door, modern, with_door
+
+
+class Wire:
+    """What a stream sends, taken while `reads` is set; and its connection."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+        self.streams = Streams(self.refused.append)
+        self.sent: list[Event] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.on_lost: Callable[[], None] | None = None
+        self.cut = 0
+
+    async def send(self, event: Event) -> None:
+        await self.reads.wait()
+        self.sent.append(event)
+
+    def answer(self, head: bytes, body: bytes) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self.cut += 1
+        self.reads.set()
+
+    def stream(self, farewell: bytes = b"") -> Stream:
+        return Stream(self.streams, self.send, self, farewell)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(event.get("body", b"") for event in self.sent)
+
+
+def test_events_leave_in_order_and_the_farewell_last() -> None:
+    async def main() -> None:
+        wire = Wire()
+        stream = wire.stream(farewell=b"z")
+        stream.put(b"a")
+        stream.put(b"b")
+        stream.announce(b"b")  # it is waiting already
+        assert await stream.first()
+        task = asyncio.create_task(stream.run())
+        stream.end()
+        stream.put(b"late")
+        await task
+        assert wire.body == b"abz"
+        assert wire.sent[-1] == {"type": "http.response.body", "body": b""}
+        assert wire.streams.running == 0
+
+    run(main)
+
+
+def test_a_stream_that_ends_before_its_first_event_was_never_used() -> None:
+    async def main() -> None:
+        stream = Wire().stream(farewell=b"z")
+        first = asyncio.create_task(stream.first())
+        stream.end()
+        assert not await first
+
+    run(main)
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize(
+    ("event", "times"),
+    [(b"x", streams.QUEUE_EVENTS_MAX), (b"x" * 1024, streams.QUEUE_BYTES_MAX // 1024)],
+)
+def test_a_reader_that_does_not_read_is_cut_off_at_the_limit(event: bytes, times: int) -> None:
+    async def main() -> None:
+        wire = Wire()
+        stream = wire.stream()
+        wire.reads.clear()
+        task = asyncio.create_task(stream.run())
+        for _ in range(min(times, streams.QUEUE_EVENTS_MAX)):
+            stream.put(event)
+        assert wire.cut == 0
+        stream.put(event * 1024)
+        stream.put(event)
+        await task
+        assert (wire.cut, wire.refused) == (1, ["slow_reader"])
+
+    run(main)
+
+
+def test_an_answer_may_be_larger_than_what_may_wait() -> None:
+    async def main() -> None:
+        wire = Wire()
+        stream = wire.stream(farewell=b"x" * (streams.QUEUE_BYTES_MAX + 1))
+        stream.put(b"a")
+        stream.end()
+        await stream.run()
+        assert (len(wire.body), wire.cut) == (streams.QUEUE_BYTES_MAX + 2, 0)
+
+    run(main)
+
+
+@pytest.mark.promise("M98")
+def test_standing_streams_are_limited_by_address_but_not_on_loopback() -> None:
+    async def main() -> None:
+        wire = Wire()
+        tasks: list[asyncio.Task[None]] = []
+        for address in ("192.0.2.1", "127.0.0.1"):
+            for _ in range(streams.PEER_STREAMS_MAX):
+                standing = Standing(wire.stream(), "default", address, {"n": b"e"})
+                tasks.append(asyncio.create_task(wire.streams.stand(standing)))
+        await until(lambda: wire.streams.running == len(tasks))
+        full = {
+            name: wire.streams.full(name)
+            for name in ("192.0.2.1", "127.0.0.1", "::1", "", "192.0.2.2")
+        }
+        assert full == {
+            "192.0.2.1": True,
+            "127.0.0.1": False,
+            "::1": False,
+            "": False,
+            "192.0.2.2": False,
+        }
+        wire.streams.announce("default", ["n", "m"])
+        wire.streams.announce("dev", ["n"])
+        wire.streams.close()
+        await asyncio.gather(*tasks)
+        assert wire.body == b"e" * len(tasks)
+        assert wire.streams.full("192.0.2.2")  # closed is closed
+
+    run(main)
+
+
+@pytest.mark.promise("M98")
+def test_a_deaf_client_loses_its_stream_and_its_call_is_cancelled() -> None:
+    async def talk(door: Door) -> None:
+        with socket.create_connection(("127.0.0.1", door.port)) as deaf:
+            deaf.sendall(modern("tools/call", {"name": "t"}, meta={**META, "progressToken": 1}))
+            call = await door.peer.call()
+            params = b'{"progress":1,"message":"%b"}' % (b"x" * 100_000)
+            while door.stats.refusals != {"slow_reader": 1}:
+                await asyncio.to_thread(door.peer.write, Progress(call.id, params))
+            assert (await door.peer.cancelled()).id == call.id
+
+    with_door(talk)

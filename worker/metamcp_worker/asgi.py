@@ -1,0 +1,58 @@
+"""What an HTTP server and an application say to each other.
+
+Owns: the names of ASGI's types, the two keys that our scopes have beyond ASGI, and the bytes of an
+answer that the server gives without the application. Never: a connection, an application.
+"""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from metamcp_worker import codec
+
+Scope = dict[str, Any]
+Event = dict[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CONNECTION = "metamcp.connection"
+"""A `Peer`."""
+TARGET = "metamcp.target"
+"""The request target, as it was sent."""
+
+
+class Peer(Protocol):
+    """The connection to a client. `on_lost` is called once if the client goes; whoever sets it
+    clears it when the request is answered."""
+
+    on_lost: Callable[[], None] | None
+
+    def abort(self) -> None:
+        """Cut the connection without sending what waits."""
+
+    def answer(self, head: bytes, body: bytes) -> bool:
+        """Send a whole answer in one piece. `head`: status line and headers, without the length.
+        False: the client has not read what was sent before, so `send` has to wait for it."""
+        ...
+
+
+def error_body(code: int, sentence: str) -> bytes:
+    """A JSON-RPC error for a request whose id is not known."""
+    error = {"code": code, "message": sentence}
+    return codec.dump({"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def last_words(status: int, body: bytes) -> bytes:
+    """A whole HTTP answer after which the connection closes."""
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def is_absolute(target: bytes) -> bool:
+    """Is this `http://host/path`? Whether the host may be, the application decides."""
+    scheme, found, rest = target.partition(b"://")
+    return bool(found) and scheme.lower() in {b"http", b"https"} and b"/" in rest

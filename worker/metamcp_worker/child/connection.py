@@ -1,0 +1,218 @@
+"""One running server and the pipes to it: lines in, lines out, its log, and the way it is ended.
+
+Owns: the wiring of host, pipes and cutters; what the end of a pipe means; the stop sequence; the
+sweep of what a server leaves behind. Never: the meaning of a line, why a server is stopped.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from metamcp_worker import orphans
+from metamcp_worker.child.actions import Fail
+from metamcp_worker.child.host import Exit, Exited, Host
+from metamcp_worker.child.lines import LineCutter, LogCutter
+from metamcp_worker.child.logs import ServerLog
+from metamcp_worker.child.stdio import Reader, Writer
+from metamcp_worker.errors import TooLarge
+from metamcp_worker.messages import LogLines
+from metamcp_worker.spec import ServerSpec
+
+STRAY_BYTES_MAX = 200
+"""How much is logged of a line on stdout that is no message."""
+LOG_BYTES_PER_TICK = 4 * 1024 * 1024
+"""Read of stderr between two ticks; a server that writes more waits for the next tick."""
+EXIT_S_MAX = 0.5
+"""Between the end of a server's stdout and its exit; the two are the same event, seen twice."""
+KILL_S_MAX = 2.0
+"""Between SIGKILL and the exit. A process that takes longer hangs in the kernel."""
+SWEEP_PAUSE_S = 0.005
+"""Between two looks for orphans; most are gone at the first."""
+
+
+class Listener(Protocol):
+    """Who uses the connection."""
+
+    def received(self, lines: list[bytes]) -> None:
+        """The server wrote these lines."""
+        ...
+
+    def lost(self, failure: Fail) -> None:
+        """The server is gone, or must be ended: it broke a limit or closed a pipe."""
+        ...
+
+
+class Connection:
+    """A started server. `start` gets where to tell of the exit, and returns the host; it raises
+    SpawnFailed."""
+
+    def __init__(
+        self, spec: ServerSpec, start: Callable[[Exited], Host], listener: Listener
+    ) -> None:
+        self._spec = spec
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._exited = asyncio.Event()
+        self._lost = False
+        self._unread = 0
+        self._last_words = ""
+        self._lines = LineCutter()
+        self._log_lines = LogCutter()
+        self._log = ServerLog("stderr")
+        self._strays = ServerLog("stdout")
+        self._host = start(self._on_exit)
+        self._stdin = Writer(self._host.stdin, self._on_stdin_end)
+        self._stdout = Reader(self._host.stdout, self._on_stdout, self._on_stdout_end)
+        self._stderr = Reader(self._host.stderr, self._on_stderr, self._on_stderr_end)
+
+    @property
+    def pid(self) -> int:
+        return self._host.pid
+
+    @property
+    def lost(self) -> bool:
+        """Is the server gone, or about to be ended?"""
+        return self._lost
+
+    @property
+    def exit(self) -> Exit | None:
+        return self._host.exit
+
+    @property
+    def last_words(self) -> str:
+        """The newest line on stderr; often it says why a server ended."""
+        return self._last_words
+
+    def stuck(self) -> bool:
+        """Does the server not read what it is sent?"""
+        return self._stdin.stuck(self._loop.time())
+
+    def write(self, line: bytes) -> bool:
+        """Send one line. False if it is lost."""
+        return self._stdin.write(line)
+
+    def pause(self) -> None:
+        """Take no more lines for now."""
+        self._stdout.pause()
+
+    def resume(self) -> None:
+        self._stdout.resume()
+
+    def stray(self, line: bytes) -> None:
+        """Log a line on stdout that was no message."""
+        text = line[:STRAY_BYTES_MAX].decode(errors="replace")
+        self._strays.add(text, self._loop.time())
+
+    def warn(self, text: str) -> None:
+        """Log a sentence of the gateway's own."""
+        self._log.add(f"metamcp: {text}", self._loop.time())
+
+    def logged(self) -> list[LogLines]:
+        """What was logged since the last time."""
+        return self._log.take() + self._strays.take()
+
+    def tick(self) -> None:
+        """Called a few times per second."""
+        self._host.tick()
+        self._unread = 0
+        self._stderr.resume()
+
+    async def stop(self) -> None:
+        """End the server in steps, each with its time: end of input, SIGTERM, SIGKILL."""
+        self._lost = True
+        self._stdin.close()
+        self._stdout.resume()
+        if await self._left_within(self._spec.stop_eof_s):
+            return
+        self.warn(f"still there {self._spec.stop_eof_s:g} s after the end of its input: SIGTERM")
+        self._host.terminate()
+        if await self._left_within(self._spec.stop_grace_s):
+            return
+        self.warn(f"still there {self._spec.stop_grace_s:g} s after SIGTERM: SIGKILL")
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End the server at once."""
+        self.abort()
+        await self._left_within(KILL_S_MAX)
+
+    def abort(self) -> None:
+        """Send the signal that ends the server, and wait for nothing."""
+        self._lost = True
+        self._host.kill()
+
+    async def close(self) -> None:
+        """After the end: kill and reap what the server started and left behind."""
+        sweep = orphans.Sweep()
+        end = self._loop.time() + orphans.SWEEP_S_MAX
+        # No event tells of the death of a process that is not known.
+        while not sweep.step(()) and self._loop.time() < end:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(SWEEP_PAUSE_S)
+        if sweep.killed:
+            self.warn(f"processes that it had left behind were killed: {len(sweep.killed)}")
+        self._stdin.close()
+        self._stdout.close()
+        self._stderr.close()
+
+    async def _left_within(self, time_s: float) -> bool:
+        try:
+            async with asyncio.timeout(time_s):
+                await self._exited.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- news -------------------------------------------------------------------------------
+
+    def _on_exit(self, how: Exit) -> None:
+        # The last answers may still be in the pipes.
+        self._stdout.resume()
+        self._stdout.drain()
+        self._stderr.resume()
+        self._stderr.drain()
+        self._exited.set()
+        self._lose(Fail(how.reason, how.message))
+
+    def _on_stdout(self, data: bytes) -> None:
+        if self._lost:
+            return
+        try:
+            lines = self._lines.feed(data)
+        except TooLarge as error:
+            self._lose(Fail("limit", f"it wrote a line of more than {error.limit_bytes} bytes"))
+            return
+        if lines:
+            self._listener.received(lines)
+
+    def _on_stderr(self, data: bytes) -> None:
+        now = self._loop.time()
+        if self._log.full(now):
+            self._log.drop(self._log_lines.skip(data))
+        else:
+            for line in self._log_lines.feed(data):
+                self._last_words = line
+                self._log.add(line, now)
+        self._unread += len(data)
+        if self._unread > LOG_BYTES_PER_TICK:
+            self._stderr.pause()
+
+    def _on_stderr_end(self) -> None:
+        for line in self._log_lines.rest():
+            self._last_words = line
+            self._log.add(line, self._loop.time())
+
+    def _on_stdout_end(self) -> None:
+        self._await_exit("it closed its output but did not exit")
+
+    def _on_stdin_end(self) -> None:
+        self._await_exit("it closed its input but did not exit")
+
+    def _await_exit(self, otherwise: str) -> None:
+        """A pipe ended. Usually the process did so too, and its exit says more."""
+        if not self._lost:
+            self._loop.call_later(EXIT_S_MAX, self._lose, Fail("protocol", otherwise))
+
+    def _lose(self, failure: Fail) -> None:
+        if not self._lost:
+            self._lost = True
+            self._listener.lost(failure)

@@ -1,0 +1,71 @@
+"""What a server runs in: a process of its own, or a thread of this worker.
+
+Owns: the shape of both, how an end is described. Never: bytes, the steps of stopping (these are
+the connection's).
+"""
+
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from metamcp_worker.child.actions import Reason
+from metamcp_worker.errors import MetaMCPError
+
+
+class Exit(Struct, frozen=True):
+    """How it ended. `message`: a sentence that begins with "it"."""
+
+    reason: Reason
+    message: str
+    code: int | None = None
+    signal: int = 0
+
+
+class SpawnFailed(MetaMCPError):
+    """The server could not be started at all. The text is a whole sentence."""
+
+
+class Host(Protocol):
+    """A server that was started. `pid`: 0 without a process. `stdin`, `stdout`, `stderr`: our ends
+    of its pipes; who takes a host closes them."""
+
+    pid: int
+    stdin: int
+    stdout: int
+    stderr: int
+
+    @property
+    def exit(self) -> Exit | None:
+        """How it ended, None as long as it lives."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        ...
+
+    def kill(self) -> None:
+        """End it and all of its process group at once."""
+        ...
+
+    def tick(self) -> None:
+        """Called a few times per second."""
+        ...
+
+
+Exited = Callable[[Exit], None]
+"""Told once, from the event loop, when a host has ended."""
+
+
+def process_exit(code: int) -> Exit:
+    """The end of a process from its return code as `subprocess` has it."""
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = "a signal"
+        return Exit("signal", f"it was ended by {name} ({-code})", signal=-code)
+    if code == 0:
+        return Exit("clean", "it ended with status 0", code=0)
+    return Exit("exit", f"it ended with status {code}", code=code)

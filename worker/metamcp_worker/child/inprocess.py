@@ -1,0 +1,187 @@
+"""A server object of the `mcp` SDK, hosted in a thread of this worker.
+
+Owns: finding the object that `package.module:object` names, its thread and event loop, the pipes
+that stand in for the standard streams. Never: messages, isolation beyond that of the worker.
+
+The thread keeps the worker's own loop answering while a tool computes or an import takes its time.
+Between the two run real pipes: what is bounded for a process is bounded here in the same way.
+
+What the module prints, on either stream, goes to the server's log. Prints never wait: what the log
+does not take at once is lost, because a print that waits while it holds a lock of the logging
+module could stop the very loop that would read it.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import importlib
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TextIO, cast
+
+from metamcp_worker.child.host import Exit, Exited, SpawnFailed
+from metamcp_worker.packets import close_all
+from metamcp_worker.spec import ServerSpec
+
+_THREAD_NAME = "metamcp-server"
+
+
+def host(spec: ServerSpec, on_exit: Exited) -> "Hosted":
+    """Start hosting `spec.module`. Raises SpawnFailed; what the import raises comes as the exit."""
+    ends: list[int] = []
+    try:
+        for _ in range(3):
+            ends += os.pipe()
+    except OSError as error:
+        close_all(ends)
+        raise SpawnFailed(f"cannot start {spec.name}: {error.strerror}") from None
+    return Hosted(spec, ends, on_exit)
+
+
+class Hosted:
+    """A server in a thread: a `Host`."""
+
+    def __init__(self, spec: ServerSpec, ends: list[int], on_exit: Exited) -> None:
+        self.pid = 0
+        input_end, self.stdin, self.stdout, output_end, self.stderr, log_end = ends
+        self._spec = spec
+        self._input, self._output = input_end, output_end
+        self._on_exit = on_exit
+        self._exit: Exit | None = None
+        self._loop = asyncio.get_running_loop()
+        self._cancel: Callable[[], object] | None = None
+        _print_to(log_end)
+        # A daemon: a tool that never returns must not keep the worker from exiting.
+        threading.Thread(target=self._run, name=_THREAD_NAME, daemon=True).start()
+
+    @property
+    def exit(self) -> Exit | None:
+        return self._exit
+
+    def terminate(self) -> None:
+        """Cancel the server's run."""
+        if self._cancel is not None and self._exit is None:
+            with contextlib.suppress(RuntimeError):  # Its loop has just ended.
+                self._cancel()
+
+    def kill(self) -> None:
+        """A thread cannot be killed; the exit of the worker ends it."""
+        self.terminate()
+
+    def tick(self) -> None:
+        """Nothing is due: its processes are its own to wait for."""
+
+    # --- in the thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        exit = self._served()  # noqa: A001 - the same word as in Host
+        with contextlib.suppress(RuntimeError):  # The worker's loop is gone: nobody asks any more.
+            self._loop.call_soon_threadsafe(self._told, exit)
+
+    def _served(self) -> Exit:
+        try:
+            server = _find(self._spec)
+        # Whatever the code of a user raises at import ends here.
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a task root
+            what = str(error) if isinstance(error, _Unfit) else _described(error)
+            return Exit("spawn", f"{self._spec.module} cannot be hosted: {what}")
+        try:
+            with (
+                open(self._input, encoding="utf-8", errors="replace") as lines_in,
+                open(self._output, "w", encoding="utf-8") as lines_out,
+            ):
+                asyncio.run(self._serve(server, lines_in, lines_out))
+        except asyncio.CancelledError:
+            return Exit("clean", "it was asked to end")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a task root
+            return Exit("exit", f"its run ended with {_described(error)}")
+        return Exit("clean", "its run ended")
+
+    async def _serve(self, server: Any, lines_in: TextIO, lines_out: TextIO) -> None:
+        import anyio
+        from mcp.server.stdio import stdio_server
+
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        files = anyio.wrap_file(lines_in), anyio.wrap_file(lines_out)
+        async with stdio_server(*files) as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+    def _told(self, exit: Exit) -> None:  # noqa: A002 - the same word as in Host
+        self._exit = exit
+        self._on_exit(exit)
+
+
+class _Unfit(Exception):
+    """What was found is no MCP server; the text says what it is."""
+
+
+class _Prints(io.RawIOBase):
+    """A stream of bytes that never waits: what the pipe does not take is lost."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(OSError):
+            os.write(self._fd, data)
+        return len(data)
+
+
+def _print_to(log_end: int) -> None:
+    """Make `log_end` the standard output of everything in this process, and the standard error of
+    its Python code. Descriptor 2 stays: a stack dump of a stuck worker goes there."""
+    os.set_blocking(log_end, False)
+    os.dup2(log_end, 1)
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # More room, so that less is lost; it may be refused.
+            fcntl.fcntl(log_end, fcntl.F_SETPIPE_SZ, 256 * 1024)
+    prints = io.TextIOWrapper(
+        io.BufferedWriter(_Prints(log_end)), encoding="utf-8", errors="backslashreplace",
+        line_buffering=True,
+    )  # fmt: skip
+    sys.stdout = sys.stderr = prints
+
+
+def _find(spec: ServerSpec) -> Any:
+    """The low-level server of the SDK that `spec.module` names, made by a factory or as it is."""
+    os.environ.clear()
+    os.environ.update(spec.env)
+    if spec.cwd is not None:
+        os.chdir(spec.cwd)
+        sys.path.insert(0, spec.cwd)
+    module, _, name = (spec.module or "").partition(":")
+    if not module or not name:
+        raise _Unfit("it is not of the form package.module:object")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if callable(found) and not _low_level(found):
+        found = found()
+    server = _low_level(found)
+    if server is None:
+        raise _Unfit(f"it is a {type(found).__name__}, not an MCPServer or Server of the mcp SDK")
+    return server
+
+
+def _low_level(found: object) -> Any:
+    from mcp.server import Server
+
+    # MCPServer keeps its low-level server under this name; the SDK's own in-memory client takes it
+    # from there too.
+    inner: object = getattr(found, "_lowlevel_server", found)
+    return cast(Any, inner) if isinstance(inner, Server) else None
+
+
+def _described(error: object) -> str:
+    return f"{type(error).__name__}: {error}"[:500]

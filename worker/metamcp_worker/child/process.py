@@ -1,0 +1,135 @@
+"""The process of a stdio server: started in a session of its own, watched, ended with its group.
+
+Owns: the spawn and its error texts, the news of the exit, signals to the group, the reaping of
+orphans. Never: what crosses the pipes, when to stop, restarts.
+
+The standard library's asyncio subprocesses are not used: their child watchers want to be the only
+ones that wait for children, while here orphans of the server become children too. A pidfd tells of
+the exit *before* anybody has waited for the process: until then its number, and so the number of
+its group, cannot belong to anybody else, and the rest of the group can be killed safely.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+from metamcp_worker.child.host import Exit, Exited, SpawnFailed, process_exit
+from metamcp_worker.packets import close_all
+from metamcp_worker.spec import ServerSpec
+
+
+def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
+    """Start the server's command. Raises SpawnFailed."""
+    if not spec.command:
+        raise SpawnFailed(f"cannot start {spec.name}: it has neither a command nor a module")
+    ends: list[int] = []
+    try:
+        for _ in range(3):
+            ends += os.pipe()
+        stdin, to_stdin, from_stdout, stdout, from_stderr, stderr = ends
+        process = subprocess.Popen(
+            spec.command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=spec.env,
+            cwd=spec.cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        close_all(ends)
+        raise SpawnFailed(f"cannot start {spec.name}: {_reason(spec, error)}") from None
+    close_all((stdin, stdout, stderr))
+    return Process(process, (to_stdin, from_stdout, from_stderr), on_exit)
+
+
+class Process:
+    """A running command: a `Host`."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], ends: tuple[int, int, int], on_exit: Exited
+    ) -> None:
+        self.pid = process.pid
+        self.stdin, self.stdout, self.stderr = ends
+        self._process = process
+        self._on_exit = on_exit
+        self._exit: Exit | None = None
+        self._loop = asyncio.get_running_loop()
+        self._pidfd = -1
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):  # No free descriptor: `tick` notices the exit.
+                self._pidfd = os.pidfd_open(self.pid)
+                self._loop.add_reader(self._pidfd, self._look)
+
+    @property
+    def exit(self) -> Exit | None:
+        return self._exit
+
+    def terminate(self) -> None:
+        """SIGTERM to the group; SIGCONT, because a stopped process would not notice."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def tick(self) -> None:
+        if self._pidfd < 0:
+            self._look()
+        self._reap_orphans()
+
+    def _signal(self, number: int) -> None:
+        if self._exit is None:
+            # A process of the group may run as another user; the others are reached even then.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def _look(self) -> None:
+        """Has it exited?"""
+        if self._exit is not None:
+            return
+        if self._pidfd >= 0:
+            self.kill()  # It is a zombie, so this reaches the rest of its group.
+        code = self._process.poll()
+        if code is None:
+            return
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        else:
+            self.kill()
+        self._exit = process_exit(code)
+        self._on_exit(self._exit)
+
+    def _reap_orphans(self) -> None:
+        """Processes of the server that ended after their parents are waited for here."""
+        if sys.platform != "linux":
+            return
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None or ended.si_pid == self.pid:
+                    return
+                os.waitpid(ended.si_pid, 0)
+
+
+def _reason(spec: ServerSpec, error: Exception) -> str:
+    program = spec.command[0]
+    if not isinstance(error, OSError):
+        return f"its command cannot be passed to the system: {error}"
+    # What failed is the change of directory if the error names the directory.
+    if spec.cwd is not None and error.filename == spec.cwd:
+        return f"its working directory '{spec.cwd}' cannot be entered: {error.strerror}"
+    if error.errno == errno.ENOENT and "/" not in program:
+        return f"no program '{program}' on the PATH"
+    if error.errno == errno.ENOENT:
+        return f"no program '{program}'"
+    if error.errno == errno.EACCES:
+        return f"'{program}' is not an executable file, or permission is denied"
+    if error.errno == errno.ENOEXEC:
+        return f"'{program}' is no program: it has no '#!' line and is no binary of this system"
+    return f"'{program}': {error.strerror}"

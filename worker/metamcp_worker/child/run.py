@@ -1,0 +1,381 @@
+"""The worker of one server: control socket, fronts, session and connection, wired together.
+
+Owns: the order of things in the life of this process, timers, the carrying out of a session's
+actions. Never: JSON-RPC, restarts. A worker runs one server once; when the server is gone, or the
+supervisor, the worker says why and exits.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable
+from importlib import metadata
+
+from metamcp_worker import catalogue, codec, frames, loop, messages, orphans, packets
+from metamcp_worker.child import inprocess, process, wire
+from metamcp_worker.child.actions import (
+    Action,
+    Announce,
+    Count,
+    Fail,
+    Ready,
+    Relisted,
+    Reply,
+    Stray,
+    Warn,
+    Write,
+)
+from metamcp_worker.child.connection import Connection
+from metamcp_worker.child.fronts import Fronts
+from metamcp_worker.child.host import Exited, Host, SpawnFailed
+from metamcp_worker.child.session import Session
+from metamcp_worker.errors import Code, TooLarge
+from metamcp_worker.frames import Call, Cancel, Down, Error
+from metamcp_worker.messages import (
+    AttachFailed,
+    AttachFront,
+    Beat,
+    Counted,
+    Listed,
+    Message,
+    RunServer,
+    ServerDown,
+    ServerReady,
+    Spawned,
+    Stop,
+)
+from metamcp_worker.packets import Channel
+from metamcp_worker.spec import ServerSpec
+
+TICK_S = 0.25
+"""How finely deadlines are seen; also how long a log line may wait."""
+BEAT_TICKS = 4
+"""A beat each second."""
+LOOK_S = 0.01
+"""Between two looks at something that says nothing when it changes: calls that run out, a front
+that catches up. Only while one of these is waited for."""
+QUIET_S = 0.1
+"""Without a call in flight before a stopping worker takes no more of them: far longer than a frame
+needs through its pipe."""
+FRONT_BEHIND_S_MAX = 1.0
+"""A front that is behind for so long is not waited for any more, because the others wait too."""
+
+EXIT_STOPPED = 0
+EXIT_SERVER_DOWN = 1
+EXIT_SUPERVISOR_GONE = 2
+
+
+def main(sock: socket.socket) -> int:
+    """The life of a child worker; the exit code. `sock`: the control socket to the supervisor."""
+    # A server that closed its input is an error of a write, not the end of this process.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # What a server leaves behind comes to this process, which ends it.
+    orphans.become_subreaper()
+    return loop.run(_live(sock))
+
+
+async def _live(sock: socket.socket) -> int:
+    return await Worker(sock).run()
+
+
+class Worker:
+    """One worker. `run` is its life."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._channel = Channel(sock, self._ordered, self._supervisor_gone, self._fd_lost)
+        self._fronts = Fronts(self._called, self._front_gone)
+        self._session: Session | None = None
+        self._connection: Connection | None = None
+        self._over: asyncio.Future[Stop | Fail | None] = self._loop.create_future()
+        self._counts: Counter[str] = Counter()
+        self._spawned_at = 0.0
+        self._beats = 0
+        self._ticks = 0
+        self._tick_due = self._loop.time()
+        self._lag_s = 0.0
+        self._timer = self._loop.call_soon(self._tick)
+        self._relief: asyncio.Task[None] | None = None
+
+    async def run(self) -> int:
+        """Wait until it is over, and why; then end everything. Returns the exit code."""
+        over = await self._over
+        try:
+            if over is None:
+                if self._connection is not None:
+                    await self._connection.kill()
+                return EXIT_SUPERVISOR_GONE
+            if isinstance(over, Stop):
+                await self._drain(over.grace_s)
+                await self._end(Fail("clean", "it was stopped"))
+                return EXIT_STOPPED
+            await self._end(over)
+            return EXIT_SERVER_DOWN
+        finally:
+            await self._close()
+
+    async def _drain(self, grace_s: float) -> None:
+        """Let calls finish as long as there are any, the server lives, and time is left.
+
+        Fronts know that they shall call no more, but what they sent before that is still in the
+        pipe: it is taken until there was nothing to do for a moment.
+        """
+        session, connection = self._session, self._connection
+        if session is None or connection is None:
+            return
+        quiet_since = self._loop.time()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self._loop.time() - quiet_since < QUIET_S:
+                    if connection.lost or self._channel.closed:
+                        break
+                    await asyncio.sleep(LOOK_S)
+                    if session.in_flight or session.queued:
+                        quiet_since = self._loop.time()
+        session.drain()
+
+    async def _end(self, why: Fail) -> None:
+        """Tell the fronts, end the server, tell the supervisor."""
+        probing = self._session is not None and self._session.probing and why.reason == "exit"
+        body = codec.dump({"reason": why.reason, "message": why.message})
+        if self._session is not None and why.reason == "limit":
+            self._do(self._session.fail_calls(Code.TOO_LARGE, f"was ended: {why.message}"))
+        await self._fronts.opened()
+        if self._session is not None:
+            self._session.drain()
+        self._fronts.announce(Down(body))
+        message, connection = why.message, self._connection
+        if connection is not None:
+            if why.reason == "limit":
+                await connection.kill()
+            else:
+                await connection.stop()
+            await connection.close()
+            if why.reason in {"exit", "signal", "protocol"} and connection.last_words:
+                message = f"{message}; its last line on stderr: {connection.last_words[:500]}"
+        self._report()
+        how = connection.exit if connection is not None else None
+        self._tell(
+            ServerDown(
+                reason=why.reason,
+                message=message,
+                code=how.code if how else None,
+                signal=how.signal if how else 0,
+                probing=probing,
+            )
+        )
+
+    async def _close(self) -> None:
+        self._timer.cancel()
+        if self._relief is not None:
+            self._relief.cancel()
+        if self._connection is not None:
+            self._connection.abort()
+            await self._connection.close()
+        await self._fronts.close()
+        self._channel.close()
+
+    # --- the supervisor ---------------------------------------------------------------------
+
+    def _ordered(self, data: bytes, fds: list[int]) -> None:
+        match messages.unpack_to_child(data):
+            case RunServer() if len(fds) == 1 and self._session is None:
+                self._start(fds.pop())
+            case AttachFront(front=front) if len(fds) == 1 and not self._over.done():
+                self._fronts.attach(front, fds.pop())
+            case Stop() as stop:
+                self._finish(stop)
+            case _:
+                pass
+        packets.close_all(fds)
+
+    def _fd_lost(self, data: bytes) -> None:
+        match messages.unpack_to_child(data):
+            case AttachFront(front=front):
+                self._tell(AttachFailed(what="front", number=front))
+            case _:
+                self._finish(Fail("spawn", "the worker has no free descriptors"))
+
+    def _supervisor_gone(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+        self._finish(None)
+
+    def _start(self, fd: int) -> None:
+        try:
+            spec = codec.typed(ServerSpec, packets.read_blob(fd))
+        except (codec.Malformed, TooLarge, OSError) as error:
+            self._finish(Fail("spawn", f"what the worker was told to start is broken: {error}"))
+            return
+        self._spawned_at = self._loop.time()
+        start: Callable[[Exited], Host]
+        if spec.module is None:
+            start = lambda told: process.spawn(spec, told)  # noqa: E731 - one of two, as a pair
+        else:
+            start = lambda told: inprocess.host(spec, told)  # noqa: E731 - see above
+        try:
+            self._connection = Connection(spec, start, self)
+        except SpawnFailed as error:
+            self._finish(Fail("spawn", str(error)))
+            return
+        self._tell(Spawned(pid=self._connection.pid))
+        self._session = Session(spec, VERSION, self._spawned_at)
+        self._do(self._session.start())
+
+    def _finish(self, why: Stop | Fail | None) -> None:
+        """The first reason counts; what comes after it changes nothing."""
+        if not self._over.done():
+            self._over.set_result(why)
+
+    def _tell(self, message: Message, fd: int | None = None) -> None:
+        self._channel.send(messages.pack(message), () if fd is None else (fd,))
+
+    # --- fronts -----------------------------------------------------------------------------
+
+    def _called(self, front: int, frame: Call | Cancel) -> None:
+        session, connection = self._session, self._connection
+        if session is None or connection is None:
+            if isinstance(frame, Call):
+                body = wire.error(Code.SERVER_DOWN, "the server has not been started yet")
+                self._fronts.send(front, Error(frame.id, body))
+        elif isinstance(frame, Call):
+            self._do(session.call(front, frame, self._loop.time(), stuck=connection.stuck()))
+        else:
+            self._do(session.cancel(front, frame))
+
+    def _front_gone(self, front: int) -> None:
+        if self._session is not None:
+            self._do(self._session.front_gone(front))
+
+    # --- the server: a Listener -------------------------------------------------------------
+
+    def received(self, lines: list[bytes]) -> None:
+        assert self._session is not None
+        now = self._loop.time()
+        for line in lines:
+            self._do(self._session.receive(line, now))
+        if self._relief is None and self._fronts.behind():
+            assert self._connection is not None
+            self._connection.pause()
+            self._relief = self._loop.create_task(self._relieve(self._connection))
+
+    def lost(self, failure: Fail) -> None:
+        self._finish(failure)
+
+    async def _relieve(self, connection: Connection) -> None:
+        """Read on as soon as no front is behind."""
+        end = self._loop.time() + FRONT_BEHIND_S_MAX
+        while behind := self._fronts.behind():
+            if self._loop.time() > end:
+                self._fronts.give_up(behind)
+            await asyncio.sleep(LOOK_S)
+        connection.resume()
+        self._relief = None
+
+    # --- actions ----------------------------------------------------------------------------
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Reply(front, frame):
+                    self._fronts.send(front, frame)
+                case Write(line):
+                    assert self._connection is not None
+                    if not self._connection.write(line):
+                        self._counts["lost_write"] += 1
+                case Announce(frame):
+                    self._fronts.announce(frame)
+                case Count(counter):
+                    self._counts[counter] += 1
+                case Ready() | Relisted():
+                    self._tell_lists(action)
+                case Fail():
+                    self._finish(action)
+                case Warn(text):
+                    assert self._connection is not None
+                    self._connection.warn(text)
+                case Stray(line):
+                    assert self._connection is not None
+                    self._connection.stray(line)
+
+    def _tell_lists(self, found: Ready | Relisted) -> None:
+        lists = found.catalogue
+        blob = packets.blob(catalogue.pack(lists))
+        if isinstance(found, Relisted):
+            self._tell(
+                Listed(
+                    tools=len(lists.tools),
+                    prompts=len(lists.prompts),
+                    resources=len(lists.resources),
+                    list_hash=found.list_hash,
+                ),
+                blob,
+            )
+            return
+        self._tell(
+            ServerReady(
+                protocol=lists.protocol,
+                start_s=self._loop.time() - self._spawned_at,
+                tools=len(lists.tools),
+                prompts=len(lists.prompts),
+                resources=len(lists.resources),
+                list_hash=found.list_hash,
+            ),
+            blob,
+        )
+
+    # --- time -------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        self._lag_s = max(self._lag_s, now - self._tick_due)
+        if self._session is not None and self._connection is not None:
+            self._connection.tick()
+            self._do(self._session.tick(now))
+        if self._ticks % BEAT_TICKS == 0:
+            self._beat()
+        self._report()
+        self._ticks += 1
+        # After a pause of the whole machine the beats that were missed are not made up for.
+        self._tick_due = max(self._tick_due + TICK_S, now)
+        self._timer = self._loop.call_at(self._tick_due, self._tick)
+
+    def _beat(self) -> None:
+        session = self._session
+        self._beats += 1
+        self._tell(
+            Beat(
+                seq=self._beats,
+                lag_ms=self._lag_s * 1000,
+                inflight=session.in_flight if session else 0,
+                queued=session.queued if session else 0,
+            )
+        )
+        self._lag_s = 0.0
+
+    def _report(self) -> None:
+        """Send what was logged and counted."""
+        if self._connection is not None:
+            for lines in self._connection.logged():
+                self._tell(lines)
+        if self._fronts.left_out:
+            self._counts["left_out"] += self._fronts.left_out
+            self._fronts.left_out = 0
+        if self._counts:
+            self._tell(Counted(counts=dict(self._counts)))
+            self._counts.clear()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("metamcp")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+VERSION = _version()
+"""What servers are told; read once, before the nursery forks."""
+
+assert frames.BODY_BYTES_MAX < frames.FRAME_BYTES_MAX  # An answer of the largest line has a frame.

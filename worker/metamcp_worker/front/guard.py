@@ -1,0 +1,219 @@
+"""The header policy: what a request must look like before anyone reads its body.
+
+Owns: the rules for Host, Origin, target, path, method, Content-Type, Accept and Content-Length, and
+the words for each refusal. Never: bytes of a body, MCP, sending.
+
+No HTTP server is strict about everything, so all of this is checked again here, on the raw list of
+headers, where a repeated one is still visible. Browsers are the reason for Host and Origin: a page
+of any site can reach a listener on this machine, but it cannot choose these two headers.
+"""
+
+import functools
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from metamcp_worker.frames import BODY_BYTES_MAX
+
+METHODS = ("POST", "GET", "DELETE", "OPTIONS")
+VERDICTS_KEPT = 128
+"""Verdicts that are remembered, one for each combination of values; clients use a handful."""
+BLANKS = b" \t"
+"""What may stand around the value of a header without belonging to it."""
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Facts(Struct, gc=False):
+    """What the rest needs to know of a request that passed. Header values are without blanks at
+    their ends; an absent one is None. `repeated`: a routing header that came more than once."""
+
+    endpoint: str
+    accepts_sse: bool
+    version: bytes | None = None
+    session: bytes | None = None
+    method: bytes | None = None
+    name: bytes | None = None
+    repeated: bytes = b""
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """Why not. `reason`: a word for the counters; `close`: the rest of the body is unwelcome."""
+
+    status: int
+    message: str
+    reason: str
+    close: bool = False
+    allow: str = ""
+
+
+#: Headers that two readers could take differently when they are repeated.
+_SINGLE = frozenset({b"content-length", b"content-type", b"host", b"mcp-session-id", b"origin"})
+_ROUTING = frozenset({b"mcp-method", b"mcp-name", b"mcp-protocol-version"})
+_HOST = re.compile(
+    rb"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::(?P<port>[0-9]{1,5}))?"
+)
+_ORIGIN = re.compile(rb"https?://(?P<authority>[^/?#]+)", re.IGNORECASE)
+_ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?#]*)(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
+_JSON = re.compile(
+    rb'application/json[ \t]*(?:;[ \t]*charset[ \t]*=[ \t]*"?utf-8"?[ \t]*)?;?', re.IGNORECASE
+)
+_DIGITS = re.compile(rb"[0-9]{1,15}")
+_NOTHING_HERE = (
+    "Nothing is served at this path; MCP is at /mcp and, for each endpoint, at "
+    "/metamcp/{endpoint}/mcp."
+)
+
+
+class Guard:
+    """The policy of one configuration. `hosts`: names without port; `paths`: path to endpoint."""
+
+    def __init__(self, hosts: Iterable[str], paths: Mapping[bytes, str]) -> None:
+        self._hosts = frozenset(filter(None, (host_of(host.encode()) for host in hosts)))
+        self._paths = dict(paths)
+        # A client sends these five alike each time, so nearly every verdict is known already.
+        self._verdict = functools.lru_cache(VERDICTS_KEPT)(self._judge)
+
+    def check(self, method: str, target: bytes, headers: Headers) -> Facts | Refusal:
+        """The first rule that the request breaks, or its facts."""
+        found = dict(headers)
+        repeated = b""
+        if len(found) != len(headers):
+            found, repeated = _merged(headers)
+            if repeated in _SINGLE:
+                name = repeated.decode().title()
+                return Refusal(400, f"The header {name} came more than once.", "repeated_header")
+        get = found.get
+        verdict = self._verdict(
+            method, target, get(b"host"), get(b"origin"), get(b"content-type"), get(b"accept")
+        )
+        if isinstance(verdict, Refusal):
+            return verdict
+        if method == "POST" and not _length_ok(get(b"content-length")):
+            return too_large()
+        endpoint, accepts_sse = verdict
+        version, session = get(b"mcp-protocol-version"), get(b"mcp-session-id")
+        routed, subject = get(b"mcp-method"), get(b"mcp-name")
+        return Facts(
+            endpoint,
+            accepts_sse,
+            version and version.strip(BLANKS),
+            session and session.strip(BLANKS),
+            routed and routed.strip(BLANKS),
+            subject and subject.strip(BLANKS),
+            repeated,
+        )
+
+    def _judge(
+        self,
+        method: str,
+        target: bytes,
+        host: bytes | None,
+        origin: bytes | None,
+        content_type: bytes | None,
+        accept: bytes | None,
+    ) -> Refusal | tuple[str, bool]:
+        """Why not, or the endpoint and whether the client reads event streams."""
+        refusal = self._check_caller(host, origin)
+        if refusal is not None:
+            return refusal
+        path = target.partition(b"?")[0]
+        if not target.startswith(b"/"):
+            absolute = _ABSOLUTE.fullmatch(target)
+            if absolute is None or host_of(absolute["authority"]) != host_of(host or b""):
+                return Refusal(400, "The request target names another host than Host.", "target")
+            path = absolute["rest"].partition(b"?")[0]
+        endpoint = self._paths.get(path)
+        if endpoint is None:
+            return Refusal(404, _NOTHING_HERE, "path")
+        if method not in METHODS:
+            allow = ", ".join(METHODS)
+            message = f"The method {method} is not served here; use POST."
+            return Refusal(405, message, "method", allow=allow)
+        accepts_json, accepts_sse = accepted(b"*/*" if accept is None else accept)
+        if method == "POST":
+            if not is_json(content_type or b""):
+                return Refusal(415, "The Content-Type must be application/json.", "content_type")
+            if not accepts_json:
+                message = "Accept must allow application/json and text/event-stream."
+                return Refusal(406, message, "accept")
+        return endpoint, accepts_sse
+
+    def _check_caller(self, host: bytes | None, origin: bytes | None) -> Refusal | None:
+        if host is None:
+            return Refusal(400, "The Host header is missing.", "host")
+        name = host_of(host)
+        if name is None:
+            return Refusal(400, "The Host header is malformed.", "host")
+        if name not in self._hosts:
+            message = "This gateway does not answer for the name in Host; see `hosts`."
+            return Refusal(421, message, "host_foreign")
+        if origin is not None and origin_host(origin) not in self._hosts:
+            return Refusal(403, "Pages of this Origin may not use this gateway.", "origin")
+        return None
+
+
+def host_of(value: bytes) -> bytes | None:
+    """The host in `host` or `host:port`, in its usual spelling; None if that is not what it is."""
+    found = _HOST.fullmatch(value.strip(BLANKS))
+    if found is None or int(found["port"] or 0) > 65535:
+        return None
+    host = found["host"].lower()
+    if host.startswith(b"["):
+        try:
+            return b"[%b]" % ipaddress.IPv6Address(host[1:-1].decode()).compressed.encode()
+        except ValueError:
+            return None
+    return host
+
+
+def origin_host(value: bytes) -> bytes | None:
+    """The host of an Origin; None for anything that is not a web origin, `null` included."""
+    found = _ORIGIN.fullmatch(value.strip(BLANKS))
+    return host_of(found["authority"]) if found else None
+
+
+def accepted(value: bytes) -> tuple[bool, bool]:
+    """Does this Accept header allow JSON, and server-sent events?"""
+    kinds: set[bytes] = set()
+    for item in value.lower().split(b","):
+        kind, *parameters = (part.strip(b" \t") for part in item.split(b";"))
+        if not any(re.fullmatch(rb"q[ \t]*=[ \t]*0(?:\.0*)?", one) for one in parameters):
+            kinds.add(kind)
+    return (
+        not kinds.isdisjoint({b"application/json", b"application/*", b"*/*"}),
+        not kinds.isdisjoint({b"text/event-stream", b"text/*", b"*/*"}),
+    )
+
+
+def is_json(value: bytes) -> bool:
+    """Is this exactly application/json, in UTF-8 if it names a charset?"""
+    return _JSON.fullmatch(value.strip(BLANKS)) is not None
+
+
+def too_large() -> Refusal:
+    message = f"The body has more than {BODY_BYTES_MAX} bytes."
+    return Refusal(413, message, "too_large", close=True)
+
+
+def _length_ok(value: bytes | None) -> bool:
+    if value is None:
+        return True
+    found = _DIGITS.fullmatch(value.strip(BLANKS))
+    return found is not None and int(found[0]) <= BODY_BYTES_MAX
+
+
+def _merged(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
+    """The headers where some are repeated, and the worst that is. A list may come in pieces."""
+    found: dict[bytes, bytes] = {}
+    repeated = b""
+    for name, value in headers:
+        if name not in found:
+            found[name] = value
+        elif name == b"accept":
+            found[name] += b"," + value
+        elif name in _SINGLE or (name in _ROUTING and repeated not in _SINGLE):
+            repeated = name
+    return found, repeated

@@ -1,0 +1,302 @@
+"""Calls on their way: sent to a server, held while it comes back, answered exactly once.
+
+Owns: the links, call ids, deadlines, what happens to waiting calls when a pipe is lost. Never:
+names, views, what is inside a body, restarting anything.
+
+A call is in one table at most: the waiters of one wire, or the held ones of one link. It leaves
+its table before it is answered, and what comes for an id in no table is late. A wire that was
+replaced keeps its waiters until it closes, so a draining generation still answers.
+"""
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code, PipeFull, TooLarge
+from metamcp_worker.frames import Call as CallFrame
+from metamcp_worker.frames import Cancel, Down, Error, Frame, Notice, Progress, Result
+from metamcp_worker.front import links
+from metamcp_worker.front.links import Answer, Call, Link, Wire
+from metamcp_worker.messages import ServerState
+from metamcp_worker.pipe import Pipe
+
+HELD_MAX = 1024
+"""Calls that may wait for one server to come back; as many as it then takes at once."""
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Their parameters; the count alone would allow 16 GiB."""
+WAITING_MAX = 16384
+"""Calls that may wait on one wire: more than any worker queues, so only a deaf one meets it."""
+MARGIN_S = 5.0
+"""How much longer than the worker the front waits: the worker's own answer is the better one."""
+SWEEP_S = 0.25
+"""Between two looks for calls whose time is up; one timer for all of them."""
+WANTED_S_MIN = 1.0
+"""Between two wishes for the same server; the supervisor starts it at its own pace."""
+CLOSE_S_MAX = 1.0
+"""For pipes to take what is still to be sent; then the process ends anyway."""
+REASON_CHARS_MAX = 256
+"""Of a cancellation; it is shown to people at most."""
+
+_WAKEABLE = frozenset({"idle", "error"})
+
+
+class _ErrorHead(Struct, gc=False):
+    code: int
+
+
+class Routing:
+    """The links to all servers.
+
+    `on_answer(call, answer)` is told of every call that ends, once; `answer` is None for one that
+    was cancelled. `on_late(server)`: an answer came for which nobody waits. `on_wanted(server)`: a
+    call asks for a server that does not run.
+    """
+
+    def __init__(
+        self,
+        on_answer: Callable[[Call, Answer | None], None],
+        on_late: Callable[[str], None],
+        on_wanted: Callable[[str], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._on_answer = on_answer
+        self._on_late = on_late
+        self._on_wanted = on_wanted
+        self._links: dict[str, Link] = {}
+        self._wires: set[Wire] = set()
+        self._ids = itertools.count(1)
+        self._hold_s = 0.0
+        self._timeouts_s: Mapping[str, float] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    # --- what the supervisor says -------------------------------------------------------------
+
+    def configure(self, timeouts_s: Mapping[str, float], hold_s: float) -> None:
+        self._timeouts_s = timeouts_s
+        self._hold_s = hold_s
+        for link in self._links.values():
+            link.timeout_s = timeouts_s.get(link.server, links.TIMEOUT_S)
+
+    def learn(self, news: ServerState) -> None:
+        link = self._link(news.server)
+        link.learn(news)
+        self._release(link)
+
+    async def attach(self, server: str, generation: int, fd: int) -> None:
+        """Take over descriptor `fd`, the pipe to this generation. Raises OSError."""
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.ENOTSOCK, "The descriptor is no pipe")
+        link = self._link(server)
+        wire = Wire(link, generation)
+        wire.pipe = await Pipe.open(
+            fd, lambda frame: self._frame(wire, frame), lambda why: self._gone(wire, why)
+        )
+        if wire.gone.is_set():
+            return
+        self._wires.add(wire)
+        link.attach(wire)
+        self._release(link)
+
+    def forget(self, server: str) -> None:
+        """The server is not configured any more. Who waits for an answer still gets it."""
+        link = self._links.pop(server, None)
+        if link is not None:
+            link.state, link.message = "stopped", "it is not configured any more"
+            self._fail_held(link)
+
+    async def close(self) -> None:
+        """Answer everybody and close every pipe."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for link in self._links.values():
+            self._fail_held(link)
+        for wire in list(self._wires):
+            self._fail(wire, "stopping", "the gateway is stopping")
+            if wire.pipe is not None:
+                wire.pipe.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                for wire in list(self._wires):
+                    await wire.gone.wait()
+
+    # --- what clients want --------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """Never used twice by this front, so that no answer reaches a later call."""
+        return next(self._ids)
+
+    def start(self, call: Call) -> None:
+        """Send the call, or hold it, or answer it with what is in the way."""
+        link = self._links.get(call.server) or self._link(call.server)
+        if link.target is not None:
+            self._send(link.target, call)
+        else:
+            self._hold(link, call)
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def cancel(self, call: Call, reason: str) -> None:
+        wire = call.wire
+        if wire is not None:
+            if wire.waiting.pop(call.id, None) is None:
+                return
+            self._send_cancel(wire, call, reason)
+        else:
+            link = self._links.get(call.server)
+            if link is None or not link.drop(call):
+                return
+        self._on_answer(call, None)
+
+    def inflight(self) -> dict[str, int]:
+        """Calls that wait for an answer, by server, held ones included."""
+        counts = {link.server: len(link.held) for link in self._links.values()}
+        for wire in self._wires:
+            server = wire.link.server
+            counts[server] = counts.get(server, 0) + len(wire.waiting)
+        return counts
+
+    def held(self) -> int:
+        return sum(len(link.held) for link in self._links.values())
+
+    # --- underneath ---------------------------------------------------------------------------
+
+    def _link(self, server: str) -> Link:
+        link = self._links.get(server)
+        if link is None:
+            timeout_s = self._timeouts_s.get(server, links.TIMEOUT_S)
+            link = self._links[server] = Link(server, timeout_s)
+        return link
+
+    def _send(self, wire: Wire, call: Call) -> None:
+        frame, pipe = call.frame, wire.pipe
+        assert frame is not None
+        assert pipe is not None
+        if len(wire.waiting) >= WAITING_MAX:
+            why = f"{WAITING_MAX} calls wait for its answers"
+            self._on_answer(call, links.overloaded(wire.link, why))
+            return
+        try:
+            pipe.send(frame)
+        except PipeFull:
+            why = "its worker does not take what is sent to it"
+            self._on_answer(call, links.overloaded(wire.link, why))
+            return
+        except TooLarge as error:
+            data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
+            self._on_answer(call, links.error(Code.TOO_LARGE, str(error), data))
+            return
+        call.frame = None  # its bytes are in the pipe now
+        call.wire = wire
+        call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
+        wire.waiting[call.id] = call
+
+    def _hold(self, link: Link, call: Call) -> None:
+        if link.state in _WAKEABLE and call.started - link.wanted_at >= WANTED_S_MIN:
+            link.wanted_at = call.started
+            self._on_wanted(link.server)
+        if not link.worth_holding(self._hold_s):
+            self._on_answer(call, links.not_there(link))
+        elif len(link.held) >= HELD_MAX or link.held_bytes + call.size_bytes > HELD_BYTES_MAX:
+            why = f"{len(link.held)} calls wait for it to come back"
+            self._on_answer(call, links.overloaded(link, why))
+        else:
+            call.deadline = call.started + self._hold_s
+            link.hold(call)
+
+    def _release(self, link: Link) -> None:
+        """Let held calls go, in order, or tell them that there is nothing to wait for."""
+        if link.target is None and not link.worth_holding(self._hold_s):
+            self._fail_held(link)
+        while link.target is not None and link.held:
+            self._send(link.target, link.take())
+
+    def _fail_held(self, link: Link) -> None:
+        while link.held:
+            self._on_answer(link.take(), links.not_there(link))
+
+    def _frame(self, wire: Wire, frame: Frame) -> None:
+        match frame:
+            case Result(id, body):
+                self._answered(wire, id, Answer(body))
+            case Error(id, body):
+                self._answered(wire, id, Answer(body, _code(body)))
+            case Progress(id, body):
+                call = wire.waiting.get(id)
+                if call is not None and call.on_progress is not None:
+                    call.on_progress(body)
+            case Down(body):
+                reason, message = _why_down(body)
+                self._fail(wire, reason, message)
+            case Notice() | CallFrame() | Cancel():
+                pass  # What belongs to no call is for nobody here, and workers ask nothing.
+
+    def _answered(self, wire: Wire, number: int, answer: Answer) -> None:
+        call = wire.waiting.pop(number, None)
+        if call is None:
+            self._on_late(wire.link.server)
+        else:
+            self._on_answer(call, answer)
+
+    def _gone(self, wire: Wire, why: str) -> None:
+        wire.gone.set()
+        self._wires.discard(wire)
+        self._fail(wire, "worker", f"its worker process is gone ({why})")
+
+    def _fail(self, wire: Wire, reason: str, message: str) -> None:
+        """The server behind this wire is gone: whoever waits on it learns that now."""
+        link = wire.link
+        link.lose(wire)
+        waiting, wire.waiting = wire.waiting, {}
+        if waiting:
+            answer = links.went_down(link, wire, reason, message)
+            for call in waiting.values():
+                self._on_answer(call, answer)
+
+    def _send_cancel(self, wire: Wire, call: Call, reason: str) -> None:
+        text = reason[:REASON_CHARS_MAX].encode("utf-8", "replace")
+        # A full pipe: the worker's own deadline ends the call then.
+        with contextlib.suppress(PipeFull):
+            if wire.pipe is not None:
+                wire.pipe.send(Cancel(call.id, text))
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        left = 0
+        for link in self._links.values():
+            while link.held and link.held[0].deadline <= now:
+                self._on_answer(link.take(), links.not_there(link))
+            left += len(link.held)
+        for wire in self._wires:
+            for call in [call for call in wire.waiting.values() if call.deadline <= now]:
+                del wire.waiting[call.id]
+                self._send_cancel(wire, call, "timeout")
+                self._on_answer(call, links.timed_out(wire.link, wire))
+            left += len(wire.waiting)
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if left else None
+
+
+def _code(body: bytes) -> int:
+    """The code of a server's error; one without a usable code counts as an internal error."""
+    try:
+        return codec.typed(_ErrorHead, body).code or Code.INTERNAL_ERROR
+    except codec.Malformed:
+        return Code.INTERNAL_ERROR
+
+
+def _why_down(body: bytes) -> tuple[str, str]:
+    try:
+        members = codec.level(body)
+    except codec.Malformed:
+        members = {}
+    reason = codec.text(members["reason"]) if "reason" in members else None
+    message = codec.text(members["message"]) if "message" in members else None
+    return reason or "exit", message or "it ended"

@@ -1,0 +1,293 @@
+"""One front process: what the supervisor says, carried out; and the news that it wants.
+
+Owns: the control socket, the order in which messages take effect, heartbeat and figures, the end of
+the process. Never: HTTP, names, routing, policy.
+
+Messages take effect one after the other, although attaching a pipe takes several turns of the loop:
+they wait in an inbox, and one task works it off. Lists are compared when the inbox is empty: twenty
+servers that come up at once are one change for a client.
+"""
+
+import asyncio
+import gc
+import itertools
+import logging
+import socket
+from collections.abc import Coroutine
+
+from metamcp_worker import catalogue, codec, loop, messages, packets
+from metamcp_worker.errors import TooLarge
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.http import App
+from metamcp_worker.front.stats import Stats
+from metamcp_worker.messages import (
+    AttachFailed,
+    AttachServer,
+    Beat,
+    Catalogue,
+    ForgetServer,
+    FrontReady,
+    FrontStats,
+    Listen,
+    Message,
+    Reconfigure,
+    ServeOn,
+    ServerState,
+    Stop,
+    ToFront,
+    Wanted,
+)
+from metamcp_worker.packets import Channel
+from metamcp_worker.serve import HttpServer
+from metamcp_worker.spec import FrontSpec
+
+INBOX_MAX = 8192
+"""Messages that were read and not carried out: several per server of a large configuration."""
+BEAT_S = 1.0
+STATS_S = 2.0
+END_S = 1.0
+"""For cancelled tasks to end: a few turns of the loop."""
+
+EXIT_STOPPED = 0
+EXIT_FAILED = 1
+EXIT_SUPERVISOR_GONE = 2
+
+log = logging.getLogger("metamcp.front")
+
+
+def main(sock: socket.socket) -> int:
+    """The life of a front; the exit code. `sock`: the control socket to the supervisor."""
+    return loop.run(_live(sock))
+
+
+async def _live(sock: socket.socket) -> int:
+    return await Front(sock).run()
+
+
+class Front:
+    """One front. `run` is its life."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stats = Stats()
+        self._calls = Calls(self._stats, self._want)
+        self._app: App | None = None
+        self._server: HttpServer | None = None
+        self._listeners: list[socket.socket] = []
+        self._inbox: asyncio.Queue[tuple[ToFront, list[int]]] = asyncio.Queue(INBOX_MAX)
+        self._over: asyncio.Future[int] = self._loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._channel = Channel(sock, self._packet, self._supervisor_gone, self._fds_lost)
+
+    async def run(self) -> int:
+        """Serve until it is over; then end everything. Returns the exit code."""
+        self._spawn(self._obey())
+        self._spawn(self._beat())
+        self._spawn(self._report())
+        try:
+            return await self._over
+        finally:
+            await self._close()
+
+    # --- the control socket -------------------------------------------------------------------
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        try:
+            self._inbox.put_nowait((messages.unpack_to_front(data), fds))
+        except codec.Malformed as error:
+            packets.close_all(fds)
+            log.error("a message of the supervisor cannot be read: %s", error)
+        except asyncio.QueueFull:
+            packets.close_all(fds)
+            log.error("%d messages wait to be carried out; the front ends", INBOX_MAX)
+            self._finish(EXIT_FAILED)
+
+    def _fds_lost(self, data: bytes) -> None:
+        """A message came without its descriptors: this process is at its open-file limit."""
+        match messages.unpack_to_front(data):
+            case AttachServer(server=server, generation=generation):
+                self._tell(AttachFailed(what=server, number=generation))
+            case Catalogue(server=server):
+                self._tell(AttachFailed(what=server, number=0))
+            case Reconfigure():
+                log.error("no free descriptor for a new configuration; the old one stays")
+            case _:
+                log.error("no free descriptor for what the front must serve; the front ends")
+                self._finish(EXIT_FAILED)
+
+    def _supervisor_gone(self) -> None:
+        self._finish(EXIT_SUPERVISOR_GONE)
+
+    def _want(self, server: str) -> None:
+        self._tell(Wanted(server=server))
+
+    def _tell(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        self._channel.send(messages.pack(message), fds)
+
+    # --- what the supervisor wants ------------------------------------------------------------
+
+    async def _obey(self) -> None:
+        while True:
+            message, fds = await self._inbox.get()
+            try:
+                await self._carry_out(message, fds)
+            except (codec.Malformed, TooLarge, OSError) as error:
+                self._failed(message, error)
+            finally:
+                packets.close_all(fds)
+            if self._inbox.empty():
+                await asyncio.sleep(0)  # what came along with it is read in this turn
+            if self._inbox.empty():
+                self._calls.refresh()
+
+    async def _carry_out(self, message: ToFront, fds: list[int]) -> None:
+        """Do what one message says; descriptors that are taken over leave `fds`."""
+        match message:
+            case ServeOn():
+                self._prepare(codec.typed(FrontSpec, _blob(fds)), fds)
+            case Listen():
+                self._calls.refresh()
+                await self._listen()
+            case Reconfigure():
+                self._reconfigure(codec.typed(FrontSpec, _blob(fds)))
+            case Catalogue(server=server):
+                self._calls.catalogue(server, catalogue.unpack(_blob(fds)))
+            case AttachServer(server=server, generation=generation):
+                await self._calls.attach(server, generation, _take(fds))
+            case ServerState():
+                self._calls.server_state(message)
+            case ForgetServer(server=server):
+                self._calls.forget(server)
+            case Stop(grace_s=grace_s):
+                if not self._draining:
+                    self._draining = True
+                    self._spawn(self._drain(grace_s))
+
+    def _failed(self, message: ToFront, error: Exception) -> None:
+        """One message could not be carried out; the others can, unless nothing is served."""
+        log.error("%s failed: %s", type(message).__name__, error)
+        match message:
+            case AttachServer(server=server, generation=generation):
+                self._tell(AttachFailed(what=server, number=generation))
+            case ServeOn() if self._app is None:
+                self._finish(EXIT_FAILED)
+            case _:
+                pass
+
+    def _prepare(self, spec: FrontSpec, fds: list[int]) -> None:
+        if self._app is not None:
+            log.error("the front was told twice to serve; the first time counts")
+            return
+        while fds:
+            self._listeners.append(socket.socket(fileno=fds.pop(0)))
+        self._calls.configure(spec)
+        self._app = App(self._calls, self._stats, spec)
+        self._calls.lists_changed = self._app.lists_changed
+        self._server = HttpServer(self._app, on_refused=self._stats.refused)
+
+    def _reconfigure(self, spec: FrontSpec) -> None:
+        self._calls.configure(spec)
+        self._calls.refresh()
+        if self._app is not None:
+            self._app.reconfigure(spec)
+
+    async def _listen(self) -> None:
+        if self._server is None or not self._listeners or self._draining:
+            return
+        listeners, self._listeners = self._listeners, []
+        try:
+            await self._server.start(listeners)
+        except OSError as error:
+            log.error("the front cannot listen: %s", error)
+            self._finish(EXIT_FAILED)
+            return
+        # What is there now stays; a full collection need not walk through it again.
+        gc.collect()
+        gc.freeze()
+        self._tell(FrontReady())
+
+    async def _drain(self, grace_s: float) -> None:
+        """Take no more requests, let those in flight finish, and end."""
+        if self._app is not None and self._server is not None:
+            await asyncio.gather(self._app.drain(grace_s), self._server.drain(grace_s))
+        self._finish(EXIT_STOPPED)
+
+    # --- news ---------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        for number in itertools.count(1):
+            due = self._loop.time() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            lag_ms = (self._loop.time() - due) * 1000
+            held = self._calls.held()
+            inflight = sum(self._calls.inflight().values()) - held
+            self._tell(Beat(seq=number, lag_ms=lag_ms, inflight=inflight, queued=held))
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(STATS_S)
+            self._tell_figures()
+
+    def _tell_figures(self) -> None:
+        if self._app is None or self._server is None:
+            return
+        counts = self._app.counts()
+        figures = FrontStats(
+            connections=self._server.connections,
+            streams=counts.streams,
+            inflight={server: count for server, count in self._calls.inflight().items() if count},
+            sessions=counts.sessions,
+            refused=dict(self._stats.refusals),
+            late_replies=dict(self._stats.late_replies),
+        )
+        try:
+            self._tell(figures, (packets.blob(codec.dump(self._stats.calls())),))
+        except (OSError, TooLarge) as error:
+            log.warning("no figures for the supervisor this time: %s", error)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _finish(self, code: int) -> None:
+        """The first reason counts."""
+        if not self._over.done():
+            self._over.set_result(code)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the front ends, it has a fault", exc_info=error)
+            self._finish(EXIT_FAILED)
+
+    async def _close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_S)
+        await self._calls.close()
+        if self._app is not None and self._server is not None:
+            # Nobody is waited for: in an orderly end nobody is left, and a broken one is at once.
+            await asyncio.gather(self._app.drain(0), self._server.drain(0))
+        for sock in self._listeners:
+            sock.close()
+        while not self._inbox.empty():
+            packets.close_all(self._inbox.get_nowait()[1])
+        self._tell_figures()
+        self._channel.close()
+
+
+def _take(fds: list[int]) -> int:
+    if not fds:
+        raise codec.Malformed("it came without its descriptor")
+    return fds.pop(0)
+
+
+def _blob(fds: list[int]) -> bytes:
+    """The value that came with a message. Raises codec.Malformed, TooLarge, OSError."""
+    return packets.read_blob(_take(fds))

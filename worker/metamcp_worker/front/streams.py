@@ -1,0 +1,199 @@
+"""Server-sent events: streams to clients, their bounds, and who is told of changed lists.
+
+Owns: `Stream` (one response that goes on), `Streams` (all of this front, by endpoint). Never: which
+session or request a stream belongs to, the wording of messages.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+
+from metamcp_worker.asgi import Peer, Send
+from metamcp_worker.front import answers
+
+QUEUE_EVENTS_MAX = 1000
+QUEUE_BYTES_MAX = 1024 * 1024
+"""What may wait for a client that does not read; then its stream is cut, and it may come back."""
+KEEPALIVE_S = 15.0
+"""Between two signs of life: less than what proxies call idle."""
+STREAMS_MAX = 10_000
+"""Of one front; as many as it may have connections."""
+PEER_STREAMS_MAX = 128
+"""From one address. Loopback has no limit of its own: all local clients share it, and so do all
+clients behind a local reverse proxy."""
+
+#: Which notification tells of a change in a list of each kind.
+LIST_CHANGED: Mapping[str, str] = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+    "resourceTemplates": "notifications/resources/list_changed",
+}
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Stream:
+    """One response as a stream of events. Whoever answers the request awaits `run`; everybody else
+    calls `put` and `end`, which never wait. `farewell`: the event that a stream ends with."""
+
+    def __init__(self, streams: "Streams", send: Send, peer: Peer, farewell: bytes = b"") -> None:
+        self.farewell = farewell
+        self._streams = streams
+        self._send = send
+        self._peer = peer
+        self._queue: list[bytes] = []
+        self._waiting_events = 0
+        self._waiting_bytes = 0
+        self._used = False
+        self._ended = False
+        self._turn: asyncio.Future[None] | None = None
+
+    def put(self, event: bytes) -> None:
+        """Queue one event; a client that does not read loses its stream instead."""
+        if self._ended:
+            return
+        self._used = True
+        full = self._waiting_bytes + len(event) > QUEUE_BYTES_MAX
+        if full or self._waiting_events >= QUEUE_EVENTS_MAX:
+            self._streams.on_refused("slow_reader")
+            self._queue.clear()
+            self._ended = True
+            self._peer.abort()
+        else:
+            self._append(event)
+        self._wake()
+
+    def announce(self, event: bytes) -> None:
+        """Queue one event that says no more when it is said twice."""
+        if event not in self._queue:
+            self.put(event)
+
+    def end(self) -> None:
+        """The stream ends behind what waits and its farewell, however large that is."""
+        if not self._ended:
+            self._ended = True
+            if self.farewell:
+                self._append(self.farewell)
+            self._wake()
+
+    async def first(self) -> bool:
+        """Wait until something was put (True), or the stream was ended before (False)."""
+        if not self._used and not self._ended:
+            await self._wait(None)
+        return self._used
+
+    async def run(self) -> None:
+        """Send what comes, until the end."""
+        self._streams.running += 1
+        try:
+            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            while True:
+                while self._queue:
+                    events, self._queue = self._queue, []
+                    chunk = b"".join(events)
+                    await self._send(
+                        {"type": "http.response.body", "body": chunk, "more_body": True}
+                    )
+                    self._waiting_events -= len(events)
+                    self._waiting_bytes -= len(chunk)
+                if self._ended:
+                    break
+                await self._wait(KEEPALIVE_S)
+            await self._send({"type": "http.response.body", "body": b""})
+        finally:
+            self._streams.running -= 1
+
+    def _append(self, event: bytes) -> None:
+        self._queue.append(event)
+        self._waiting_events += 1
+        self._waiting_bytes += len(event)
+
+    def _wake(self) -> None:
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+
+    async def _wait(self, keepalive_s: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._turn = loop.create_future()
+        timer = loop.call_later(keepalive_s, self._sign_of_life) if keepalive_s else None
+        try:
+            await self._turn
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._turn = None
+
+    def _sign_of_life(self) -> None:
+        self._append(answers.COMMENT)
+        self._wake()
+
+
+class Standing(Struct, frozen=True):
+    """A stream that waits for news. `news`: the event for each notification that it wants."""
+
+    stream: Stream
+    endpoint: str
+    address: str
+    news: Mapping[str, bytes]
+
+
+class Streams:
+    """The streams of one front. `running`: how many there are."""
+
+    def __init__(self, on_refused: Callable[[str], None]) -> None:
+        self.on_refused = on_refused
+        self.running = 0
+        self._standing: dict[Stream, Standing] = {}
+        self._addresses: dict[str, int] = {}
+        self._closed = False
+
+    def full(self, address: str) -> bool:
+        """May a client at `address` have no further standing stream?"""
+        if self._closed or len(self._standing) >= STREAMS_MAX:
+            return True
+        return self._addresses.get(address, 0) >= PEER_STREAMS_MAX and not _is_loopback(address)
+
+    async def stand(self, standing: Standing) -> None:
+        """Run this stream, and tell it the news, until it ends."""
+        self._standing[standing.stream] = standing
+        address = standing.address
+        self._addresses[address] = self._addresses.get(address, 0) + 1
+        try:
+            await standing.stream.run()
+        finally:
+            del self._standing[standing.stream]
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+    def announce(self, endpoint: str, methods: Iterable[str]) -> None:
+        """Tell the streams of this endpoint that want to know."""
+        for standing in list(self._standing.values()):
+            if standing.endpoint == endpoint:
+                for method in methods:
+                    if method in standing.news:
+                        standing.stream.announce(standing.news[method])
+
+    def end(self, endpoints: frozenset[str]) -> None:
+        """End the standing streams of these endpoints."""
+        for standing in list(self._standing.values()):
+            if standing.endpoint in endpoints:
+                standing.stream.end()
+
+    def close(self) -> None:
+        """End all standing streams, and take no more."""
+        self._closed = True
+        self.end(frozenset(standing.endpoint for standing in self._standing.values()))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return True  # a local socket has no address

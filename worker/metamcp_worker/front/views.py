@@ -1,0 +1,225 @@
+"""What a principal sees on one endpoint: the lists as ready bytes, page by page and era by era.
+
+Owns: `View` (pages, cursors, capabilities, instructions), and `Views`, which builds them anew when
+a server or the configuration changes and says which lists really are others now. Never: sending,
+HTTP, calls.
+
+A view is never changed: it is built as a whole and swapped as one. Its bytes are made at the first
+request for them and kept, because every client asks for the same few pages.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+
+from msgspec import Raw
+
+from metamcp_worker import codec
+from metamcp_worker.catalogue import KINDS, ServerCatalogue
+from metamcp_worker.errors import Code, Refused
+from metamcp_worker.front import policy
+from metamcp_worker.front.catalog import Catalog, Entry, Merged
+from metamcp_worker.spec import EndpointSpec, FrontSpec
+
+LIST_METHODS: Mapping[str, str] = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+
+PAGE_ITEMS_MAX = 2500
+"""Definitions on one page: few clients ask for the second page, so the first one holds much."""
+PAGE_BYTES_MAX = 8 * 1024 * 1024
+"""Half of what one message may have, so that a page always fits into an answer."""
+CHECKSUM_BYTES = 6
+"""Enough to tell our cursors of this list from anything else; a cursor opens nothing."""
+
+CACHE_HINTS: Mapping[str, int | str] = {"ttlMs": 0, "cacheScope": "private"}
+"""A list may change at any moment, and what tells of it reaches only those who listen: so nobody
+may take it for fresh later on. It belongs to one principal: so nobody may share it."""
+#: The capability under which the lists of each kind are declared.
+_CAPABILITY = {"tools": "tools", "prompts": "prompts", "resources": "resources",
+               "resourceTemplates": "resources"}  # fmt: skip
+
+
+class View:
+    """What `principal` sees on one endpoint. `merged`: its lists and tables."""
+
+    def __init__(self, merged: Merged, version: str, principal: str = policy.LOCAL) -> None:
+        self.endpoint = merged.endpoint
+        self.principal = principal
+        self.merged = merged
+        self.instructions: str | None = merged.instructions
+        self._version = version
+        self._pages: dict[tuple[str, bool, int], bytes] = {}
+        self._starts = {(kind, modern, 0) for kind in KINDS for modern in (False, True)}
+        self._places: dict[str, dict[str, int]] = {}
+
+    def page(self, method: str, params: Mapping[str, Raw], *, modern: bool) -> bytes:
+        """The raw result of one of LIST_METHODS. Raises Refused."""
+        policy.authorize(self.principal, self.endpoint, method, "")
+        kind = LIST_METHODS[method]
+        start = self._start(kind, params.get("cursor"))
+        place = (kind, modern, start)
+        page = self._pages.get(place)
+        if page is None:
+            page, end = self._build(kind, start, modern=modern)
+            if place in self._starts:  # not for a cursor of an earlier list: they could be many
+                self._pages[place] = page
+                self._starts.add((kind, modern, end))
+        return page
+
+    def capabilities(self, *, modern: bool) -> bytes:
+        """The raw capabilities: what some server has, or may have while nothing is known of it,
+        because a client asks once and would never look again. Both eras spell these alike."""
+        found = {
+            _CAPABILITY[kind]: {"listChanged": True}
+            for kind in KINDS
+            if self.merged.unknown
+            or self.merged.lists[kind]
+            or _CAPABILITY[kind] in self.merged.capabilities
+        }
+        completions: dict[str, object] = {}
+        if "completions" in self.merged.capabilities:
+            completions["completions"] = {}
+        return codec.dump({**found, **completions})
+
+    def _build(self, kind: str, start: int, *, modern: bool) -> tuple[bytes, int]:
+        """One page from the item at `start` on, and where the next one starts."""
+        entries = self.merged.lists[kind]
+        definitions: list[bytes] = []
+        size, end = 0, start
+        for entry in entries[start : start + PAGE_ITEMS_MAX]:
+            definition = _definition(kind, entry, modern=modern)
+            size += len(definition) + 1
+            if definitions and size > PAGE_BYTES_MAX:
+                break
+            definitions.append(definition)
+            end += 1
+        result: dict[str, object] = {"resultType": "complete"} if modern else {}
+        result[kind] = [Raw(definition) for definition in definitions]
+        if end < len(entries):
+            result["nextCursor"] = self._cursor(kind, entries[end - 1].key)
+        if modern:
+            result |= CACHE_HINTS
+            result["_meta"] = {
+                "io.modelcontextprotocol/serverInfo": {"name": "metamcp", "version": self._version}
+            }
+        return codec.dump(result), end
+
+    def _start(self, kind: str, cursor: Raw | None) -> int:
+        """Behind the item that the cursor names, wherever that stands now."""
+        if cursor is None or bytes(cursor) == b"null":
+            return 0
+        text = codec.text(cursor)
+        key = None if text is None else _key(text)
+        if kind not in self._places:
+            entries = self.merged.lists[kind]
+            self._places[kind] = {entry.key: at for at, entry in enumerate(entries)}
+        at = None if key is None else self._places[kind].get(key)
+        if key is None or at is None or self._cursor(kind, key) != text:
+            raise Refused(
+                Code.INVALID_PARAMS,
+                "Invalid cursor: it does not belong to this list, or the list has changed; "
+                "start again without one",
+            )
+        return at + 1
+
+    def _cursor(self, kind: str, key: str) -> str:
+        name = key.encode("utf-8", "surrogatepass")
+        scope = f"{self.endpoint}\0{kind}\0".encode()
+        checksum = hashlib.sha256(scope + name).digest()[:CHECKSUM_BYTES]
+        return base64.urlsafe_b64encode(checksum + name).decode("ascii").rstrip("=")
+
+
+class Views:
+    """The views of all endpoints, and which of them are to be built anew."""
+
+    def __init__(self) -> None:
+        self._catalog = Catalog()
+        self._version = ""
+        self._endpoints: dict[str, EndpointSpec] = {}
+        self._views: dict[str, View] = {}
+        self._stale: set[str] = set()
+
+    def get(self, endpoint: str) -> View | None:
+        return self._views.get(endpoint)
+
+    def configure(self, spec: FrontSpec) -> None:
+        self._version = spec.version
+        self._endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints}
+        self._stale.update(self._endpoints, self._views)
+
+    def put(self, server: str, catalogue: ServerCatalogue) -> None:
+        self._catalog.put(server, catalogue)
+        self._touch(server)
+
+    def set_listed(self, server: str, listed: bool) -> None:
+        if self._catalog.set_listed(server, listed):
+            self._touch(server)
+
+    def forget(self, server: str) -> None:
+        self._catalog.forget(server)
+        self._touch(server)
+
+    def refresh(self) -> dict[str, frozenset[str]]:
+        """Build what is stale. Returns the endpoints with the kinds of lists that are others now
+        than before; a new endpoint is not among them, as nobody has seen its lists."""
+        changed: dict[str, frozenset[str]] = {}
+        for name in sorted(self._stale):
+            before = self._views.pop(name, None)
+            if name not in self._endpoints:
+                continue
+            after = View(self._catalog.merge(self._endpoints[name]), self._version)
+            self._views[name] = after
+            if before is not None:
+                kinds = frozenset(
+                    kind
+                    for kind in KINDS
+                    if before.merged.hashes[kind] != after.merged.hashes[kind]
+                )
+                if kinds:
+                    changed[name] = kinds
+        self._stale.clear()
+        return changed
+
+    def _touch(self, server: str) -> None:
+        self._stale.update(
+            name for name, endpoint in self._endpoints.items() if server in endpoint.servers
+        )
+
+
+def _definition(kind: str, entry: Entry, *, modern: bool) -> bytes:
+    """The definition as it came, but for its name, and for legacy clients, whose revisions know
+    object results only, an output schema of any other type."""
+    raw = entry.item.raw
+    renamed = entry.key != entry.item.key
+    schema = kind == "tools" and not modern and b'"outputSchema"' in raw
+    if not renamed and not schema:
+        return raw
+    members = codec.level(raw)
+    if schema and "outputSchema" in members and not _is_object_schema(members["outputSchema"]):
+        del members["outputSchema"]
+    elif not renamed:
+        return raw
+    if renamed:
+        members["name"] = Raw(codec.dump(entry.key))
+    return codec.dump(members)
+
+
+def _is_object_schema(schema: Raw) -> bool:
+    try:
+        return codec.text(codec.level(schema).get("type", Raw(b"null"))) == "object"
+    except codec.Malformed:
+        return False
+
+
+def _key(cursor: str) -> str | None:
+    """The item that a cursor claims to name; only making the cursor anew proves it."""
+    try:
+        data = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        return data[CHECKSUM_BYTES:].decode("utf-8", "surrogatepass")
+    except (binascii.Error, ValueError):
+        return None

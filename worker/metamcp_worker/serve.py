@@ -1,0 +1,397 @@
+"""HTTP/1.1 on listening sockets: connections, their limits and their end, for any ASGI application.
+
+Owns: how much a client may send before its request is whole and how slowly, what happens to a
+connection that breaks HTTP, the news that a client went away, the graceful end. Never: a path, a
+header's meaning, MCP.
+
+The server is uvicorn's httptools protocol with the limits that it lacks. One connection walks
+through three stages:
+
+    IDLE --first byte--> HEAD --blank line--> BODY --last byte--> IDLE
+
+IDLE may last `idle_s`. HEAD may last `head_s`. BODY must bring `BODY_RATE` once `body_grace_s` have
+passed. Time is looked at only where a request did not arrive whole in one read, and once per
+`idle_s`, so a client that behaves costs no timer.
+"""
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import httptools
+from msgspec import Struct
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from metamcp_worker import asgi, bounds
+from metamcp_worker.asgi import CONNECTION, TARGET, App, Receive, Scope, Send
+from metamcp_worker.errors import Code
+
+_IDLE, _HEAD, _BODY = range(3)
+_FAILURE = asgi.error_body(Code.INTERNAL_ERROR, "The gateway failed to handle this request.")
+
+log = logging.getLogger("metamcp.http")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Seconds and counts that an operator or a test may want otherwise."""
+
+    head_s: float = 10.0
+    body_grace_s: float = 10.0
+    idle_s: float = 60.0
+    connections_max: int = 10_000
+
+
+class Connection(HttpToolsProtocol):
+    """One client connection, the application's `asgi.Peer`."""
+
+    url: bytes
+    _watch: asyncio.TimerHandle
+    _running: RequestResponseCycle | None = None
+
+    def __init__(self, server: "HttpServer", config: Config, state: ServerState) -> None:
+        super().__init__(config, state, {}, asyncio.get_running_loop())
+        self.on_lost: Callable[[], None] | None = None
+        self._server = server
+        self._limits = server.limits
+        self._stage = _IDLE
+        self._heard = 0.0
+        self._deaf = False  # nothing that still comes in counts any more
+        self._refusal: tuple[int, str, str] | None = None
+        self._header_bytes = 0  # of whole headers
+        self._trickled = 0  # of a head that comes in pieces
+        self._body_bytes = 0
+        self._body_since = 0.0
+        self._discarded = 0
+        self._unread = 0  # what waited for the client at the last look
+        self._begun = 0
+        self._answered = 0
+        self._slow: asyncio.TimerHandle | None = None
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def answer(self, head: bytes, body: bytes) -> bool:
+        cycle = self._running
+        assert cycle is not None
+        if self.flow.write_paused or cycle.response_started:
+            return False
+        if not cycle.disconnected:
+            cycle.response_started = cycle.response_complete = True
+            end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+            self.transport.write(b"".join((head, b"content-length: %d\r\n" % len(body), end, body)))
+            if not cycle.keep_alive:
+                self.transport.close()
+            self.on_response_complete()
+        return True
+
+    # What the event loop calls
+
+    def connection_made(  # type: ignore[override] # uvicorn narrows the transport as well
+        self, transport: asyncio.Transport
+    ) -> None:
+        super().connection_made(transport)
+        self._heard = self.loop.time()
+        self._watch = self.loop.call_later(self._limits.idle_s, self._look)
+        if len(self.connections) > self._server.connections_max:
+            sentence = "This gateway has as many connections as it may have; try again later."
+            self._refuse(503, sentence, "connections")
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+        self._stop_slow()
+        self._watch.cancel()
+        on_lost, self.on_lost = self.on_lost, None
+        if on_lost is not None:
+            on_lost()
+        self._server.gone()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            self._discard(len(data))
+            return
+        assert self.parser is not None
+        whole_head = self._stage == _HEAD
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Nobody here agreed to another protocol: this request is answered, nothing after it.
+            self._deaf = True
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError as error:
+            self._refuse(*(self._refusal or (400, f"Malformed HTTP: {error}.", "framing")))
+            return
+        self._heard = self.loop.time()
+        if self._stage != _IDLE:
+            self._pace(len(data) if whole_head and self._stage == _HEAD else 0)
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._stage = _HEAD
+        self._header_bytes = self._trickled = 0
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > bounds.URL_BYTES_MAX:
+            self._stop(414, f"The URL has more than {bounds.URL_BYTES_MAX} bytes.", "url")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > bounds.HEAD_BYTES_MAX:
+            self._stop(431, f"The headers have more than {bounds.HEAD_BYTES_MAX} bytes.", "headers")
+        if self._stage == _BODY:
+            return  # a trailer: it comes too late to be checked, so it counts for nothing
+        headers = self.headers
+        headers.append((name.lower(), value))
+        if len(headers) > bounds.HEADERS_MAX:
+            self._stop(431, f"There are more than {bounds.HEADERS_MAX} headers.", "headers")
+        if len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+
+    def on_headers_complete(self) -> None:
+        assert self.parser is not None
+        self._stop_slow()
+        version = self.parser.get_http_version()
+        if version not in {"1.1", "1.0"}:
+            self._stop(505, "Only HTTP/1.1 is served here.", "version")
+        target = self.url
+        if not target.startswith(b"/") and not asgi.is_absolute(target):
+            self._stop(400, "The request target must be a path.", "target")
+        if not target.isascii():
+            self._stop(400, "The request target must be ASCII.", "target")
+        self._stage = _BODY
+        self._begun += 1
+        self._body_bytes = 0
+        cast(Scope, self.scope).update({CONNECTION: self, TARGET: target})
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self.cycle.response_complete:
+            self._discard(len(body))
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._stage = _IDLE
+        self._discarded = 0
+        self._stop_slow()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self._answered += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._heard = self.loop.time()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    # Limits
+
+    def _stop(self, status: int, sentence: str, reason: str) -> None:
+        """Leave the parser: `data_received` finds the refusal."""
+        self._refusal = (status, sentence, reason)
+        raise ValueError(sentence)
+
+    def _refuse(self, status: int, sentence: str, reason: str) -> None:
+        """Answer what cannot be a request, then close as soon as the client stops sending."""
+        if self._deaf:
+            return
+        self._deaf = True
+        self._stop_slow()
+        self._server.refused(reason)
+        open_requests = self._begun - self._answered
+        if self._stage == _BODY:
+            if open_requests != 1 or self.cycle.response_started:
+                self.transport.close()
+                return
+            self.cycle.disconnected = True  # so that the application stops waiting for the rest
+            self.cycle.message_event.set()
+        elif open_requests:
+            self.cycle.keep_alive = False  # the requests before this one are still answered
+            return
+        self.transport.write(
+            asgi.last_words(status, asgi.error_body(Code.INVALID_REQUEST, sentence))
+        )
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._slow = self.loop.call_later(bounds.LINGER_S, self.transport.abort)
+        else:
+            self.transport.close()
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > bounds.LINGER_BYTES_MAX:
+            self.transport.abort()
+
+    def _pace(self, trickled: int) -> None:
+        """A request that has not arrived whole: bound its head, and the time for the rest."""
+        if self._stage == _HEAD:
+            self._trickled += trickled
+            if self._trickled > bounds.HEAD_BYTES_MAX + bounds.URL_BYTES_MAX:
+                sentence = f"The headers have more than {bounds.HEAD_BYTES_MAX} bytes."
+                self._refuse(431, sentence, "headers")
+            elif self._slow is None:
+                self._slow = self.loop.call_later(self._limits.head_s, self._head_late)
+        elif self._slow is None:
+            self._body_since = self._heard
+            self._slow = self.loop.call_later(self._limits.body_grace_s, self._body_late)
+
+    def _head_late(self) -> None:
+        limit = f"{self._limits.head_s:g} seconds"
+        self._refuse(408, f"The head of the request did not arrive within {limit}.", "slow_head")
+
+    def _body_late(self) -> None:
+        if self.flow.read_paused:  # not the client's fault: we do not read
+            self._body_since += bounds.BODY_CHECK_S
+        else:
+            counted = self.loop.time() - self._body_since - self._limits.body_grace_s
+            if self._body_bytes <= counted * bounds.BODY_RATE:
+                sentence = f"The body came with less than {bounds.BODY_RATE} bytes per second."
+                self._refuse(408, sentence, "slow_body")
+                return
+        self._slow = self.loop.call_later(bounds.BODY_CHECK_S, self._body_late)
+
+    def _look(self) -> None:
+        """Once per `idle_s`: end what is idle, and what does not read its answers."""
+        wait = self._limits.idle_s
+        unread = self.transport.get_write_buffer_size()
+        stalled, self._unread = 0 < self._unread <= unread, unread
+        if stalled:
+            self.transport.abort()
+            return
+        if not unread and self._begun == self._answered:
+            wait = self._heard + self._limits.idle_s - self.loop.time()
+            if wait <= 0:
+                self.transport.close()
+                return
+        self._watch = self.loop.call_later(wait, self._look)
+
+    def _stop_slow(self) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+
+
+class HttpServer:
+    """Serves one application on listening sockets. `on_refused` gets a word for every request that
+    is turned away before the application sees it."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        on_refused: Callable[[str], None] | None = None,
+    ) -> None:
+        self.limits = limits
+        self.connections_max = limits.connections_max
+        self._app = app
+        self._on_refused = on_refused
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+        self._quiet: asyncio.Future[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        return len(self._state.connections)
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept on these sockets; the server owns them now. They may be shared with others."""
+        config = Config(
+            self._contained,
+            interface="asgi3", ws="none", lifespan="off", proxy_headers=False,
+            server_header=False, date_header=False, access_log=False, log_config=None,
+            log_level=logging.WARNING,
+        )  # fmt: skip
+        config.load()
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files != resource.RLIM_INFINITY:
+            spare = max(files - bounds.DESCRIPTORS_KEPT, 1)
+            self.connections_max = min(self.connections_max, spare)
+        loop = asyncio.get_running_loop()
+        for sock in sockets:
+            server = await loop.create_server(
+                lambda: Connection(self, config, self._state), sock=sock, backlog=bounds.BACKLOG
+            )
+            self._servers.append(server)
+
+    async def drain(self, grace_s: float) -> None:
+        """Accept no more, let open requests finish for `grace_s`, then cut what is left.
+
+        The listening sockets are closed here, never shut down: they live on in other processes.
+        """
+        for server in self._servers:
+            server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if not await self._emptied(grace_s):
+            for connection in list(self._state.connections):
+                connection.transport.abort()
+            await self._emptied(bounds.END_S)
+        tasks = list(self._state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=bounds.END_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(bounds.END_S):
+                await asyncio.gather(*(server.wait_closed() for server in self._servers))
+        self._servers.clear()
+
+    def refused(self, reason: str) -> None:
+        if self._on_refused is not None:
+            self._on_refused(reason)
+
+    def gone(self) -> None:
+        """A connection has ended."""
+        if self._quiet is not None and not self._quiet.done() and not self._state.connections:
+            self._quiet.set_result(None)
+
+    async def _emptied(self, wait_s: float) -> bool:
+        if not self._state.connections:
+            return True
+        self._quiet = asyncio.get_running_loop().create_future()
+        done, _ = await asyncio.wait([self._quiet], timeout=wait_s)
+        return bool(done)
+
+    async def _contained(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, with its failures turned into an answer and one line in the log."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            return  # the end of a drain; this is the root of the task, and the client is cut
+        except Exception:
+            log.exception("request failed")
+            try:
+                await _send_failure(send)
+            except RuntimeError:  # the answer had begun
+                scope[CONNECTION].abort()
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+
+
+async def _send_failure(send: Send) -> None:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(_FAILURE)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 500, "headers": headers})
+    await send({"type": "http.response.body", "body": _FAILURE, "more_body": False})
