@@ -34,10 +34,10 @@ types: $(STAMP)
 	$(BIN)/pyright --warnings | grep -v '^0 errors' || true; test $${PIPESTATUS[0]:-0} -eq 0
 
 pure: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not live" tests
+	$(BIN)/python -m pytest -q -m "not live and not process" tests
 
 test: check ## everything: check, then the real processes
-	$(BIN)/python -m pytest -q -m live tests
+	$(BIN)/python -m pytest -q -m "live or process" tests
 
 bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios of one run
 	$(BIN)/python -m benchmarks.relay

@@ -37,10 +37,20 @@ CONTRACT = {
 PURE = {
     "metamcp_worker.catalogue", "metamcp_worker.codec", "metamcp_worker.errors",
     "metamcp_worker.frames", "metamcp_worker.messages", "metamcp_worker.names",
-    "metamcp_worker.spec", "metamcp_worker.child.lines", "metamcp_worker.child.session",
+    "metamcp_worker.spec", "metamcp_worker.asgi", "metamcp_worker.bounds",
+    "metamcp_worker.child.actions", "metamcp_worker.child.calls", "metamcp_worker.child.handshake",
+    "metamcp_worker.child.lines", "metamcp_worker.child.listing", "metamcp_worker.child.logs",
+    "metamcp_worker.child.session", "metamcp_worker.child.wire", "metamcp_worker.front.inbound",
     "metamcp_worker.front.answers", "metamcp_worker.front.catalog", "metamcp_worker.front.guard",
     "metamcp_worker.front.session", "metamcp_supervisor.backoff", "metamcp_supervisor.gate",
-    "metamcp_supervisor.health", "metamcp_supervisor.reload", "metamcp_supervisor.server",
+    "metamcp_supervisor.assemble", "metamcp_supervisor.confirm", "metamcp_supervisor.document",
+    "metamcp_supervisor.draft", "metamcp_supervisor.effective", "metamcp_supervisor.expand",
+    "metamcp_supervisor.health", "metamcp_supervisor.jsonc", "metamcp_supervisor.masks",
+    "metamcp_supervisor.naming", "metamcp_supervisor.nearest", "metamcp_supervisor.options",
+    "metamcp_supervisor.parse", "metamcp_supervisor.program", "metamcp_supervisor.schema",
+    "metamcp_supervisor.shapes", "metamcp_supervisor.table", "metamcp_supervisor.tomltext",
+    "metamcp_supervisor.units",
+    "metamcp_supervisor.reload", "metamcp_supervisor.server",
     "metamcp_supervisor.states", "metamcp_supervisor.verbs", "metamcp_supervisor.workers",
 }  # fmt: skip
 IMPURE_IMPORTS = {

@@ -32,6 +32,8 @@ from tests.fakes.nursery_hand import (
 from tests.live.processes import alive, below, descriptors
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 
 class House:
     """A nursery in this process and what was heard of it. What it forked is noted in `workers`

@@ -16,6 +16,8 @@ from tests.fakes.nursery_hand import THREADED, Hand, facts, litter, said, sleepe
 from tests.live.processes import alive, below, descriptors
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 
 def test_workers_are_processes_of_their_own() -> None:
     with Hand() as nursery:

@@ -13,7 +13,7 @@ from metamcp_worker.frames import Error, Result
 from metamcp_worker.messages import LogLines, Spawned
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 
-pytestmark = pytest.mark.promise("M98")
+pytestmark = [pytest.mark.process, pytest.mark.promise("M98")]
 
 
 def memory_mib(pid: int) -> float:

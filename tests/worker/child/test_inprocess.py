@@ -10,7 +10,7 @@ from metamcp_worker.messages import Beat, Spawned
 from tests.waiting import until
 from tests.worker.child.worker import ChildWorker, alive
 
-pytestmark = pytest.mark.promise("M13")
+pytestmark = [pytest.mark.process, pytest.mark.promise("M13")]
 
 MODULE = """
 import os, subprocess, sys, time

@@ -20,6 +20,8 @@ from metamcp_worker.messages import (
 )
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 
+pytestmark = pytest.mark.process
+
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern", "both"])
 
 

@@ -9,6 +9,8 @@ from metamcp_worker.messages import Spawned, Stop
 from tests.waiting import until
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 
+pytestmark = pytest.mark.process
+
 
 def daemon_of(worker: ChildWorker) -> int:
     """Let the server start a process outside its group and session; its pid."""

@@ -106,6 +106,7 @@ TABLE: dict[str, tuple[bytes, int, int]] = {
 
 
 @pytest.mark.promise("M98")
+@pytest.mark.promise("M99")
 @pytest.mark.parametrize("case", TABLE)
 def test_bad_request_gets_its_status_and_one_sentence(case: str) -> None:
     data, status, code = TABLE[case]

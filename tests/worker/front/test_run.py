@@ -26,6 +26,8 @@ from tests.waiting import until
 from .offers import endpoint
 from .process import front, spec
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.promise("M79")
 def test_the_first_request_to_a_front_finds_the_servers_that_were_there_already() -> None:
