@@ -6,6 +6,7 @@ means or looks like (`cli`), asyncio: it would cost `metamcp ctl` more than ever
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,8 @@ from metamcp_worker.errors import Code, MetaMCPError
 
 ANSWER_S = 10.0
 """For the gateway to answer a verb that does not wait for anything."""
+CONNECT_AGAIN_S = 0.05
+"""Between two looks whether a gateway that is waited for is there."""
 LINE_BYTES_MAX = 4 * 1024 * 1024
 """Of a line of the gateway: more than it sends, so that a newer one may send more."""
 
@@ -148,6 +151,18 @@ def connect(runtime_dir: str | None = None) -> Client:
         client.close()
         raise
     return client
+
+
+def connect_within(runtime_dir: str | None, timeout_s: float) -> tuple[Client, float]:
+    """As `connect`, for a gateway that may just be starting; and what is left of the time."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            return connect(runtime_dir), max(0.0, end - time.monotonic())
+        except Failed as failure:
+            if failure.exit != Exit.NOT_RUNNING or time.monotonic() >= end:
+                raise
+        time.sleep(CONNECT_AGAIN_S)
 
 
 def _check_owner(path: str, *, given: bool) -> None:

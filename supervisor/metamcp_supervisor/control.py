@@ -210,9 +210,10 @@ class Connection:
     async def request(self, timeout_s: float) -> codec.Envelope | None:
         """The next request, or None at the end. Raises Refused for a line that is no JSON."""
         self.asked = _NULL
+        begun = await self._watched()
         try:
             async with asyncio.timeout(timeout_s):
-                line = await self._reader.readuntil(b"\n")
+                line = begun + await self._reader.readuntil(b"\n")
         except asyncio.IncompleteReadError:
             return None
         except TimeoutError:
@@ -268,14 +269,21 @@ class Connection:
         if self._left.done():
             raise PeerGone("the client left")
 
+    async def _watched(self) -> bytes:
+        """End the watch of `woken`; what it has read belongs to the next request."""
+        left, self._left = self._left, None
+        if left is None:
+            return b""
+        left.cancel()
+        (found,) = await asyncio.gather(left, return_exceptions=True)
+        return found if isinstance(found, bytes) else b""
+
     async def close(self) -> None:
         """Close, after what still waits is sent or LINGER_S are over. Never raises."""
         self._writer.close()
         try:
             async with asyncio.timeout(LINGER_S):
-                if self._left is not None:
-                    self._left.cancel()
-                    await asyncio.gather(self._left, return_exceptions=True)
+                await self._watched()
                 await self._writer.wait_closed()
         except (TimeoutError, asyncio.CancelledError):
             self._writer.transport.abort()

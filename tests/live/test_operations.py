@@ -200,3 +200,21 @@ def test_the_event_journal_is_json_lines_in_the_service_log(gateway: Gateway) ->
     lines = gateway.log.read_text().splitlines()
     assert lines
     assert all(isinstance(json.loads(line), dict) for line in lines)
+
+
+def test_waiting_for_a_gateway_that_is_not_there_yet() -> None:
+    gateway = Gateway({"alpha": fake()}, wait=False)
+    waiting = subprocess.Popen(gateway.command("ctl", "wait", "--for", "ready", "--timeout", "60s"))
+    with gateway:
+        assert waiting.wait(timeout=60) == 0
+        assert gateway.server("alpha")["state"] == "active"
+
+
+def test_without_a_gateway_every_verb_says_so() -> None:
+    gateway = Gateway({}, wait=False)
+    for arguments in (["status"], ["wait", "--timeout", "100ms"], ["reload"]):
+        done = subprocess.run(
+            gateway.command("ctl", *arguments), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 5, arguments
+        assert "no gateway is running" in done.stderr

@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from metamcp_worker.messages import (
     Message,
     ServerDown,
     ServerReady,
+    ServerState,
     ToChild,
     ToFront,
 )
@@ -103,7 +104,7 @@ class Stage:
         self.journal = Journal(lambda: 0.0)
         self.logs = ServerLogs(lambda: 0.0)
         self.metrics = Metrics("1")
-        self.hearts = Heartbeats(self.signal)
+        self.hearts = Heartbeats(self.signal, asyncio.get_running_loop().time)
         spec = FrontSpec(version="1", endpoints=(), hosts=("localhost",))
         self.fronts = Fronts(self, self.hearts, self.journal, self, lambda: spec, [])
         self.routes = Routes(self.fronts)
@@ -204,6 +205,20 @@ class Stage:
             player.close()
 
 
+def states(front: Player, server: str = "git") -> list[tuple[str, bool]]:
+    """State and listing of a server as a front was told, without repetitions."""
+    told = [(m.state, m.listed) for m in front.told(ServerState) if m.server == server]
+    return [each for at, each in enumerate(told) if at == 0 or told[at - 1] != each]
+
+
+async def front_up(stage: Stage) -> Player:
+    stage.fronts.start(1)
+    front = await stage.player("front-0")
+    front.ready()
+    await until(lambda: stage.fronts.serving() and stage.fronts.serving()[0].ready, "the front")
+    return front
+
+
 def played(state_dir: Path, play: Callable[[Stage], Coroutine[None, None, None]]) -> None:
     """Run one play from curtain to curtain, bounded."""
 
@@ -230,8 +245,6 @@ async def until(fact: Callable[[], T | None], what: str) -> T:
     return found
 
 
-def _turn() -> Awaitable[None]:
+async def _turn() -> None:
     """Give the loop a moment: long enough to wait for a socket, short enough to miss nothing."""
-    moment = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_later(0.002, moment.set_result, None)
-    return moment
+    await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.002)

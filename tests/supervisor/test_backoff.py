@@ -49,3 +49,15 @@ def test_a_minute_and_an_answer_make_a_server_stable() -> None:
 def test_a_tally_forgets_what_left_its_window() -> None:
     assert backoff.tally((0.0, 50.0, 119.0), 120.0, 120.0, 9) == (50.0, 119.0, 120.0)
     assert backoff.tally((50.0, 119.0), 120.0, 120.0, 2) == (119.0, 120.0)
+
+
+def test_the_first_crash_of_our_own_costs_no_time_and_the_sixth_in_a_minute_is_the_end() -> None:
+    crashes: tuple[float, ...] = ()
+    delays: list[float | None] = []
+    for second in range(backoff.CRASHES_MAX + 1):
+        crashes, wait = backoff.crashed(crashes, float(second), 0.5)
+        delays.append(wait)
+    assert delays[0] == 0.0
+    assert all(wait is not None and wait > 0 for wait in delays[1:-1])
+    assert delays[-1] is None
+    assert backoff.crashed(crashes, 120.0, 0.5) == ((120.0,), 0.0)

@@ -246,6 +246,16 @@ def test_waiting_ends_with_the_fact_and_says_what_is_missing_at_the_deadline() -
     run(main())
 
 
+def test_a_connection_goes_on_after_a_wait() -> None:
+    async def main() -> None:
+        async with steered(server("git", "warming")) as (_, directory), peer(directory) as client:
+            for _ in range(3):
+                assert "error" in await client.ask("wait", timeout_s=0.01)
+            assert "result" in await client.ask("status")
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("gone", "code"),
     [

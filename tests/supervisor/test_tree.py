@@ -3,51 +3,28 @@
 import asyncio
 import os
 import signal
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
-
-import pytest
 
 from metamcp_supervisor.config import Server
 from metamcp_supervisor.spawn import WorkerExit
-from metamcp_supervisor.states import Phase
 from metamcp_worker import codec, packets
 from metamcp_worker.messages import (
-    AttachFailed,
-    AttachFront,
-    AttachServer,
-    Beat,
     CallStats,
-    Catalogue,
     Counted,
     ForgetServer,
     FrontStats,
     LogLines,
     RunServer,
     ServerDown,
-    ServerState,
     Spawned,
     Stop,
     Wanted,
 )
 from metamcp_worker.spec import ServerSpec
-from tests.supervisor.stage import Player, Stage, played, until
+from tests.supervisor.stage import Stage, front_up, played, states, until
 
 GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"})
-
-
-def states(front: Player, server: str = "git") -> list[tuple[str, bool]]:
-    """State and listing of a server as a front was told, without repetitions."""
-    told = [(m.state, m.listed) for m in front.told(ServerState) if m.server == server]
-    return [each for at, each in enumerate(told) if at == 0 or told[at - 1] != each]
-
-
-async def front_up(stage: Stage) -> Player:
-    stage.fronts.start(1)
-    front = await stage.player("front-0")
-    front.ready()
-    await until(lambda: stage.fronts.serving() and stage.fronts.serving()[0].ready, "the front")
-    return front
 
 
 def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: Path) -> None:
@@ -60,49 +37,6 @@ def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: 
         assert spec.command == ("git-server",)
         assert spec.env == {"PATH": os.defpath, "TOKEN": "t"}
         assert spec.probe
-
-    played(tmp_path, play)
-
-
-def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
-    tmp_path: Path,
-) -> None:
-    async def play(stage: Stage) -> None:
-        front = await front_up(stage)
-        stage.tree.add(GIT)
-        worker = await stage.up("git")
-        await until(lambda: ("ready", True) in states(front), "told that it is ready")
-        kinds = [type(m) for m in front.heard if isinstance(m, Catalogue | AttachServer)]
-        assert kinds == [Catalogue, AttachServer]
-        assert isinstance(front.heard[-1], ServerState)
-        await until(lambda: worker.told(AttachFront), "the worker's end")
-        with Connection(front.fds.pop()) as ours, Connection(worker.fds.pop()) as theirs:
-            ours.send_bytes(b"through")
-            assert theirs.recv_bytes() == b"through"
-
-    played(tmp_path, play)
-
-
-def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
-        front = await front_up(stage)
-        stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
-        (await stage.up("git")).down()
-        await until(lambda: ("warming", False) in states(front), "hidden after a while")
-        assert ("error", True) in states(front)
-        await stage.up("git", 2)
-        await until(lambda: states(front)[-1] == ("ready", True), "listed again")
-
-    played(tmp_path, play)
-
-
-def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
-        front = await front_up(stage)
-        stage.tree.add(Server(name="git", source="x", command=("x",), strict_listing=True))
-        (await stage.up("git")).down()
-        await until(lambda: ("error", False) in states(front), "hidden")
-        assert ("error", True) not in states(front)
 
     played(tmp_path, play)
 
@@ -192,7 +126,7 @@ def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Pa
         assert stage.players[-1] is worker
         worker.leave(0)
         await stage.up("git", 2)
-        assert (("draining", True)) in states(front), "its tools stay listed"
+        assert ("draining", True) in states(front), "its tools stay listed"
 
     played(tmp_path, play)
 
@@ -253,62 +187,6 @@ def test_a_recovery_wakes_those_who_failed_in_the_same_way(tmp_path: Path) -> No
     played(tmp_path, play)
 
 
-def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
-        front = await front_up(stage)
-        stage.tree.add(GIT)
-        worker = await stage.up("git")
-        worker.say(Beat(seq=1))
-        stage.hearts.halted(worker.pid, True)
-        await until(lambda: states(front)[-1] == ("error", True), "not routed")
-        assert front.told(ServerState)[-1].reason == "hang"
-        stage.hearts.halted(worker.pid, False)
-        await until(lambda: states(front)[-1] == ("ready", True), "routed again")
-
-    played(tmp_path, play)
-
-
-def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
-        worker = await stage.up("git")
-        front = await front_up(stage)
-        await until(lambda: front.told(AttachServer), "the pipe")
-        assert states(front) == [("ready", True)]
-        assert [m.server for m in front.told(Catalogue)] == ["git"]
-        await until(lambda: worker.told(AttachFront), "the other end")
-
-    played(tmp_path, play)
-
-
-@pytest.mark.parametrize("who", ["front", "worker"])
-def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str) -> None:
-    async def play(stage: Stage) -> None:
-        front = await front_up(stage)
-        stage.tree.add(GIT)
-        worker = await stage.up("git")
-        await until(lambda: front.told(AttachServer), "the first pipe")
-        if who == "front":
-            front.say(AttachFailed(what="git", number=1))
-        else:
-            worker.say(AttachFailed(what="front", number=0))
-        await until(lambda: len(front.told(AttachServer)) == 2, "another pipe")
-        await until(lambda: len(worker.told(AttachFront)) == 2, "its other end")
-
-    played(tmp_path, play)
-
-
-def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
-        front = await front_up(stage)
-        stage.tree.add(GIT)
-        await stage.up("git")
-        front.say(AttachFailed(what="git", number=0))
-        await until(lambda: len(front.told(Catalogue)) == 2, "again")
-
-    played(tmp_path, play)
-
-
 def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_path: Path) -> None:
     async def first(stage: Stage) -> None:
         stage.tree.add(GIT)
@@ -318,7 +196,7 @@ def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_pat
     async def second(stage: Stage) -> None:
         stage.tree.add(Server(name="git", source="x", command=("x",), enabled=False))
         offer = stage.tree.entries["git"].offer
-        assert (offer.tools, offer.from_cache, offer.token_cost) == (3, True, 9)
+        assert (offer.tools, offer.from_cache, offer.token_cost) == (3, True, 10)
 
     played(tmp_path, first)
     played(tmp_path, second)
@@ -380,14 +258,14 @@ def test_another_configuration_restarts_or_only_retunes(tmp_path: Path) -> None:
         never = Server(name="git", source="x", command=("git-server",), restart="never")
         stage.tree.change(never, restart=False)
         assert stage.tree.entries["git"].life.restart == "never"
-        assert stage.tree.entries["git"].life.phase is Phase.READY
+        await stage.phase("git", "ready")
         stage.tree.change(GIT, restart=True)
         await until(lambda: worker.told(Stop), "asked to stop")
         worker.leave(0)
         await stage.up("git", 2)
         off = Server(name="git", source="x", command=("git-server",), enabled=False)
         stage.tree.change(off, restart=True)
-        assert stage.tree.entries["git"].life.phase is Phase.DRAINING
+        await stage.phase("git", "draining")
         assert not stage.tree.entries["git"].life.restarting
 
     played(tmp_path, play)
@@ -418,7 +296,7 @@ def test_the_end_stops_every_server_and_waits_for_the_last(tmp_path: Path) -> No
         workers = [await stage.up(name) for name in ("one", "two")]
         ending = asyncio.create_task(stage.tree.close())
         for worker in workers:
-            await until(lambda worker=worker: worker.told(Stop), "asked to stop")
+            await until(partial(worker.told, Stop), "asked to stop")
             assert worker.told(Stop) == [Stop(grace_s=0.0)]
             assert not ending.done()
             worker.leave(0)
@@ -434,7 +312,8 @@ def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
         await stage.up("git")
         counts: list[int] = []
         for generation in range(2, 8):
-            stage.players[-1].down("clean", "x") if generation % 2 else stage.players[-1].leave()
+            stage.players[-1].down()
+            await stage.phase("git", "backoff")
             stage.tree.start(["git"])
             await stage.up("git", generation)
             for player in stage.players:

@@ -203,9 +203,13 @@ def events(runtime_dir: str | None, follow: bool, count: int, as_json: bool) -> 
 @timeout_option
 @click.pass_obj
 def wait(runtime_dir: str | None, names: tuple[str, ...], wanted: str, timeout_s: float) -> None:
-    """Return when these servers, or all that are wanted, are there. Exit 6 if not in time."""
-    with client.connect(runtime_dir) as gateway:
-        _wait(gateway, names, wanted, timeout_s, {})
+    """Return when these servers, or all that are wanted, are there. Exit 6 if not in time.
+
+    A gateway that is not there yet is waited for as well.
+    """
+    gateway, left_s = client.connect_within(runtime_dir, timeout_s)
+    with gateway:
+        _wait(gateway, names, wanted, left_s, {})
 
 
 def _steer(

@@ -1,0 +1,86 @@
+"""The one ticker over all pulses; its deadlines are tested in test_pulse."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from metamcp_supervisor.heartbeats import PAUSE_S, TICK_S, Heartbeats
+from metamcp_supervisor.pulse import Verdict
+
+
+class Watch:
+    """Hearts with a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.signals: list[int] = []
+        self.verdicts: list[Verdict] = []
+        self.hearts = Heartbeats(lambda pid, number: self.signals.append(number), lambda: self.now)
+        self.hearts.watch(1, self.verdicts.append)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass in ticks, as it does when nothing stands still."""
+        for _ in range(round(seconds / TICK_S)):
+            self.now += TICK_S
+            self.hearts.look()
+
+
+def watched(act: Callable[[Watch], None]) -> Watch:
+    async def play() -> Watch:
+        watch = Watch()
+        act(watch)
+        watch.hearts.close()
+        return watch
+
+    return asyncio.run(play())
+
+
+def test_a_worker_that_never_beats_again_is_ended_with_its_stacks_first() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.wait(20)
+
+    watch = watched(act)
+    assert watch.signals == [signal.SIGABRT, signal.SIGKILL]
+    assert watch.verdicts == [Verdict.LATE, Verdict.HUNG, Verdict.DEAD]
+
+
+def test_a_worker_that_has_not_beaten_yet_is_not_judged() -> None:
+    assert watched(lambda watch: watch.wait(20)).verdicts == []
+
+
+def test_a_halted_worker_is_late_until_it_goes_on_and_killed_if_it_does_not() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.halted(1, True)
+        watch.hearts.halted(1, False)
+        watch.hearts.halted(1, True)
+        watch.wait(10)
+
+    watch = watched(act)
+    assert watch.verdicts == [Verdict.LATE, Verdict.FINE, Verdict.LATE, Verdict.DEAD]
+    assert watch.signals == [signal.SIGKILL]
+
+
+def test_when_the_supervisor_itself_stood_still_nobody_is_late() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.now += 3600.0
+        watch.hearts.look()
+        assert PAUSE_S < 3600.0
+        watch.hearts.beat(1)
+        watch.wait(1)
+
+    assert watched(act).verdicts == []
+
+
+def test_a_forgotten_worker_is_nobody() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.hearts.forget(1)
+        watch.hearts.beat(1)
+        watch.hearts.halted(1, True)
+        watch.wait(10)
+
+    watch = watched(act)
+    assert watch.verdicts == []
+    assert watch.signals == []

@@ -1,0 +1,71 @@
+"""What workers are told, from values to values."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.config import Address, Config, Endpoint, Gateway, Namespace, Server
+from metamcp_supervisor.specs import (
+    default_endpoint,
+    exposed,
+    front_spec,
+    hosts,
+    reachable,
+    server_spec,
+)
+
+SERVER = Server(name="git", source="x", command=("git",), env={"PATH": "/mine", "KEY": "k"})
+CONFIG = Config(
+    gateway=Gateway(state_dir=Path("/s"), runtime_dir=Path("/r")),
+    servers={"git": SERVER, "hidden": replace(SERVER, name="hidden")},
+    namespaces={"dev": Namespace(name="dev", servers=("git",), disabled=(("git", "reset"),))},
+    endpoints={name: Endpoint(name=name, namespace="dev") for name in ("first", "default")},
+)
+
+
+def test_a_server_gets_what_it_needs_of_our_environment_and_its_own_wins() -> None:
+    environ = {
+        "PATH": "/bin",
+        "HOME": "/h",
+        "LC_ALL": "C",
+        "AWS_SECRET": "x",
+        "METAMCP_LISTEN": "y",
+    }
+    spec = server_spec(SERVER, environ, probe=False)
+    assert spec.env == {"PATH": "/mine", "HOME": "/h", "LC_ALL": "C", "KEY": "k"}
+    assert not spec.probe
+
+
+def test_the_default_endpoint_is_the_one_of_that_name_or_the_first() -> None:
+    assert default_endpoint(CONFIG) is CONFIG.endpoints["default"]
+    only = replace(CONFIG, endpoints={"first": CONFIG.endpoints["first"]})
+    assert default_endpoint(only) is CONFIG.endpoints["first"]
+    assert default_endpoint(replace(CONFIG, endpoints={})) is None
+
+
+def test_a_front_is_told_endpoints_switches_and_timeouts() -> None:
+    spec = front_spec(CONFIG, "1.0")
+    assert [(e.name, e.servers, e.default) for e in spec.endpoints] == [
+        ("first", ("git",), False), ("default", ("git",), True),
+    ]  # fmt: skip
+    assert spec.endpoints[0].disabled == (("git", "reset"),)
+    assert spec.timeouts_s == {"git": 60.0, "hidden": 60.0}
+
+
+def test_only_servers_of_an_endpoint_are_exposed() -> None:
+    assert exposed(CONFIG) == {"git"}
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [("127.0.0.1", []), ("::1", []), ("10.0.0.1", ["10.0.0.1"]), ("fe80::1", ["[fe80::1]"]),
+     ("0.0.0.0", [])],
+)  # fmt: skip
+def test_hosts_are_loopback_and_the_listeners_own(host: str, own: list[str]) -> None:
+    assert hosts(Address(host, 1)) == ("127.0.0.1", "localhost", "[::1]", *own)
+
+
+def test_a_client_on_this_machine_reaches_an_open_listener_by_loopback() -> None:
+    assert str(reachable(Address("0.0.0.0", 80))) == "127.0.0.1:80"
+    assert str(reachable(Address("::1", 80))) == "[::1]:80"
