@@ -38,6 +38,10 @@ LIMITS_MAX = 3
 LIMITS_WINDOW_S = 600.0
 """So many breaches of a limit within ten minutes, and the server is quarantined."""
 
+CRASHES_MAX = 5
+CRASHES_WINDOW_S = 60.0
+"""More crashes of our own fronts than this within a minute are a fault that does not heal."""
+
 _DOUBLINGS_MAX = 16
 """Beyond every cap above; keeps 2**k a small number."""
 
@@ -65,3 +69,14 @@ def tally(times: Sequence[float], now: float, window_s: float, most: int) -> tup
     """`times` with `now` added and without those that left the window; the newest `most` of them:
     more cannot change what is decided."""
     return (*(time for time in times if now - time < window_s), now)[-most:]
+
+
+def crashed(
+    crashes: Sequence[float], now: float, jitter: float
+) -> tuple[tuple[float, ...], float | None]:
+    """One of our own processes crashed: the tally of crashes, and the delay before the next one,
+    none after the first; None: it is hopeless."""
+    tallied = tally(crashes, now, CRASHES_WINDOW_S, CRASHES_MAX + 1)
+    if len(tallied) > CRASHES_MAX:
+        return tallied, None
+    return tallied, 0.0 if len(tallied) == 1 else delay(len(tallied), jitter)

@@ -6,8 +6,8 @@ is time to give up. Never: what a front is told about servers (`routes`), client
 
 The listening sockets belong to the supervisor and every front inherits the same ones: while a front
 is replaced, clients wait in the kernel and nobody is refused. A front that was ready and was killed
-from outside comes back at once; one that crashes comes back with a growing delay, and after
-CRASHES_MAX of those in a minute the gateway ends, because a fault of our own does not heal.
+from outside comes back at once; one that crashes comes back with a growing delay, and when they
+crash again and again the gateway ends, because a fault of our own does not heal.
 """
 
 import asyncio
@@ -38,8 +38,6 @@ from metamcp_worker.messages import (
 )
 from metamcp_worker.spec import FrontSpec
 
-CRASHES_MAX = 5
-CRASHES_WINDOW_S = 60.0
 READY_S_MAX = 20.0
 """From the fork to FrontReady: milliseconds on an idle machine; then it is killed."""
 SILENT_S_MAX = 1.0
@@ -246,14 +244,13 @@ class Fronts:
         from_outside = end.signal == signal.SIGKILL and not front.condemned
         if end.cause != "exit" or (from_outside and front.ready):
             return 0.0
-        now = self._loop.time()
-        self._crashes = backoff.tally(self._crashes, now, CRASHES_WINDOW_S, CRASHES_MAX + 1)
-        if len(self._crashes) > CRASHES_MAX:
-            self._house.hopeless(
-                f"fronts crashed {len(self._crashes)} times in {CRASHES_WINDOW_S:.0f} s"
-            )
-        first = len(self._crashes) == 1
-        return 0.0 if first else backoff.delay(len(self._crashes), random.random())  # noqa: S311 - spreads starts, keeps no secret
+        # Spreads starts and keeps no secret.
+        jitter = random.random()  # noqa: S311
+        self._crashes, delay_s = backoff.crashed(self._crashes, self._loop.time(), jitter)
+        if delay_s is None:
+            minute = f"{backoff.CRASHES_WINDOW_S:.0f} s"
+            self._house.hopeless(f"fronts crashed {len(self._crashes)} times in {minute}")
+        return delay_s or 0.0
 
     def _relaunch(self, slot: int, delay_s: float) -> None:
         task = self._loop.create_task(self._launch(slot, delay_s))

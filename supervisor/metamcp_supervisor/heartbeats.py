@@ -25,14 +25,17 @@ class _Watched:
 
 
 class Heartbeats:
-    """`signal_worker(pid, number)` reaches a worker through the nursery."""
+    """`signal_worker(pid, number)` reaches a worker through the nursery; `clock`: monotonic
+    seconds."""
 
-    def __init__(self, signal_worker: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, signal_worker: Callable[[int, int], None], clock: Callable[[], float]
+    ) -> None:
         self._signal = signal_worker
+        self._clock = clock
         self._watched: dict[int, _Watched] = {}
-        self._loop = asyncio.get_running_loop()
-        self._due = self._loop.time() + TICK_S
-        self._timer = self._loop.call_at(self._due, self._tick)
+        self._looked = clock()
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def watch(self, pid: int, on_verdict: Callable[[Verdict], None]) -> None:
         """Judge this worker from its first beat on; `on_verdict` hears every change."""
@@ -43,7 +46,7 @@ class Heartbeats:
 
     def beat(self, pid: int) -> None:
         if watched := self._watched.get(pid):
-            watched.pulse = Pulse(self._loop.time(), watched.halted)
+            watched.pulse = Pulse(self._clock(), watched.halted)
             self._judge(pid, watched)
 
     def halted(self, pid: int, yes: bool) -> None:
@@ -52,7 +55,7 @@ class Heartbeats:
             watched.halted = yes
             if watched.pulse is None or not yes:
                 # Who goes on again gets the full time for its next beat.
-                watched.pulse = Pulse(self._loop.time(), yes)
+                watched.pulse = Pulse(self._clock(), yes)
             else:
                 watched.pulse = Pulse(watched.pulse.beat_at, yes)
             self._judge(pid, watched)
@@ -61,21 +64,25 @@ class Heartbeats:
         self._timer.cancel()
         self._watched.clear()
 
-    def _tick(self) -> None:
-        now = self._loop.time()
-        late_s = now - self._due
+    def look(self) -> None:
+        """Judge everybody, as the ticker does."""
+        now = self._clock()
+        late_s = now - self._looked - TICK_S
+        self._looked = now
         for pid, watched in list(self._watched.items()):
             if watched.pulse is None:
                 continue
             if late_s > PAUSE_S:
                 watched.pulse = pulse.forgive(watched.pulse, late_s)
             self._judge(pid, watched)
-        self._due = now + TICK_S
-        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        self.look()
 
     def _judge(self, pid: int, watched: _Watched) -> None:
         assert watched.pulse is not None
-        found = pulse.verdict(watched.pulse, self._loop.time())
+        found = pulse.verdict(watched.pulse, self._clock())
         if found is watched.verdict:
             return
         watched.verdict = found

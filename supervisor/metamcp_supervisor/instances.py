@@ -43,9 +43,9 @@ class Ear(Protocol):
 
 
 class Instance:
-    """`reported`: how it went down has been told. `condemned`: the class to which its end counts,
-    when we are the ones who kill it. `silent`: its control socket is closed. `end`: how its process
-    ended."""
+    """`reported`: how it went down has been told. `condemned`: the class to which its end counts
+    when it is killed for not answering. `silent`: its control socket is closed. `end`: how its
+    process ended."""
 
     def __init__(self, server: str, generation: int, worker: Worker, ear: Ear) -> None:
         self.server = server
@@ -122,7 +122,7 @@ def untold(end: WorkerExit, condemned: ExitClass | None) -> WentDown:
         return WentDown(ExitClass.NURSERY, "its worker went down with the nursery", excused=True)
     how = _how(end)
     if condemned is not None:
-        return WentDown(condemned, f"its worker was killed: {how}")
+        return WentDown(condemned, f"its worker did not answer and {how}")
     return WentDown(ExitClass.SIGNAL if end.signal else ExitClass.EXIT, f"its worker {how}")
 
 

@@ -92,7 +92,7 @@ class Gateway:
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
-        self._hearts = Heartbeats(self._nursery.signal)
+        self._hearts = Heartbeats(self._nursery.signal, self._loop.time)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self, self._front_spec, self._listeners
         )

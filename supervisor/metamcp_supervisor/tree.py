@@ -211,7 +211,7 @@ class Tree:
                 self._ready(entry, message, blob)
             case Listed(tools=tools):
                 if self._offers(entry, blob) and entry.life.phase is Phase.READY:
-                    news = f"{tools} tools"
+                    news = f"tools: {tools}"
                     self._journal.add(entry.name, "lists changed", news, entry.life.generation)
             case LogLines(stream=stream, lines=lines, dropped=dropped):
                 self._logs.add(entry.name, stream, lines, dropped)
@@ -233,7 +233,7 @@ class Tree:
     def _ready(self, entry: Entry, message: ServerReady, blob: bytes) -> None:
         if entry.life.phase is Phase.WARMING and self._offers(entry, blob):
             entry.no_deadline()
-            self.feed(entry, BecameReady(), f"{message.tools} tools after {message.start_s:.2f} s")
+            self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {message.tools}")
 
     def _offers(self, entry: Entry, blob: bytes) -> bool:
         """Take in a catalogue; without a usable one the server counts as broken."""

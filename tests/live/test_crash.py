@@ -34,7 +34,7 @@ def kill_and_wait(gateway: Gateway, field: str) -> None:
 
     def back() -> bool:
         now = gateway.server("victim")
-        return now["state"] == "active" and now["generation"] > old["generation"]
+        return bool(now["state"] == "active" and now["generation"] > old["generation"])
 
     until(back, f"the victim is back after its {field} was killed")
 

@@ -28,9 +28,9 @@ SETTLE_S_MAX = 15.0
 """How long the first screen waits for servers that are still starting."""
 #: Phases in which the first start of a server is decided.
 _DECIDED = frozenset({"ready", "backoff", "failed", "disabled", "quarantined"})
-#: Parts of an event that a person at a terminal wants to see at once.
-_TOLD = ("→ready", "→backoff", "→failed", "→quarantined", "→disabled", "→error", "reload", "error",
-         "bug", "note", "lists changed", "draining", "stopped", "kill", "heartbeat")  # fmt: skip
+#: Parts of an event that a person at a terminal wants to see at once, beside the gateway's own.
+_TOLD = ("→ready", "→backoff", "→failed", "→quarantined", "→disabled", "→error", "error", "bug",
+         "note", "lists changed", "kill", "heartbeat")  # fmt: skip
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -184,7 +184,7 @@ def _friendly(count: int, gateway: "Gateway") -> Callable[[], None]:
     from metamcp_supervisor.cli import columns
 
     def show(event: Event) -> None:
-        if any(part in event.what for part in _TOLD):
+        if event.who == "gateway" or any(part in event.what for part in _TOLD):
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
             _print(columns.event_text(event, clock))
 
