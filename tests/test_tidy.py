@@ -34,25 +34,27 @@ CONTRACT = {
 }  # fmt: skip
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
-PURE = {
-    "metamcp_worker.catalogue", "metamcp_worker.codec", "metamcp_worker.errors",
-    "metamcp_worker.frames", "metamcp_worker.messages", "metamcp_worker.names",
-    "metamcp_worker.spec", "metamcp_worker.asgi", "metamcp_worker.bounds",
-    "metamcp_worker.child.actions", "metamcp_worker.child.calls", "metamcp_worker.child.handshake",
-    "metamcp_worker.child.lines", "metamcp_worker.child.listing", "metamcp_worker.child.logs",
-    "metamcp_worker.child.session", "metamcp_worker.child.wire", "metamcp_worker.front.inbound",
-    "metamcp_worker.front.answers", "metamcp_worker.front.catalog", "metamcp_worker.front.guard",
-    "metamcp_worker.front.session", "metamcp_supervisor.backoff", "metamcp_supervisor.gate",
-    "metamcp_supervisor.assemble", "metamcp_supervisor.confirm", "metamcp_supervisor.document",
-    "metamcp_supervisor.draft", "metamcp_supervisor.effective", "metamcp_supervisor.expand",
-    "metamcp_supervisor.health", "metamcp_supervisor.jsonc", "metamcp_supervisor.masks",
-    "metamcp_supervisor.naming", "metamcp_supervisor.nearest", "metamcp_supervisor.options",
-    "metamcp_supervisor.parse", "metamcp_supervisor.program", "metamcp_supervisor.schema",
-    "metamcp_supervisor.shapes", "metamcp_supervisor.table", "metamcp_supervisor.tomltext",
-    "metamcp_supervisor.units",
-    "metamcp_supervisor.reload", "metamcp_supervisor.server",
-    "metamcp_supervisor.states", "metamcp_supervisor.verbs", "metamcp_supervisor.workers",
-}  # fmt: skip
+PURE_BY_ROOM = {
+    "metamcp_worker": "asgi bounds catalogue codec errors frames messages names spec",
+    "metamcp_worker.child": "actions calls handshake lines listing logs session wire",
+    "metamcp_worker.front": "answers catalog guard inbound session",
+    "metamcp_supervisor": "verbs",
+    "metamcp_supervisor.lives": "backoff gate pulse server states workers",
+    "metamcp_supervisor.wanted": (
+        "assemble config confirm document draft effective expand jsonc masks naming nearest options"
+        " parse program reload schema shapes table tomltext units"
+    ),
+    "metamcp_supervisor.watched": "health",
+}
+PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
+
+#: Which rooms of the supervisor a room may import, beside the files at the top.
+ROOMS = {
+    "wanted": {"wanted"},
+    "watched": {"wanted", "watched"},
+    "lives": {"wanted", "watched", "lives"},
+    "cli": {"wanted", "watched", "lives", "cli"},
+}
 IMPURE_IMPORTS = {
     "anyio", "asyncio", "datetime", "multiprocessing", "os", "random", "secrets", "select",
     "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid", "uvloop",
@@ -65,8 +67,8 @@ DEPENDENCIES = {
     "mcp": {"metamcp_worker.child.inprocess"},
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},
-    "prometheus_client": {"metamcp_supervisor.metrics"},
-    "psutil": {"metamcp_supervisor.usage"},
+    "prometheus_client": {"metamcp_supervisor.watched.metrics"},
+    "psutil": {"metamcp_supervisor.watched.usage"},
     "rich": {"metamcp_supervisor.cli.show"},
     "uvicorn": {"metamcp_worker.serve"},
     "uvloop": {"metamcp_worker.loop"},
@@ -148,6 +150,19 @@ def test_imports_go_one_way() -> None:
                 ["front"], ["child"],
             ):  # fmt: skip
                 problems.append(at(path, line, "the contract imports no worker"))
+    none(problems)
+
+
+def test_rooms_of_the_supervisor_import_one_way() -> None:
+    problems: list[str] = []
+    for path in SOURCES:
+        here = module_name(path).split(".")
+        for line, target in imports(path):
+            package, _, rest = target.partition(".")
+            room = rest.partition(".")[0]
+            allowed = ROOMS.get(here[1]) if here[0] == package and len(here) > 1 else None
+            if allowed is not None and room in ROOMS and room not in allowed:
+                problems.append(at(path, line, f"{here[1]} never imports {room}"))
     none(problems)
 
 

@@ -18,24 +18,26 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from metamcp_supervisor import listen, runtime, specs, status, usage
-from metamcp_supervisor.admin import Admin
-from metamcp_supervisor.catalogues import Catalogues
-from metamcp_supervisor.config import Config, ConfigInvalid
-from metamcp_supervisor.control import Control
-from metamcp_supervisor.events import Journal
-from metamcp_supervisor.fronts import Front, Fronts
-from metamcp_supervisor.heartbeats import Heartbeats
-from metamcp_supervisor.logs import ServerLogs
-from metamcp_supervisor.metrics import Metrics
-from metamcp_supervisor.reload import fingerprint, plan
-from metamcp_supervisor.routes import Routes
-from metamcp_supervisor.spawn import Nursery, NurseryDown, WorkerExit
-from metamcp_supervisor.status import Facts
-from metamcp_supervisor.steering import ReloadRefused, UnknownName
-from metamcp_supervisor.tree import Tree
-from metamcp_supervisor.usage import Part, Usage
+from metamcp_supervisor import runtime
+from metamcp_supervisor.lives import listen, specs, status
+from metamcp_supervisor.lives.catalogues import Catalogues
+from metamcp_supervisor.lives.fronts import Front, Fronts
+from metamcp_supervisor.lives.heartbeats import Heartbeats
+from metamcp_supervisor.lives.routes import Routes
+from metamcp_supervisor.lives.spawn import Nursery, NurseryDown, WorkerExit
+from metamcp_supervisor.lives.status import Facts
+from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.verbs import Exit, GatewayStatus, ReloadPlan
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid
+from metamcp_supervisor.wanted.reload import fingerprint, plan
+from metamcp_supervisor.watched import usage
+from metamcp_supervisor.watched.admin import Admin
+from metamcp_supervisor.watched.control import Control
+from metamcp_supervisor.watched.events import Journal
+from metamcp_supervisor.watched.logs import ServerLogs
+from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_supervisor.watched.steering import ReloadRefused, UnknownName
+from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import CallStats, FrontStats
 from metamcp_worker.serve import HttpServer

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from metamcp_supervisor.spawn import Nursery, Worker
+from metamcp_supervisor.lives.spawn import Nursery, Worker
 from metamcp_worker import packets
 
 COMMAND = (sys.executable, str(Path(__file__).parent / "nursery_roles.py"))

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from msgspec import structs
 
-from metamcp_supervisor.config import ConfigInvalid, Problem
-from metamcp_supervisor.control import Control, Limits
-from metamcp_supervisor.events import Journal
-from metamcp_supervisor.logs import ServerLogs
-from metamcp_supervisor.steering import ReloadRefused, UnknownName
 from metamcp_supervisor.verbs import Change, FrontStatus, GatewayStatus, ReloadPlan, ServerStatus
+from metamcp_supervisor.wanted.config import ConfigInvalid, Problem
+from metamcp_supervisor.watched.control import Control, Limits
+from metamcp_supervisor.watched.events import Journal
+from metamcp_supervisor.watched.logs import ServerLogs
+from metamcp_supervisor.watched.steering import ReloadRefused, UnknownName
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:

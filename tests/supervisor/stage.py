@@ -14,15 +14,15 @@ from typing import TypeVar
 
 from msgspec import Raw
 
-from metamcp_supervisor.catalogues import Catalogues
-from metamcp_supervisor.events import Journal
-from metamcp_supervisor.fronts import Front, Fronts
-from metamcp_supervisor.heartbeats import Heartbeats
-from metamcp_supervisor.logs import ServerLogs
-from metamcp_supervisor.metrics import Metrics
-from metamcp_supervisor.routes import Routes
-from metamcp_supervisor.spawn import NotForked, Worker, WorkerExit
-from metamcp_supervisor.tree import Tree
+from metamcp_supervisor.lives.catalogues import Catalogues
+from metamcp_supervisor.lives.fronts import Front, Fronts
+from metamcp_supervisor.lives.heartbeats import Heartbeats
+from metamcp_supervisor.lives.routes import Routes
+from metamcp_supervisor.lives.spawn import NotForked, Worker, WorkerExit
+from metamcp_supervisor.lives.tree import Tree
+from metamcp_supervisor.watched.events import Journal
+from metamcp_supervisor.watched.logs import ServerLogs
+from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_worker import catalogue, messages, packets
 from metamcp_worker.messages import (
     CallStats,

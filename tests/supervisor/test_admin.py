@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.admin import PAGES, Admin
-from metamcp_supervisor.metrics import Metrics
+from metamcp_supervisor.watched.admin import PAGES, Admin
+from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_worker.serve import HttpServer
 from tests.supervisor.small_gateway import SmallGateway, server
 

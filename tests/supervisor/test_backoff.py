@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from metamcp_supervisor import backoff
+from metamcp_supervisor.lives import backoff
 
 JITTER = some.floats(0, 1, exclude_max=True)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Raw
 
-from metamcp_supervisor.catalogues import Catalogues, Offer, offer
+from metamcp_supervisor.lives.catalogues import Catalogues, Offer, offer
 from metamcp_worker import catalogue
 from metamcp_worker.catalogue import ServerCatalogue
 

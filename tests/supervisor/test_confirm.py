@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor import confirm, confirmed
-from metamcp_supervisor.config import Config, Server
-from metamcp_supervisor.confirm import NotConfirmed
+from metamcp_supervisor.wanted import confirm, confirmed
+from metamcp_supervisor.wanted.config import Config, Server
+from metamcp_supervisor.wanted.confirm import NotConfirmed
 from tests.supervisor.configs import config, loaded, server
 
 TEXT = '[servers.git]\ncommand = ["uvx", "a b", ""]\nenv = { T = "${T}", API_KEY = "hidden" }\n'

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.config import Problem
-from metamcp_supervisor.control import LINE_BYTES_MAX, Limits
-from metamcp_supervisor.logs import LINE_CHARS_MAX
 from metamcp_supervisor.verbs import Exit, ServerStatus
+from metamcp_supervisor.wanted.config import Problem
+from metamcp_supervisor.watched.control import LINE_BYTES_MAX, Limits
+from metamcp_supervisor.watched.logs import LINE_CHARS_MAX
 from metamcp_worker.errors import Code
 from tests.supervisor.small_gateway import server, steered
 

@@ -15,8 +15,8 @@ import pytest
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import ctl
-from metamcp_supervisor.config import Problem
 from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.wanted.config import Problem
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "operating.md"
@@ -263,8 +263,14 @@ def test_status_imports_neither_rich_nor_asyncio_nor_the_gateway() -> None:
             )
             _, err = await process.communicate()
         imported = {line.rpartition("|")[2].strip() for line in err.decode().splitlines()}
-        assert "metamcp_supervisor.client" in imported
-        slow = {"asyncio", "rich", "psutil", "prometheus_client", "metamcp_supervisor.config"}
+        assert "metamcp_supervisor.watched.client" in imported
+        slow = {
+            "asyncio",
+            "rich",
+            "psutil",
+            "prometheus_client",
+            "metamcp_supervisor.wanted.config",
+        }
         assert not slow & {name if "metamcp" in name else name.split(".")[0] for name in imported}
 
     run(main())

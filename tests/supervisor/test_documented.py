@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor import sources, units
-from metamcp_supervisor.config import Naming, Server
-from metamcp_supervisor.document import table_of
-from metamcp_supervisor.options import LATER, OPTIONS, Kind, Option, keys, option
-from metamcp_supervisor.reload import plan
-from metamcp_supervisor.schema import schema
+from metamcp_supervisor.wanted import sources, units
+from metamcp_supervisor.wanted.config import Naming, Server
+from metamcp_supervisor.wanted.document import table_of
+from metamcp_supervisor.wanted.options import LATER, OPTIONS, Kind, Option, keys, option
+from metamcp_supervisor.wanted.reload import plan
+from metamcp_supervisor.wanted.schema import schema
 from tests.supervisor.configs import config, server
 
 DOC = (Path(__file__).parents[2] / "docs/configuration.md").read_text()

@@ -1,13 +1,13 @@
 import pytest
 
-from metamcp_supervisor.events import (
+from metamcp_supervisor.verbs import Event
+from metamcp_supervisor.watched.events import (
     EVENTS_MAX,
     FOLLOWER_ITEMS_MAX,
     FOLLOWERS_MAX,
     Journal,
     TooManyFollowers,
 )
-from metamcp_supervisor.verbs import Event
 
 
 def nothing() -> None:

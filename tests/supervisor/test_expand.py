@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.expand import Input, References, Unresolved, expand, input_variable, refers
+from metamcp_supervisor.wanted.expand import (
+    Input,
+    References,
+    Unresolved,
+    expand,
+    input_variable,
+    refers,
+)
 
 
 def references(**environ: str) -> References:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor import files
-from metamcp_supervisor.expand import Unresolved
+from metamcp_supervisor.wanted import files
+from metamcp_supervisor.wanted.expand import Unresolved
 from tests.supervisor.configs import loaded, messages
 
 NOBODY = 65534

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor import backoff, fronts
-from metamcp_supervisor.spawn import WorkerExit
+from metamcp_supervisor.lives import backoff, fronts
+from metamcp_supervisor.lives.spawn import WorkerExit
 from metamcp_worker import codec
 from metamcp_worker.messages import (
     CallStats,

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from metamcp_supervisor import gate
-from metamcp_supervisor.gate import PLACE_S_MAX, STARTS_MAX, STARTS_WINDOW_S, Gate
+from metamcp_supervisor.lives import gate
+from metamcp_supervisor.lives.gate import PLACE_S_MAX, STARTS_MAX, STARTS_WINDOW_S, Gate
 
 
 def queued(names: list[str], cores: int = 2) -> Gate:

@@ -1,8 +1,8 @@
 import pytest
 from msgspec import structs
 
-from metamcp_supervisor import health
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
+from metamcp_supervisor.watched import health
 from tests.supervisor.small_gateway import SmallGateway, server
 
 

@@ -4,8 +4,8 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from metamcp_supervisor.heartbeats import PAUSE_S, TICK_S, Heartbeats
-from metamcp_supervisor.pulse import Verdict
+from metamcp_supervisor.lives.heartbeats import PAUSE_S, TICK_S, Heartbeats
+from metamcp_supervisor.lives.pulse import Verdict
 
 
 class Watch:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor import jsonc, tomltext
-from metamcp_supervisor.document import BrokenSyntax
+from metamcp_supervisor.wanted import jsonc, tomltext
+from metamcp_supervisor.wanted.document import BrokenSyntax
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.just('//"/*,]'),

@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from metamcp_supervisor import listen
-from metamcp_supervisor.config import Address
-from metamcp_supervisor.listen import CannotBind, bind, bound
+from metamcp_supervisor.lives import listen
+from metamcp_supervisor.lives.listen import CannotBind, bind, bound
+from metamcp_supervisor.wanted.config import Address
 
 
 def test_a_free_port_is_chosen_when_none_is_asked_for() -> None:

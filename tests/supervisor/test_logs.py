@@ -1,5 +1,10 @@
-from metamcp_supervisor.logs import LINE_BYTES_EXTRA, LINE_CHARS_MAX, RING_BYTES_MAX, ServerLogs
 from metamcp_supervisor.verbs import LogLine
+from metamcp_supervisor.watched.logs import (
+    LINE_BYTES_EXTRA,
+    LINE_CHARS_MAX,
+    RING_BYTES_MAX,
+    ServerLogs,
+)
 
 
 def nothing() -> None:

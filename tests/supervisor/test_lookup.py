@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config import Address, ConfigInvalid
-from metamcp_supervisor.sources import find, load, was_found_in
+from metamcp_supervisor.wanted.config import Address, ConfigInvalid
+from metamcp_supervisor.wanted.sources import find, load, was_found_in
 from tests.supervisor.configs import loaded, messages, write
 
 GIT = '[servers.git]\ncommand = ["git-server"]\n'

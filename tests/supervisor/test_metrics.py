@@ -4,9 +4,9 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from metamcp_supervisor.metrics import FAMILIES, Metrics
-from metamcp_supervisor.usage import Part, Usage
 from metamcp_supervisor.verbs import GatewayStatus
+from metamcp_supervisor.watched.metrics import FAMILIES, Metrics
+from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker.messages import BUCKETS_S, CallStats, FrontStats
 from tests.supervisor.small_gateway import SmallGateway, server
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_supervisor.config import Config, ConfigInvalid, Endpoint, Namespace, Naming
-from metamcp_supervisor.document import PROBLEMS_MAX
-from metamcp_supervisor.options import OPTIONS, keys
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Endpoint, Namespace, Naming
+from metamcp_supervisor.wanted.document import PROBLEMS_MAX
+from metamcp_supervisor.wanted.options import OPTIONS, keys
 from tests.supervisor.configs import loaded, messages, problems
 
 EVERYTHING = """

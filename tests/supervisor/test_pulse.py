@@ -2,8 +2,8 @@
 
 import pytest
 
-from metamcp_supervisor import pulse
-from metamcp_supervisor.pulse import Pulse, Verdict
+from metamcp_supervisor.lives import pulse
+from metamcp_supervisor.lives.pulse import Pulse, Verdict
 
 
 @pytest.mark.parametrize(

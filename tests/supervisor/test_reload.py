@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.config import Address, Config, Endpoint, Namespace, Naming
-from metamcp_supervisor.reload import fingerprint, plan
+from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Namespace, Naming
+from metamcp_supervisor.wanted.reload import fingerprint, plan
 from tests.supervisor.configs import config, loaded, server
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config import Server
+from metamcp_supervisor.wanted.config import Server
 from metamcp_worker.messages import (
     AttachFailed,
     AttachFront,

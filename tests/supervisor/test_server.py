@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from metamcp_supervisor import backoff
-from metamcp_supervisor.config import Restart
-from metamcp_supervisor.server import (
+from metamcp_supervisor.lives import backoff
+from metamcp_supervisor.lives.server import (
     Admitted,
     Answered,
     BecameReady,
@@ -24,7 +23,8 @@ from metamcp_supervisor.server import (
     WentDown,
     step,
 )  # fmt: skip
-from metamcp_supervisor.states import Action, ExitClass, Impossible, Phase
+from metamcp_supervisor.lives.states import Action, ExitClass, Impossible, Phase
+from metamcp_supervisor.wanted.config import Restart
 
 CRASH = WentDown(ExitClass.EXIT, "it ended with status 1")
 

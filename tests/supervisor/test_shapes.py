@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_supervisor.config import Config, ConfigInvalid
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid
 from tests.supervisor.configs import loaded, messages
 
 CLAUDE = """{

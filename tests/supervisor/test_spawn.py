@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from metamcp_supervisor.spawn import (
+from metamcp_supervisor.lives.spawn import (
     DEFAULT_COMMAND,
     NotForked,
     Nursery,

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config import Address, Config, Endpoint, Gateway, Namespace, Server
-from metamcp_supervisor.specs import (
+from metamcp_supervisor.lives.specs import (
     default_endpoint,
     exposed,
     front_spec,
@@ -14,6 +13,7 @@ from metamcp_supervisor.specs import (
     reachable,
     server_spec,
 )
+from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Gateway, Namespace, Server
 
 SERVER = Server(name="git", source="x", command=("git",), env={"PATH": "/mine", "KEY": "k"})
 CONFIG = Config(

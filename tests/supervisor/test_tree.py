@@ -6,8 +6,8 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from metamcp_supervisor.config import Server
-from metamcp_supervisor.spawn import WorkerExit
+from metamcp_supervisor.lives.spawn import WorkerExit
+from metamcp_supervisor.wanted.config import Server
 from metamcp_worker import codec, packets
 from metamcp_worker.messages import (
     CallStats,

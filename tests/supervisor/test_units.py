@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor import naming, units
-from metamcp_supervisor.config import Address
-from metamcp_supervisor.nearest import hint
+from metamcp_supervisor.wanted import naming, units
+from metamcp_supervisor.wanted.config import Address
+from metamcp_supervisor.wanted.nearest import hint
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from metamcp_supervisor.usage import Part, sample
+from metamcp_supervisor.watched.usage import Part, sample
 
 HELD_BYTES = 64 * 1024 * 1024
 CHILD = (

@@ -1,6 +1,6 @@
 """The book of workers, with values: what is told, in which order, how often."""
 
-from metamcp_supervisor.workers import WorkerExit, Workers
+from metamcp_supervisor.lives.workers import WorkerExit, Workers
 
 
 class Book:

@@ -264,18 +264,26 @@ def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 
-def test_the_application_learns_at_once_that_the_client_is_gone() -> None:
+@pytest.mark.parametrize("size", [1, 300_000, 3_000_000])
+def test_the_application_learns_at_once_that_the_client_is_gone(size: int) -> None:
     async def main() -> None:
-        lost = asyncio.Event()
+        lost, read = asyncio.Event(), asyncio.Event()
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             scope[CONNECTION].on_lost = lost.set
+            while (await receive())["more_body"]:
+                pass
+            read.set()
             await lost.wait()
 
         async def talk(one: Served) -> None:
             client = await one.connect()
-            client.send(post(b"x"))
+            body = post(b"x" * size)
+            client.send(body[:-200_000])  # the rest comes while the application waits for it
+            await client.drain()
             await until(lambda: one.server.connections == 1)
+            client.send(body[-200_000:] if size > 200_000 else body)
+            await read.wait()
             await client.close()
             await lost.wait()
 

@@ -306,7 +306,9 @@ ToNursery = Fork | Signal
 FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
 ToChild = RunServer | AttachFront | Stop
 FromChild = Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | AttachFailed
-ToFront = ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Stop
+ToFront = (
+    ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Stop
+)
 FromFront = FrontReady | Wanted | FrontStats | Beat | AttachFailed
 
 

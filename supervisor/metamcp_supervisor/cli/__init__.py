@@ -1,0 +1,1 @@
+"""The `metamcp` command, one file per group of verbs."""

@@ -6,7 +6,6 @@ asking (`ctl`), clocks (they are given).
 
 from collections.abc import Sequence
 
-from metamcp_supervisor.health import not_ready
 from metamcp_supervisor.verbs import (
     Change,
     Event,
@@ -15,6 +14,7 @@ from metamcp_supervisor.verbs import (
     ReloadPlan,
     ServerStatus,
 )
+from metamcp_supervisor.watched.health import not_ready
 
 STATUS = (
     "SERVER", "STATE", "GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "MEM", "RESTARTS",

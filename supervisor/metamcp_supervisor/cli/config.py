@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.config import Config
+    from metamcp_supervisor.wanted.config import Config
 
 _FILE = click.option(
     "--config",
@@ -45,8 +45,8 @@ def check(path: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def show(path: Path | None, as_json: bool) -> None:
     """Print what is in effect, defaults included, secrets masked."""
-    from metamcp_supervisor.effective import tables
     from metamcp_supervisor.verbs import VERSION
+    from metamcp_supervisor.wanted.effective import tables
     from metamcp_worker import codec
 
     found = _loaded(path)
@@ -65,7 +65,7 @@ def show(path: Path | None, as_json: bool) -> None:
 @config.command()
 def schema() -> None:
     """Print a JSON schema of metamcp.toml, for editors."""
-    from metamcp_supervisor.schema import schema as made
+    from metamcp_supervisor.wanted.schema import schema as made
     from metamcp_worker import codec
 
     click.echo(codec.dump(made()).decode())
@@ -73,9 +73,9 @@ def schema() -> None:
 
 def _loaded(path: Path | None) -> "Config":
     """The configuration, its warnings told; or every error told, and the end of the command."""
-    from metamcp_supervisor.config import ConfigInvalid
-    from metamcp_supervisor.sources import load
     from metamcp_supervisor.verbs import Exit
+    from metamcp_supervisor.wanted.config import ConfigInvalid
+    from metamcp_supervisor.wanted.sources import load
 
     try:
         found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
@@ -94,14 +94,14 @@ def _count(things: Sized, what: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    from metamcp_supervisor.document import printable
+    from metamcp_supervisor.wanted.document import printable
 
     return printable(str(path))
 
 
 def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
     """The tables with settings in them, each with what stands in its brackets."""
-    from metamcp_supervisor.document import table_of
+    from metamcp_supervisor.wanted.document import table_of
 
     for section, content in tables.items():
         table = table_of(content) or {}
@@ -116,7 +116,7 @@ def _toml(value: object) -> str:
     """A string of JSON is one of TOML, once what is not printable is an escape."""
     import json
 
-    from metamcp_supervisor.document import list_of, printable, table_of
+    from metamcp_supervisor.wanted.document import list_of, printable, table_of
 
     if (table := table_of(value)) is not None:
         items = [f"{_toml(key)} = {_toml(item)}" for key, item in table.items()]

@@ -14,10 +14,11 @@ from typing import Any
 import click
 from msgspec import structs
 
-from metamcp_supervisor import client, verbs
+from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import columns, show
-from metamcp_supervisor.client import Client, Failed
-from metamcp_supervisor.health import not_ready
+from metamcp_supervisor.watched import client
+from metamcp_supervisor.watched.client import Client, Failed
+from metamcp_supervisor.watched.health import not_ready
 from metamcp_worker import codec
 
 WATCH_S = 2.0
@@ -34,7 +35,7 @@ class Duration(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        from metamcp_supervisor.units import duration
+        from metamcp_supervisor.wanted.units import duration
 
         try:
             return duration(value)
@@ -207,9 +208,8 @@ def wait(runtime_dir: str | None, names: tuple[str, ...], wanted: str, timeout_s
 
     A gateway that is not there yet is waited for as well.
     """
-    gateway, left_s = client.connect_within(runtime_dir, timeout_s)
-    with gateway:
-        _wait(gateway, names, wanted, left_s, {})
+    with client.connect_within(runtime_dir, timeout_s) as gateway:
+        _wait(gateway, names, wanted, timeout_s, {})
 
 
 def _steer(
@@ -247,7 +247,7 @@ def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.Gateway
     """With the named servers only. Raises Failed for a name that is not there."""
     known = {server.name for server in found.servers}
     if unknown := [name for name in names if name not in known]:
-        from metamcp_supervisor.steering import UnknownName
+        from metamcp_supervisor.watched.steering import UnknownName
 
         raise Failed(verbs.Exit.UNKNOWN_NAME, str(UnknownName(unknown, known)))
     if not names:

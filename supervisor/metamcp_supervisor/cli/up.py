@@ -21,8 +21,8 @@ import click
 from metamcp_supervisor.verbs import Event, Exit, GatewayStatus
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.config import Config
     from metamcp_supervisor.run import Gateway
+    from metamcp_supervisor.wanted.config import Config
 
 SETTLE_S_MAX = 15.0
 """How long the first screen waits for servers that are still starting."""
@@ -90,8 +90,8 @@ def _configured(
     path: Path | None, flags: dict[str, str | None]
 ) -> tuple["Config", Callable[[], "Config"]]:
     """The configuration and how to read it again; or every error told, and the end."""
-    from metamcp_supervisor.config import ConfigInvalid
-    from metamcp_supervisor.sources import load
+    from metamcp_supervisor.wanted.config import ConfigInvalid
+    from metamcp_supervisor.wanted.sources import load
 
     given = {key: value for key, value in flags.items() if value is not None}
     again = partial(
@@ -112,8 +112,8 @@ def _confirm(
     config: "Config", path: Path | None, *, yes: bool, ask: Callable[[str], bool] | None
 ) -> None:
     """A configuration that merely lies in this directory starts commands only after a yes."""
-    from metamcp_supervisor import confirmed, sources
-    from metamcp_supervisor.confirm import NotConfirmed
+    from metamcp_supervisor.wanted import confirmed, sources
+    from metamcp_supervisor.wanted.confirm import NotConfirmed
 
     main = config.files[0] if config.files else None
     if main is None or not sources.was_found_in(Path.cwd(), main, given=path, environ=os.environ):

@@ -1,0 +1,1 @@
+"""A child worker: MCP towards one server, from the pipe to its stdin."""

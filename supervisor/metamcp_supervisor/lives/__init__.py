@@ -1,0 +1,1 @@
+"""Lives: what happens to servers and fronts, decided in pure modules and carried out beside."""

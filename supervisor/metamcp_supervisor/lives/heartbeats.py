@@ -1,0 +1,93 @@
+"""Listens for the heartbeats of all workers and ends those that hang.
+
+Owns: the one ticker that looks at every pulse, and the signals of the hang ladder. Never: the
+deadlines (`pulse`), what becomes of a worker's server (`tree`) or front (`fronts`).
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from metamcp_supervisor.lives import pulse
+from metamcp_supervisor.lives.pulse import Pulse, Verdict
+
+TICK_S = 0.25
+PAUSE_S = 0.5
+"""A tick that comes later than this means that this process stood still, not the workers."""
+
+
+class _Watched:
+    def __init__(self, on_verdict: Callable[[Verdict], None]) -> None:
+        self.on_verdict = on_verdict
+        self.pulse: Pulse | None = None
+        self.halted = False
+        self.verdict = Verdict.FINE
+
+
+class Heartbeats:
+    """`signal_worker(pid, number)` reaches a worker through the nursery; `clock`: monotonic
+    seconds."""
+
+    def __init__(
+        self, signal_worker: Callable[[int, int], None], clock: Callable[[], float]
+    ) -> None:
+        self._signal = signal_worker
+        self._clock = clock
+        self._watched: dict[int, _Watched] = {}
+        self._looked = clock()
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def watch(self, pid: int, on_verdict: Callable[[Verdict], None]) -> None:
+        """Judge this worker from its first beat on; `on_verdict` hears every change."""
+        self._watched[pid] = _Watched(on_verdict)
+
+    def forget(self, pid: int) -> None:
+        self._watched.pop(pid, None)
+
+    def beat(self, pid: int) -> None:
+        if watched := self._watched.get(pid):
+            watched.pulse = Pulse(self._clock(), watched.halted)
+            self._judge(pid, watched)
+
+    def halted(self, pid: int, yes: bool) -> None:
+        """The worker was stopped by a signal, or goes on again."""
+        if watched := self._watched.get(pid):
+            watched.halted = yes
+            if watched.pulse is None or not yes:
+                # Who goes on again gets the full time for its next beat.
+                watched.pulse = Pulse(self._clock(), yes)
+            else:
+                watched.pulse = Pulse(watched.pulse.beat_at, yes)
+            self._judge(pid, watched)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._watched.clear()
+
+    def look(self) -> None:
+        """Judge everybody, as the ticker does."""
+        now = self._clock()
+        late_s = now - self._looked - TICK_S
+        self._looked = now
+        for pid, watched in list(self._watched.items()):
+            if watched.pulse is None:
+                continue
+            if late_s > PAUSE_S:
+                watched.pulse = pulse.forgive(watched.pulse, late_s)
+            self._judge(pid, watched)
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        self.look()
+
+    def _judge(self, pid: int, watched: _Watched) -> None:
+        assert watched.pulse is not None
+        found = pulse.verdict(watched.pulse, self._clock())
+        if found is watched.verdict:
+            return
+        watched.verdict = found
+        watched.on_verdict(found)
+        if found is Verdict.HUNG:
+            self._signal(pid, signal.SIGABRT)
+        elif found is Verdict.DEAD:
+            self._signal(pid, signal.SIGKILL)

@@ -1,0 +1,140 @@
+"""One running copy of a server, as the supervisor sees it: a worker process and its control socket.
+
+Owns: the packets to and from one child worker, and what it said of its server. Never: what follows
+from that (`server`, `tree`), the pipes between fronts and workers (`routes`).
+"""
+
+import signal
+from dataclasses import replace
+from typing import Protocol
+
+from metamcp_supervisor.lives.server import WentDown
+from metamcp_supervisor.lives.spawn import Worker, WorkerExit
+from metamcp_supervisor.lives.states import ExitClass
+from metamcp_worker import codec, messages, packets
+from metamcp_worker.messages import (
+    AttachFront,
+    FromChild,
+    Listed,
+    Message,
+    RunServer,
+    ServerDown,
+    ServerReady,
+    Spawned,
+    Stop,
+)
+from metamcp_worker.spec import ServerSpec
+
+
+class Ear(Protocol):
+    """Who listens to instances."""
+
+    def heard(self, instance: "Instance", message: FromChild, blob: bytes) -> None:
+        """`blob`: what came with `ServerReady` and `Listed`, empty for the others."""
+        ...
+
+    def unheard(self, instance: "Instance", sentence: str) -> None:
+        """The worker sent something that cannot be used."""
+        ...
+
+    def fell_silent(self, instance: "Instance") -> None:
+        """The control socket is closed: the worker is dead or about to be."""
+        ...
+
+
+class Instance:
+    """`reported`: how it went down has been told. `condemned`: the class to which its end counts
+    when it is killed for not answering. `silent`: its control socket is closed. `end`: how its
+    process ended."""
+
+    def __init__(self, server: str, generation: int, worker: Worker, ear: Ear) -> None:
+        self.server = server
+        self.generation = generation
+        self.pid = worker.pid
+        self.server_pid = 0
+        self.protocol = ""
+        self.start_s = 0.0
+        self.inflight = 0
+        self.reported = False
+        self.condemned: ExitClass | None = None
+        self.silent = False
+        self.end: WorkerExit | None = None
+        self._ear = ear
+        self._channel = packets.Channel(
+            worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
+        )
+
+    def run(self, spec: ServerSpec) -> None:
+        """Raises OSError when this process has no free descriptor."""
+        blob = packets.blob(codec.dump(spec))
+        self._send(RunServer(generation=self.generation), [blob])
+
+    def attach(self, front: int, fd: int) -> None:
+        """Give it `fd`, its end of the pipe to this front."""
+        self._send(AttachFront(front=front), [fd])
+
+    def stop(self, grace_s: float) -> None:
+        self._send(Stop(grace_s=grace_s))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _send(self, message: Message, fds: list[int] | None = None) -> None:
+        self._channel.send(messages.pack(message), fds or [])
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        try:
+            message = messages.unpack_from_child(data)
+        except codec.Malformed as error:
+            packets.close_all(fds)
+            self._ear.unheard(self, f"its worker sent a packet that cannot be read: {error}")
+            return
+        blob = b""
+        if isinstance(message, ServerReady | Listed) and fds:
+            blob = packets.read_blob(fds.pop(0))
+        packets.close_all(fds)
+        match message:
+            case Spawned(pid=pid):
+                self.server_pid = pid
+            case ServerReady():
+                self.protocol, self.start_s = message.protocol, message.start_s
+            case _:
+                pass
+        self._ear.heard(self, message, blob)
+
+    def _lost(self, data: bytes) -> None:
+        # Only catalogues come with a descriptor; a start without it ends by its time limit.
+        self._ear.unheard(self, "its catalogue was lost: the gateway has no free descriptors")
+
+
+def told(message: ServerDown) -> WentDown:
+    """What a worker says of the end of its server."""
+    try:
+        reason = ExitClass(message.reason)
+    except ValueError:
+        reason = ExitClass.EXIT
+    return WentDown(reason, message.message)
+
+
+def untold(end: WorkerExit, condemned: ExitClass | None) -> WentDown:
+    """How a server went down whose worker ended without a word."""
+    if end.cause != "exit":
+        return WentDown(ExitClass.NURSERY, "its worker went down with the nursery", excused=True)
+    how = _how(end)
+    if condemned is not None:
+        return WentDown(condemned, f"its worker did not answer and {how}")
+    return WentDown(ExitClass.SIGNAL if end.signal else ExitClass.EXIT, f"its worker {how}")
+
+
+def excused(down: WentDown) -> WentDown:
+    return replace(down, excused=True)
+
+
+def _how(end: WorkerExit) -> str:
+    if not end.signal:
+        return f"ended with status {end.code}"
+    try:
+        name = signal.Signals(end.signal).name
+    except ValueError:
+        name = "a signal"
+    return f"was ended by {name} ({end.signal})"

@@ -1,0 +1,94 @@
+"""Listening sockets: bound once by the supervisor and inherited by every front.
+
+Owns: binding, and saying who holds a port that is taken. Never: accepting.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+from pathlib import Path
+
+from metamcp_supervisor.wanted.config import Address
+from metamcp_worker.errors import MetaMCPError
+
+BACKLOG = 4096
+"""Connections that wait while a front restarts; the kernel may lower it to its own limit."""
+PROCESSES_MAX = 4096
+"""How many processes are searched for the holder of a port; beyond it nobody is named."""
+_LISTENING = "0A"
+
+
+class CannotBind(MetaMCPError):
+    """An address cannot be listened on. The text says why and what to do."""
+
+
+def bind(address: Address, flag: str) -> list[socket.socket]:
+    """Listening sockets on every address that the host name has. `flag`: what sets the address, for
+    the message. Raises CannotBind."""
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise CannotBind(f"{address} is no address of this machine: {error.strerror}") from None
+    sockets: list[socket.socket] = []
+    port = address.port
+    try:
+        for family, kind, protocol, _, place in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((place[0], port, *place[2:]))
+            port = sock.getsockname()[1]  # for port 0: the same one on every address
+            sock.listen(BACKLOG)
+            sock.setblocking(False)
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        raise CannotBind(_reason(address, error, flag)) from None
+    return sockets
+
+
+def bound(address: Address, sockets: list[socket.socket]) -> Address:
+    """The address with the port that it got, for a configured port 0."""
+    return Address(address.host, sockets[0].getsockname()[1])
+
+
+def _reason(address: Address, error: OSError, flag: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        holder = _holder(address.port)
+        by = f" by {holder}" if holder else ""
+        return (
+            f"port {address.port} on {address.host} is in use{by};"
+            f" stop that, or choose another address with {flag}"
+        )
+    if error.errno == errno.EACCES:
+        return f"{address}: ports below 1024 need root; choose another address with {flag}"
+    return f"{address}: {error.strerror}; choose another address with {flag}"
+
+
+def _holder(port: int) -> str:
+    """`name (pid)` of the process that listens on a port, or nothing if it cannot be seen."""
+    wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
+    with contextlib.suppress(OSError):
+        pids = [name for name in os.listdir("/proc") if name.isdecimal()]
+        for pid in pids[:PROCESSES_MAX] if wanted else ():
+            with contextlib.suppress(OSError):
+                for fd in os.listdir(f"/proc/{pid}/fd"):
+                    if os.readlink(f"/proc/{pid}/fd/{fd}") in wanted:
+                        return f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})"
+    return ""
+
+
+def _inodes(port: int) -> set[str]:
+    found: set[str] = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(fields[9])
+    return found

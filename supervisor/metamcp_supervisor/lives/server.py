@@ -1,0 +1,258 @@
+"""The life of one server: what happened to it, and what follows from that.
+
+Owns: the record of a server's life (phase, generation, failures, next retry), and the rules that
+need a number or the restart policy to say which event of the table (`states`) a fact is. Never:
+clocks, dice, processes, timers (`tree` has them all).
+
+`step` is the whole of it: a life, a fact and the time give the next life and what the tree must do.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from metamcp_supervisor.lives import backoff
+from metamcp_supervisor.lives.states import Action, Event, ExitClass, Impossible, Phase, move
+from metamcp_supervisor.wanted.config import Restart
+
+Starter = Literal["boot", "operator", "timer", "client"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """All that is remembered of one server. Times are of the monotonic clock.
+
+    `failures`: unstable starts in a row; `window`: times of those within `backoff.WINDOW_S`;
+    `trips`: how often in a row the circuit opened; `limits`: times at which it broke a limit.
+    `proven`: this instance answered a call. `restarting`: on its way down, it is to come up again.
+    `probing`: the one attempt of a half-open circuit. `degraded`: its worker does not answer now.
+    `reason`, `message`: of the last time that it went down by itself, until it is told to stop;
+    `excused`: that was not its fault, and is forgotten once it is ready.
+    """
+
+    phase: Phase = Phase.IDLE
+    restart: Restart = "on-failure"
+    generation: int = 0
+    failures: int = 0
+    window: tuple[float, ...] = ()
+    trips: int = 0
+    limits: tuple[float, ...] = ()
+    ready_at: float | None = None
+    retry_at: float | None = None
+    called_at: float | None = None
+    proven: bool = False
+    restarting: bool = False
+    probing: bool = False
+    degraded: bool = False
+    excused: bool = False
+    reason: ExitClass | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    by: Starter
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """`restarting`: start again as soon as everything of it is gone."""
+
+    restarting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The start gate is open for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BecameReady:
+    """Handshake done and lists read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WentDown:
+    """The server of the current instance is gone, or never came up. Told once per instance.
+    `excused`: not its fault; it starts again at once and nothing is counted."""
+
+    reason: ExitClass
+    message: str
+    excused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The worker of the newest instance and everything below it has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The current instance answered a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Responds:
+    """Whether the worker of the current instance answers."""
+
+    yes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingRecovered:
+    """A server with the same launcher and the same kind of trouble is back."""
+
+    reason: ExitClass
+
+
+@dataclass(frozen=True, slots=True)
+class Retuned:
+    """The configuration has another restart policy for it."""
+
+    restart: Restart
+
+
+Fact = (
+    Start | Stop | Admitted | BecameReady | WentDown | Left | Answered | Responds
+    | SiblingRecovered | Retuned
+)  # fmt: skip
+Step = tuple[Life, tuple[Action, ...]]
+
+_WAITING = (Phase.BACKOFF, Phase.FAILED)
+_LEAVING = (Phase.DRAINING, Phase.STOPPING)
+_ALIVE = (Phase.WARMING, Phase.READY)
+
+
+def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
+    """What becomes of `life`. `jitter`: a number from 0 up to 1. Raises Impossible."""
+    match fact:
+        case Start(by):
+            return _start(life, by, now)
+        case Stop(restarting):
+            return _stop(life, restarting, now)
+        case Admitted():
+            life, actions = _moved(life, Event.ADMIT)
+            return replace(life, generation=life.generation + 1, proven=False), actions
+        case BecameReady():
+            return _ready(life, now)
+        case WentDown():
+            return _down(life, fact, now, jitter)
+        case Left():
+            return _left(life)
+        case Answered():
+            return replace(life, proven=True), ()
+        case Responds(yes):
+            return replace(life, degraded=not yes and life.phase in _ALIVE), ()
+        case SiblingRecovered(reason):
+            return _sibling_recovered(life, reason, now, jitter)
+        case Retuned(restart):
+            return replace(life, restart=restart), ()
+
+
+def _start(life: Life, by: Starter, now: float) -> Step:
+    if by == "client" and not _answers_clients(life, now):
+        return life, ()
+    if by == "client":
+        life = replace(life, called_at=now)
+    if by == "operator":
+        # A human looked at it: the past does not count any more, and quarantine is lifted.
+        life = replace(life, failures=0, window=(), trips=0, limits=())
+        if life.phase is Phase.QUARANTINED:
+            life, _ = _moved(life, Event.STOP)
+        if life.phase in _LEAVING:
+            life = replace(life, restarting=True)
+    probing = life.phase is Phase.FAILED and by != "operator"
+    life, actions = _moved(life, Event.START)
+    if life.phase is Phase.QUEUED:
+        life = replace(life, retry_at=None, probing=life.probing or probing)
+    return life, actions
+
+
+def _answers_clients(life: Life, now: float) -> bool:
+    """May a client's call start it? Not what an operator stopped, and not against its policy."""
+    if life.phase is Phase.IDLE:
+        return True
+    often = life.called_at is not None and now - life.called_at < backoff.DEMAND_S_MIN
+    return life.phase in _WAITING and life.restart != "never" and not often
+
+
+def _stop(life: Life, restarting: bool, now: float) -> Step:
+    life, actions = _moved(life, Event.STOP)
+    life = replace(life, retry_at=None, probing=False, degraded=False, reason=None, message="")
+    if life.phase in _LEAVING:
+        return replace(life, restarting=restarting), actions
+    if restarting:
+        life, more = _start(life, "operator", now)
+        return life, (*actions, *more)
+    return life, actions
+
+
+def _ready(life: Life, now: float) -> Step:
+    life, actions = _moved(life, Event.READY)
+    life = replace(life, ready_at=now)
+    if life.excused:
+        life = replace(life, excused=False, reason=None, message="")
+    if life.probing:
+        # Half of its past is forgiven: if it fails again at once, the circuit opens sooner.
+        kept = life.window[len(life.window) - len(life.window) // 2 :]
+        life = replace(life, probing=False, failures=life.failures // 2, window=kept)
+    return life, actions
+
+
+def _left(life: Life) -> Step:
+    restarting = life.restarting
+    life, actions = _moved(life, Event.GONE)
+    life = replace(life, ready_at=None, restarting=False)
+    if restarting and life.phase is Phase.DISABLED:
+        life, more = _moved(life, Event.START)
+        return life, (*actions, *more)
+    return life, actions
+
+
+def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
+    if life.phase in _LEAVING:
+        return _moved(life, Event.DRAINED)
+    if life.phase not in _ALIVE:
+        raise Impossible(f"'went down' in phase '{life.phase}'")
+    reason, was_stable = fact.reason, backoff.stable(life.ready_at, life.proven, now)
+    life = replace(
+        life, reason=reason, message=fact.message, excused=fact.excused, ready_at=None,
+        degraded=False,
+    )  # fmt: skip
+    if fact.excused:
+        return _retry(life, now, 0.0)
+    if reason is ExitClass.CLEAN and life.restart != "always":
+        return _moved(replace(life, probing=False), Event.RETIRE)
+    if life.restart == "never":
+        return _moved(replace(life, probing=False, retry_at=None), Event.GIVE_UP)
+    if was_stable:
+        return _retry(replace(life, failures=0, window=(), trips=0), now, 0.0)
+    window = backoff.tally(life.window, now, backoff.WINDOW_S, backoff.RESTARTS_MAX + 1)
+    life = replace(life, failures=life.failures + 1, window=window)
+    if reason is ExitClass.LIMIT:
+        limits = backoff.tally(life.limits, now, backoff.LIMITS_WINDOW_S, backoff.LIMITS_MAX)
+        life = replace(life, limits=limits)
+        if len(limits) >= backoff.LIMITS_MAX:
+            return _moved(replace(life, probing=False), Event.QUARANTINE)
+    if reason is ExitClass.SPAWN or life.probing or len(window) > backoff.RESTARTS_MAX:
+        trips = life.trips + 1
+        retry_at = now + backoff.half_open(trips, jitter)
+        return _moved(replace(life, probing=False, trips=trips, retry_at=retry_at), Event.GIVE_UP)
+    return _retry(life, now, backoff.delay(life.failures, jitter))
+
+
+def _retry(life: Life, now: float, delay_s: float) -> Step:
+    return _moved(replace(life, probing=False, retry_at=now + delay_s), Event.RETRY)
+
+
+def _sibling_recovered(life: Life, reason: ExitClass, now: float, jitter: float) -> Step:
+    soon = now + jitter * backoff.EVIDENCE_S_MAX
+    if life.phase is not Phase.BACKOFF or life.reason is not reason:
+        return life, ()
+    if life.retry_at is None or life.retry_at <= soon:
+        return life, ()
+    return replace(life, retry_at=soon), (Action.ARM_RETRY,)
+
+
+def _moved(life: Life, event: Event) -> Step:
+    phase, actions = move(life.phase, event)
+    return replace(life, phase=phase), actions

@@ -1,0 +1,381 @@
+"""The nursery, seen from the supervisor: every process of ours is asked for here.
+
+Owns: starting the nursery and starting it again, the orders to it, the workers that it forked, and
+the news of their ends. Never: which worker should run and what its end means (`tree`), what is
+said to a worker once it exists.
+
+When the nursery dies, its workers die with it (parent death signal) and whatever descended from
+them is handed up to the supervisor, which is a subreaper: it kills them, tells the end of every
+worker, and starts a new nursery. It is the same sweep that the nursery does when a worker dies.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import signal as signals
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from metamcp_supervisor.lives.workers import WorkerExit, Workers
+from metamcp_worker import codec, messages, orphans, packets
+from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.messages import Born, Exited, Fork, Forked, ForkFailed, Halted, Resumed, Signal
+
+__all__ = ("DEFAULT_COMMAND", "NotForked", "Nursery", "NurseryDown", "Worker", "WorkerExit")
+
+DEFAULT_COMMAND = (sys.executable, "-m", "metamcp_worker", "nursery")
+
+BORN_S_MAX = 30.0
+"""From exec to `Born`: the imports take half a second, on a starved machine with cold disks 20."""
+FORK_S_MAX = 10.0
+"""A fork takes 2 ms. A nursery that needs this long is stopped or stuck, and is replaced."""
+CLOSE_S_MAX = orphans.SWEEP_S_MAX + 1.0
+"""What the nursery may take for its own sweep when it is closed; then it is killed."""
+DEATHS_MAX = 5
+DEATHS_WINDOW_S = 60.0
+"""More deaths of the nursery than this within the window, and the supervisor gives up."""
+RETRY_S = 0.5
+"""After a nursery that did not even start, so that a full process table may empty."""
+PAUSE_S = 0.005
+"""Between two looks at a process that was killed, or at what is left to sweep. One look holds the
+event loop for well under a millisecond."""
+
+
+class NurseryDown(MetaMCPError):
+    """The nursery did not start."""
+
+
+class NotForked(MetaMCPError):
+    """A worker could not be forked. The text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A forked process. `sock`: the supervisor's end of its control socket, blocking and not read
+    by anyone yet; it belongs to the caller of `fork`."""
+
+    pid: int
+    role: str
+    name: str
+    sock: socket.socket
+
+
+@dataclass(slots=True)
+class _Life:
+    """One run of the nursery, from its start to its burial."""
+
+    process: subprocess.Popen[bytes]
+    born: asyncio.Future[Born | None]
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    channel: packets.Channel | None = None
+
+
+def _none() -> Collection[int]:
+    return ()
+
+
+class Nursery:
+    """Forks workers and tells what becomes of them, over as many nursery processes as it takes.
+
+    `on_exit`: once for every worker that `fork` returned, after it returned. `on_halt(pid, yes)`: a
+    worker was stopped, or resumed. `on_lost(reason)`: the nursery cannot be kept alive, and no
+    worker is left. `on_event`: a sentence for the journal. `keep`: pids of children of this process
+    that a sweep must spare, because somebody else started them and waits for them.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_exit: Callable[[WorkerExit], None],
+        on_halt: Callable[[int, bool], None],
+        on_lost: Callable[[str], None],
+        on_event: Callable[[str], None],
+        keep: Callable[[], Collection[int]] = _none,
+        command: Sequence[str] = DEFAULT_COMMAND,
+    ) -> None:
+        self._workers = Workers(on_exit, on_halt)
+        self._on_lost = on_lost
+        self._on_event = on_event
+        self._spared = keep
+        self._command = tuple(command)
+        self._life: _Life | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()  # set: it runs, or never will again, and `_over` says why
+        self._over = ""
+        self._deaths: deque[float] = deque(maxlen=DEATHS_MAX + 1)
+        self._tickets = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Forked | ForkFailed | None]] = {}
+
+    @property
+    def pid(self) -> int:
+        """Of the nursery process; 0 while there is none."""
+        return 0 if self._life is None else self._life.process.pid
+
+    async def start(self) -> None:
+        """Start the nursery and wait until it can fork. Raises NurseryDown."""
+        if not orphans.become_subreaper():
+            self._on_event("this system has no child subreaper: orphans of servers may survive")
+        try:
+            await self._launch()
+        except NurseryDown:
+            await self._bury()
+            raise
+        self._keeper = asyncio.create_task(self._keep(), name="nursery")
+        self._keeper.add_done_callback(self._keeper_done)
+
+    async def fork(self, role: str, name: str) -> Worker:
+        """Fork one worker; while the nursery is being replaced, wait for the new one.
+
+        The end of the worker is told after this has returned: await it directly, not through
+        another task, and note the worker before the next await. Raises NotForked.
+        """
+        life, channel = await self._running(name)
+        try:
+            ours, theirs = packets.pair()
+        except OSError as error:
+            raise NotForked(f"{name} gets no control socket: {error.strerror}") from None
+        ticket = next(self._tickets)
+        answer = self._asked[ticket] = asyncio.get_running_loop().create_future()
+        pid = 0
+        try:
+            order = messages.pack(Fork(ticket=ticket, role=role, name=name))
+            channel.send(order, [theirs.detach()])
+            pid = await self._answer(life, answer, name)
+        finally:
+            theirs.close()
+            del self._asked[ticket]
+            if not pid:
+                ours.close()
+                self._disown(answer)
+        for news in self._workers.claim(pid):
+            asyncio.get_running_loop().call_soon(news)
+        return Worker(pid, role, name, ours)
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a worker; to one that is dead already, nothing happens."""
+        if self._life is not None and self._life.channel is not None:
+            self._life.channel.send(messages.pack(Signal(pid=pid, number=number)))
+
+    async def close(self) -> None:
+        """End the nursery and everything below it. Workers that still ran are told as exits."""
+        self._finish("the gateway stops")
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        if self._life is not None:
+            if self._life.channel is not None:
+                self._life.channel.close()  # so it sweeps and exits
+            self._life.process.send_signal(signals.SIGCONT)  # also if somebody has stopped it
+            await _ended(self._life.process, CLOSE_S_MAX)
+            await self._bury()
+
+    # Orders and answers
+
+    async def _running(self, name: str) -> tuple[_Life, packets.Channel]:
+        try:
+            async with asyncio.timeout(BORN_S_MAX):
+                while not self._over:
+                    await self._settled.wait()
+                    if self._life is not None and self._life.channel is not None:
+                        return self._life, self._life.channel
+        except TimeoutError:
+            raise NotForked(f"{name} waited {BORN_S_MAX:.0f} s for a nursery") from None
+        raise NotForked(f"{name} is not started: {self._over}")
+
+    async def _answer(
+        self, life: _Life, answer: asyncio.Future[Forked | ForkFailed | None], name: str
+    ) -> int:
+        """The pid. Raises NotForked."""
+        try:
+            async with asyncio.timeout(FORK_S_MAX):
+                reply = await answer
+        except TimeoutError:
+            reason = f"the nursery did not fork {name} within {FORK_S_MAX:.0f} s and is replaced"
+            self._on_event(reason)
+            self._condemn(life)
+            raise NotForked(reason) from None
+        if reply is None:
+            raise NotForked(f"the nursery died before it had forked {name}")
+        if isinstance(reply, ForkFailed):
+            raise NotForked(reply.reason)
+        return reply.pid
+
+    def _disown(self, answer: asyncio.Future[Forked | ForkFailed | None]) -> None:
+        """Nobody waits for this worker any more: if it was forked, it ends unheard."""
+        reply = answer.result() if answer.done() and not answer.cancelled() else None
+        if isinstance(reply, Forked):
+            self._workers.disown(reply.pid)
+            self.signal(reply.pid, signals.SIGKILL)
+
+    def _on_packet(self, life: _Life, data: bytes, fds: list[int]) -> None:
+        packets.close_all(fds)
+        try:
+            message = messages.unpack_from_nursery(data)
+        except codec.Malformed as error:
+            self._on_event(f"the nursery speaks another language and is replaced: {error}")
+            self._condemn(life)
+            return
+        match message:
+            case Born():
+                if not life.born.done():
+                    life.born.set_result(message)
+            case Forked() | ForkFailed():
+                self._answered(message)
+            case Halted(pid=pid):
+                self._workers.halted(pid, True)
+            case Resumed(pid=pid):
+                self._workers.halted(pid, False)
+            case Exited(pid=pid, code=code, signal=number, orphans=orphaned):
+                self._workers.exited(WorkerExit(pid, code, number, orphaned, "exit"))
+
+    def _answered(self, message: Forked | ForkFailed) -> None:
+        answer = self._asked.get(message.ticket)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+            if isinstance(message, Forked):
+                self._workers.expect(message.pid)
+        elif isinstance(message, Forked):  # its caller has left
+            self.signal(message.pid, signals.SIGKILL)
+
+    # The life of the nursery
+
+    async def _keep(self) -> None:
+        """Replace the nursery whenever it dies."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._life is not None:
+                await self._life.gone.wait()
+            await self._bury()
+            self._deaths.append(loop.time())
+            if len(self._deaths) > DEATHS_MAX and loop.time() - self._deaths[0] < DEATHS_WINDOW_S:
+                self._lose(f"the nursery died {len(self._deaths)} times in {DEATHS_WINDOW_S:.0f} s")
+                return
+            try:
+                await self._launch()
+            except NurseryDown as error:
+                self._on_event(str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._on_event(f"a new nursery runs as process {self.pid}")
+
+    async def _launch(self) -> None:
+        """Start a nursery and wait for its Born. Raises NurseryDown; `_bury` then cleans up."""
+        try:
+            life = self._life = self._exec()
+        except OSError as error:
+            raise NurseryDown(f"the nursery did not start: {error}") from None
+        reason = "it closed its control socket"
+        try:
+            async with asyncio.timeout(BORN_S_MAX):
+                born = await life.born
+        except TimeoutError:
+            born, reason = None, f"it was not ready within {BORN_S_MAX:.0f} s"
+        if born is None:
+            self._condemn(life)
+            raise NurseryDown(f"the nursery (process {life.process.pid}) did not start: {reason}")
+        for missing in born.missing:
+            self._on_event(f"the nursery could not preload {missing}")
+        self._settled.set()
+
+    def _exec(self) -> _Life:
+        ours, theirs = packets.pair()
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            process = subprocess.Popen(
+                (*self._command, "--fd", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # nothing below the nursery writes into the output of the command
+                start_new_session=True,  # ^C on the terminal is the supervisor's alone
+            )
+            undo.pop_all()
+        life = _Life(process, asyncio.get_running_loop().create_future())
+        life.channel = packets.Channel(
+            ours, partial(self._on_packet, life), partial(self._condemn, life)
+        )
+        return life
+
+    def _condemn(self, life: _Life) -> None:
+        """This nursery is dead or must die: nothing is expected of it any more."""
+        if life.channel is not None:
+            life.channel.close()
+            life.channel = None
+        if not life.born.done():
+            life.born.set_result(None)
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_result(None)
+        if not self._over:
+            self._settled.clear()
+        life.gone.set()
+
+    async def _bury(self) -> None:
+        """End and reap the nursery, sweep what it left, tell the end of its workers."""
+        life = self._life
+        if life is None:
+            return
+        self._condemn(life)
+        life.process.kill()
+        if not await _ended(life.process, orphans.SWEEP_S_MAX):
+            self._on_event(f"the nursery (process {life.process.pid}) was killed and does not die")
+        killed = await self._sweep()
+        self._life = None
+        doomed = self._workers.pids()
+        orphaned = len(killed.difference(doomed))
+        if not self._over:
+            self._on_event(
+                f"the nursery (process {life.process.pid}) died, {_how(life.process)}; "
+                f"{len(doomed)} workers and {orphaned} processes below them went with it"
+            )
+        for pid in doomed:
+            report = WorkerExit(pid, None, signals.SIGKILL, orphaned, "nursery died")
+            self._workers.exited(report)
+            orphaned = 0
+
+    async def _sweep(self) -> set[int]:
+        """Kill every child of this process that nobody owns. Whom it had to kill."""
+        work = orphans.Sweep()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + orphans.SWEEP_S_MAX
+        while not work.step(self._spared()):
+            if loop.time() > deadline:
+                self._on_event(f"after {orphans.SWEEP_S_MAX:.0f} s some orphans are still alive")
+                break
+            await asyncio.sleep(PAUSE_S)
+        return work.killed
+
+    def _lose(self, reason: str) -> None:
+        self._finish(reason)
+        self._on_lost(reason)
+
+    def _finish(self, reason: str) -> None:
+        """Nobody waits for a nursery any more."""
+        self._over = self._over or reason
+        self._settled.set()
+        if self._life is not None and not self._life.born.done():
+            self._life.born.set_result(None)
+
+    def _keeper_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._lose(f"the keeper of the nursery failed: {error!r}")
+
+
+def _how(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+
+
+async def _ended(process: subprocess.Popen[bytes], within_s: float) -> bool:
+    """Has the process ended within this time? It is reaped then."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
+    while process.poll() is None:
+        if loop.time() > deadline:
+            return False
+        await asyncio.sleep(PAUSE_S)
+    return True

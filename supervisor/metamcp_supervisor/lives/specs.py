@@ -1,0 +1,93 @@
+"""What workers are told: from the configuration to the values that cross the control socket.
+
+Owns: the environment that a server gets, the hosts that a front accepts, which endpoint is the
+default one. Never: reading a configuration (`parse`), the fields (`metamcp_worker.spec`).
+"""
+
+from collections.abc import Mapping
+
+from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Server
+from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec, ServerSpec
+
+PASSED_ON = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM",
+})  # fmt: skip
+"""What a server gets of the gateway's own environment, beside `LC_*`: enough to find programs and
+files, and none of the secrets that may lie there for other servers."""
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+STOP_EOF_S = 1.0
+"""From the end of its stdin to SIGTERM: well-behaved servers leave within 0.1 s."""
+_UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
+
+
+def server_spec(server: Server, environ: Mapping[str, str], *, probe: bool) -> ServerSpec:
+    passed = {
+        name: value
+        for name, value in environ.items()
+        if name in PASSED_ON or name.startswith("LC_")
+    }
+    return ServerSpec(
+        name=server.name,
+        command=server.command,
+        env={**passed, **server.env},
+        cwd=None if server.cwd is None else str(server.cwd),
+        module=server.module,
+        start_timeout_s=server.start_timeout_s,
+        timeout_s=server.timeout_s,
+        stop_eof_s=STOP_EOF_S,
+        stop_grace_s=server.stop_grace_s,
+        concurrency=server.concurrency,
+        queue=server.queue,
+        probe=probe,
+    )
+
+
+def front_spec(config: Config, version: str) -> FrontSpec:
+    default = default_endpoint(config)
+    return FrontSpec(
+        version=version,
+        endpoints=tuple(
+            EndpointSpec(
+                name=endpoint.name,
+                servers=config.namespaces[endpoint.namespace].servers,
+                naming=NamingSpec(
+                    style=endpoint.naming.style,
+                    separator=endpoint.naming.separator,
+                    hyphens=endpoint.naming.hyphens,
+                    length_max=endpoint.naming.length_max,
+                ),
+                disabled=config.namespaces[endpoint.namespace].disabled,
+                default=endpoint is default,
+            )
+            for endpoint in config.endpoints.values()
+        ),
+        hosts=hosts(config.gateway.listen),
+        timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
+    )
+
+
+def default_endpoint(config: Config) -> Endpoint | None:
+    """The one that answers at `/mcp`: `default`, or else the first in the configuration."""
+    return config.endpoints.get("default") or next(iter(config.endpoints.values()), None)
+
+
+def exposed(config: Config) -> frozenset[str]:
+    """The servers that some endpoint exposes."""
+    return frozenset(
+        server
+        for endpoint in config.endpoints.values()
+        for server in config.namespaces[endpoint.namespace].servers
+    )
+
+
+def hosts(listen: Address) -> tuple[str, ...]:
+    """Values of `Host` that clients may use: the names of loopback, and the listener's own."""
+    if listen.host in _UNSPECIFIED:
+        return LOOPBACK
+    own = f"[{listen.host}]" if ":" in listen.host else listen.host
+    return (*LOOPBACK, *([own] if own not in LOOPBACK else []))
+
+
+def reachable(listen: Address) -> Address:
+    """Where a client on this machine connects."""
+    return Address("127.0.0.1", listen.port) if listen.host in _UNSPECIFIED else listen

@@ -1,0 +1,139 @@
+"""How everything stands, as one value for `ctl`, health pages and metrics.
+
+Owns: putting the status together. Never: changing anything, printing.
+"""
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from metamcp_supervisor.lives.entries import Entry
+from metamcp_supervisor.lives.fronts import Front
+from metamcp_supervisor.lives.specs import default_endpoint, exposed, reachable
+from metamcp_supervisor.lives.states import PUBLIC
+from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
+from metamcp_supervisor.wanted.config import Address, Config
+from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_supervisor.watched.usage import Part, Usage
+
+USED_FOR = ("worker", "server")
+"""Roles of the processes that count for a server."""
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What the gateway knows of itself. Times are of the monotonic clock."""
+
+    version: str
+    state: str
+    now: float
+    started: float
+    listen: Address
+    ops_listen: Address
+    config: Config
+    config_hash: str
+    config_read: float
+    nursery_pid: int
+
+
+def collect(
+    facts: Facts,
+    entries: Mapping[str, Entry],
+    slots: list[Front | None],
+    metrics: Metrics,
+    usages: Mapping[Part, Usage],
+) -> GatewayStatus:
+    config = facts.config
+    shown = exposed(config)
+    return GatewayStatus(
+        version=facts.version,
+        pid=os.getpid(),
+        state=facts.state,
+        up_s=facts.now - facts.started,
+        url=url(config, facts.listen),
+        ops_url=f"http://{reachable(facts.ops_listen)}",
+        config_hash=facts.config_hash,
+        config_files=tuple(map(str, config.files)),
+        config_age_s=facts.now - facts.config_read,
+        nursery_pid=facts.nursery_pid,
+        fronts=tuple(_front(slot, front, facts.now) for slot, front in enumerate(slots)),
+        servers=tuple(
+            _server(entry, entry.name in shown, metrics, usages, facts.now)
+            for entry in entries.values()
+        ),
+        endpoints={
+            name: f"http://{reachable(facts.listen)}/metamcp/{name}/mcp"
+            for name in config.endpoints
+        },
+    )
+
+
+def url(config: Config, listen: Address) -> str:
+    """Of the default endpoint."""
+    base = f"http://{reachable(listen)}"
+    return f"{base}/mcp" if default_endpoint(config) is not None else base
+
+
+def _front(slot: int, front: Front | None, now: float) -> FrontStatus:
+    if front is None:
+        return FrontStatus(number=slot, pid=0, state="error", up_s=0.0)
+    summary = front.summary
+    return FrontStatus(
+        number=slot,
+        pid=front.pid,
+        state="ready" if front.ready else "warming",
+        up_s=now - front.since,
+        connections=summary.connections if summary else 0,
+        streams=summary.streams if summary else 0,
+        sessions=sum(summary.sessions.values()) if summary else 0,
+    )
+
+
+def _server(
+    entry: Entry, shown: bool, metrics: Metrics, usages: Mapping[Part, Usage], now: float
+) -> ServerStatus:
+    life, instance, offer = entry.life, entry.instance, entry.offer
+    calls, errors, inflight = metrics.calls(entry.name)
+    used = [usages[part] for role in USED_FOR if (part := Part(role, entry.name)) in usages]
+    state = PUBLIC[life.phase]
+    return ServerStatus(
+        name=entry.name,
+        state="active" if state == "ready" and shown else state,
+        phase=life.phase,
+        generation=life.generation,
+        pid=instance.server_pid if instance else 0,
+        worker_pid=instance.pid if instance else 0,
+        protocol=instance.protocol if instance else "",
+        up_s=now - life.ready_at if life.ready_at is not None else 0.0,
+        start_s=instance.start_s if instance else 0.0,
+        tools=offer.tools,
+        prompts=offer.prompts,
+        resources=offer.resources,
+        token_cost=offer.token_cost,
+        from_cache=offer.from_cache,
+        calls=calls,
+        errors=errors,
+        inflight=inflight,
+        rss_bytes=sum(usage.rss_bytes for usage in used),
+        cpu_s=sum(usage.cpu_s for usage in used),
+        restarts=max(0, life.generation - 1),
+        reason=str(life.reason or ""),
+        message=life.message,
+        retry_in_s=None if life.retry_at is None else max(0.0, life.retry_at - now),
+        required=entry.server.required,
+    )
+
+
+def roots(
+    entries: Mapping[str, Entry], slots: list[Front | None], nursery_pid: int
+) -> dict[Part, int]:
+    """The processes whose memory and processor time are measured."""
+    found = {Part("supervisor"): os.getpid(), Part("nursery"): nursery_pid}
+    for front in slots:
+        if front is not None:
+            found[Part("front", number=front.slot)] = front.pid
+    for entry in entries.values():
+        if entry.instance is not None:
+            found[Part("worker", entry.name)] = entry.instance.pid
+            found[Part("server", entry.name)] = entry.instance.server_pid
+    return found

@@ -1,0 +1,1 @@
+"""What is wanted: configuration files, from bytes to frozen values or every error at once."""

@@ -1,0 +1,206 @@
+"""What all files say together: one frozen Config, or the errors that only show between files.
+
+Owns: the joining of drafts, the defaults that depend on all of them (namespace and endpoint
+`default`), references between servers, namespaces and endpoints, and the rule on listening beyond
+this machine. Never: files, syntax, single values.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from metamcp_supervisor.wanted import units
+from metamcp_supervisor.wanted.config import (
+    Address,
+    Config,
+    Endpoint,
+    Gateway,
+    Namespace,
+)
+from metamcp_supervisor.wanted.document import Document, Findings, Site, shown
+from metamcp_supervisor.wanted.draft import Draft, GatewayDraft, NamespaceDraft, ServerDraft
+from metamcp_supervisor.wanted.nearest import hint
+
+SERVERS_MAX = 1000
+"""Each is a process of ours and at least one of somebody else's."""
+
+_NOWHERE = Site(Document("gateway", Path(), {}))
+
+
+def assemble(
+    drafts: Sequence[Draft],
+    overrides: Sequence[GatewayDraft],
+    *,
+    state_dir: Path,
+    runtime_dir: Path,
+    files: tuple[Path, ...],
+    findings: Findings,
+) -> Config:
+    """`drafts`: the main file first. `overrides`: settings from outside, the strongest last.
+    `state_dir`, `runtime_dir`: for when nothing else names them."""
+    main, *included = drafts
+    for draft in included:
+        if draft.gateway != GatewayDraft():
+            findings.error(
+                draft.site.at("gateway"), f"belongs into {main.site}, not into an included file"
+            )
+    servers = _servers(drafts, findings)
+    namespaces = _namespaces(drafts, servers, findings)
+    return Config(
+        gateway=_gateway(
+            [main.gateway, *overrides],
+            state_dir=state_dir,
+            runtime_dir=runtime_dir,
+            findings=findings,
+        ),
+        servers={name: draft.server for name, draft in servers.items() if draft.server is not None},
+        namespaces=namespaces,
+        endpoints=_endpoints(drafts, namespaces, findings),
+        files=files,
+        warnings=tuple(findings.warnings),
+    )
+
+
+def _gateway(
+    layers: Sequence[GatewayDraft], *, state_dir: Path, runtime_dir: Path, findings: Findings
+) -> Gateway:
+    last = _last_of_each(layers)
+    default = Gateway(state_dir=state_dir, runtime_dir=runtime_dir)
+    listen = last.listen or (default.listen, _NOWHERE)
+    ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
+    _refuse_strangers(*listen, findings)
+    _refuse_strangers(*ops_listen, findings)
+    if listen[0] == ops_listen[0] and listen[0].port:
+        site = (last.ops_listen or listen)[1]
+        findings.error(site, f"'listen' and 'ops_listen' are both {listen[0]}; change one")
+    return Gateway(
+        listen=listen[0],
+        ops_listen=ops_listen[0],
+        fronts=last.fronts or default.fronts,
+        state_dir=last.state_dir or state_dir,
+        runtime_dir=last.runtime_dir or runtime_dir,
+    )
+
+
+def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
+    found = GatewayDraft()
+    for layer in layers:
+        found = GatewayDraft(
+            listen=layer.listen or found.listen,
+            ops_listen=layer.ops_listen or found.ops_listen,
+            fronts=layer.fronts or found.fronts,
+            state_dir=layer.state_dir or found.state_dir,
+            runtime_dir=layer.runtime_dir or found.runtime_dir,
+        )
+    return found
+
+
+def _refuse_strangers(address: Address, site: Site, findings: Findings) -> None:
+    if not units.is_loopback(address.host):
+        findings.error(
+            site,
+            f"other machines could reach {address}, and nothing there asks for a key (auth ="
+            ' "none"; keys are not available in this version); use 127.0.0.1, [::1] or localhost',
+        )
+
+
+def _servers(drafts: Sequence[Draft], findings: Findings) -> Mapping[str, ServerDraft]:
+    """By name. A name stays known when its server has errors or is left out."""
+    found: dict[str, ServerDraft] = {}
+    for draft in (each for file in drafts for each in file.servers):
+        first = found.setdefault(draft.name, draft)
+        if first is not draft:
+            findings.error(
+                draft.site,
+                f"the server '{draft.name}' is already at {_where(first.site)}; rename one",
+            )
+    if len(found) > SERVERS_MAX:
+        findings.error(drafts[0].site, f"has {len(found)} servers; the limit is {SERVERS_MAX}")
+    if not any(draft.server for draft in found.values()) and not findings.problems:
+        findings.warning(drafts[0].site, "has no server that can be started")
+    return found
+
+
+def _namespaces(
+    drafts: Sequence[Draft], servers: Mapping[str, ServerDraft], findings: Findings
+) -> Mapping[str, Namespace]:
+    everything = tuple(name for name, draft in servers.items() if draft.server is not None)
+    written: dict[str, NamespaceDraft] = {}
+    for draft in (each for file in drafts for each in file.namespaces):
+        first = written.setdefault(draft.name, draft)
+        if first is not draft:
+            findings.error(
+                draft.site,
+                f"the namespace '{draft.name}' is already at {_where(first.site)}; rename one",
+            )
+    found: dict[str, Namespace] = {}
+    if "default" not in written:
+        found["default"] = Namespace(name="default", servers=everything)
+    for name, draft in written.items():
+        members = everything if draft.servers is None else _members(draft, servers, findings)
+        found[name] = Namespace(
+            name=name,
+            servers=members,
+            disabled=_disabled(draft, servers, members, findings),
+        )
+    return found
+
+
+def _members(
+    draft: NamespaceDraft, servers: Mapping[str, ServerDraft], findings: Findings
+) -> tuple[str, ...]:
+    found: list[str] = []
+    for at, name in enumerate(draft.servers or ()):
+        site = draft.site.at("servers", at)
+        if name not in servers:
+            findings.error(site, f"no server is named '{shown(name)}'; {hint(name, servers)}")
+        elif servers[name].left_out:
+            findings.warning(site, f"the server '{name}' is left out, see the warning about it")
+        elif servers[name].server is not None:
+            found.append(name)
+    return tuple(found)
+
+
+def _disabled(
+    draft: NamespaceDraft,
+    servers: Mapping[str, ServerDraft],
+    members: tuple[str, ...],
+    findings: Findings,
+) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    for server, tool, site in draft.disabled:
+        if server not in servers:
+            findings.error(site, f"no server is named '{shown(server)}'; {hint(server, servers)}")
+        elif server in members:
+            found.append((server, tool))
+        elif servers[server].server is not None:
+            findings.error(site, f"the server '{server}' is not in this namespace")
+    return tuple(found)
+
+
+def _endpoints(
+    drafts: Sequence[Draft], namespaces: Mapping[str, Namespace], findings: Findings
+) -> Mapping[str, Endpoint]:
+    found: dict[str, Endpoint] = {}
+    sites: dict[str, Site] = {}
+    for draft in (each for file in drafts for each in file.endpoints):
+        endpoint = draft.endpoint
+        if endpoint.name in found:
+            findings.error(
+                draft.site,
+                f"the endpoint '{endpoint.name}' is already at {_where(sites[endpoint.name])};"
+                " rename one",
+            )
+            continue
+        found[endpoint.name], sites[endpoint.name] = endpoint, draft.site
+        if endpoint.namespace not in namespaces:
+            findings.error(
+                draft.site.at("namespace"),
+                f"no namespace is named '{shown(endpoint.namespace)}';"
+                f" {hint(endpoint.namespace, namespaces)}",
+            )
+    return found or {"default": Endpoint(name="default", namespace="default")}
+
+
+def _where(site: Site) -> str:
+    line = site.line()
+    return str(site) if line is None else f"{site} (line {line})"

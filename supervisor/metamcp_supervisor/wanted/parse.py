@@ -1,0 +1,225 @@
+"""metamcp.toml: what one such file says, with every error in it.
+
+Owns: the reading of its tables. Never: single values (`table`), the programs of servers
+(`program`), anything that needs a second file (`assemble`).
+"""
+
+import re
+from pathlib import Path
+from typing import Literal, cast
+
+from metamcp_supervisor.wanted import naming, program
+from metamcp_supervisor.wanted.config import Endpoint, Naming, Restart, Server, Style
+from metamcp_supervisor.wanted.document import Document, Findings, Site, shown, table_of
+from metamcp_supervisor.wanted.draft import (
+    Draft,
+    EndpointDraft,
+    GatewayDraft,
+    NamespaceDraft,
+    ServerDraft,
+)
+from metamcp_supervisor.wanted.expand import References, Unresolved, expand
+from metamcp_supervisor.wanted.options import FRONTS_MAX
+from metamcp_supervisor.wanted.table import Table
+
+CALLS_MAX = 65_536
+"""Of `concurrency` and `queue`: every call costs memory, and a child has one pipe."""
+LENGTH_MIN, LENGTH_MAX = 16, 128
+"""Of the names of tools: below, nothing is left beside the hash; above, MCP forbids it."""
+
+_DEFAULTS = Server(name="", source="")
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_SEPARATOR = re.compile(r"[A-Za-z0-9_.-]{0,8}", re.ASCII)
+
+
+def parse(document: Document, references: References, home: Path, findings: Findings) -> Draft:
+    site = Site(document)
+    top = Table(document.values, site, findings, "")
+    top.refuse_unknown()
+    gateway = top.table("gateway", "gateway")
+    includes = top.texts("include") or ()
+    return Draft(
+        site=site,
+        includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
+        gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
+        servers=tuple(
+            _server(name, table, references, home)
+            for name, table in top.tables("servers", "servers.*").items()
+            if _well_named(name, table)
+        ),
+        namespaces=tuple(
+            _namespace(name, table)
+            for name, table in top.tables("namespaces", "namespaces.*").items()
+            if _well_named(name, table)
+        ),
+        endpoints=tuple(
+            _endpoint(name, table)
+            for name, table in top.tables("endpoints", "endpoints.*").items()
+            if _well_named(name, table)
+        ),
+    )
+
+
+def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft:
+    table.refuse_unknown()
+    listen, ops_listen = table.address("listen"), table.address("ops_listen")
+    fronts = table.whole("fronts", default=1, low=1, high=1_000_000)
+    if fronts > FRONTS_MAX:
+        table.error("fronts", f"more than {FRONTS_MAX} is not available in this version")
+    return GatewayDraft(
+        listen=(listen, table.site.at("listen")) if listen else None,
+        ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
+        fronts=min(fronts, FRONTS_MAX) if table.has("fronts") else None,
+        state_dir=_directory("state_dir", table, references, home),
+        runtime_dir=_directory("runtime_dir", table, references, home),
+    )
+
+
+def _directory(key: str, table: Table, references: References, home: Path) -> Path | None:
+    text = table.text(key)
+    if text is None:
+        return None
+    try:
+        text = expand(text, references)
+    except Unresolved as why:
+        table.error(key, str(why))
+        return None
+    if not text:
+        table.error(key, "is empty; name a directory")
+        return None
+    return program.directory(text, base=table.site.document.base, home=home)
+
+
+def _well_named(name: str, table: Table) -> bool:
+    why = naming.flaw(name)
+    if why:
+        table.findings.error(table.site, f"the name '{shown(name)}' {why}")
+    return not why
+
+
+def _server(name: str, table: Table, references: References, home: Path) -> ServerDraft:
+    before = len(table.findings.problems)
+    table.refuse_unknown()
+    found = program.read(table, references, home, foreign=False)
+    module = _module(table)
+    required = table.flag("required", default=_DEFAULTS.required)
+    enabled = table.flag("enabled", default=_DEFAULTS.enabled)
+    if required and not enabled:
+        table.error("required", "a server cannot be required and not enabled")
+    table.choice("start")
+    server = Server(
+        name=name,
+        source=str(table.site),
+        command=found.command,
+        command_written=found.command_written,
+        module=module,
+        env=found.env,
+        env_written=found.env_written,
+        cwd=found.cwd,
+        enabled=enabled,
+        required=required,
+        restart=cast("Restart", table.choice("restart") or _DEFAULTS.restart),
+        start_timeout_s=table.duration("start_timeout", default=_DEFAULTS.start_timeout_s),
+        timeout_s=table.duration("timeout", default=_DEFAULTS.timeout_s),
+        stop_grace_s=table.duration("stop_grace", default=_DEFAULTS.stop_grace_s),
+        hide_after_s=table.duration("hide_after", default=_DEFAULTS.hide_after_s),
+        strict_listing=table.flag("strict_listing", default=_DEFAULTS.strict_listing),
+        concurrency=table.whole(
+            "concurrency", default=_DEFAULTS.concurrency, low=1, high=CALLS_MAX
+        ),
+        queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
+    )
+    return settled(table, server, found, before)
+
+
+def settled(table: Table, server: Server, found: program.Program, before: int) -> ServerDraft:
+    """The server, unless it has errors. A disabled one may refer to what is not there.
+
+    `before`: how many problems there were before this server was read.
+    """
+    if found.unresolved and not server.enabled:
+        place, why = found.unresolved[0]
+        table.findings.warning(place, f"{why}; the server is disabled and left out")
+        return ServerDraft(name=server.name, site=table.site, left_out=True)
+    for place, why in found.unresolved:
+        table.findings.error(place, why)
+    good = len(table.findings.problems) == before
+    return ServerDraft(name=server.name, site=table.site, server=server if good else None)
+
+
+def _module(table: Table) -> str | None:
+    """`module`, and the rule that a server has exactly one of it and `command`."""
+    module = table.text("module")
+    if module is not None and not _MODULE.fullmatch(module):
+        table.error("module", 'must be written "package.module:object"')
+    if table.has("module") and table.has("command"):
+        table.error("module", "a server has 'command' or 'module', not both")
+    elif table.has("args") and not table.has("command"):
+        table.error("args", "there is no 'command' that these are for")
+    elif not any(map(table.has, ("module", "command", "url"))):
+        table.findings.error(table.site, "has no 'command'; write the program and its arguments")
+    return module
+
+
+def _namespace(name: str, table: Table) -> NamespaceDraft:
+    table.refuse_unknown()
+    servers = table.texts("servers")
+    if servers is None and name != "default" and not table.has("servers"):
+        table.findings.error(table.site, "has no 'servers'; list the names of its servers")
+    seen: set[str] = set()
+    for at, server in enumerate(servers or ()):
+        if server in seen:
+            table.findings.error(table.site.at("servers", at), f"'{shown(server)}' is listed twice")
+        seen.add(server)
+    disabled: list[tuple[str, str, Site]] = []
+    for key, tool in table.tables("tools", "namespaces.*.tools.*").items():
+        server, dot, tool_name = key.partition(".")
+        if not (dot and server and tool_name):
+            table.findings.error(tool.site, _how_to_write_a_tool(key, tool))
+            continue
+        tool.refuse_unknown()
+        if not tool.flag("enabled", default=True):
+            disabled.append((server, tool_name, tool.site))
+    return NamespaceDraft(name=name, site=table.site, servers=servers, disabled=tuple(disabled))
+
+
+def _how_to_write_a_tool(key: str, table: Table) -> str:
+    """Without quotes, TOML takes `tools.git.status` for a table in a table."""
+    inner = next((name for name, value in table.values.items() if table_of(value)), "tool")
+    return f'a tool is written in quotes, with its server: tools."{shown(key)}.{shown(inner)}"'
+
+
+def _endpoint(name: str, table: Table) -> EndpointDraft:
+    table.refuse_unknown()
+    namespace = table.text("namespace")
+    if namespace is None and not table.has("namespace"):
+        table.findings.error(
+            table.site, "has no 'namespace'; namespace = \"default\" exposes every server"
+        )
+    table.choice("exposure")
+    table.choice("auth")
+    rules = table.table("naming", "endpoints.*.naming")
+    return EndpointDraft(
+        site=table.site,
+        endpoint=Endpoint(
+            name=name,
+            namespace=namespace if namespace is not None else "default",
+            naming=_naming(rules) if rules else Naming(),
+        ),
+    )
+
+
+def _naming(table: Table) -> Naming:
+    table.refuse_unknown()
+    default = Naming()
+    separator = table.text("separator") or default.separator
+    if not _SEPARATOR.fullmatch(separator):
+        table.error("separator", "may have up to 8 letters, digits, '_', '.' and '-'")
+    return Naming(
+        style=cast("Style", table.choice("style") or default.style),
+        separator=separator,
+        hyphens=cast("Literal['keep', 'underscore']", table.choice("hyphens") or default.hyphens),
+        length_max=table.whole(
+            "length_max", default=default.length_max, low=LENGTH_MIN, high=LENGTH_MAX
+        ),
+    )

@@ -1,0 +1,62 @@
+"""A JSON schema of metamcp.toml, for editors that complete and check while one types.
+
+Owns: the form. Never: the keys, which come from `options`; what a schema cannot say (`parse`).
+"""
+
+from metamcp_supervisor.wanted.options import OPTIONS, Kind, Option, Section
+
+_STRING: dict[str, object] = {"type": "string"}
+_STRINGS: dict[str, object] = {"type": "array", "items": _STRING}
+_OF_KIND: dict[Kind, dict[str, object]] = {
+    "string": _STRING,
+    "path": _STRING,
+    "choice": _STRING,
+    "strings": _STRINGS,
+    "command": {"anyOf": [_STRING, _STRINGS]},
+    "table of strings": {"type": "object", "additionalProperties": _STRING},
+    "table": {"type": "object"},
+    "boolean": {"type": "boolean"},
+    "integer": {"type": "integer", "minimum": 1},
+    "duration": {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"},
+    "address": {"type": "string", "pattern": r"^.+:[0-9]{1,5}$"},
+}
+_INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
+    ("", "gateway"): ("gateway", False),
+    ("", "servers"): ("servers.*", True),
+    ("", "namespaces"): ("namespaces.*", True),
+    ("", "endpoints"): ("endpoints.*", True),
+    ("namespaces.*", "tools"): ("namespaces.*.tools.*", True),
+    ("endpoints.*", "naming"): ("endpoints.*.naming", False),
+}
+"""The section inside a table, and whether it is there once for every name."""
+
+
+def schema() -> dict[str, object]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "metamcp.toml",
+        **_section(""),
+    }
+
+
+def _section(section: Section) -> dict[str, object]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            option.key: _option(option) for option in OPTIONS if option.section == section
+        },
+    }
+
+
+def _option(option: Option) -> dict[str, object]:
+    found: dict[str, object] = {"description": option.why}
+    if inside := _INSIDE.get((option.section, option.key)):
+        section, named = inside
+        content = _section(section)
+        found |= {"type": "object", "additionalProperties": content} if named else content
+    else:
+        found |= _OF_KIND[option.kind]
+    if option.choices:
+        found["enum"] = list(option.choices)
+    return found

@@ -1,0 +1,238 @@
+"""Where the configuration comes from: the file that is looked up, what it includes, the
+environment, the command line.
+
+Owns: the order of the look-up, the reading of all files, and which source wins. Never: what files
+say (`parse`, `shapes`), how they fit together (`assemble`).
+"""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.wanted import files, jsonc, parse, shapes, tomltext
+from metamcp_supervisor.wanted.assemble import assemble
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Problem
+from metamcp_supervisor.wanted.document import (
+    BrokenSyntax,
+    Document,
+    Findings,
+    Site,
+    printable,
+    shown,
+)
+from metamcp_supervisor.wanted.draft import Draft
+from metamcp_supervisor.wanted.expand import References
+from metamcp_supervisor.wanted.options import keys
+from metamcp_supervisor.wanted.program import directory
+from metamcp_supervisor.wanted.table import Table, flaw
+
+VARIABLE = "METAMCP_CONFIG"
+SYSTEM_FILE = Path("/etc/metamcp/metamcp.toml")
+FILES_MAX = 64
+"""Of one configuration, with everything that is included."""
+
+CLIENT_FILES = (".mcp.json", "mcp.json", ".cursor/mcp.json", ".vscode/mcp.json",
+                 "servers.json", "config.json")  # fmt: skip
+_ANYTHING = {"mcp.json", "servers.json", "config.json"}
+"""Names that many programs use: such a file counts only when its shape is known."""
+_EDITOR_FOLDERS = {".cursor", ".vscode"}
+"""Editors start servers in the folder above these, and mean it by relative paths."""
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def load(
+    path: Path | None,
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    home: Path,
+    flags: Mapping[str, str] = _NOTHING,
+) -> Config:
+    """The configuration in `path`, or in the file that `find` finds.
+
+    `flags`: settings of `[gateway]` from the command line, by key. They win over the environment
+    (`METAMCP_LISTEN` and so on), and that over the file. Raises ConfigInvalid with every error.
+    """
+    findings = Findings()
+    main = find(path, environ=environ, cwd=cwd, home=home)
+    if main is None:
+        raise ConfigInvalid((Problem("", "", _none_found(cwd, home)),))
+    reading = _Reading(environ, home, findings)
+    reading.file(main, ())
+    if not reading.drafts:
+        raise ConfigInvalid(findings.everything())
+    references = _references(environ, cwd, home)
+    overrides = [
+        parse.gateway_of(table, references, home)
+        for table in _outside(environ, flags, cwd, findings)
+    ]
+    config = assemble(
+        reading.drafts,
+        overrides,
+        state_dir=_state_dir(environ, home),
+        runtime_dir=Path(runtime.default(environ)),
+        files=tuple(reading.files),
+        findings=findings,
+    )
+    if findings.problems:
+        raise ConfigInvalid(findings.everything())
+    return config
+
+
+def find(
+    given: Path | None = None,
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    home: Path,
+    system: Path = SYSTEM_FILE,
+) -> Path | None:
+    """The main file: `given`, then METAMCP_CONFIG, then the places; last a file of an MCP client in
+    the working directory. A file that was named is returned whether it exists or not."""
+    named = given or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
+    if named is not None:
+        return cwd / named
+    for place in (*_own_places(cwd, home), system):
+        if os.path.lexists(place):
+            return place
+    for name in CLIENT_FILES:
+        path = cwd / name
+        if os.path.lexists(path) and (name not in _ANYTHING or _has_known_shape(path)):
+            return path
+    return None
+
+
+def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[str, str]) -> bool:
+    """Was `path` taken only because it lies in the working directory? Then whoever wrote into that
+    directory chose the commands, and the user has to confirm them."""
+    if given is not None or environ.get(VARIABLE):
+        return False
+    folder = path.parent.parent if path.parent.name in _EDITOR_FOLDERS else path.parent
+    return folder == cwd
+
+
+def _references(environ: Mapping[str, str], base: Path, home: Path) -> References:
+    return References(
+        environ=environ,
+        secret=lambda name: files.secret(directory(name, base=base, home=home)),
+    )
+
+
+def _own_places(cwd: Path, home: Path) -> tuple[Path, Path]:
+    return cwd / "metamcp.toml", home / ".config/metamcp/metamcp.toml"
+
+
+def _none_found(cwd: Path, home: Path) -> str:
+    first, second = _own_places(cwd, home)
+    return (
+        f"no configuration: there is neither {first} nor {second} nor {SYSTEM_FILE}, and no"
+        " .mcp.json in the working directory; name one with --config"
+    )
+
+
+def _has_known_shape(path: Path) -> bool:
+    try:
+        values = jsonc.loads(files.text(path))
+    except (files.Unreadable, BrokenSyntax):
+        return False
+    return bool(values) and shapes.shape_of(values) is not None
+
+
+def _state_dir(environ: Mapping[str, str], home: Path) -> Path:
+    """systemd names the directory in STATE_DIRECTORY (the first, if there are several)."""
+    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return Path(given) if given else home / ".local/state/metamcp"
+
+
+def _outside(
+    environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
+) -> Sequence[Table]:
+    """`[gateway]` as the environment and the command line have it, one table for each setting."""
+    assert set(flags) <= set(keys("gateway")), sorted(flags)
+    found: list[Table] = []
+    for key in keys("gateway"):
+        variable = f"METAMCP_{key.upper()}"
+        for label, text in (
+            (f"${variable}", environ.get(variable)),
+            (f"--{key.replace('_', '-')}", flags.get(key)),
+        ):
+            if text:
+                value = int(text) if key == "fronts" and text.isdecimal() else text
+                values = {key: value}
+                site = Site(Document(label, cwd, values))
+                found.append(Table(values, site, findings, "gateway"))
+    return found
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The files read so far, the main one first, each once."""
+
+    environ: Mapping[str, str]
+    home: Path
+    findings: Findings
+    drafts: list[Draft] = field(default_factory=list[Draft])
+    files: list[Path] = field(default_factory=list[Path])
+    _seen: set[str] = field(default_factory=set[str])
+
+    def file(self, path: Path, chain: tuple[str, ...], by: Site | None = None) -> None:
+        """Read `path` and what it includes. `chain`: the files that lead here, `by`: the include
+        that names it."""
+        real = os.path.realpath(path)
+        site = by or Site(Document(printable(str(path)), path.parent, {}))
+        if real in chain:
+            circle = " → ".join((*chain[chain.index(real) :], real))
+            self.findings.error(site, f"the files include each other: {circle}")
+        elif real in self._seen:
+            return
+        elif why := flaw(str(path)):
+            self.findings.error(site, f"its path {why}")
+        elif len(self._seen) >= FILES_MAX:
+            self.findings.error(site, f"is more than the {FILES_MAX} files that are read at most")
+        else:
+            self._seen.add(real)
+            self._read(path, (*chain, real), by)
+
+    def _read(self, path: Path, chain: tuple[str, ...], by: Site | None) -> None:
+        label = printable(str(path))
+        base = path.parent.parent if path.parent.name in _EDITOR_FOLDERS else path.parent
+        document = Document(label, base, {})
+        draft = Draft(site=Site(document))
+        try:
+            text = files.text(path)
+            is_json = _is_json(path, text)
+            syntax = jsonc if is_json else tomltext
+            lines = functools.cache(functools.partial(syntax.lines, text))
+            document = Document(label, base, syntax.loads(text), lines)
+            read = shapes.parse if is_json else parse.parse
+            references = _references(self.environ, base, self.home)
+            draft = read(document, references, self.home, self.findings)
+        except files.Unreadable as why:
+            self.findings.error(
+                by or Site(document), f"{shown(path.name)} {why}" if by else str(why)
+            )
+        except BrokenSyntax as why:
+            broken = Problem(label, "", why.message, why.line)
+            self.findings.problem(lambda: broken)
+        self.drafts.append(draft)
+        self.files.append(path)
+        if files.others_may_write(path):
+            self.findings.warning(
+                Site(document), "every user of this machine may change it; run 'chmod o-w' on it"
+            )
+        for name, site in draft.includes:
+            if not name:
+                self.findings.error(site, "is empty; name a file")
+                continue
+            self.file(directory(name, base=base, home=self.home), chain, site)
+
+
+def _is_json(path: Path, text: str) -> bool:
+    """By the end of its name; without a known one, by its first character."""
+    if path.suffix in {".json", ".jsonc", ".json5"}:
+        return True
+    return path.suffix != ".toml" and text.lstrip().startswith(("{", "//", "/*"))

@@ -1,0 +1,77 @@
+"""How people write durations and addresses.
+
+Owns: their grammar, their limits, and the sentence that says how to write them. Never: which key
+has which unit (`options`), where a value stands in a file (`document`).
+"""
+
+import ipaddress
+import re
+
+from metamcp_supervisor.wanted.config import Address
+
+DURATION_S_MIN = 0.001
+"""Below the resolution of every timer that we have a value can only be a mistake."""
+DURATION_S_MAX = 86_400.0
+"""A day. What waits longer than that is not waited for, it is forgotten."""
+_DURATION_CHARACTERS_MAX = 32
+"""`23h59m59s999ms` has 14."""
+_PLAUSIBLE = 1_000_000
+"""A bare number above this is not repeated as an example."""
+_PORT_MAX = 65_535
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
+_IN_BRACKETS = re.compile(r"\[([0-9A-Fa-f:.]+)\]:(\d{1,5})", re.ASCII)
+_PLAIN = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
+_NUMERIC = re.compile(r"[0-9.]+", re.ASCII)
+
+
+def duration(value: object) -> float:
+    """Seconds. Raises ValueError with a sentence."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = f"{value:g}" if 0 < value < _PLAUSIBLE else "60"
+        raise ValueError(f'a number has no unit; write it like "{number}s" or "{number}ms"')
+    if not isinstance(value, str):
+        raise ValueError('must be a duration, such as "500ms", "30s", "15m" or "1h30m"')
+    if len(value) > _DURATION_CHARACTERS_MAX or not _WHOLE.fullmatch(value):
+        raise ValueError('is no duration; write it like "500ms", "30s", "15m" or "1h30m"')
+    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(value))
+    if seconds < DURATION_S_MIN:
+        raise ValueError('is too short; the shortest duration is "1ms"')
+    if seconds > DURATION_S_MAX:
+        raise ValueError('is too long; the longest duration is "24h"')
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """The shortest way to write it with one unit: 90.0 → `90s`, 3600.0 → `1h`."""
+    for unit in ("h", "m", "s", "ms"):
+        count = seconds / _UNITS_S[unit]
+        if count >= 1 and abs(count - round(count)) < 1e-9:
+            return f"{round(count)}{unit}"
+    return f"{seconds * 1000:.3f}".rstrip("0").rstrip(".") + "ms"
+
+
+def address(text: str) -> Address:
+    """`host:port`, an IPv6 address in brackets. Port 0: any free one. Raises ValueError."""
+    found = _IN_BRACKETS.fullmatch(text) or _PLAIN.fullmatch(text)
+    if found is None:
+        raise ValueError('is no address; write it like "127.0.0.1:6270" or "[::1]:6270"')
+    host, port = found[1], int(found[2])
+    if port > _PORT_MAX:
+        raise ValueError(f"has port {port}; the highest port is {_PORT_MAX}")
+    if ":" in host or _NUMERIC.fullmatch(host):
+        try:
+            host = str(ipaddress.ip_address(host))
+        except ValueError:
+            raise ValueError(f"has no valid IP address: {host}") from None
+    return Address(host, port)
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach it? A name other than `localhost` may mean anything: no."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -1,0 +1,1 @@
+"""How it is watched and steered: journal, logs, control socket, metrics, health."""

@@ -1,0 +1,338 @@
+"""The control socket: who may speak on it, and one JSON-RPC object per line.
+
+Owns: the unix socket in the runtime directory, the check of its clients (user id and token), lines,
+deadlines and limits of connections. Never: what a verb does (`orders`), printing (`cli.ctl`).
+
+    gateway: {"jsonrpc":"2.0","method":"hello","params":{"v":1,"pid":…,"version":"…"}}
+    client:  {"jsonrpc":"2.0","id":1,"method":"hello","params":{"token":"…"}}
+    gateway: {"jsonrpc":"2.0","id":1,"result":{"v":1}}
+    client:  {"jsonrpc":"2.0","id":2,"method":"logs","params":{"name":"git","follow":true}}
+    gateway: {"jsonrpc":"2.0","method":"log","params":{"seq":…,…}}       for each kept line
+    gateway: {"jsonrpc":"2.0","id":2,"result":{"v":1}}                   then new ones as they come
+
+`wait`, and what follows, is the last verb of its connection: whatever the client sends ends it.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import os
+import socket
+import struct
+from pathlib import Path
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_supervisor.watched import orders
+from metamcp_supervisor.watched.steering import Steering
+from metamcp_worker import codec
+from metamcp_worker.errors import Code, PeerGone, Refused
+
+LINE_BYTES_MAX = 1024 * 1024
+"""Of a line in either direction: the status of some two thousand servers."""
+BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""What may wait for a client that follows and does not read; then it is cut."""
+WRITE_S = 10.0
+"""For a client to read an answer."""
+LINGER_S = 2.0
+"""For the last words to a client that is cut."""
+CLOSE_S = 3.0
+"""For all connections to end when the gateway stops."""
+
+_NULL = b"null"
+
+logger = logging.getLogger("metamcp.control")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a test may want otherwise. `hello_s`: from connecting to a valid token; `idle_s`:
+    between two requests (`ctl` sends its request at once); `connections_max`: below
+    `events.FOLLOWERS_MAX`, and many more than people at prompts."""
+
+    hello_s: float = 5.0
+    idle_s: float = 60.0
+    connections_max: int = 48
+
+
+class Hello(Struct, frozen=True):
+    token: str = ""
+
+
+class Control:
+    """Listens from `start` to `close`. `steering` is the gateway."""
+
+    def __init__(
+        self, steering: Steering, runtime_dir: Path, version: str, limits: Limits | None = None
+    ) -> None:
+        self._steering = steering
+        self._limits = limits or Limits()
+        self._runtime_dir = str(runtime_dir)
+        self._version = version
+        self._claim: runtime.Claim | None = None
+        self._server: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Claim the runtime directory and listen in it. Raises runtime.AlreadyRunning and
+        runtime.RuntimeDirUnfit."""
+        claim = runtime.claim(self._runtime_dir)
+        try:
+            sock = _bind(claim.socket_path)
+            self._server = await asyncio.start_unix_server(
+                self._accept, sock=sock, limit=LINE_BYTES_MAX
+            )
+        except OSError as error:
+            claim.release()
+            raise runtime.RuntimeDirUnfit(
+                f"{claim.socket_path}: {error.strerror or error}; choose another --runtime-dir"
+            ) from None
+        self._claim = claim
+
+    async def close(self) -> None:
+        """End every connection; remove socket and token."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for talk in self._talks:
+            talk.cancel()
+        if self._talks:
+            await asyncio.wait(self._talks, timeout=CLOSE_S)
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        line = Connection(reader, writer)
+        self._talks.add(task)
+        try:
+            await self._talk(line)
+        except (PeerGone, OSError):
+            pass  # the client left in the middle: its own business
+        except Exception:
+            logger.exception("a connection of the control socket ended by a fault of the gateway")
+        finally:
+            await line.close()
+            self._talks.discard(task)
+
+    async def _talk(self, line: "Connection") -> None:
+        """One connection, from hello to its end."""
+        try:
+            most = self._limits.connections_max
+            if len(self._talks) > most:
+                raise Refused(Exit.FAILED, f"{most} connections to the control socket are open")
+            _check_peer(line)
+            hello = {"v": VERSION, "pid": os.getpid(), "version": self._version}
+            await line.tell("hello", hello)
+            await self._admit(line)
+        except Refused as refusal:
+            await line.refuse(refusal)
+            return
+        while True:
+            try:
+                request = await line.request(self._limits.idle_s)
+                if request is None:
+                    return
+                result = await self._carry_out(line, request)
+            except Refused as refusal:
+                await line.refuse(refusal)
+                continue
+            if result is None:
+                return
+            await line.answer(result)
+
+    async def _admit(self, line: "Connection") -> None:
+        """The first request must be `hello` with the token. Raises Refused."""
+        request = await line.request(self._limits.hello_s)
+        if request is None:
+            raise PeerGone("no hello")
+        if request.method != "hello":
+            raise Refused(Exit.DENIED, "the first request must be 'hello' with the token")
+        assert self._claim is not None
+        try:
+            token = codec.typed(Hello, request.params or b"{}").token
+        except codec.Malformed as error:
+            raise Refused(Code.INVALID_PARAMS, f"parameters of hello: {error}") from None
+        if not hmac.compare_digest(token.encode(), self._claim.token.encode()):
+            raise Refused(
+                Exit.DENIED,
+                f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
+            )
+        await line.answer({"v": VERSION})
+
+    async def _carry_out(self, line: "Connection", request: codec.Envelope) -> object:
+        """Raises Refused, also for a fault of the gateway, and PeerGone."""
+        if request.jsonrpc != "2.0" or request.method is None or line.asked == _NULL:
+            raise Refused(
+                Code.INVALID_REQUEST,
+                'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
+            )
+        try:
+            return await orders.carry_out(
+                self._steering, line, request.method, bytes(request.params)
+            )
+        except (Refused, PeerGone):
+            raise
+        except Exception as error:
+            logger.exception("the verb %s failed by a fault of the gateway", request.method)
+            raise Refused(
+                Code.INTERNAL_ERROR,
+                f"'{request.method}' failed by a fault of the gateway ({type(error).__name__}); its"
+                " log has the details",
+            ) from None
+
+
+class Connection:
+    """One client: an `orders.Line`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._woken = asyncio.Event()
+        self._left: asyncio.Task[bytes] | None = None
+        self._pid, self._uid = _peer(writer.get_extra_info("socket"))
+        self.asked = _NULL
+        """The id of the request that is being answered, raw."""
+
+    @property
+    def uid(self) -> int:
+        return self._uid
+
+    @property
+    def caller(self) -> str:
+        if self._uid < 0:
+            return "a client of the control socket"
+        return f"process {self._pid} of user id {self._uid}"
+
+    async def request(self, timeout_s: float) -> codec.Envelope | None:
+        """The next request, or None at the end. Raises Refused for a line that is no JSON."""
+        self.asked = _NULL
+        begun = await self._watched()
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = begun + await self._reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError:
+            return None
+        except TimeoutError:
+            why = Refused(Exit.TIMEOUT, f"no request came within {timeout_s:g} s")
+            await self.refuse(why)
+            return None
+        except asyncio.LimitOverrunError:
+            why = Refused(Code.INVALID_REQUEST, f"a line has more than {LINE_BYTES_MAX} bytes")
+            await self.refuse(why)
+            return None
+        try:
+            found = codec.envelope(line)
+        except codec.Malformed as error:
+            raise Refused(Code.PARSE_ERROR, f"not a request: {error}") from None
+        if codec.id_ok(bytes(found.id)):
+            self.asked = bytes(found.id)
+        return found
+
+    async def tell(self, method: str, params: object) -> None:
+        await self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def answer(self, result: object) -> None:
+        await self._send({"jsonrpc": "2.0", "id": Raw(self.asked), "result": result})
+
+    async def refuse(self, refusal: Refused) -> None:
+        """Answer the request in hand with an error; before the first one its id is null."""
+        error: dict[str, object] = {"code": int(refusal.code), "message": refusal.message}
+        if refusal.data:
+            error["data"] = Raw(refusal.data)
+        await self._send({"jsonrpc": "2.0", "id": Raw(self.asked), "error": error})
+
+    def push(self, method: str, params: object) -> None:
+        line = codec.dump({"jsonrpc": "2.0", "method": method, "params": params})
+        transport = self._writer.transport
+        if transport.get_write_buffer_size() + len(line) > BACKLOG_BYTES_MAX:
+            note = {"message": f"more than {BACKLOG_BYTES_MAX} bytes waited to be read"}
+            line = codec.dump({"jsonrpc": "2.0", "method": "lagged", "params": note})
+            self._writer.write(line + b"\n")
+            raise PeerGone("the client does not read")
+        self._writer.write(line + b"\n")
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def woken(self, timeout_s: float | None) -> None:
+        if self._left is None:
+            self._left = asyncio.create_task(self._reader.read(1))
+            self._left.add_done_callback(lambda _: self._woken.set())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._woken.wait()
+        self._woken.clear()
+        if self._left.done():
+            raise PeerGone("the client left")
+
+    async def _watched(self) -> bytes:
+        """End the watch of `woken`; what it has read belongs to the next request."""
+        left, self._left = self._left, None
+        if left is None:
+            return b""
+        left.cancel()
+        (found,) = await asyncio.gather(left, return_exceptions=True)
+        return found if isinstance(found, bytes) else b""
+
+    async def close(self) -> None:
+        """Close, after what still waits is sent or LINGER_S are over. Never raises."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._watched()
+                await self._writer.wait_closed()
+        except (TimeoutError, asyncio.CancelledError):
+            self._writer.transport.abort()
+        except OSError:
+            pass  # the other side was quicker
+
+    async def _send(self, message: object) -> None:
+        line = codec.dump(message)
+        if len(line) >= LINE_BYTES_MAX:
+            why = f"the answer has {len(line)} bytes, a line may have {LINE_BYTES_MAX}"
+            error = {"code": int(Exit.FAILED), "message": why}
+            line = codec.dump({"jsonrpc": "2.0", "id": Raw(self.asked), "error": error})
+        self._writer.write(line + b"\n")
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await self._writer.drain()
+        except TimeoutError:
+            raise PeerGone("the client does not read") from None
+
+
+def _bind(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)  # so that there is no moment in which others could connect
+    try:
+        sock.bind(path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    return sock
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    """Process and user id at the other end, or -1 where the kernel does not tell: there the mode
+    of the socket and the token alone decide."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return -1, -1
+    layout = struct.Struct("3i")
+    pid, uid, _ = layout.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
+    return pid, uid
+
+
+def _check_peer(line: Connection) -> None:
+    me = os.geteuid()
+    if line.uid not in {me, 0, -1}:
+        raise Refused(
+            Exit.DENIED,
+            f"user id {line.uid} may not steer the gateway of user id {me}; run metamcp ctl as"
+            " that user or as root",
+        )
