@@ -227,6 +227,37 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
     served(talk, app, QUICK)
 
 
+def test_a_client_that_reads_large_answers_slowly_is_not_cut_off() -> None:
+    sizes = iter((20_000_000, 30_000_000))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        size = next(sizes)
+        await send({"type": "http.response.start", "status": 200, "headers": [_length(size)]})
+        await send({"type": "http.response.body", "body": b"x" * size})
+
+    async def talk(one: Served) -> None:
+        with socket.create_connection(("127.0.0.1", one.port)) as slow:
+            for size in (20_000_000, 30_000_000):
+                slow.sendall(post(b""))
+                clock = await one.connect()
+                assert await clock.closed() == b""  # by now the server has looked at both
+                assert await asyncio.to_thread(_read, slow, size) >= size
+
+    served(talk, app, QUICK)
+
+
+def _length(size: int) -> tuple[bytes, bytes]:
+    return b"content-length", b"%d" % size
+
+
+def _read(sock: socket.socket, size: int) -> int:
+    """Read so much, or to the end; how much it was."""
+    count = 0
+    while count < size and (data := sock.recv(1024 * 1024)):
+        count += len(data)
+    return count
+
+
 def test_one_connection_too_many_is_told_so() -> None:
     async def talk(one: Served) -> None:
         first = await one.connect()

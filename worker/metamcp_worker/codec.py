@@ -44,6 +44,7 @@ class Malformed(ValueError):
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_level = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
+_decode_raw = msgspec.json.Decoder(Raw).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -68,6 +69,14 @@ def items(data: bytes | Raw) -> list[Raw]:
     """One array, its items left raw. Raises Malformed."""
     try:
         return _decode_items(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Malformed(_reason(error)) from None
+
+
+def check(data: bytes | Raw) -> None:
+    """Raises Malformed unless this is JSON. Nothing is made of it, whatever its size."""
+    try:
+        _decode_raw(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Malformed(_reason(error)) from None
 

@@ -68,7 +68,7 @@ class Connection(HttpToolsProtocol):
         self._body_bytes = 0
         self._body_since = 0.0
         self._discarded = 0
-        self._unread = 0  # what waited for the client at the last look
+        self._unread = 0, 0  # at the last look: bytes that waited for the client, answers so far
         self._begun = 0
         self._answered = 0
         self._slow: asyncio.TimerHandle | None = None
@@ -185,6 +185,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        if not self.pipeline:
+            self.flow.resume_reading()  # else nobody would see that the client goes away
         self._stage = _IDLE
         self._discarded = 0
         self._stop_slow()
@@ -271,9 +273,9 @@ class Connection(HttpToolsProtocol):
     def _look(self) -> None:
         """Once per `idle_s`: end what is idle, and what does not read its answers."""
         wait = self._limits.idle_s
-        unread = self.transport.get_write_buffer_size()
-        stalled, self._unread = 0 < self._unread <= unread, unread
-        if stalled:
+        unread, before = self.transport.get_write_buffer_size(), self._unread
+        self._unread = unread, self._answered
+        if 0 < before[0] <= unread and before[1] == self._answered:
             self.transport.abort()
             return
         if not unread and self._begun == self._answered:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker import codec, messages, packets
-from metamcp_worker.frames import Cancel, Notice
+from metamcp_worker.frames import Cancel, Error, Notice
 from metamcp_worker.messages import (
     AttachFailed,
     AttachFront,
@@ -272,3 +272,17 @@ def test_what_it_says_on_stderr_is_logged() -> None:
         worker.read(LogLines)
         worker.stop()
         assert worker.logs["stderr"] == ["one", "two\xff"]
+
+
+def test_a_call_whose_turn_comes_when_the_server_reads_no_more_is_refused_at_once() -> None:
+    with ChildWorker(concurrency=4) as worker:
+        worker.ready()
+        front = worker.front()
+        for _ in range(3):
+            front.tool("sleep", ms=1000)
+        front.tool("deafen")
+        for _ in range(4):
+            front.tool("echo", text="x" * 12_000_000)
+        answers = [front.read() for _ in range(5)]
+        (refused,) = [one for one in answers if isinstance(one, Error)]
+        assert b"does not read its input" in refused.body

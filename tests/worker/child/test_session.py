@@ -146,6 +146,16 @@ def test_a_server_that_does_not_read_is_overloaded() -> None:
     assert "does not read" in error["message"]
 
 
+def test_a_call_that_could_not_be_written_is_answered_and_forgotten() -> None:
+    talk = ready_legacy(concurrency=1)
+    talk.call(1, 1)
+    key = str(talk.calls()[0]["id"]).encode()
+    assert error_of(talk.note(talk.session.unsent(key)))["code"] == Code.OVERLOADED
+    assert talk.session.in_flight == 0
+    assert talk.session.unsent(key) == []
+    assert talk.session.unsent(b"") == []
+
+
 def test_calls_that_come_before_the_server_is_ready_wait_for_it() -> None:
     talk = Talk()
     assert talk.call(1, 1) == []

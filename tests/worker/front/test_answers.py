@@ -63,6 +63,16 @@ def test_a_member_that_comes_twice_is_refused(body: bytes) -> None:
     assert refused.value.code == Code.INVALID_REQUEST
 
 
+@pytest.mark.promise("M98")
+def test_what_stands_beside_the_parameters_is_not_searched_for_long() -> None:
+    head = b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b,"x":[%b]}'
+    large = b'{"id":1},' * 10_000 + b"1"
+    with pytest.raises(Refused) as refused:
+        inbound.read(head % (b"{}", large))
+    assert refused.value.code == Code.INVALID_REQUEST
+    assert inbound.read(head % (b'{"x":[%b]}' % large, b"")).method == "m"
+
+
 @pytest.mark.parametrize("raw_id", [b"0", b"-1", b"9007199254740992", b'"a"', b'""', b'"\\u00e4"'])
 def test_every_allowed_id_is_kept_as_it_is(raw_id: bytes) -> None:
     assert bytes(inbound.read(b'{"jsonrpc":"2.0","method":"m","id":%b}' % raw_id).id) == raw_id

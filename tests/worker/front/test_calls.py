@@ -104,6 +104,23 @@ def test_arguments_reach_the_server_as_the_bytes_that_the_client_sent() -> None:
     with_front(talk, a=offer("t"), b=offer("t"))
 
 
+def test_tasks_are_offered_to_servers_only_where_a_client_can_come_back_for_them() -> None:
+    capabilities = b'{"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{},"a/b":{ }}}'
+    caller = b'{"clientCapabilities":%b,"clientInfo":{ }}' % capabilities
+
+    async def one(front: Front) -> None:
+        asked = request("tools/call", b'{"name":"a__t"}', caller=caller)
+        assert (await front.sent("a", asked)).caller == caller
+
+    async def two(front: Front) -> None:
+        asked = request("tools/call", b'{"name":"a__t"}', caller=caller)
+        left = caller.replace(b'"io.modelcontextprotocol/tasks":{},', b"")
+        assert (await front.sent("a", asked)).caller == left
+
+    with_front(one, a=offer("t", protocol=MODERN))
+    with_front(two, a=offer("t", protocol=MODERN), b=offer("t"))
+
+
 @pytest.mark.promise("M21")
 @pytest.mark.parametrize(
     ("method", "params", "server", "sent"),

@@ -1,6 +1,8 @@
 """The table of bad requests against a real front, the paths, the eras, and the end."""
 
 import asyncio
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -290,5 +292,27 @@ def test_requests_on_one_connection_follow_each_other_in_both_eras() -> None:
             door.peer.write(Result(call.id, b"{}"))
             assert (await client.reply()).json["id"] == number
             assert (await client.ask(legacy("ping", id="p", session=session))).json["id"] == "p"
+
+    with_door(talk)
+
+
+@pytest.mark.parametrize("era", [legacy, modern])
+def test_a_call_that_waits_for_its_answer_does_not_hold_its_body(
+    era: Callable[..., bytes],
+) -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        tracemalloc.start()
+        try:
+            for number in range(8):
+                client = await door.connect()
+                options: dict[str, str] = {"session": session} if era is legacy else {}
+                call = {"name": "t", "arguments": {"text": "x" * 1_000_000}}
+                client.send(era("tools/call", call, id=number, **options))
+                del call
+                await door.peer.call()
+            assert tracemalloc.get_traced_memory()[0] < 4_000_000
+        finally:
+            tracemalloc.stop()
 
     with_door(talk)

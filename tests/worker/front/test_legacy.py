@@ -7,6 +7,7 @@ import pytest
 
 from metamcp_worker import codec
 from metamcp_worker.frames import Cancel, Error, Progress, Result
+from metamcp_worker.front.session import CALLER_BYTES_MAX
 
 from ..rawhttp import Client, post, until
 from .door import LEGACY, Door, bodiless, legacy, with_door
@@ -14,7 +15,7 @@ from .offers import offer
 
 PARAMS: dict[str, Any] = {
     "protocolVersion": LEGACY,
-    "capabilities": {"roots": {}},
+    "capabilities": {"roots": {}, "sampling": {}, "elicitation": {}, "experimental": {"x": [1.5]}},
     "clientInfo": {"name": "c", "version": "1"},
 }
 
@@ -120,13 +121,36 @@ def test_a_call_in_a_session_is_relayed_with_what_the_client_said_of_itself() ->
         assert call.params == b'{"name":"t","arguments":{}}'
         assert call.meta == b'{"a/b":1}'
         assert codec.value(call.caller) == {
-            "clientCapabilities": {"roots": {}},
+            "clientCapabilities": {"experimental": {"x": [1.5]}},  # what needs no way back
             "clientInfo": {"name": "c", "version": "1"},
         }
         door.peer.write(Error(call.id, b'{"code":-32602,"message":"no", "x":1}'))
         reply = await client.reply()
         assert reply.status == 200  # an error of a method is no matter of HTTP in this era
         assert reply.body.endswith(b'"error":{"code":-32602,"message":"no", "x":1}}')
+
+    with_door(talk)
+
+
+def test_no_client_of_this_era_says_in_meta_what_only_the_gateway_may() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        names = ("clientCapabilities", "clientInfo", "logLevel", "protocolVersion", "related-task")
+        meta: dict[str, object] = {f"io.modelcontextprotocol/{name}": {} for name in names}
+        await calling(door, session, _meta=meta)
+        found = codec.value((await door.peer.call()).meta)
+        assert found == {"io.modelcontextprotocol/related-task": {}}
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize("capabilities", [{"x": "y" * CALLER_BYTES_MAX}, [], None, 1])
+def test_a_session_keeps_only_so_much_of_what_a_client_says_of_itself(capabilities: object) -> None:
+    async def talk(door: Door) -> None:
+        hello = legacy("initialize", {**PARAMS, "capabilities": capabilities})
+        assert (await door.ask(hello)).outcome == (400, -32602)
+        assert sum(door.app.counts().sessions.values()) == 0
 
     with_door(talk)
 

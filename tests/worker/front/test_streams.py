@@ -86,6 +86,7 @@ def test_a_reader_that_does_not_read_is_cut_off_at_the_limit(event: bytes, times
         stream = wire.stream()
         wire.reads.clear()
         task = asyncio.create_task(stream.run())
+        await until(lambda: wire.streams.running == 1)
         for _ in range(min(times, streams.QUEUE_EVENTS_MAX)):
             stream.put(event)
         assert wire.cut == 0
@@ -93,6 +94,23 @@ def test_a_reader_that_does_not_read_is_cut_off_at_the_limit(event: bytes, times
         stream.put(event)
         await task
         assert (wire.cut, wire.refused) == (1, ["slow_reader"])
+
+    run(main)
+
+
+def test_events_that_come_faster_than_the_stream_gets_a_turn_cut_nobody_off() -> None:
+    async def main() -> None:
+        wire = Wire()
+        stream = wire.stream()
+        task = asyncio.create_task(stream.run())
+        for _ in range(3):
+            for _ in range(2 * streams.QUEUE_EVENTS_MAX):
+                stream.put(b"x" * 1024)
+            await until(lambda: len(wire.body) % (2 * 1024 * streams.QUEUE_EVENTS_MAX) == 0)
+        stream.end()
+        await task
+        assert len(wire.body) == 3 * 2 * 1024 * streams.QUEUE_EVENTS_MAX
+        assert (wire.cut, wire.refused) == (0, [])
 
     run(main)
 

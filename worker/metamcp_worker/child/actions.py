@@ -15,9 +15,10 @@ Reason = Literal["spawn", "exit", "clean", "signal", "start_timeout", "protocol"
 
 
 class Write(Struct, frozen=True, gc=False):
-    """Send this line to the server."""
+    """Send this line to the server. `call`: the id of the call that it is, or empty."""
 
     line: bytes
+    call: bytes = b""
 
 
 class Reply(Struct, frozen=True, gc=False):

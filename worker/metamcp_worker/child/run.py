@@ -281,10 +281,12 @@ class Worker:
             match action:
                 case Reply(front, frame):
                     self._fronts.send(front, frame)
-                case Write(line):
+                case Write(line, call):
                     assert self._connection is not None
                     if not self._connection.write(line):
                         self._counts["lost_write"] += 1
+                        if call and self._session is not None:
+                            self._do(self._session.unsent(call))
                 case Announce(frame):
                     self._fronts.announce(frame)
                 case Count(counter):

@@ -48,6 +48,7 @@ _ANSWER_TAIL = re.compile(
     rb',\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*([0-9]{1,19})\s*\}\s*\Z'
 )  # fmt: skip
 _TAIL_BYTES = 128
+_UNSENT = "does not read its input; the call was not sent to it"
 
 Actions = list[Action]
 
@@ -111,8 +112,7 @@ class Session:
         if self._draining or self._failed:
             return [self._error(front, frame.id, Code.SERVER_DOWN, "is stopping")]
         if stuck:
-            why = "does not read its input; the call was not sent to it"
-            return [self._error(front, frame.id, Code.OVERLOADED, why)]
+            return [self._error(front, frame.id, Code.OVERLOADED, _UNSENT)]
         if self.ready and self._calls.free():
             return [self._send(front, frame, now + timeout_s, timeout_s)]
         if self._calls.wait(front, frame, now + timeout_s, timeout_s):
@@ -126,6 +126,11 @@ class Session:
         if not key:
             return []
         return [Write(wire.cancelled(key, frame.reason)), *self._next_turns()]
+
+    def unsent(self, key: bytes) -> Actions:
+        """The line of this call could not be written; who called learns it now."""
+        lost = self._calls.in_flight.pop(key, None)
+        return [self._error(lost.front, lost.call, Code.OVERLOADED, _UNSENT)] if lost else []
 
     def front_gone(self, front: int) -> Actions:
         """Nobody is left who would take the answers to this front's calls."""
@@ -358,7 +363,8 @@ class Session:
 
     def _send(self, front: int, frame: Call, deadline: float, timeout_s: float) -> Write:
         key = self._calls.send(front, frame, deadline, timeout_s)
-        return Write(wire.request(key, frame.method, frame.params, self._stamp.of(frame, key)))
+        line = wire.request(key, frame.method, frame.params, self._stamp.of(frame, key))
+        return Write(line, call=key)
 
     def _next_turns(self) -> Actions:
         if not self._calls.queued or not self.ready:

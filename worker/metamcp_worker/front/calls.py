@@ -31,6 +31,9 @@ NAME_BYTES_MAX = 128
 NOT_FOUND_LEGACY = -32002
 """A resource that is not there, in the revisions before 2026-07-28, and only in those."""
 
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension with which a call may be answered by a task."""
+
 
 class Request(Struct):
     """What a client asks, whatever its era.
@@ -148,7 +151,7 @@ class Calls:
             method,
             codec.dump(params),
             codec.dump(request.meta) if request.meta else b"",
-            request.caller,
+            request.caller if view.merged.only is not None else _without_tasks(request.caller),
             wants_progress=on_progress is not None,
         )
         call = Call(
@@ -253,6 +256,22 @@ def _unknown(rule: Rule, subject: str, request: Request) -> Refused:
     legacy_read = rule is _RESOURCE and not request.modern
     code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
     return Refused(code, f"Unknown {rule.what}: {subject}")
+
+
+def _without_tasks(caller: bytes) -> bytes:
+    """The caller as one that cannot take tasks: nothing in the id of a task tells which of several
+    servers has it, so nobody could ask for its result."""
+    if b"/tasks" not in caller:  # whether the slash is escaped or not
+        return caller
+    members = codec.level(caller)
+    try:
+        capabilities = codec.level(members["clientCapabilities"])
+        extensions = codec.level(capabilities["extensions"])
+    except (codec.Malformed, KeyError):
+        return caller
+    extensions.pop(TASKS, None)
+    capabilities["extensions"] = Raw(codec.dump(extensions))
+    return codec.dump({**members, "clientCapabilities": Raw(codec.dump(capabilities))})
 
 
 _IS_ERROR = re.compile(rb'"isError"\s*:\s*true')

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from metamcp_worker.asgi import TARGET, Event, Receive, Scope, Send
+from metamcp_worker.asgi import TARGET, Receive, Scope, Send
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused
 from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import answers, inbound
@@ -125,13 +125,7 @@ class App:
         elif view is None:
             await self._refuse(exchange, _NOT_YET, receive)
         elif method == "POST":
-            event = await receive()
-            if event.get("more_body") is False and len(event["body"]) <= BODY_BYTES_MAX:
-                body: bytes | None = event["body"]
-            else:
-                body = await self._body(exchange, event, receive)
-            if body is not None:
-                await self._post(exchange, self._legacy if legacy else self._modern, body, view)
+            await self._post(exchange, self._legacy if legacy else self._modern, view, receive)
         elif not legacy:
             await self._refuse(exchange, _POST_ONLY, receive)
         else:
@@ -140,8 +134,12 @@ class App:
             except Declined as why:
                 await self._decline(exchange, answers.NO_ID, why)
 
-    async def _body(self, exchange: Exchange, event: Event, receive: Receive) -> bytes | None:
-        """A body that comes in pieces; None if there is nobody or nothing left to answer."""
+    async def _body(self, exchange: Exchange, receive: Receive) -> bytes | None:
+        """The whole body; None if there is nobody or nothing left to answer."""
+        event = await receive()
+        if event.get("more_body") is False and len(event["body"]) <= BODY_BYTES_MAX:
+            whole: bytes = event["body"]
+            return whole
         parts: list[bytes] = []
         size = 0
         while event["type"] == "http.request":
@@ -156,14 +154,20 @@ class App:
         return None
 
     async def _post(
-        self, exchange: Exchange, era: Legacy | Modern, body: bytes, view: View
+        self, exchange: Exchange, era: Legacy | Modern, view: View, receive: Receive
     ) -> None:
+        body = await self._body(exchange, receive)
+        if body is None:
+            return
         raw_id = answers.NO_ID
         try:
             message = inbound.read(body)
             if message.method is not None:
                 raw_id = bytes(message.id) or answers.NO_ID
-            await era.post(exchange, message, view, self._version)
+            answering = era.post(exchange, message, view, self._version)
+            # A call may wait for long; what it was made of need not be kept as long as that.
+            del body, message
+            await answering
         except Refused as why:
             status = HTTP_STATUS.get(why.code, 200)
             if status != 200:

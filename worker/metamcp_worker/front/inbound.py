@@ -16,6 +16,10 @@ from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import METHOD_BYTES_MAX
 
+BESIDE_BYTES_MAX = 64 * 1024
+"""Of a message without its params, where a repeated member has to be looked for: nothing that the
+protocol knows is large there, and the search is slow."""
+
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]', re.DOTALL)
 _NONE = Raw()
 
@@ -82,15 +86,13 @@ def _check_utf8(body: bytes) -> None:
 
 def _unreadable(body: bytes, error: codec.Malformed) -> Refused:
     """JSON that is not one message, or no JSON at all: two codes."""
+    first = body.lstrip()[:1]
     try:
-        first = body.lstrip()[:1]
+        codec.check(body)
         if first == b"[":
-            codec.items(body)
             return Refused(Code.INVALID_REQUEST, "Batches are not served; send one message.")
         if first == b"{":
-            codec.level(body)
             return Refused(Code.INVALID_REQUEST, f"The message is malformed: {error}.")
-        codec.value(body)
     except codec.Malformed as broken:
         return Refused(Code.PARSE_ERROR, f"The body is not JSON: {broken}.")
     return Refused(Code.INVALID_REQUEST, "The body must be one JSON-RPC object.")
@@ -102,6 +104,10 @@ def _check_keys(body: bytes, message: Envelope) -> None:
     params = bytes(message.params)
     if len(params) > 2:
         body = body.replace(params, b"0", 1)
+    if len(body) > BESIDE_BYTES_MAX:
+        raise Refused(
+            Code.INVALID_REQUEST, f"There are more than {BESIDE_BYTES_MAX} bytes beside params."
+        )
     depth = 0
     last = b""
     seen: set[str] = set()

@@ -19,6 +19,7 @@ from metamcp_worker.front import answers, inbound, modern
 from metamcp_worker.front.calls import Calls, Request
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.session import (
+    CALLER_BYTES_MAX,
     INFLIGHT_MAX,
     Session,
     Sessions,
@@ -29,6 +30,9 @@ from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.front.views import LIST_METHODS, View
 
 _NONE = Raw()
+#: Capabilities to be asked by a server. There is no way back to a client of this era yet, so no
+#: server may hear that it has one of them.
+_TO_BE_ASKED = frozenset({"elicitation", "roots", "sampling", "tasks"})
 _NEWS = {method: answers.event(answers.notification(method)) for method in LIST_CHANGED.values()}
 
 
@@ -58,6 +62,8 @@ class Legacy:
                 Code.HEADER_MISMATCH,
                 "MCP-Protocol-Version does not say the version in params._meta.",
             )
+        for key in modern.STAMP:
+            meta.pop(key, None)  # what a modern server is told of this client, the gateway says
         raw_id = bytes(message.id)
         if message.method == "initialize" and raw_id:
             await self._initialize(exchange, raw_id, params, view, version)
@@ -73,7 +79,9 @@ class Legacy:
             await exchange.json(200, answers.result(raw_id, b"{}"))
         else:
             request = Request(message.method, params, meta, session.caller, modern=False)
-            await self._request(exchange, raw_id, request, session, view)
+            answering = self._request(exchange, raw_id, request, session, view)
+            del message, params, meta, request  # they hold the body
+            await answering
 
     async def get(self, exchange: Exchange) -> None:
         """The stream of a session, for what belongs to no request. Raises Declined."""
@@ -116,11 +124,9 @@ class Legacy:
         if exchange.facts.session is not None:
             self._session(exchange)
             raise Refused(Code.INVALID_REQUEST, "This session is initialized already.")
-        caller = {"clientCapabilities": bytes(params.get("capabilities", b"{}"))}
-        if "clientInfo" in params:
-            caller["clientInfo"] = bytes(params["clientInfo"])
+        caller = _caller(params)
         session = self._sessions.open(
-            self._mint(), view.endpoint, negotiated(requested), answers.members(caller), self._now()
+            self._mint(), view.endpoint, negotiated(requested), caller, self._now()
         )
         if session is None:
             message = "There are as many sessions as there may be; try again later."
@@ -176,9 +182,27 @@ class Legacy:
         except Refused as refused:  # of the method itself; in this era that is no matter of HTTP
             await exchange.json(200, answers.refused(raw_id, refused))
             return
+        del request
         session.inflight[key] = call
         try:
             await exchange.relay(call, raw_id, stream, {})
         finally:
             session.inflight.pop(key, None)
             session.used_at = self._now()
+
+
+def _caller(params: dict[str, Raw]) -> bytes:
+    """What servers are told of this client. Raises Refused."""
+    try:
+        capabilities = codec.level(params.get("capabilities", b"{}"))
+    except codec.Malformed:
+        raise Refused(Code.INVALID_PARAMS, "params.capabilities must be an object.") from None
+    kept = {name: bytes(raw) for name, raw in capabilities.items() if name not in _TO_BE_ASKED}
+    caller = {"clientCapabilities": answers.members(kept)}
+    if "clientInfo" in params:
+        caller["clientInfo"] = bytes(params["clientInfo"])
+    whole = answers.members(caller)
+    if len(whole) > CALLER_BYTES_MAX:
+        what = "params.capabilities and params.clientInfo"
+        raise Refused(Code.INVALID_PARAMS, f"{what} have more than {CALLER_BYTES_MAX} bytes.")
+    return whole

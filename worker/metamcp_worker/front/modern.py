@@ -31,6 +31,8 @@ PROTOCOL_VERSION = _PREFIX + "protocolVersion"
 _CAPABILITIES = _PREFIX + "clientCapabilities"
 _CLIENT_INFO = _PREFIX + "clientInfo"
 _LOG_LEVEL = _PREFIX + "logLevel"
+STAMP = (PROTOCOL_VERSION, _CAPABILITIES, _CLIENT_INFO, _LOG_LEVEL)
+"""The members of `_meta` that a request of this era says who asks with."""
 _SUBSCRIPTION = _PREFIX + "subscriptionId"
 _SERVER_INFO = _PREFIX + "serverInfo"
 
@@ -83,6 +85,7 @@ class Modern:
         if method is None:
             raise Refused(Code.INVALID_REQUEST, "This revision has no requests to a client.")
         asked = check(message, exchange.facts)
+        del message  # it holds the body
         if method in LIST_METHODS:
             body = view.page(method, asked.params, modern=True)
             await exchange.json(200, answers.result(raw_id, body))
@@ -95,22 +98,25 @@ class Modern:
                 Code.METHOD_NOT_FOUND, f"{method} does not exist in revision {VERSIONS[0]}."
             )
         else:
-            await self._call(exchange, raw_id, method, asked, view)
+            request = Request(method, asked.params, asked.meta, asked.caller, modern=True)
+            calling = self._call(exchange, raw_id, request, asked.token, view)
+            del asked, request
+            await calling
 
     async def _call(
-        self, exchange: Exchange, raw_id: bytes, method: str, asked: Asked, view: View
+        self, exchange: Exchange, raw_id: bytes, request: Request, token: bytes, view: View
     ) -> None:
-        request = Request(method, asked.params, asked.meta, asked.caller, modern=True)
-        if asked.token and exchange.facts.accepts_sse:
+        if token and exchange.facts.accepts_sse:
             stream = exchange.stream()
             call = self._calls.start(
                 view,
                 request,
-                lambda params: stream.put(answers.event(answers.progress(asked.token, params))),
+                lambda params: stream.put(answers.event(answers.progress(token, params))),
             )
         else:
             stream = None
             call = self._calls.start(view, request, None)
+        del request
         exchange.peer.on_lost = lambda: call.cancel("the client went away")
         try:
             await exchange.relay(call, raw_id, stream, HTTP_STATUS)

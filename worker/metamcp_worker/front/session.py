@@ -17,6 +17,8 @@ IDLE_S = 30 * 60.0
 """Clients seldom say goodbye, so a session without a request or a stream ends after this."""
 SESSIONS_MAX = 10_000
 """A session is a few hundred bytes, so this is a bound, not a budget."""
+CALLER_BYTES_MAX = 64 * 1024
+"""What a client says of itself, icons included; kept as long as the session."""
 INFLIGHT_MAX = 1024
 """Requests of one session at once: as many as one server takes."""
 

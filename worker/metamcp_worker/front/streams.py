@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
-from metamcp_worker.asgi import Peer, Send
+from metamcp_worker.asgi import Event, Peer, Send
 from metamcp_worker.front import answers
 
 QUEUE_EVENTS_MAX = 1000
@@ -52,15 +52,17 @@ class Stream:
         self._waiting_bytes = 0
         self._used = False
         self._ended = False
+        self._blocked = False
         self._turn: asyncio.Future[None] | None = None
 
     def put(self, event: bytes) -> None:
-        """Queue one event; a client that does not read loses its stream instead."""
+        """Queue one event; a client that does not read loses its stream instead. What came within
+        one turn of the loop, before anything could be sent, is not the client's fault."""
         if self._ended:
             return
         self._used = True
         full = self._waiting_bytes + len(event) > QUEUE_BYTES_MAX
-        if full or self._waiting_events >= QUEUE_EVENTS_MAX:
+        if self._blocked and (full or self._waiting_events >= QUEUE_EVENTS_MAX):
             self._streams.on_refused("slow_reader")
             self._queue.clear()
             self._ended = True
@@ -92,12 +94,12 @@ class Stream:
         """Send what comes, until the end."""
         self._streams.running += 1
         try:
-            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await self._sent({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             while True:
                 while self._queue:
                     events, self._queue = self._queue, []
                     chunk = b"".join(events)
-                    await self._send(
+                    await self._sent(
                         {"type": "http.response.body", "body": chunk, "more_body": True}
                     )
                     self._waiting_events -= len(events)
@@ -105,9 +107,14 @@ class Stream:
                 if self._ended:
                     break
                 await self._wait(KEEPALIVE_S)
-            await self._send({"type": "http.response.body", "body": b""})
+            await self._sent({"type": "http.response.body", "body": b""})
         finally:
             self._streams.running -= 1
+
+    async def _sent(self, event: Event) -> None:
+        self._blocked = True
+        await self._send(event)
+        self._blocked = False
 
     def _append(self, event: bytes) -> None:
         self._queue.append(event)
