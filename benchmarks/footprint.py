@@ -7,11 +7,13 @@ Prints the PSS of each kind of process with 20 idle servers, how long the gatewa
 with the gateway under load. Figures of this machine; the ratios are what travels.
 """
 
+import asyncio
 import statistics
 import subprocess
 import sys
 import time
 
+from metamcp_supervisor.lives.spawn import Nursery
 from tests.live import processes
 from tests.live.gateway import SERVER, Gateway, fake
 from tests.live.load import Callers
@@ -38,8 +40,35 @@ def alone() -> float:
     return took
 
 
+def fork_to_ready(rounds: int) -> list[float]:
+    """Seconds from the order to fork a worker to its first heartbeat, from a warm nursery."""
+
+    async def measured() -> list[float]:
+        loop = asyncio.get_running_loop()
+        nursery = Nursery(
+            on_exit=lambda _: None,
+            on_halt=lambda _pid, _halted: None,
+            on_lost=lambda _: None,
+            on_event=lambda _: None,
+        )
+        await nursery.start()
+        took: list[float] = []
+        for number in range(rounds):
+            begin = time.perf_counter()
+            worker = await nursery.fork("child", f"probe-{number}")
+            with worker.sock as sock:
+                sock.setblocking(False)
+                await loop.sock_recv(sock, 65536)
+                took.append(time.perf_counter() - begin)
+        await nursery.close()
+        return took
+
+    return asyncio.run(measured())
+
+
 def main() -> int:
     names = [f"s{number:02}" for number in range(SERVERS)]
+    forks = fork_to_ready(20)
     by_hand = statistics.median(alone() for _ in range(5))
     start = time.perf_counter()
     with Gateway({name: fake() for name in names}) as gateway:
@@ -48,6 +77,7 @@ def main() -> int:
         workers = [processes.memory(server["worker_pid"]) for server in status["servers"]]
         print(f"one server by hand: {by_hand * 1000:.0f} ms to its first answer")
         print(f"gateway with {SERVERS}: {all_ready * 1000:.0f} ms until all are ready")
+        print(f"fork to first heartbeat: {statistics.median(forks) * 1000:.1f} ms (median of 20)")
         print(f"one more idle worker: {max(workers) / MIB:.1f} MiB PSS (largest of {SERVERS})")
         for name, pid in (
             ("supervisor", status["pid"]),
