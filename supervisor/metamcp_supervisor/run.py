@@ -29,6 +29,7 @@ from metamcp_supervisor.lives.status import Facts
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.verbs import Exit, GatewayStatus, ReloadPlan
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid
+from metamcp_supervisor.wanted.confirm import NotConfirmed
 from metamcp_supervisor.wanted.reload import fingerprint, plan
 from metamcp_supervisor.watched import usage
 from metamcp_supervisor.watched.admin import Admin
@@ -36,7 +37,7 @@ from metamcp_supervisor.watched.control import Control
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_supervisor.watched.steering import ReloadRefused, UnknownName
+from metamcp_supervisor.watched.steering import NotNow, ReloadRefused, UnknownName
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import CallStats, FrontStats
@@ -51,6 +52,13 @@ ADMIN_GRACE_S = 1.0
 """For a scrape that is under way."""
 USAGE_S = 2.0
 """Between two measurements of memory and processor time."""
+#: What keeps the gateway from starting, and the exit code that says so.
+_CODES: dict[type[Exception], Exit] = {
+    runtime.AlreadyRunning: Exit.ALREADY_RUNNING,
+    runtime.RuntimeDirUnfit: Exit.NO_PERMISSION,
+    listen.CannotBind: Exit.CANNOT_BIND,
+    NurseryDown: Exit.INTERNAL,
+}
 
 
 class CannotStart(MetaMCPError):
@@ -65,16 +73,23 @@ class Gateway:
     """One gateway. It is what `ctl` steers (`steering.Steering`) and what fronts talk to
     (`fronts.House`).
 
-    `load`: reads the configuration anew. `environ`: of which servers get a part.
+    `load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands may
+    not be started. `environ`: of which servers get a part.
     """
 
     def __init__(
-        self, config: Config, load: Callable[[], Config], environ: Mapping[str, str], version: str
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        permit: Callable[[Config], None],
+        environ: Mapping[str, str],
+        version: str,
     ) -> None:
         self.config = config
         self.version = version
         self._config_hash = fingerprint(config)
         self._load = load
+        self._permit = permit
         self._loop = asyncio.get_running_loop()
         self.journal = Journal(time.time)
         self.logs = ServerLogs(time.time)
@@ -82,8 +97,9 @@ class Gateway:
         self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
         self._listeners: list[socket.socket] = []
         self._started = self._config_read = self._loop.time()
-        self._serving = self._draining = self._changing = self._closed = False
-        self._stopping, self._now = asyncio.Event(), asyncio.Event()
+        self._serving = self._draining = self._closed = False
+        self._stopping, self._now, self._hangup = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._changing = asyncio.Lock()
         self._code = Exit.OK
         self._starting: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
@@ -124,13 +140,13 @@ class Gateway:
         for number, act in signals.items():
             self._loop.add_signal_handler(number, act)
         try:
-            await self._rise()
-            on_up()
-            sampler = asyncio.create_task(self._sample())
-            await self._stopping.wait()
-            sampler.cancel()
-            await asyncio.wait([sampler])
-            await self._wind_down()
+            if await self._rise():
+                on_up()
+                sampler = asyncio.create_task(self._sample())
+                await self._stopping.wait()
+                sampler.cancel()
+                await asyncio.wait([sampler])
+                await self._wind_down()
         finally:
             await self._close()
             for number in signals:
@@ -138,33 +154,42 @@ class Gateway:
         self.journal.add("gateway", "stopped")
         return self._code
 
-    async def _rise(self) -> None:
-        """Come up as far as fronts and servers start in the background. Raises CannotStart."""
+    async def _rise(self) -> bool:
+        """Come up; False if it was told to end meanwhile. Raises CannotStart."""
         try:
             await self._control.start()
             self._starting = asyncio.create_task(self._nursery.start())
-            await self._open()
-            await self._starting
-        except (runtime.AlreadyRunning, runtime.RuntimeDirUnfit) as error:
-            running = isinstance(error, runtime.AlreadyRunning)
-            code = Exit.ALREADY_RUNNING if running else Exit.NO_PERMISSION
-            raise CannotStart(str(error), code) from None
-        except listen.CannotBind as error:
-            raise CannotStart(str(error), Exit.CANNOT_BIND) from None
-        except NurseryDown as error:
-            raise CannotStart(str(error), Exit.INTERNAL) from None
+            ops = self._bind()
+            self._populate()  # at once: whoever asks now is told of every server
+            await self._admin.start(ops)
+            return await self._before_the_end(self._starting)
+        except tuple(_CODES) as error:
+            raise CannotStart(str(error), _CODES[type(error)]) from None
+
+    def _populate(self) -> None:  # they wait for the nursery themselves
         self.metrics.reloaded(ok=True, now=time.time())
         self._fronts.start(self.config.gateway.fronts)
         for server in self.config.servers.values():
             self._tree.add(server)
+        self._reloading = asyncio.create_task(self._reload_by_signal())
 
-    async def _open(self) -> None:
-        """Raises CannotBind."""
+    async def _before_the_end(self, work: asyncio.Task[None]) -> bool:
+        """Wait for `work`; False if somebody asked for the end before. Raises what it raises."""
+        ending = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        await asyncio.wait([ending])
+        if work.done():
+            await work
+        return not self._stopping.is_set()
+
+    def _bind(self) -> list[socket.socket]:
+        """Listen for clients, and the listeners of the ops port. Raises CannotBind."""
         self._listeners += listen.bind(self.listen, "--listen")
         self.listen = listen.bound(self.listen, self._listeners)
         ops = listen.bind(self.ops_listen, "--ops-listen")
         self.ops_listen = listen.bound(self.ops_listen, ops)
-        await self._admin.start(ops)
+        return ops
 
     async def _wind_down(self) -> None:
         self._draining = True  # from here on /readyz says so
@@ -216,7 +241,7 @@ class Gateway:
             signal.SIGTERM: self._asked_to_end,
             signal.SIGINT: self._interrupted,
             signal.SIGQUIT: self._quit,
-            signal.SIGHUP: self._hung_up,
+            signal.SIGHUP: self._hangup.set,
         }
 
     def _asked_to_end(self) -> None:
@@ -232,15 +257,17 @@ class Gateway:
         self._stopping.set()
         self._now.set()
 
-    def _hung_up(self) -> None:
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.create_task(self._reload_by_signal())
-
     async def _reload_by_signal(self) -> None:
-        try:
-            await self.reload(dry_run=False, expect=None)
-        except (ConfigInvalid, ReloadRefused) as error:
-            self.journal.add("gateway", "reload refused", str(error))
+        """One reload for all hang-ups until it begins, also for those before everything was up."""
+        while True:
+            await self._hangup.wait()
+            self._hangup.clear()
+            try:
+                await self.reload(dry_run=False, expect=None)
+            except (ConfigInvalid, ReloadRefused, NotNow) as error:
+                self.journal.add("gateway", "reload refused", str(error))
+            except Exception as error:  # noqa: BLE001 - the root of a task
+                self.journal.add("gateway", "bug", f"a reload broke off: {error!r}")
 
     # Steering
 
@@ -275,37 +302,41 @@ class Gateway:
         self._tree.restart(names)
 
     def _check(self, names: Sequence[str]) -> None:
+        """Raises NotNow and UnknownName."""
+        self._check_not_ending()
         unknown = [name for name in names if name not in self._tree.entries]
         if unknown:
             raise UnknownName(unknown, self._tree.entries)
 
-    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
-        """All of the new configuration, or nothing of it."""
-        if self._changing or self._draining:
-            why = "the gateway stops" if self._draining else "another reload is under way"
-            raise ReloadRefused(f"nothing is reloaded: {why}")
-        self._changing = True
-        try:
-            return await self._reload(dry_run, expect)
-        finally:
-            self._changing = False
+    def _check_not_ending(self) -> None:
+        """Raises NotNow."""
+        if self._stopping.is_set():
+            raise NotNow("nothing is changed: the gateway stops")
 
-    async def _reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
-        try:
-            new = await asyncio.to_thread(self._load)
-        except ConfigInvalid:
+    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
+        """All of the new configuration, or nothing of it; one reload after the other."""
+        async with self._changing:
+            self._check_not_ending()
+            try:
+                new = await asyncio.to_thread(self._load)
+            except ConfigInvalid:
+                if not dry_run:
+                    self.metrics.reloaded(ok=False, now=time.time())
+                raise
+            found = plan(self.config, new)
+            if expect is not None and expect != found.hash:
+                raise ReloadRefused(
+                    f"the plan is {found.hash} now and not {expect}: the files have changed since;"
+                    " look at it again with 'metamcp ctl reload --dry-run'"
+                )
             if not dry_run:
-                self.metrics.reloaded(ok=False, now=time.time())
-            raise
-        found = plan(self.config, new)
-        if expect is not None and expect != found.hash:
-            raise ReloadRefused(
-                f"the plan is {found.hash} now and not {expect}: the files have changed since;"
-                " look at it again with 'metamcp ctl reload --dry-run'"
-            )
-        if not dry_run:
-            self._apply(new, found)
-        return structs.replace(found, applied=not dry_run)
+                try:
+                    await asyncio.to_thread(self._permit, new)
+                except NotConfirmed as refusal:
+                    raise ReloadRefused(str(refusal)) from None
+                self._check_not_ending()  # reading took its time
+                self._apply(new, found)
+            return structs.replace(found, applied=not dry_run)
 
     def _apply(self, new: Config, found: ReloadPlan) -> None:
         """Nothing here can be refused any more."""

@@ -98,6 +98,9 @@ class Stage:
     def __init__(self, state_dir: Path) -> None:
         self.players: list[Player] = []
         self.refuse = ""
+        self.refuse_as: type[NotForked] = NotForked
+        self.deaf = False
+        self.suspected = False
         self.hopes: list[str] = []
         self.gone_fronts: list[int] = []
         self.figures: list[Sequence[CallStats]] = []
@@ -125,7 +128,7 @@ class Stage:
     async def fork(self, role: str, name: str) -> Worker:
         await _turn()
         if self.refuse:
-            raise NotForked(self.refuse)
+            raise self.refuse_as(self.refuse)
         ours, theirs = packets.pair()
         worker = Worker(1000 + len(self.players), role, name, ours)
         self.players.append(Player(self, worker, theirs.detach()))
@@ -134,8 +137,11 @@ class Stage:
     def signal(self, pid: int, number: int) -> None:
         player = next(player for player in self.players if player.pid == pid)
         player.signals.append(number)
-        if number == signal.SIGKILL:
+        if number == signal.SIGKILL and not self.deaf:
             player.leave(None, signal.SIGKILL)
+
+    def suspect(self) -> None:
+        self.suspected = True
 
     def exited(self, end: WorkerExit) -> None:
         asyncio.get_running_loop().call_soon(self._exited, end)

@@ -9,6 +9,7 @@ import pytest
 from metamcp_supervisor.wanted import confirm, confirmed
 from metamcp_supervisor.wanted.config import Config, Server
 from metamcp_supervisor.wanted.confirm import NotConfirmed
+from metamcp_supervisor.wanted.sources import trusted_state_dir
 from tests.supervisor.configs import config, loaded, server
 
 TEXT = '[servers.git]\ncommand = ["uvx", "a b", ""]\nenv = { T = "${T}", API_KEY = "hidden" }\n'
@@ -31,7 +32,7 @@ def test_the_exact_commands_are_shown_and_confirmed_once(tmp_path: Path) -> None
         return True
 
     path = tmp_path / "metamcp.toml"
-    assert confirmed.ensure(found(tmp_path), path, yes=False, ask=ask) is None
+    assert confirmed.ensure(found(tmp_path), path, tmp_path / "state", yes=False, ask=ask) is None
     (question,) = asked
     assert question.splitlines() == [
         f"{path} was found in this directory and starts:",
@@ -39,24 +40,33 @@ def test_the_exact_commands_are_shown_and_confirmed_once(tmp_path: Path) -> None
         "    with API_KEY=***",
         "    with T=${T}",
     ]
-    assert confirmed.ensure(found(tmp_path), path, yes=False, ask=never) is None
-    assert confirmed.ensure(found(tmp_path, token="2"), path, yes=False, ask=None) is None
+    assert confirmed.ensure(found(tmp_path), path, tmp_path / "state", yes=False, ask=never) is None
+    assert (
+        confirmed.ensure(found(tmp_path, token="2"), path, tmp_path / "state", yes=False, ask=None)
+        is None
+    )
 
 
 def test_a_no_starts_nothing_and_is_not_remembered(tmp_path: Path) -> None:
     path = tmp_path / "metamcp.toml"
     for _ in range(2):
         with pytest.raises(NotConfirmed, match="nothing is started"):
-            confirmed.ensure(found(tmp_path), path, yes=False, ask=lambda question: not question)
+            confirmed.ensure(
+                found(tmp_path),
+                path,
+                tmp_path / "state",
+                yes=False,
+                ask=lambda question: not question,
+            )
     assert not (tmp_path / "state").exists()
 
 
 def test_without_a_terminal_only_yes_confirms(tmp_path: Path) -> None:
     path = tmp_path / "metamcp.toml"
     with pytest.raises(NotConfirmed, match="add --yes, or name the file with --config"):
-        confirmed.ensure(found(tmp_path), path, yes=False, ask=None)
-    confirmed.ensure(found(tmp_path), path, yes=True, ask=None)
-    confirmed.ensure(found(tmp_path), path, yes=False, ask=None)
+        confirmed.ensure(found(tmp_path), path, tmp_path / "state", yes=False, ask=None)
+    confirmed.ensure(found(tmp_path), path, tmp_path / "state", yes=True, ask=None)
+    confirmed.ensure(found(tmp_path), path, tmp_path / "state", yes=False, ask=None)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +122,36 @@ def test_the_memory_is_private_bounded_and_written_as_a_whole(tmp_path: Path) ->
 
 def test_a_state_directory_that_cannot_be_written_gives_a_warning(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("not a directory")
-    got = confirmed.ensure(found(tmp_path), tmp_path / "metamcp.toml", yes=True, ask=None)
+    got = confirmed.ensure(
+        found(tmp_path), tmp_path / "metamcp.toml", tmp_path / "state", yes=True, ask=None
+    )
     assert got is not None
     assert "the commands will have to be confirmed again" in got
+
+
+def test_a_reload_passes_with_what_runs_or_was_confirmed_and_nothing_else(tmp_path: Path) -> None:
+    path, state = tmp_path / "metamcp.toml", tmp_path / "state"
+    running = found(tmp_path)
+    confirmed.check(found(tmp_path, TEXT + 'timeout = "9s"\n'), path, state, running=running)
+    other = found(tmp_path, TEXT.replace("uvx", "curl"))
+    with pytest.raises(NotConfirmed, match="nothing is reloaded; stop the gateway and run"):
+        confirmed.check(other, path, state, running=running)
+    confirmed.ensure(other, path, state, yes=True, ask=None)
+    confirmed.check(other, path, state, running=running)
+
+
+def test_a_file_that_was_found_does_not_choose_where_its_confirmation_is_looked_up(
+    tmp_path: Path,
+) -> None:
+    text = TEXT + '[gateway]\nstate_dir = "./mine"\n'
+    hostile = loaded(tmp_path, text, environ={"T": "1"})
+    assert hostile.gateway.state_dir == tmp_path / "mine"
+    home = tmp_path / "home"
+    own = trusted_state_dir(hostile, environ={}, home=home, flags={})
+    assert own == home / ".local/state/metamcp"
+    service = {"STATE_DIRECTORY": "/var/lib/metamcp"}
+    own = trusted_state_dir(hostile, environ=service, home=home, flags={})
+    assert own == Path("/var/lib/metamcp")
+    named = loaded(tmp_path, text, environ={"T": "1"}, flags={"state_dir": "/s"})
+    own = trusted_state_dir(named, environ={}, home=home, flags={"state_dir": "/s"})
+    assert own == Path("/s")

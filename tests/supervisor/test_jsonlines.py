@@ -4,7 +4,7 @@ import json
 import logging
 import os
 
-from metamcp_supervisor.cli import jsonlines
+from metamcp_supervisor.cli import outlet
 from metamcp_supervisor.cli.jsonlines import JsonLines
 from metamcp_supervisor.verbs import Event, LogLine
 
@@ -29,7 +29,7 @@ def test_events_lines_and_records_are_one_object_each() -> None:
 def test_a_reader_that_stops_costs_lines_and_never_time() -> None:
     read, write = os.pipe()
     lines = JsonLines(write)
-    for number in range(jsonlines.LINES_MAX * 2):
+    for number in range(outlet.LINES_MAX * 2):
         lines.event(Event(seq=number, time=0.0, who="x" * 100, what="y"))
     os.close(read)  # the writer finds nobody, and goes on with nothing
     lines.close()

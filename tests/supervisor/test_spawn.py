@@ -316,3 +316,17 @@ def test_the_usual_command_starts_a_nursery() -> None:
         assert name_of(house.nursery.pid) == "mmcp:nursery"
 
     with_nursery(live, DEFAULT_COMMAND)
+
+
+def test_a_nursery_under_suspicion_stays_if_it_answers_and_is_replaced_if_not() -> None:
+    async def live(house: House) -> None:
+        first = house.nursery.pid
+        house.nursery.suspect()
+        await house.born()  # the answer to the question came before this one
+        assert house.nursery.pid == first
+        os.kill(first, signal.SIGSTOP)
+        house.nursery.suspect()
+        await house.replaced()
+        assert (await house.exits.get()).cause == "nursery died"
+
+    with_nursery(live)

@@ -6,7 +6,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from metamcp_supervisor.lives.spawn import WorkerExit
+from metamcp_supervisor.lives.spawn import NurseryGone, WorkerExit
 from metamcp_supervisor.wanted.config import Server
 from metamcp_worker import codec, packets
 from metamcp_worker.messages import (
@@ -321,5 +321,48 @@ def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
                 player.fds.clear()
             counts.append(len(os.listdir("/proc/self/fd")))
         assert len(set(counts)) == 1, counts
+
+    played(tmp_path, play)
+
+
+def test_a_server_that_is_back_in_the_configuration_runs_although_its_last_worker_still_leaves(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        worker.say(ServerDown(reason="exit", message="it ended with status 1"))
+        await stage.phase("git", "queued")
+        stage.tree.remove("git")
+        stage.tree.add(GIT)
+        worker.leave()
+        await stage.up("git", 2)
+
+    played(tmp_path, play)
+
+
+def test_a_nursery_that_died_before_the_fork_counts_against_no_server(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.refuse, stage.refuse_as = "the nursery died", NurseryGone
+        stage.tree.add(GIT)
+        await until(lambda: "warming→backoff" in stage.told("git"), "the fork failed")
+        stage.refuse = ""
+        await until(lambda: stage.players, "a worker")
+        stage.players[-1].ready()
+        await stage.phase("git", "ready")
+        assert stage.tree.entries["git"].life.failures == 0
+
+    played(tmp_path, play)
+
+
+def test_a_worker_that_no_signal_ends_makes_the_nursery_prove_that_it_answers(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
+        await stage.up("git")
+        stage.deaf = True
+        stage.tree.stop(["git"])
+        await until(lambda: stage.suspected, "the nursery is asked")
 
     played(tmp_path, play)

@@ -1,13 +1,19 @@
 """`metamcp up` and `serve` at the prompt: what is printed, and how a start fails."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from metamcp_supervisor.cli.up import first_screen
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_supervisor.watched import client
+from tests.waiting import until
 
 SERVERS = (
     ServerStatus(name="git", state="active", phase="ready", generation=1, tools=9, token_cost=321,
@@ -23,11 +29,8 @@ STATUS = GatewayStatus(
 )  # fmt: skip
 
 
-def test_the_first_screen_says_where_to_connect_and_what_failed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    first_screen(STATUS)
-    out = capsys.readouterr().out
+def test_the_first_screen_says_where_to_connect_and_what_failed() -> None:
+    out = first_screen(STATUS)
     assert "claude mcp add --transport http metamcp http://127.0.0.1:6270/mcp" in out
     assert (
         '{"mcpServers": {"metamcp": {"type": "http", "url": "http://127.0.0.1:6270/mcp"}}}' in out
@@ -43,6 +46,7 @@ def test_the_first_screen_says_where_to_connect_and_what_failed(
         ("up", "[servers.a]\ncomand = 1\n", (), 65, "did you mean 'command'"),
         ("serve", "", ("--listen", "nowhere"), 65, "--listen"),
         ("serve", "", ("--runtime-dir", "/proc/nothing"), 77, "--runtime-dir"),
+        ("up", "", ("--fronts", "2"), 65, "more than 1 is not available"),
     ],
 )
 def test_a_start_that_fails_is_sentences_and_an_exit_code(
@@ -57,3 +61,82 @@ def test_a_start_that_fails_is_sentences_and_an_exit_code(
     assert done.returncode == code, done.stderr
     assert word in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def started(
+    folder: Path, verb: str, *, out: int | None = None, err: int | None = None
+) -> Generator[subprocess.Popen[bytes], None, None]:
+    """A gateway with one server that cannot start, in its own folder; killed at the end."""
+    (folder / "metamcp.toml").write_text('[servers.bad]\ncommand = ["no-such-program"]\n')
+    where = ("--config", "metamcp.toml", "--runtime-dir", "run", "--state-dir", "state",
+             "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0")  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "metamcp_supervisor", verb, *where],
+        cwd=folder,
+        stdout=out,
+        stderr=err,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ready(folder: Path) -> None:
+    """Wait until the server has failed and the front serves."""
+    with client.connect_within(str(folder / "run"), 20.0) as gateway:
+
+        def settled() -> bool:
+            found = gateway.call("status")
+            return b'"state":"active"' in found and b'"phase":"failed"' in found
+
+        until(settled, "the gateway is up")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("verb", ["up", "serve"])
+def test_a_reader_that_leaves_does_not_disturb_the_gateway(tmp_path: Path, verb: str) -> None:
+    read, write = os.pipe()
+    out, err = (write, subprocess.PIPE) if verb == "up" else (None, write)
+    with started(tmp_path, verb, out=out, err=err) as process:
+        os.close(write)
+        assert os.read(read, 1)
+        os.close(read)
+        ready(tmp_path)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors or b"") == (0, b"")
+
+
+@pytest.mark.process
+def test_a_terminal_that_is_stopped_does_not_hold_up_the_gateway(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while os.write(write, b"x" * 65536):
+            pass
+    except BlockingIOError:
+        os.set_blocking(write, True)  # it is full now, and nobody reads
+    with started(tmp_path, "up", out=write) as process:
+        ready(tmp_path)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.process
+def test_descriptors_that_were_closed_at_the_start_are_never_written_to(tmp_path: Path) -> None:
+    shell = 'exec "$@" 0<&- 1>&- 2>&-'
+    (tmp_path / "metamcp.toml").write_text('[servers.bad]\ncommand = ["no-such-program"]\n')
+    command = [sys.executable, "-m", "metamcp_supervisor", "serve", "--config", "metamcp.toml",
+               "--runtime-dir", "run", "--state-dir", "state", "--listen", "127.0.0.1:0",
+               "--ops-listen", "127.0.0.1:0"]  # fmt: skip
+    with subprocess.Popen(["/bin/sh", "-c", shell, "sh", *command], cwd=tmp_path) as process:
+        try:
+            ready(tmp_path)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

@@ -1,4 +1,5 @@
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Generator
@@ -53,3 +54,14 @@ def test_a_root_that_does_not_live_is_missing() -> None:
     with family() as (parent, _):
         gone = parent
     assert set(sample({"gone": gone, "none": 0, "me": os.getpid()})) == {"me"}
+
+
+def test_without_a_free_descriptor_nothing_is_measured_and_nothing_raised() -> None:
+    roots = {Part("supervisor"): os.getpid()}
+    assert sample(roots)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        assert sample(roots) == {}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

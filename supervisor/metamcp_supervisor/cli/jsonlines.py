@@ -1,25 +1,15 @@
-"""What the gateway logs as a service: one JSON object per line, written by a thread of its own.
+"""What the gateway logs as a service: one JSON object per line.
 
-Owns: the shape of a line, the queue between the event loop and a log that may be slow or full.
-Never: what is logged (`events`, `logs`), files, rotation.
-
-Whoever reads the log may stop reading, and a disk may be full: the gateway goes on, and the number
-of lines that were lost is the next line.
+Owns: the shape of a line, and the line that tells how many were lost. Never: what is logged
+(`events`, `logs`), writing (`outlet`), files, rotation.
 """
 
 import logging
-import os
-import queue
-import threading
 import time
 
+from metamcp_supervisor.cli.outlet import Outlet
 from metamcp_supervisor.verbs import Event, LogLine
 from metamcp_worker import codec
-
-LINES_MAX = 10_000
-"""That wait to be written: seconds of the worst flood, a few megabytes."""
-CLOSE_S_MAX = 2.0
-"""For the last lines; then they are lost."""
 
 
 class JsonLines(logging.Handler):
@@ -27,11 +17,7 @@ class JsonLines(logging.Handler):
 
     def __init__(self, fd: int) -> None:
         super().__init__(logging.INFO)
-        self._fd = fd
-        self._queue: queue.Queue[bytes | None] = queue.Queue(LINES_MAX)
-        self._lost = 0
-        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
-        self._thread.start()
+        self._outlet = Outlet(fd)
 
     def event(self, event: Event) -> None:
         line: dict[str, object] = {"time": event.time, "who": event.who, "what": event.what}
@@ -55,28 +41,12 @@ class JsonLines(logging.Handler):
         })  # fmt: skip
 
     def close(self) -> None:
-        if self._thread.is_alive():
-            try:
-                self._queue.put(None, timeout=CLOSE_S_MAX)
-            except queue.Full:
-                return
-            self._thread.join(CLOSE_S_MAX)
+        self._outlet.close()
         super().close()
 
     def _put(self, line: dict[str, object]) -> None:
-        try:
-            if self._lost:
-                note = {"time": time.time(), "level": "warning", "text": f"{self._lost} lines lost"}
-                self._queue.put_nowait(codec.dump(note) + b"\n")
-                self._lost = 0
-            self._queue.put_nowait(codec.dump(line) + b"\n")
-        except queue.Full:
-            self._lost += 1
-
-    def _write(self) -> None:
-        while (line := self._queue.get()) is not None:
-            try:
-                while line:
-                    line = line[os.write(self._fd, line) :]
-            except OSError:
-                self._lost += 1
+        if lost := self._outlet.lost:
+            self._outlet.lost = 0
+            note = {"time": time.time(), "level": "warning", "text": f"{lost} lines lost"}
+            self._outlet.put(codec.dump(note) + b"\n")
+        self._outlet.put(codec.dump(line) + b"\n")

@@ -49,12 +49,19 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def picture(shown: Picture) -> None:
     """Print a table with its surroundings."""
-    if on_terminal():
-        from rich.console import Console
+    click.echo(text(shown), nl=False)
 
-        Console(highlight=False).print(_drawn(shown))
-    else:
-        click.echo(plain(shown))
+
+def text(shown: Picture) -> str:
+    """A table with its surroundings, as standard output wants it."""
+    if not on_terminal():
+        return plain(shown) + "\n"
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.capture() as drawn:
+        console.print(_drawn(shown))
+    return drawn.get()
 
 
 def watch(take: Callable[[], Picture], every_s: float) -> None:

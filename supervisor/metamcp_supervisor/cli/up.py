@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metamcp_supervisor.cli.outlet import Outlet
 from metamcp_supervisor.verbs import Event, Exit, GatewayStatus
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--runtime-dir", metavar="PATH", help="Control socket and lock."),
         click.option("--state-dir", metavar="PATH", help="What is remembered over restarts."),
+        click.option("--fronts", metavar="N", help="Processes that speak to clients."),
         click.option("--ops-listen", metavar="HOST:PORT", help="Metrics and health."),
         click.option("--listen", metavar="HOST:PORT", help="Where clients connect."),
         click.option(
@@ -59,12 +61,15 @@ def up(path: Path | None, yes: bool, **flags: str | None) -> None:
 
     Without --config, metamcp.toml or the .mcp.json of this directory will do.
     """
-    config, load = _configured(path, flags)
-    _confirm(
-        config, path, yes=yes, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None
-    )
+    _keep_standard_streams()
+    found = Found(path, flags)
+    found.confirm(yes=yes, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    _run(config, load, partial(_friendly, len(config.servers)))
+    outlet = Outlet(1)
+    try:
+        _run(found, partial(_friendly, outlet))
+    finally:
+        outlet.close()
 
 
 @click.command()
@@ -73,12 +78,13 @@ def serve(path: Path | None, **flags: str | None) -> None:
     """Run the gateway as a service: JSON lines on stderr, nothing asked."""
     from metamcp_supervisor.cli.jsonlines import JsonLines
 
-    config, load = _configured(path, flags)
-    _confirm(config, path, yes=False, ask=None)
+    _keep_standard_streams()
+    found = Found(path, flags)
+    found.confirm(yes=False, ask=None)
     lines = JsonLines(2)
     logging.basicConfig(level=logging.INFO, handlers=[lines])
     try:
-        _run(config, load, partial(_as_lines, lines))
+        _run(found, partial(_as_lines, lines))
     finally:
         lines.close()
 
@@ -86,45 +92,81 @@ def serve(path: Path | None, **flags: str | None) -> None:
 # From the command line to a running gateway
 
 
-def _configured(
-    path: Path | None, flags: dict[str, str | None]
-) -> tuple["Config", Callable[[], "Config"]]:
-    """The configuration and how to read it again; or every error told, and the end."""
-    from metamcp_supervisor.wanted.config import ConfigInvalid
-    from metamcp_supervisor.wanted.sources import load
+class Found:
+    """The configuration of this command line: as it was read at the start, how to read it again,
+    and whether its commands may be started. Ends the command when it is invalid."""
 
-    given = {key: value for key, value in flags.items() if value is not None}
-    again = partial(
-        load, path, environ=dict(os.environ), cwd=Path.cwd(), home=Path.home(), flags=given
-    )
-    try:
-        config = again()
-    except ConfigInvalid as invalid:
-        for problem in invalid.problems:
-            _say(str(problem))
-        raise SystemExit(Exit.CONFIG) from None
-    for warning in config.warnings:
-        _say(f"warning: {warning}")
-    return config, again
+    def __init__(self, path: Path | None, flags: dict[str, str | None]) -> None:
+        self._path = path
+        self._flags = {key: value for key, value in flags.items() if value is not None}
+        self._environ, self._cwd, self._home = dict(os.environ), Path.cwd(), Path.home()
+        self.config = self._first()
 
+    def load(self) -> "Config":
+        """Read it again. Raises config.ConfigInvalid."""
+        from metamcp_supervisor.wanted.sources import load
 
-def _confirm(
-    config: "Config", path: Path | None, *, yes: bool, ask: Callable[[str], bool] | None
-) -> None:
-    """A configuration that merely lies in this directory starts commands only after a yes."""
-    from metamcp_supervisor.wanted import confirmed, sources
-    from metamcp_supervisor.wanted.confirm import NotConfirmed
+        return load(
+            self._path,
+            environ=self._environ,
+            cwd=self._cwd,
+            home=self._home,
+            flags=self._flags,
+        )
 
-    main = config.files[0] if config.files else None
-    if main is None or not sources.was_found_in(Path.cwd(), main, given=path, environ=os.environ):
-        return
-    try:
-        warning = confirmed.ensure(config, main, yes=yes, ask=ask)
-    except NotConfirmed as refusal:
-        _say(str(refusal))
-        raise SystemExit(Exit.NO_PERMISSION) from None
-    if warning:
-        _say(f"warning: {warning}")
+    def confirm(self, *, yes: bool, ask: Callable[[str], bool] | None) -> None:
+        """A configuration that merely lies in this directory starts commands only after a yes."""
+        from metamcp_supervisor.wanted import confirmed
+        from metamcp_supervisor.wanted.confirm import NotConfirmed
+
+        main = self._unnamed(self.config)
+        if main is None:
+            return
+        state_dir = self._state_dir(self.config)
+        try:
+            warning = confirmed.ensure(self.config, main, state_dir, yes=yes, ask=ask)
+        except NotConfirmed as refusal:
+            _say(str(refusal))
+            raise SystemExit(Exit.NO_PERMISSION) from None
+        if warning:
+            _say(f"warning: {warning}")
+
+    def permit(self, new: "Config") -> None:
+        """The same for a reload, where nobody can be asked. Raises confirm.NotConfirmed."""
+        from metamcp_supervisor.wanted import confirmed
+
+        main = self._unnamed(new)
+        if main is not None:
+            confirmed.check(new, main, self._state_dir(new), running=self.config)
+
+    def _first(self) -> "Config":
+        from metamcp_supervisor.wanted.config import ConfigInvalid
+
+        try:
+            config = self.load()
+        except ConfigInvalid as invalid:
+            for problem in invalid.problems:
+                _say(str(problem))
+            raise SystemExit(Exit.CONFIG) from None
+        for warning in config.warnings:
+            _say(f"warning: {warning}")
+        return config
+
+    def _unnamed(self, config: "Config") -> Path | None:
+        """The main file, if nobody named it and it was only found in this directory."""
+        from metamcp_supervisor.wanted.sources import was_found_in
+
+        main = config.files[0] if config.files else None
+        if main is None or not was_found_in(
+            self._cwd, main, given=self._path, environ=self._environ
+        ):
+            return None
+        return main
+
+    def _state_dir(self, config: "Config") -> Path:
+        from metamcp_supervisor.wanted.sources import trusted_state_dir
+
+        return trusted_state_dir(config, environ=self._environ, home=self._home, flags=self._flags)
 
 
 def _ask(question: str) -> bool:
@@ -135,15 +177,24 @@ def _ask(question: str) -> bool:
         return False
 
 
-def _run(
-    config: "Config", load: Callable[[], "Config"], watch: Callable[["Gateway"], Callable[[], None]]
-) -> None:
+def _keep_standard_streams() -> None:
+    """Where one of the first three descriptors is closed, the next socket would get its number, and
+    what is printed would go into it."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _run(found: Found, watch: Callable[["Gateway"], Callable[[], None]]) -> None:
     """Run to the end. `watch` gets the gateway before it starts and returns what to do once it is
     up."""
     from metamcp_supervisor.run import CannotStart, Gateway
 
     async def main() -> int:
-        gateway = Gateway(config, load, dict(os.environ), _version())
+        gateway = Gateway(found.config, found.load, found.permit, dict(os.environ), _version())
         return await gateway.run(watch(gateway))
 
     try:
@@ -179,35 +230,41 @@ def _as_lines(lines: Any, gateway: "Gateway") -> Callable[[], None]:
 # For a person
 
 
-def _friendly(count: int, gateway: "Gateway") -> Callable[[], None]:
-    """Lines for what happens, and the first screen when every server had its chance."""
-    from metamcp_supervisor.cli import columns
+def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
+    """Lines for what happens, and the first screen when every server had its chance. All through
+    the outlet: a terminal that is gone or stopped (^S) must not hold up the gateway."""
+    from metamcp_supervisor.cli import columns, show
 
-    def show(event: Event) -> None:
+    def out(text: str) -> None:
+        outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))
+
+    def tell(event: Event) -> None:
         if event.who == "gateway" or any(part in event.what for part in _TOLD):
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-            _print(columns.event_text(event, clock))
+            out(show.printable(columns.event_text(event, clock)) + "\n")
 
     def watch() -> None:
+        count = len(gateway.config.servers)
         servers = f"{count} server" if count == 1 else f"{count} servers"
-        _print(f"MetaMCP {gateway.version} starts {servers} …")
-        screen = FirstScreen(gateway)
+        out(f"MetaMCP {gateway.version} starts {servers} …\n")
+        screen = FirstScreen(gateway, out)
 
-        def show_both(event: Event) -> None:
-            show(event)
+        def tell_and_look(event: Event) -> None:
+            tell(event)
             screen.look()
 
-        gateway.journal.sink = show_both
+        gateway.journal.sink = tell_and_look
 
-    gateway.journal.sink = show
+    gateway.journal.sink = tell
     return watch
 
 
 class FirstScreen:
     """Shown once: when every server is ready or failed, or at the latest after SETTLE_S_MAX."""
 
-    def __init__(self, gateway: "Gateway") -> None:
+    def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
         self._gateway = gateway
+        self._out = out
         self._timer = asyncio.get_running_loop().call_later(SETTLE_S_MAX, self._show)
         self._shown = False
 
@@ -226,10 +283,10 @@ class FirstScreen:
         self._timer.cancel()
         if not self._shown:
             self._shown = True
-            first_screen(self._gateway.status())
+            self._out(first_screen(self._gateway.status()))
 
 
-def first_screen(status: GatewayStatus) -> None:
+def first_screen(status: GatewayStatus) -> str:
     """Servers, where to connect, and what to paste."""
     from metamcp_supervisor.cli import show
 
@@ -246,17 +303,14 @@ def first_screen(status: GatewayStatus) -> None:
     ]
     tokens = sum(server.token_cost for server in status.servers)
     tools = sum(server.tools for server in status.servers)
-    _print("")
-    show.picture(
-        show.Picture(
-            columns=("SERVER", "STATE", "TOOLS", "TOKENS", "START", ""),
-            rows=rows,
-            foot=f"{tools} tools, about {tokens} tokens of definitions",
-            right=frozenset({"TOOLS", "TOKENS", "START"}),
-        )
+    picture = show.Picture(
+        columns=("SERVER", "STATE", "TOOLS", "TOKENS", "START", ""),
+        rows=rows,
+        foot=f"{tools} tools, about {tokens} tokens of definitions",
+        right=frozenset({"TOOLS", "TOKENS", "START"}),
     )
-    for line in _how_to_connect(status):
-        _print(line)
+    lines = [f"{show.printable(line)}\n" for line in _how_to_connect(status)]
+    return "".join(["\n", show.text(picture), *lines])
 
 
 def _how_to_connect(status: GatewayStatus) -> list[str]:
@@ -274,13 +328,3 @@ def _how_to_connect(status: GatewayStatus) -> list[str]:
         "",
         "Ctrl-C stops it; 'metamcp ctl status' looks at it from elsewhere.",
     ]
-
-
-def _print(line: str) -> None:
-    """A terminal that is gone does not end the gateway."""
-    from metamcp_supervisor.cli.show import printable
-
-    try:
-        click.echo(printable(line))
-    except OSError:
-        logging.getLogger("metamcp").debug("standard output is closed")

@@ -20,7 +20,7 @@ from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.pulse import Verdict
 from metamcp_supervisor.lives.server import Fact, Responds, WentDown
-from metamcp_supervisor.lives.spawn import NotForked, WorkerExit
+from metamcp_supervisor.lives.spawn import NotForked, NurseryGone, WorkerExit
 from metamcp_supervisor.lives.specs import STOP_EOF_S, server_spec
 from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.watched.events import Journal
@@ -31,7 +31,9 @@ START_S_MARGIN = 5.0
 STOP_S_MARGIN = 3.0
 """The same for the worker's own ladder: end of stdin, SIGTERM, SIGKILL."""
 LEAVE_S_MAX = 10.0
-"""From the news that a server is down, or from SIGKILL, to the end of its worker."""
+"""From the news that a server is down to the end of its worker."""
+KILLED_S_MAX = 2.0
+"""From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
 SILENT_S_MAX = 2.0
 """From the end of a control socket to the end of its worker."""
 LAST_WORDS_S_MAX = 1.0
@@ -164,7 +166,8 @@ class Crew:
         except NotForked as error:
             entry.launch = None
             if entry.life.phase is Phase.WARMING:
-                self._lives.feed(entry, WentDown(ExitClass.NURSERY, str(error)))
+                excused = isinstance(error, NurseryGone)
+                self._lives.feed(entry, WentDown(ExitClass.NURSERY, str(error), excused))
             self._lives.gone(entry)
             return
         instance = entry.instance = Instance(entry.name, generation, worker, self)
@@ -196,14 +199,23 @@ class Crew:
 
     def _kill(self, entry: Entry) -> None:
         assert entry.instance is not None
-        self._forker.signal(entry.instance.pid, signal.SIGKILL)
-        entry.deadline(LEAVE_S_MAX, self._overdue)
+        if entry.instance.end is None:  # else only its last words are waited for
+            self._forker.signal(entry.instance.pid, signal.SIGKILL)
+            entry.deadline(KILLED_S_MAX, self._outlives)
+
+    def _outlives(self, entry: Entry) -> None:
+        """It was killed and its end is not told: perhaps nobody carries out what we order."""
+        self._journal.add(entry.name, "kill", "its worker was killed and its end is not told")
+        self._forker.suspect()
+        self._kill(entry)
 
     def _judged(self, entry: Entry, instance: Instance, verdict: Verdict) -> None:
         if verdict in (Verdict.HUNG, Verdict.DEAD):
             instance.condemned = ExitClass.HANG
         self._journal.add(entry.name, f"heartbeat {verdict}", generation=instance.generation)
         self._lives.feed(entry, Responds(verdict is Verdict.FINE))
+        if verdict is Verdict.DEAD:
+            self._kill(entry)
 
     def _bury(self, entry: Entry) -> None:
         instance = entry.instance

@@ -44,6 +44,8 @@ SILENT_S_MAX = 1.0
 """From the end of its control socket to its own end."""
 LAST_WORDS_S_MAX = 1.0
 """From its own end to the end of what it wrote to its control socket."""
+KILLED_S_MAX = 2.0
+"""From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
 FAREWELL_S = 3.0
 """Beyond its grace, for a front to close what is left; then it is killed."""
 
@@ -54,6 +56,10 @@ class Forker(Protocol):
     async def fork(self, role: str, name: str) -> Worker: ...
 
     def signal(self, pid: int, number: int) -> None: ...
+
+    def suspect(self) -> None:
+        """A process was killed and its end is not told: does the nursery still answer?"""
+        ...
 
 
 class House(Protocol):
@@ -348,6 +354,8 @@ class Fronts:
         if verdict in (Verdict.HUNG, Verdict.DEAD):
             front.condemned = True
         self._journal.add(front.who, f"heartbeat {verdict}")
+        if verdict is Verdict.DEAD:
+            self._kill(front)
 
     def _late(self, front: Front) -> None:
         self._journal.add(front.who, "error", f"not ready within {READY_S_MAX:.0f} s")
@@ -370,3 +378,10 @@ class Fronts:
     def _kill(self, front: Front) -> None:
         front.condemned = True
         self._forker.signal(front.pid, signal.SIGKILL)
+        front.cancel()
+        front.deadline = self._loop.call_later(KILLED_S_MAX, self._outlives, front)
+
+    def _outlives(self, front: Front) -> None:
+        self._journal.add(front.who, "kill", "it was killed and its end is not told")
+        self._forker.suspect()
+        self._kill(front)

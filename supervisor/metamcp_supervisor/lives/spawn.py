@@ -26,7 +26,9 @@ from metamcp_worker import codec, messages, orphans, packets
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import Born, Exited, Fork, Forked, ForkFailed, Halted, Resumed, Signal
 
-__all__ = ("DEFAULT_COMMAND", "NotForked", "Nursery", "NurseryDown", "Worker", "WorkerExit")
+__all__ = (
+    "DEFAULT_COMMAND", "NotForked", "Nursery", "NurseryDown", "NurseryGone", "Worker", "WorkerExit",
+)  # fmt: skip
 
 DEFAULT_COMMAND = (sys.executable, "-m", "metamcp_worker", "nursery")
 
@@ -52,6 +54,10 @@ class NurseryDown(MetaMCPError):
 
 class NotForked(MetaMCPError):
     """A worker could not be forked. The text says which and why."""
+
+
+class NurseryGone(NotForked):
+    """It could not, because the nursery died or was replaced: that is nobody else's fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,7 @@ class Nursery:
         self._command = tuple(command)
         self._life: _Life | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self._suspicion: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # set: it runs, or never will again, and `_over` says why
         self._over = ""
         self._deaths: deque[float] = deque(maxlen=DEATHS_MAX + 1)
@@ -161,12 +168,18 @@ class Nursery:
         if self._life is not None and self._life.channel is not None:
             self._life.channel.send(messages.pack(Signal(pid=pid, number=number)))
 
+    def suspect(self) -> None:
+        """A worker should have ended long ago: if the nursery does not even answer, replace it."""
+        if self._suspicion is None or self._suspicion.done():
+            self._suspicion = asyncio.create_task(self._question(), name="question")
+
     async def close(self) -> None:
         """End the nursery and everything below it. Workers that still ran are told as exits."""
         self._finish("the gateway stops")
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        for task in (self._suspicion, self._keeper):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         if self._life is not None:
             if self._life.channel is not None:
                 self._life.channel.close()  # so it sweeps and exits
@@ -195,15 +208,20 @@ class Nursery:
             async with asyncio.timeout(FORK_S_MAX):
                 reply = await answer
         except TimeoutError:
-            reason = f"the nursery did not fork {name} within {FORK_S_MAX:.0f} s and is replaced"
+            reason = f"the nursery did not answer within {FORK_S_MAX:.0f} s and is replaced"
             self._on_event(reason)
             self._condemn(life)
-            raise NotForked(reason) from None
+            raise NurseryGone(f"{name} was not forked: {reason}") from None
         if reply is None:
-            raise NotForked(f"the nursery died before it had forked {name}")
+            raise NurseryGone(f"the nursery died before it had forked {name}")
         if isinstance(reply, ForkFailed):
             raise NotForked(reply.reason)
         return reply.pid
+
+    async def _question(self) -> None:
+        """Any answer will do, and none within FORK_S_MAX means its end, as for every fork."""
+        with contextlib.suppress(NotForked):
+            await self.fork("no role", "nobody")  # which it refuses
 
     def _disown(self, answer: asyncio.Future[Forked | ForkFailed | None]) -> None:
         """Nobody waits for this worker any more: if it was forked, it ends unheard."""

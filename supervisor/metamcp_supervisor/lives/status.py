@@ -101,7 +101,7 @@ def _server(
         state="active" if state == "ready" and shown else state,
         phase=life.phase,
         generation=life.generation,
-        pid=instance.server_pid if instance else 0,
+        pid=instance.server_pid if instance and not instance.reported else 0,
         worker_pid=instance.pid if instance else 0,
         protocol=instance.protocol if instance else "",
         up_s=now - life.ready_at if life.ready_at is not None else 0.0,

@@ -101,6 +101,8 @@ class Tree:
         if known is not None:  # it is back before it was gone
             known.removed = False
             self.change(server, restart=True)
+            if server.enabled:  # it may be down already, with its last worker still on its way out
+                self.feed(known, Start("boot"), "configured again")
             return
         cached = self._catalogues.load(server.name)
         entry = self.entries[server.name] = Entry(server, cached or Offer())

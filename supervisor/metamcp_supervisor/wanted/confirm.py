@@ -68,6 +68,13 @@ def refusal(file: str) -> str:
     )
 
 
+def changed(file: str) -> str:
+    return (
+        f"{printable(file)} was found in this directory and its commands have changed, so nothing"
+        " is reloaded; stop the gateway and run 'metamcp up' again to confirm them"
+    )
+
+
 def _enabled(config: Config) -> list[Server]:
     """A server without a command that would start has nothing to confirm."""
     return [config.servers[name] for name in sorted(config.servers) if config.servers[name].enabled]

@@ -23,16 +23,17 @@ _VERSION = 1
 
 
 def ensure(
-    config: Config, path: Path, *, yes: bool, ask: Callable[[str], bool] | None
+    config: Config, path: Path, state_dir: Path, *, yes: bool, ask: Callable[[str], bool] | None
 ) -> str | None:
     """Let a configuration that was found pass only when its commands are confirmed.
 
-    `ask` shows a text and returns the answer; None when nobody is there to answer. Raises
+    `state_dir`: where answers are kept, not chosen by the file in question. `ask` shows a text and
+    returns the answer; None when nobody is there to answer. Raises
     confirm.NotConfirmed. Returns a warning when the answer could not be remembered.
     """
     file = printable(os.path.realpath(path))
     digest = confirm.digest(config, file)
-    known = read(config.gateway.state_dir).get(file) == digest
+    known = read(state_dir).get(file) == digest
     decision = confirm.decide(known=known, yes=yes, terminal=ask is not None)
     if decision == "refuse":
         raise confirm.NotConfirmed(confirm.refusal(file))
@@ -41,13 +42,22 @@ def ensure(
     if known:
         return None
     try:
-        remember(config.gateway.state_dir, file, digest)
+        remember(state_dir, file, digest)
     except OSError as error:
         return (
-            f"{config.gateway.state_dir / FILE} cannot be written: {error.strerror}; the"
+            f"{state_dir / FILE} cannot be written: {error.strerror}; the"
             " commands will have to be confirmed again"
         )
     return None
+
+
+def check(new: Config, path: Path, state_dir: Path, *, running: Config) -> None:
+    """Let a reload pass only when it starts what runs already or what was confirmed since. Raises
+    confirm.NotConfirmed."""
+    file = printable(os.path.realpath(path))
+    digest = confirm.digest(new, file)
+    if digest not in {confirm.digest(running, file), read(state_dir).get(file)}:
+        raise confirm.NotConfirmed(confirm.changed(file))
 
 
 def read(state_dir: Path) -> dict[str, str]:

@@ -115,6 +115,16 @@ def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[
     return folder == cwd
 
 
+def trusted_state_dir(
+    config: Config, *, environ: Mapping[str, str], home: Path, flags: Mapping[str, str]
+) -> Path:
+    """The state directory as user and system chose it. A file that was only found must not choose
+    it: it could bring its own record of confirmed commands."""
+    if flags.get("state_dir") or environ.get("METAMCP_STATE_DIR"):
+        return config.gateway.state_dir  # these win over every file
+    return _state_dir(environ, home)
+
+
 def _references(environ: Mapping[str, str], base: Path, home: Path) -> References:
     return References(
         environ=environ,

@@ -17,7 +17,7 @@ from metamcp_supervisor.verbs import VERSION, Exit, ServerStatus
 from metamcp_supervisor.wanted.config import ConfigInvalid
 from metamcp_supervisor.watched.events import Follower
 from metamcp_supervisor.watched.health import READY_STATES, UNWANTED_STATES
-from metamcp_supervisor.watched.steering import ReloadRefused, Steering, UnknownName
+from metamcp_supervisor.watched.steering import NotNow, ReloadRefused, Steering, UnknownName
 from metamcp_worker import codec
 from metamcp_worker.errors import Code, Refused
 
@@ -291,5 +291,5 @@ async def carry_out(steering: Steering, line: Line, method: str, params: bytes) 
         raise Refused(
             Exit.CONFIG, "the configuration is invalid; the old one stays in force", data
         ) from None
-    except ReloadRefused as error:
+    except (NotNow, ReloadRefused) as error:
         raise Refused(Exit.FAILED, str(error)) from None

@@ -31,16 +31,20 @@ class UnknownName(MetaMCPError):
         super().__init__(f"no server is named {listed}; {hint(first, known)}")
 
 
+class NotNow(MetaMCPError):
+    """The gateway ends and takes no orders any more."""
+
+
 class ReloadRefused(MetaMCPError):
     """A reload that was not carried out although its configuration is valid: the plan is not the
-    expected one, or another reload is under way. The text says which."""
+    expected one, or its commands were never confirmed. The text says which."""
 
 
 class Steering(Protocol):
     """The gateway, as far as it can be watched and steered.
 
     The verbs only order and return at once; `status` and the journal tell what became of it. They
-    are all-or-nothing: with one unknown name nothing is ordered.
+    are all-or-nothing: with one unknown name nothing is ordered. Each may raise NotNow.
     """
 
     @property

@@ -40,10 +40,14 @@ def sample(roots: Mapping[K, int]) -> dict[K, Usage]:
     """The use of each root and of everything below it, down to the next root.
 
     A process below two roots counts for the nearest one, so the sum over all roots is the sum over
-    all processes. A root that does not live is missing in the answer.
+    all processes. A root that does not live is missing in the answer. Without a look at the process
+    table, as when no descriptor is free, it is empty: old figures would be taken for new ones.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
-    table = {found.pid: found for found in psutil.process_iter(["ppid"])}
+    try:
+        table = {found.pid: found for found in psutil.process_iter(["ppid"])}
+    except (OSError, psutil.Error):
+        return {}
     parents: dict[int, int] = {pid: found.info["ppid"] or 0 for pid, found in table.items()}
     rss_bytes: dict[K, int] = {}
     cpu_s: dict[K, float] = {}
