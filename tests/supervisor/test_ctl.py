@@ -189,6 +189,28 @@ def test_a_terminal_gets_colours_and_a_watch_shows_what_changes() -> None:
     run(main())
 
 
+def test_on_a_narrow_terminal_reasons_stand_below_the_table() -> None:
+    reason = "no program 'git-server' on the PATH"
+
+    async def main() -> None:
+        broken = server("git", "error", reason="spawn", message=reason)
+        async with steered(broken) as (_, where):
+            ours, its = pty.openpty()
+            process = await asyncio.create_subprocess_exec(
+                *(*COMMAND, "--runtime-dir", str(where), "status"),
+                stdin=its,
+                stdout=its,
+                stderr=its,
+                env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"},
+            )
+            os.close(its)
+            await asyncio.to_thread(read_until, ours, f"git: spawn: {reason}".encode())
+            assert await process.wait() == Exit.NOT_READY
+            os.close(ours)
+
+    run(main())
+
+
 def test_a_watch_in_a_pipe_is_one_object_per_line() -> None:
     async def main() -> None:
         async with steered(server("git")) as (gateway, directory):

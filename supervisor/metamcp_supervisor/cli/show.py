@@ -21,6 +21,9 @@ _STYLES = {
     "ready": "green", "active": "green", "idle": "cyan", "warming": "yellow", "draining": "yellow",
     "stopped": "dim", "error": "bold red",
 }  # fmt: skip
+GAP = 2
+SENTENCE_CHARACTERS_MIN = 30
+"""Room that a last column of sentences needs; with less, the sentences stand below the table."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} | {
     code: f"\\u{code:04x}"
     for code in [0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -60,7 +63,7 @@ def text(shown: Picture) -> str:
 
     console = Console(highlight=False)
     with console.capture() as drawn:
-        console.print(_drawn(shown))
+        console.print(_drawn(shown, console.width))
     return drawn.get()
 
 
@@ -73,9 +76,10 @@ def watch(take: Callable[[], Picture], every_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as live:
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(_drawn(take()), refresh=True)
+            live.update(_drawn(take(), console.width), refresh=True)
             time.sleep(every_s)
 
 
@@ -102,19 +106,33 @@ def _end(shown: Picture) -> list[str]:
     return [shown.foot] if shown.foot else []
 
 
-def _drawn(shown: Picture) -> "RenderableType":
+def _crowded(shown: Picture, width: int) -> bool:
+    """Is there too little room for the sentences in the last column?"""
+    rows = [[len(printable(cell)) for cell in row] for row in (shown.columns, *shown.rows)]
+    *others, sentences = (max(column) for column in zip(*rows, strict=True))
+    left = width - sum(others) - GAP * len(others)
+    return left < min(sentences, SENTENCE_CHARACTERS_MIN)
+
+
+def _drawn(shown: Picture, width: int) -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(
-        box=None, padding=(0, 2, 0, 0), header_style="bold", show_header=any(shown.columns)
+        box=None, padding=(0, GAP, 0, 0), header_style="bold", show_header=any(shown.columns)
     )
-    for name in shown.columns:
+    crowded = _crowded(shown, width)
+    columns = shown.columns[:-1] if crowded else shown.columns
+    for name in columns:
         drawn.add_column(name, justify="right" if name in shown.right else "left", overflow="fold")
+    below: list[Text] = []
     for row in shown.rows:
         # As Text, so that a server's words are never read as markup.
-        drawn.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
+        cells = [Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row]
+        drawn.add_row(*cells[: len(columns)])
+        if crowded and row[-1]:
+            below.append(Text(f"{printable(row[0])}: {printable(row[-1])}"))
     head = [Text(shown.head, style="bold")] if shown.head else []
     foot = [Text(shown.foot, style="dim")] if shown.foot else []
-    return Group(*head, drawn, *foot)
+    return Group(*head, drawn, *below, *foot)
