@@ -104,7 +104,7 @@ class Callers:
             try:
                 if connection is None:
                     connection = await asyncio.open_connection("127.0.0.1", self.port)
-            except ConnectionRefusedError:
+            except OSError:  # refused, or reset from the listener's queue
                 self.tally.refused += 1
                 continue
             try:
