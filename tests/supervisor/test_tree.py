@@ -6,6 +6,8 @@ import signal
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from metamcp_supervisor.lives.spawn import NurseryGone, WorkerExit
 from metamcp_supervisor.wanted.config import Server
 from metamcp_worker import codec, packets
@@ -23,6 +25,8 @@ from metamcp_worker.messages import (
 )
 from metamcp_worker.spec import ServerSpec
 from tests.supervisor.stage import Stage, front_up, played, states, until
+
+pytestmark = pytest.mark.process
 
 GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"})
 

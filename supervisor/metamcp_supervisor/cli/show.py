@@ -109,9 +109,9 @@ def _end(shown: Picture) -> list[str]:
 def _crowded(shown: Picture, width: int) -> bool:
     """Is there too little room for the sentences in the last column?"""
     rows = [[len(printable(cell)) for cell in row] for row in (shown.columns, *shown.rows)]
-    *others, sentences = (max(column) for column in zip(*rows, strict=True))
-    left = width - sum(others) - GAP * len(others)
-    return left < min(sentences, SENTENCE_CHARACTERS_MIN)
+    widths: list[int] = [max(column) for column in zip(*rows, strict=True)]
+    left = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
+    return left < min(widths[-1], SENTENCE_CHARACTERS_MIN)
 
 
 def _drawn(shown: Picture, width: int) -> "RenderableType":
