@@ -7,6 +7,7 @@ import pytest
 
 from metamcp_worker import frames
 from metamcp_worker.child.actions import Announce, Count, Relisted, Reply, Stray, Warn
+from metamcp_worker.child.session import LISTEN_AGAIN_S
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Cancel, Error, Notice, Progress, Result
 from tests.worker.child.talk import ECHO, Talk, error_of, ready_legacy, ready_modern
@@ -269,6 +270,18 @@ def test_a_modern_server_is_told_who_calls_and_is_listened_to() -> None:
     assert talk.answers("tools/call", {"a": 1}) == [Reply(1, Result(1, b'{"a": 1}'))]
     assert talk.tick(3600) == []
     assert talk.refuses("subscriptions/listen", -32601) == []
+
+
+def test_a_subscription_that_ends_is_asked_for_again_and_the_gap_is_read() -> None:
+    talk = ready_modern()
+    assert talk.answers("subscriptions/listen", {"resultType": "complete"}) == []
+    before = len(talk.wrote)
+    talk.tick(LISTEN_AGAIN_S - 0.5)
+    assert len(talk.wrote) == before
+    talk.tick(1.0)
+    assert [one["method"] for one in talk.wrote[before:]] == ["subscriptions/listen", "tools/list"]
+    talk.tick(LISTEN_AGAIN_S * 2)
+    assert len(talk.wrote) == before + 2
 
 
 def test_changed_lists_are_read_again_but_not_more_often_than_needed() -> None:

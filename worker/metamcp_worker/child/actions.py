@@ -3,6 +3,7 @@
 Owns: these values. Never: doing them (`run`), deciding on them (`session`).
 """
 
+from enum import Enum, auto
 from typing import Literal
 
 from msgspec import Struct
@@ -12,6 +13,14 @@ from metamcp_worker.frames import Error, Notice, Progress, Result
 
 Reason = Literal["spawn", "exit", "clean", "signal", "start_timeout", "protocol", "limit"]
 """Why a server is down: the exit classes that a worker can tell apart."""
+
+
+class Purpose(Enum):
+    """What the gateway asks a server for on its own account; of each kind one at a time."""
+
+    HANDSHAKE = auto()
+    LIST = auto()
+    LISTEN = auto()
 
 
 class Write(Struct, frozen=True, gc=False):

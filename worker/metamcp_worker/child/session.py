@@ -8,8 +8,8 @@ Bodies are not opened: the envelope of a line is decoded, the result or error in
 front as the bytes it came in.
 """
 
+import math
 import re
-from enum import Enum, auto
 
 from msgspec import Raw
 
@@ -21,6 +21,7 @@ from metamcp_worker.child.actions import (
     Announce,
     Count,
     Fail,
+    Purpose,
     Ready,
     Relisted,
     Reply,
@@ -40,6 +41,9 @@ from metamcp_worker.spec import ServerSpec
 RELIST_S_MIN = 0.5
 """Between two readings of the lists, however often the server says that they changed."""
 
+LISTEN_AGAIN_S = 5.0
+"""After a server ended its subscription; what it could not announce meanwhile is then read."""
+
 # An answer that is no valid JSON still shows, at its beginning or at its end, whom it is for.
 _ANSWER_HEAD = re.compile(
     rb'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*([0-9]{1,19})\s*,\s*"(?:result|error)"'
@@ -51,14 +55,6 @@ _TAIL_BYTES = 128
 _UNSENT = "does not read its input; the call was not sent to it"
 
 Actions = list[Action]
-
-
-class Purpose(Enum):
-    """What the gateway asks a server for on its own account; of each kind one at a time."""
-
-    HANDSHAKE = auto()
-    LIST = auto()
-    LISTEN = auto()
 
 
 class Session:
@@ -78,6 +74,7 @@ class Session:
         self._page_by = 0.0
         self._changed: frozenset[str] = frozenset()
         self._list_again_at = 0.0
+        self._listen_at = math.inf
         self._lists: dict[str, tuple[Raw, ...]] = {}
         self._list_hash = ""
         self._draining = False
@@ -162,6 +159,10 @@ class Session:
         if self.ready and self._listing is not None and now >= self._page_by:
             self._listing.silent()
             actions += self._next_page(now)
+        if now >= self._listen_at and self._met is not None:
+            self._listen_at = math.inf
+            self._changed = declared(self._met.capabilities)
+            actions += self._listen()
         return [*actions, *self._relist(now), *self._next_turns()]
 
     # --- what the server says ---------------------------------------------------------------
@@ -217,7 +218,9 @@ class Session:
             else:
                 self._listing.answered(result)
             return self._next_page(now)
-        return []  # The end of a subscription: changes are not announced any more.
+        if purpose is Purpose.LISTEN and not error:  # it ended; an error: it cannot listen at all
+            self._listen_at = now + LISTEN_AGAIN_S
+        return []
 
     def _asked(self, method: str, id: bytes) -> Actions:  # noqa: A002 - the wire's own name
         """A request of the server. No client can be asked yet, and none was declared able."""
