@@ -11,6 +11,8 @@ from metamcp_supervisor.__main__ import main
 from metamcp_supervisor.wanted.masks import masked
 from tests.supervisor.configs import write
 
+pytestmark = pytest.mark.process
+
 TEXT = """
 [servers.git]
 command = ["x", "--api-key", "sk-canary", "${PATH}"]

@@ -19,6 +19,8 @@ from metamcp_supervisor.verbs import Exit
 from metamcp_supervisor.wanted.config import Problem
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 
+pytestmark = pytest.mark.process
+
 DOCS = Path(__file__).parent.parent.parent / "docs" / "operating.md"
 COMMAND = (sys.executable, "-m", "metamcp_supervisor", "ctl")
 

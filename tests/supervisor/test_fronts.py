@@ -20,6 +20,8 @@ from metamcp_worker.messages import (
 )
 from tests.supervisor.stage import Player, Stage, played, until
 
+pytestmark = pytest.mark.process
+
 FIGURES = FrontStats(connections=1, streams=0, inflight={}, sessions={}, refused={})
 
 

@@ -16,6 +16,8 @@ from metamcp_worker.messages import (
 )
 from tests.supervisor.stage import Stage, front_up, played, states, until
 
+pytestmark = pytest.mark.process
+
 GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"})
 
 

@@ -13,6 +13,8 @@ from metamcp_worker.serve import HttpServer, Limits
 
 from .rawhttp import WAIT_S, Client, listener, post, run, until
 
+pytestmark = pytest.mark.process
+
 QUICK = Limits(head_s=0.2, body_grace_s=0.2, idle_s=0.3)
 
 
