@@ -6,9 +6,24 @@ from hypothesis import strategies as st
 
 from metamcp_worker import frames
 from metamcp_worker.errors import FrameBroken, TooLarge
-from metamcp_worker.frames import Call, Cancel, Cutter, Down, Error, Frame, Notice, Progress, Result
+from metamcp_worker.frames import (
+    Ask,
+    Call,
+    Cancel,
+    Cutter,
+    Down,
+    Error,
+    Frame,
+    Notice,
+    Progress,
+    Reply,
+    Result,
+    Tell,
+    Withdraw,
+)
 
 ids = st.integers(min_value=0, max_value=2**64 - 1)
+numbers = st.integers(min_value=0, max_value=frames.NUMBER_MAX)
 bodies = st.binary(max_size=300)
 methods = st.text(max_size=40)
 
@@ -21,6 +36,7 @@ calls = st.builds(
     caller=bodies,
     deadline_ms=st.integers(min_value=0, max_value=2**31 - 1),
     wants_progress=st.booleans(),
+    peer=numbers,
 )
 any_frame = st.one_of(
     calls,
@@ -28,8 +44,12 @@ any_frame = st.one_of(
     st.builds(Error, id=ids, body=bodies),
     st.builds(Progress, id=ids, body=bodies),
     st.builds(Cancel, id=ids, reason=bodies),
-    st.builds(Notice, method=methods, body=bodies),
+    st.builds(Notice, method=methods, body=bodies, id=ids),
     st.builds(Down, body=bodies),
+    st.builds(Ask, id=ids, question=numbers, method=methods, params=bodies),
+    st.builds(Reply, question=numbers, body=bodies, failed=st.booleans()),
+    st.builds(Withdraw, question=numbers),
+    st.builds(Tell, method=methods, body=bodies),
 )
 
 

@@ -8,6 +8,7 @@ it (four bytes, network order, signed), so a test can drive a worker with a plai
 Inside the payload: one fixed header, then five variable parts whose lengths the header names.
 """
 
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from struct import Struct as Layout
 
@@ -15,15 +16,18 @@ from msgspec import Struct
 
 from metamcp_worker.errors import FrameBroken, TooLarge
 
-VERSION = 1
+VERSION = 2
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """One JSON-RPC message of a server or client: the same limit everywhere."""
 FRAME_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 METHOD_BYTES_MAX = 256
 
 _PREFIX = Layout("!i")
-# version, kind, call id, deadline in ms, lengths of: method, meta, caller; the rest is the body.
-_HEADER = Layout("!BBQIHII")
+# version, kind, id, deadline in ms, peer or question, lengths of: method, meta, caller; the rest is
+# the body.
+_HEADER = Layout("!BBQIIHII")
+NUMBER_MAX = 2**32 - 1
+"""Of a peer or a question: what its place in the header holds."""
 
 
 class Kind(IntEnum):
@@ -34,6 +38,10 @@ class Kind(IntEnum):
     PROGRESS = 5
     NOTICE = 6
     DOWN = 7
+    ASK = 8
+    REPLY = 9
+    WITHDRAW = 10
+    TELL = 11
 
 
 class Call(Struct, frozen=True, gc=False):
@@ -44,7 +52,8 @@ class Call(Struct, frozen=True, gc=False):
     for others (no progress token, no key of the protocol), or empty. `caller`: raw JSON object
     `{"clientInfo":…, "clientCapabilities":…, "logLevel":…}` of the client that asked, or empty.
     `deadline_ms`: how long the answer may take, 0 for the server's own timeout.
-    `wants_progress`: the client sent a progress token.
+    `wants_progress`: the client sent a progress token. `peer`: who calls, as a number of the front:
+    all calls of one session have the same, 0 is a call that stands alone.
     """
 
     id: int
@@ -54,6 +63,7 @@ class Call(Struct, frozen=True, gc=False):
     caller: bytes = b""
     deadline_ms: int = 0
     wants_progress: bool = False
+    peer: int = 0
 
 
 class Result(Struct, frozen=True, gc=False):
@@ -85,10 +95,12 @@ class Progress(Struct, frozen=True, gc=False):
 
 
 class Notice(Struct, frozen=True, gc=False):
-    """worker -> front: a notification of the server that belongs to no call, with raw params."""
+    """worker -> front: a notification of the server, with raw params. `id`: the call that it
+    belongs to, 0 for none."""
 
     method: str
     body: bytes
+    id: int = 0
 
 
 class Down(Struct, frozen=True, gc=False):
@@ -97,27 +109,65 @@ class Down(Struct, frozen=True, gc=False):
     body: bytes
 
 
-Frame = Call | Result | Error | Cancel | Progress | Notice | Down
+class Ask(Struct, frozen=True, gc=False):
+    """worker -> front: the server asks the client that made call `id` something. `question`: the
+    worker's number for it, never used again; `params`: raw, as the server sent them."""
+
+    id: int
+    question: int
+    method: str
+    params: bytes
+
+
+class Reply(Struct, frozen=True, gc=False):
+    """front -> worker: the raw `result` that answers a question, or the raw `error`."""
+
+    question: int
+    body: bytes
+    failed: bool = False
+
+
+class Withdraw(Struct, frozen=True, gc=False):
+    """worker -> front: the server does not wait for the answer to this question any more."""
+
+    question: int
+
+
+class Tell(Struct, frozen=True, gc=False):
+    """front -> worker: a notification of a client for the server, with raw params or nothing."""
+
+    method: str
+    body: bytes = b""
+
+
+Frame = Call | Result | Error | Cancel | Progress | Notice | Down | Ask | Reply | Withdraw | Tell
 
 
 def pack(frame: Frame) -> bytes:
     """The frame with its length in front, ready for the pipe. Raises TooLarge."""
     match frame:
         case Result(id, body):
-            payload = _HEADER.pack(VERSION, Kind.RESULT, id, 0, 0, 0, 0) + body
+            payload = _HEADER.pack(VERSION, Kind.RESULT, id, 0, 0, 0, 0, 0) + body
         case Call():
             payload = _pack_call(frame)
         case Error(id, body):
-            payload = _HEADER.pack(VERSION, Kind.ERROR, id, 0, 0, 0, 0) + body
+            payload = _plain(Kind.ERROR, id, body)
         case Progress(id, body):
-            payload = _HEADER.pack(VERSION, Kind.PROGRESS, id, 0, 0, 0, 0) + body
+            payload = _plain(Kind.PROGRESS, id, body)
         case Cancel(id, reason):
-            payload = _HEADER.pack(VERSION, Kind.CANCEL, id, 0, 0, 0, 0) + reason
-        case Notice(method, body):
-            name = _method_bytes(method)
-            payload = _HEADER.pack(VERSION, Kind.NOTICE, 0, 0, len(name), 0, 0) + name + body
+            payload = _plain(Kind.CANCEL, id, reason)
+        case Notice(method, body, id):
+            payload = _named(Kind.NOTICE, id, 0, method, body)
         case Down(body):
-            payload = _HEADER.pack(VERSION, Kind.DOWN, 0, 0, 0, 0, 0) + body
+            payload = _plain(Kind.DOWN, 0, body)
+        case Ask(id, question, method, params):
+            payload = _named(Kind.ASK, id, question, method, params)
+        case Reply(question, body, failed):
+            payload = _HEADER.pack(VERSION, Kind.REPLY, 0, failed, question, 0, 0, 0) + body
+        case Withdraw(question):
+            payload = _HEADER.pack(VERSION, Kind.WITHDRAW, 0, 0, question, 0, 0, 0)
+        case Tell(method, body):
+            payload = _named(Kind.TELL, 0, 0, method, body)
     if len(payload) > FRAME_BYTES_MAX:
         raise TooLarge("a frame", len(payload), FRAME_BYTES_MAX)
     return _PREFIX.pack(len(payload)) + payload
@@ -127,24 +177,23 @@ def unpack(payload: bytes) -> Frame:
     """The frame in one payload. Raises FrameBroken."""
     if len(payload) < _HEADER.size or payload[0] != VERSION:
         raise FrameBroken(f"not a frame of version {VERSION}: {payload[:16]!r}")
-    _, kind, call, deadline_ms, method_len, meta_len, caller_len = _HEADER.unpack_from(payload)
+    _, kind, id, deadline_ms, number, *lengths = _HEADER.unpack_from(payload)  # noqa: A001 - wire's
     at = _HEADER.size
-    if len(payload) < at + method_len + meta_len + caller_len:
-        raise FrameBroken("the lengths in a frame's header exceed the frame")
     if kind == Kind.RESULT:
-        return Result(call, payload[at:])
+        return Result(id, payload[at:])
+    if len(payload) < at + sum(lengths):
+        raise FrameBroken("the lengths in a frame's header exceed the frame")
     if kind == Kind.CALL:
-        return _unpack_call(payload, call, deadline_ms, (method_len, meta_len, caller_len))
-    if kind == Kind.ERROR:
-        return Error(call, payload[at:])
-    if kind == Kind.PROGRESS:
-        return Progress(call, payload[at:])
-    if kind == Kind.CANCEL:
-        return Cancel(call, payload[at:])
-    if kind == Kind.NOTICE:
-        return Notice(_text(payload[at : at + method_len]), payload[at + method_len :])
-    if kind == Kind.DOWN:
-        return Down(payload[at:])
+        return _unpack_call(payload, id, deadline_ms, number, lengths)
+    if kind in _PLAIN:
+        return _PLAIN[kind](id, payload[at:])
+    if kind in _NAMED:
+        method = _text(payload[at : at + lengths[0]])
+        return _NAMED[kind](id, number, method, payload[at + lengths[0] :])
+    if kind == Kind.REPLY:
+        return Reply(number, payload[at:], bool(deadline_ms))
+    if kind == Kind.WITHDRAW:
+        return Withdraw(number)
     raise FrameBroken(f"unknown kind of frame: {kind}")
 
 
@@ -180,17 +229,42 @@ class Cutter:
         return payloads
 
 
+#: Kinds that have no more than an id and a body.
+_PLAIN: Mapping[int, Callable[[int, bytes], Frame]] = {
+    Kind.ERROR: Error,
+    Kind.PROGRESS: Progress,
+    Kind.CANCEL: Cancel,
+    Kind.DOWN: lambda _, body: Down(body),
+}
+#: Kinds that have a method as well.
+_NAMED: Mapping[int, Callable[[int, int, str, bytes], Frame]] = {
+    Kind.NOTICE: lambda call, _, method, body: Notice(method, body, call),
+    Kind.ASK: Ask,
+    Kind.TELL: lambda _, __, method, body: Tell(method, body),
+}
+
+
+def _plain(kind: Kind, id: int, body: bytes) -> bytes:  # noqa: A002 - the wire's own name
+    return _HEADER.pack(VERSION, kind, id, 0, 0, 0, 0, 0) + body
+
+
+def _named(kind: Kind, id: int, number: int, method: str, body: bytes) -> bytes:  # noqa: A002 - as above
+    name = _method_bytes(method)
+    return _HEADER.pack(VERSION, kind, id, 0, number, len(name), 0, 0) + name + body
+
+
 def _pack_call(frame: Call) -> bytes:
     name = _method_bytes(frame.method)
     # The lowest bit of the deadline field carries the wish for progress.
     deadline = min(frame.deadline_ms, 0x7FFFFFFF) << 1 | frame.wants_progress
     header = _HEADER.pack(
-        VERSION, Kind.CALL, frame.id, deadline, len(name), len(frame.meta), len(frame.caller)
-    )
+        VERSION, Kind.CALL, frame.id, deadline, frame.peer,
+        len(name), len(frame.meta), len(frame.caller),
+    )  # fmt: skip
     return b"".join((header, name, frame.meta, frame.caller, frame.params))
 
 
-def _unpack_call(payload: bytes, call: int, deadline: int, lengths: tuple[int, int, int]) -> Call:
+def _unpack_call(payload: bytes, call: int, deadline: int, peer: int, lengths: list[int]) -> Call:
     method_end = _HEADER.size + lengths[0]
     meta_end = method_end + lengths[1]
     caller_end = meta_end + lengths[2]
@@ -202,6 +276,7 @@ def _unpack_call(payload: bytes, call: int, deadline: int, lengths: tuple[int, i
         caller=payload[meta_end:caller_end],
         deadline_ms=deadline >> 1,
         wants_progress=bool(deadline & 1),
+        peer=peer,
     )
 
 

@@ -187,7 +187,7 @@ class LogLines(Message, frozen=True, kw_only=True):
 
 class Counted(Message, frozen=True, kw_only=True):
     """Things that happened `n` more times, by the name of the counter (`stray_stdout`,
-    `late_reply`, `broken_reply`, `unknown_id`)."""
+    `late_reply`, `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`)."""
 
     counts: dict[str, int]
 
@@ -251,6 +251,11 @@ class ForgetServer(Message, frozen=True, kw_only=True):
     server: str
 
 
+class Adopt(Message, frozen=True, kw_only=True):
+    """Sessions of a front that is gone, to be served by this one. Descriptor: blob with a JSON list
+    of `SessionRecord`. Sent before `Listen`."""
+
+
 # --- front -> supervisor ------------------------------------------------------------------------
 
 
@@ -263,6 +268,32 @@ class Wanted(Message, frozen=True, kw_only=True):
     second per server; the supervisor starts it at its own pace."""
 
     server: str
+
+
+class SessionRecord(Struct, frozen=True, kw_only=True):
+    """A session of the handshake era, as far as another front needs to know it.
+
+    `caller`: JSON of what the client said of itself; `level`: of the log messages that it wants, or
+    empty; `subscriptions`: URIs of resources that it watches.
+    """
+
+    id: str
+    endpoint: str
+    protocol: str
+    caller: str
+    level: str = ""
+    subscriptions: tuple[str, ...] = ()
+
+
+class SessionKept(Message, frozen=True, kw_only=True):
+    """A session was opened, or what is to be known of it is other now. Descriptor: blob with its
+    `SessionRecord`. The supervisor keeps it for a front that comes after this one."""
+
+
+class SessionsOver(Message, frozen=True, kw_only=True):
+    """These sessions have ended."""
+
+    ids: tuple[str, ...]
 
 
 class CallStats(Struct, frozen=True):
@@ -307,9 +338,17 @@ FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
 ToChild = RunServer | AttachFront | Stop
 FromChild = Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | AttachFailed
 ToFront = (
-    ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Stop
+    ServeOn
+    | Listen
+    | Reconfigure
+    | Catalogue
+    | AttachServer
+    | ServerState
+    | ForgetServer
+    | Adopt
+    | Stop
 )
-FromFront = FrontReady | Wanted | FrontStats | Beat | AttachFailed
+FromFront = FrontReady | Wanted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
 
 
 def pack(message: Message) -> bytes:

@@ -7,11 +7,33 @@ Owns: their fields, units and defaults. Never: file formats, validation for huma
 from msgspec import Struct
 
 
-class ServerSpec(Struct, frozen=True, kw_only=True):
-    """One MCP server, as its worker needs to know it. Exactly one of `command`, `module` is set.
+class OAuthSpec(Struct, frozen=True, kw_only=True):
+    """How to authorize towards a remote server.
 
+    `client_id`, `client_secret`: of a client that was registered beforehand. `client_metadata_url`:
+    an https URL that serves as client id (client id metadata document). `scopes`: asked for in the
+    absence of a challenge. `store`: directory of the encrypted tokens; `key`: 32 bytes, in base64.
+    """
+
+    store: str
+    key: str
+    client_id: str | None = None
+    client_secret: str | None = None
+    client_metadata_url: str | None = None
+    scopes: tuple[str, ...] = ()
+    grant: str = "authorization_code"
+    """Or `client_credentials`: nobody is asked, the gateway has a credential of its own."""
+
+
+class ServerSpec(Struct, frozen=True, kw_only=True):
+    """One MCP server, as its worker needs to know it.
+
+    Exactly one of `command`, `module`, `url` is set, or none of them with a custom transport.
     `command`: argv, the first element looked up on the PATH of `env`. `env`: the whole environment
     of the child. `cwd`: directory, or None for the gateway's. `module`: `package.module:object`.
+    `url`: of a remote server. `transport`: `auto`, `http` or `sse` for a URL, else the name of an
+    entry point in the group `metamcp.transports`. `headers`: sent with every request to `url`.
+    `options`: what a custom transport is told, as it stands in the configuration.
     """
 
     name: str
@@ -19,6 +41,11 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     cwd: str | None = None
     module: str | None = None
+    url: str | None = None
+    transport: str = "auto"
+    headers: dict[str, str] = {}
+    oauth: OAuthSpec | None = None
+    options: dict[str, str] = {}
     start_timeout_s: float = 30.0
     timeout_s: float = 60.0
     stop_eof_s: float = 1.0
@@ -52,6 +79,10 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     naming: NamingSpec = NamingSpec()
     disabled: tuple[tuple[str, str], ...] = ()
     default: bool = False
+    sse: bool = True
+    """The HTTP+SSE transport of 2024-11-05 is served too."""
+    rest: bool = True
+    """`…/api` is served too."""
 
 
 class FrontSpec(Struct, frozen=True, kw_only=True):

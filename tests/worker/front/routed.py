@@ -8,6 +8,7 @@ from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.routing import Routing
 from metamcp_worker.messages import ServerState
 
+from .callers import Caller
 from .peers import WAIT_S, Peer
 
 
@@ -18,7 +19,11 @@ class Front:
         self.ended: list[tuple[int, Answer | None]] = []
         self.late: asyncio.Queue[str] = asyncio.Queue()
         self.wanted: list[str] = []
-        self.routing = Routing(self._end, self.late.put_nowait, self.wanted.append)
+        self.notices: asyncio.Queue[tuple[str, str, bytes]] = asyncio.Queue()
+        self.routing = Routing(
+            self._end, self.late.put_nowait, self.wanted.append,
+            lambda *notice: self.notices.put_nowait(notice),
+        )  # fmt: skip
         self.routing.configure({"git": timeout_s}, hold_s)
         self._peers: list[Peer] = []
 
@@ -28,14 +33,12 @@ class Front:
         await self.routing.attach("git", generation, peer.fd)
         return peer
 
-    def call(
-        self, params: bytes = b"{}", on_progress: Callable[[bytes], None] | None = None
-    ) -> Call:
+    def call(self, params: bytes = b"{}", caller: Caller | None = None) -> Call:
         frame = CallFrame(self.routing.new_id(), "tools/call", params)
         loop = self.routing.loop
         call = Call(
             "git", frame, loop.create_future(), self.routing.cancel, loop.time(),
-            on_progress=on_progress,
+            caller=caller,
         )  # fmt: skip
         self.routing.start(call)
         return call

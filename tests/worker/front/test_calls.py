@@ -17,6 +17,7 @@ from metamcp_worker.front.views import View
 from metamcp_worker.messages import ServerState
 from metamcp_worker.spec import EndpointSpec, FrontSpec
 
+from .callers import Caller
 from .offers import MODERN, endpoint, offer, prompt, resource, template
 from .peers import WAIT_S, Peer
 
@@ -279,15 +280,16 @@ def test_a_legacy_not_found_gets_its_modern_code_for_modern_clients_only() -> No
 @pytest.mark.promise("M23")
 def test_progress_is_wanted_when_somebody_listens() -> None:
     async def talk(front: Front) -> None:
-        seen: list[bytes] = []
+        caller = Caller()
         asked = request("tools/call", b'{"name":"a__t"}')
-        call = front.calls.start(front.view, asked, seen.append)
+        asked.wants_progress = True
+        call = front.calls.start(front.view, asked, caller)
         frame = await front.peers["a"].call()
         assert frame.wants_progress
         front.peers["a"].write(Progress(frame.id, b'{"progress":0.5}'))
         front.peers["a"].write(Result(frame.id, b"{}"))
         await call.answer
-        assert seen == [b'{"progress":0.5}']
+        assert caller.progress == [b'{"progress":0.5}']
 
     with_front(talk, a=offer("t"))
 

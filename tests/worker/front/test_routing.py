@@ -6,11 +6,19 @@ import pytest
 
 from metamcp_worker import codec
 from metamcp_worker.errors import Code
-from metamcp_worker.frames import BODY_BYTES_MAX, Down, Error, Notice, Progress, Result
+from metamcp_worker.frames import (
+    BODY_BYTES_MAX,
+    Down,
+    Error,
+    Notice,
+    Progress,
+    Result,
+)
 from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front import routing
 from metamcp_worker.front.links import Answer
 
+from .callers import Caller
 from .peers import WAIT_S, error_data
 from .routed import Front, with_front
 
@@ -37,14 +45,14 @@ def test_each_answer_reaches_the_call_that_asked() -> None:
 def test_progress_reaches_its_call_in_order_and_before_the_answer() -> None:
     async def talk(front: Front) -> None:
         peer = await front.attach()
-        seen: list[bytes] = []
-        call = front.call(on_progress=seen.append)
+        caller = Caller()
+        call = front.call(caller=caller)
         asked = await peer.call()
         for frame in (Progress(asked.id, b"1"), Progress(999, b"x"), Progress(asked.id, b"2")):
             peer.write(frame)
         peer.write(Result(asked.id, b"{}"))
         await call.answer
-        assert seen == [b"1", b"2"]
+        assert caller.progress == [b"1", b"2"]
 
     with_front(talk)
 

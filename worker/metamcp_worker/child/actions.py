@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.frames import Error, Notice, Progress, Result
+from metamcp_worker.frames import Ask, Error, Notice, Progress, Result, Withdraw
 
 Reason = Literal["spawn", "exit", "clean", "signal", "start_timeout", "protocol", "limit"]
 """Why a server is down: the exit classes that a worker can tell apart."""
@@ -23,22 +23,46 @@ class Purpose(Enum):
     LISTEN = auto()
 
 
+class Request(Struct, frozen=True, gc=False):
+    """Send this request to the server. `key`: its id as on the wire; `line`: the whole message.
+
+    `method`, `params`, `caller`: of what it was made, for transports that say some of it in headers
+    or have a session for each kind of client. `own`: it is the gateway's, not that of a call.
+    """
+
+    key: bytes
+    line: bytes
+    method: str
+    params: bytes = b"{}"
+    caller: bytes = b""
+    own: bool = False
+
+
 class Write(Struct, frozen=True, gc=False):
-    """Send this line to the server. `call`: the id of the call that it is, or empty."""
+    """Send this line, which is no request: a notification, or an answer to the server. `via`: the
+    session of the transport in which the question came, see `transport`."""
 
     line: bytes
-    call: bytes = b""
+    via: int = 0
+
+
+class Drop(Struct, frozen=True, gc=False):
+    """Nobody waits for the request `key` any more. `line`: the notification that says so, for
+    transports on which not the end of a stream does."""
+
+    key: bytes
+    line: bytes
 
 
 class Reply(Struct, frozen=True, gc=False):
     """Send this frame to the front that called."""
 
     front: int
-    frame: Result | Error | Progress
+    frame: Result | Error | Progress | Ask | Withdraw | Notice
 
 
 class Announce(Struct, frozen=True, gc=False):
-    """Send this notification to all fronts."""
+    """Send this notification, which belongs to no call, to all fronts."""
 
     frame: Notice
 
@@ -82,4 +106,6 @@ class Fail(Struct, frozen=True):
     message: str
 
 
-Action = Write | Reply | Announce | Ready | Relisted | Count | Warn | Stray | Fail
+Action = (
+    Request | Write | Drop | Reply | Announce | Ready | Relisted | Count | Warn | Stray | Fail
+)

@@ -18,6 +18,7 @@ from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front import policy
 from metamcp_worker.front.catalog import URI_BYTES_MAX, Merged, Owner
 from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.questions import Caller
 from metamcp_worker.front.routing import Routing
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.views import CACHE_HINTS, View, Views
@@ -39,7 +40,8 @@ class Request(Struct):
     """What a client asks, whatever its era.
 
     `params`: without `_meta`, in the client's order. `meta`: what of `_meta` belongs to others than
-    the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …}`, or empty.
+    the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
+    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`.
     """
 
     method: str
@@ -47,6 +49,8 @@ class Request(Struct):
     meta: dict[str, Raw]
     caller: bytes
     modern: bool
+    wants_progress: bool = False
+    peer: int = 0
 
 
 class Rule(Struct, frozen=True):
@@ -113,23 +117,28 @@ class Calls:
     """All views, all links, and the way from one to the other.
 
     `lists_changed(endpoint, kinds)`: told after the lists of an endpoint have become others.
-    `on_wanted(server)`: told when a call asks for a server that does not run.
+    `on_wanted(server)`: told when a call asks for a server that does not run. `notified(server,
+    method, params)`: told what a server says that belongs to no call.
     """
 
     def __init__(self, stats: Stats, on_wanted: Callable[[str], None]) -> None:
         self.lists_changed: Callable[[str, frozenset[str]], None] = lambda endpoint, kinds: None
+        self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
         self._stats = stats
         self._views = Views()
-        self._routing = Routing(self._answered, stats.late, on_wanted)
+        self._routing = Routing(
+            self._answered,
+            stats.late,
+            on_wanted,
+            self._notified,
+        )
 
     def view(self, endpoint: str) -> View | None:
         return self._views.get(endpoint)
 
-    def start(
-        self, view: View, request: Request, on_progress: Callable[[bytes], None] | None
-    ) -> Call:
-        """Send the request to its server. `on_progress` is given the raw params of each progress
-        notification, without the token. Raises Refused for what no server should see."""
+    def start(self, view: View, request: Request, caller: Caller | None) -> Call:
+        """Send the request to its server. `caller` takes what comes before the answer. Raises
+        Refused for what no server should see."""
         method = request.method
         rule = METHODS.get(method) or _rule(request)
         if rule is None:
@@ -152,7 +161,8 @@ class Calls:
             codec.dump(params),
             codec.dump(request.meta) if request.meta else b"",
             request.caller if view.merged.only is not None else _without_tasks(request.caller),
-            wants_progress=on_progress is not None,
+            wants_progress=request.wants_progress,
+            peer=request.peer,
         )
         call = Call(
             owner.server,
@@ -163,10 +173,14 @@ class Calls:
             label=method if rule is not None else OTHER,
             modern=request.modern,
             legacy=owner.legacy,
-            on_progress=on_progress,
+            caller=caller,
         )
         routing.start(call)
         return call
+
+    def tell(self, server: str, method: str, params: bytes = b"") -> None:
+        """A notification of a client for this server; nobody waits for it."""
+        self._routing.tell(server, method, params)
 
     # --- what the supervisor says -------------------------------------------------------------
 
@@ -205,6 +219,9 @@ class Calls:
         return self._routing.held()
 
     # --- the way back -------------------------------------------------------------------------
+
+    def _notified(self, server: str, method: str, params: bytes) -> None:
+        self.notified(server, method, params)
 
     def _answered(self, call: Call, answer: Answer | None) -> None:
         if answer is None:

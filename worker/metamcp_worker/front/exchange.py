@@ -40,7 +40,7 @@ class Declined(Exception):
 class Exchange:
     """`facts`: what the policy found; `peer`: the connection."""
 
-    __slots__ = ("_address", "_send", "_streams", "facts", "peer")
+    __slots__ = ("_address", "_running", "_send", "_stream", "_streams", "facts", "peer")
 
     def __init__(self, scope: Scope, send: Send, facts: Facts, streams: Streams) -> None:
         self.facts = facts
@@ -49,6 +49,8 @@ class Exchange:
         self._address: str = client[0] if client else ""
         self._send = send
         self._streams = streams
+        self._stream: Stream | None = None
+        self._running: asyncio.Task[None] | None = None
 
     async def json(self, status: int, body: bytes, headers: Headers = ()) -> None:
         if status == 200 and not headers and self.peer.answer(_OK, body):
@@ -98,31 +100,47 @@ class Exchange:
             message = "There are as many streams as there may be; try again later."
             raise Declined(503, message, "streams", Code.OVERLOADED)
 
-    async def relay(
-        self, call: Call, raw_id: bytes, stream: Stream | None, statuses: Mapping[int, int]
-    ) -> None:
-        """What the call brings, when it does. `stream`: where its progress goes; it becomes the
-        answer with the first progress. `statuses`: by the code of an error, 200 for others."""
-        if stream is None:
-            try:
-                answer = await call.answer
-            except asyncio.CancelledError:
-                if not call.answer.cancelled():
-                    raise  # not the call was cancelled but this request
-                answer = None
+    def put(self, event: bytes) -> bool:
+        """Tell something before the answer: with the first event the answer becomes a stream.
+        False if this client reads none."""
+        if self._stream is None:
+            if not self.facts.accepts_sse:
+                return False
+            self._stream = self.stream()
+            self._running = asyncio.get_running_loop().create_task(self._stream.run())
+        self._stream.put(event)
+        return True
+
+    async def finish(self, status: int, body: bytes) -> None:
+        """The one answer to the request, behind what was told before it."""
+        if self._stream is None:
+            await self.json(status, body)
         else:
+            self._stream.farewell = answers.event(body)
+            await self.settle()
 
-            def finish(_: object) -> None:
-                stream.farewell = answers.event(message(raw_id, _outcome(call)))
-                stream.end()
+    async def settle(self) -> None:
+        """The request is over: nothing of it goes on."""
+        if self._stream is not None and self._running is not None:
+            self._stream.end()
+            await self._running
 
-            call.answer.add_done_callback(finish)
-            if await stream.first():
-                await stream.run()
-                return
-            answer = _outcome(call)
+    async def relay(self, call: Call, raw_id: bytes, statuses: Mapping[int, int]) -> None:
+        """What the call brings, when it does. `statuses`: by the code of an error, 200 for
+        others."""
+        answer = await outcome(call)
         code = 0 if answer is None else answer.code
-        await self.json(statuses.get(code, 200) if code else 200, message(raw_id, answer))
+        await self.finish(statuses.get(code, 200) if code else 200, message(raw_id, answer))
+
+
+async def outcome(call: Call) -> Answer | None:
+    """What the call brings, when it does; None: it was cancelled."""
+    try:
+        return await call.answer
+    except asyncio.CancelledError:
+        if not call.answer.cancelled():
+            raise  # not the call was cancelled but this request
+        return None
 
 
 def message(raw_id: bytes, answer: Answer | None) -> bytes:
@@ -132,7 +150,3 @@ def message(raw_id: bytes, answer: Answer | None) -> bytes:
     if answer.code:
         return answers.raw_error(raw_id, answer.body)
     return answers.result(raw_id, answer.body)
-
-
-def _outcome(call: Call) -> Answer | None:
-    return None if call.answer.cancelled() else call.answer.result()

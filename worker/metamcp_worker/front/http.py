@@ -172,9 +172,11 @@ class App:
             status = HTTP_STATUS.get(why.code, 200)
             if status != 200:
                 self._stats.refused("message")
-            await exchange.json(status, answers.refused(raw_id, why))
+            await exchange.finish(status, answers.refused(raw_id, why))
         except Declined as why:
             await self._decline(exchange, raw_id, why)
+        finally:
+            await exchange.settle()
 
     async def _decline(self, exchange: Exchange, raw_id: bytes, why: Declined) -> None:
         self._stats.refused(why.reason)

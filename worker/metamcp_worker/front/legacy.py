@@ -18,6 +18,7 @@ from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import answers, inbound, modern
 from metamcp_worker.front.calls import Calls, Request
 from metamcp_worker.front.exchange import Declined, Exchange
+from metamcp_worker.front.questions import Question
 from metamcp_worker.front.session import (
     CALLER_BYTES_MAX,
     INFLIGHT_MAX,
@@ -164,31 +165,42 @@ class Legacy:
         token = bytes(request.meta.pop("progressToken", _NONE))
         if token and not codec.id_ok(token):
             raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
-        stream = exchange.stream() if token and exchange.facts.accepts_sse else None
+        request.wants_progress = bool(token) and exchange.facts.accepts_sse
         try:
             if request.method in LIST_METHODS:
                 body = view.page(request.method, request.params, modern=False)
                 await exchange.json(200, answers.result(raw_id, body))
                 return
-            if stream is None:
-                call = self._calls.start(view, request, None)
-            else:
-                progress = stream.put
-                call = self._calls.start(
-                    view,
-                    request,
-                    lambda params: progress(answers.event(answers.progress(token, params))),
-                )
+            call = self._calls.start(view, request, _Client(exchange, token))
         except Refused as refused:  # of the method itself; in this era that is no matter of HTTP
             await exchange.json(200, answers.refused(raw_id, refused))
             return
         del request
         session.inflight[key] = call
         try:
-            await exchange.relay(call, raw_id, stream, {})
+            await exchange.relay(call, raw_id, {})
         finally:
             session.inflight.pop(key, None)
             session.used_at = self._now()
+
+
+class _Client:
+    """The client of one request: what comes before its answer goes on the same stream."""
+
+    __slots__ = ("_exchange", "_token")
+
+    def __init__(self, exchange: Exchange, token: bytes) -> None:
+        self._exchange = exchange
+        self._token = token
+
+    def progressed(self, params: bytes) -> None:
+        self._exchange.put(answers.event(answers.progress(self._token, params)))
+
+    def told(self, method: str, params: bytes) -> None:
+        self._exchange.put(answers.event(answers.notification(method, params)))
+
+    def asked(self, question: Question) -> None:
+        question.refuse("The client of this call cannot be asked.")
 
 
 def _caller(params: dict[str, Raw]) -> bytes:

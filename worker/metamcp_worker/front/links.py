@@ -13,6 +13,7 @@ from msgspec import Struct
 from metamcp_worker import codec
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Call as CallFrame
+from metamcp_worker.front.questions import Caller, Question
 from metamcp_worker.messages import ServerState
 from metamcp_worker.pipe import Pipe
 
@@ -36,11 +37,11 @@ class Call:
     """One request on its way to a server. `answer` raises nothing but CancelledError.
 
     `frame`: while it is not sent yet. `label`: its method, for the figures. `modern`, `legacy`: the
-    client's era and the server's.
+    client's era and the server's. `caller`: takes what the server says before its answer.
     """
 
     __slots__ = (
-        "_cancel", "answer", "deadline", "frame", "id", "label", "legacy", "modern", "on_progress",
+        "_cancel", "answer", "caller", "deadline", "frame", "id", "label", "legacy", "modern",
         "server", "started", "wire",
     )  # fmt: skip
 
@@ -55,7 +56,7 @@ class Call:
         label: str = "",
         modern: bool = False,
         legacy: bool = False,
-        on_progress: Callable[[bytes], None] | None = None,
+        caller: Caller | None = None,
     ) -> None:
         self.server = server
         self.id = frame.id
@@ -64,7 +65,7 @@ class Call:
         self.label = label
         self.modern = modern
         self.legacy = legacy
-        self.on_progress = on_progress
+        self.caller = caller
         self.started = now
         self.deadline = 0.0
         self.wire: Wire | None = None
@@ -82,15 +83,17 @@ class Call:
 
 
 class Wire:
-    """One pipe to one generation of a server, and who waits for answers on it, by call id."""
+    """One pipe to one generation of a server, who waits for answers on it, by call id, and what the
+    server asks of them, by its number."""
 
-    __slots__ = ("down", "generation", "gone", "link", "pipe", "waiting")
+    __slots__ = ("down", "generation", "gone", "link", "pipe", "questions", "waiting")
 
     def __init__(self, link: "Link", generation: int) -> None:
         self.link = link
         self.generation = generation
         self.pipe: Pipe | None = None
         self.waiting: dict[int, Call] = {}
+        self.questions: dict[int, Question] = {}
         self.down = False
         self.gone = asyncio.Event()
 

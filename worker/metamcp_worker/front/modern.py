@@ -18,6 +18,7 @@ from metamcp_worker.front import answers, inbound
 from metamcp_worker.front.calls import Calls, Request
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.guard import Facts
+from metamcp_worker.front.questions import Question
 from metamcp_worker.front.session import HANDSHAKE_VERSIONS
 from metamcp_worker.front.views import CACHE_HINTS, LIST_METHODS, View
 
@@ -106,20 +107,12 @@ class Modern:
     async def _call(
         self, exchange: Exchange, raw_id: bytes, request: Request, token: bytes, view: View
     ) -> None:
-        if token and exchange.facts.accepts_sse:
-            stream = exchange.stream()
-            call = self._calls.start(
-                view,
-                request,
-                lambda params: stream.put(answers.event(answers.progress(token, params))),
-            )
-        else:
-            stream = None
-            call = self._calls.start(view, request, None)
+        request.wants_progress = bool(token) and exchange.facts.accepts_sse
+        call = self._calls.start(view, request, _Client(exchange, token))
         del request
         exchange.peer.on_lost = lambda: call.cancel("the client went away")
         try:
-            await exchange.relay(call, raw_id, stream, HTTP_STATUS)
+            await exchange.relay(call, raw_id, HTTP_STATUS)
         finally:
             exchange.peer.on_lost = None
 
@@ -139,6 +132,25 @@ class Modern:
             method: answers.event(answers.notification(method, tag)) for method in wanted.values()
         }
         await exchange.stand(stream, exchange.facts.endpoint, news)
+
+
+class _Client:
+    """The client of one request: what comes before its answer goes on the same stream."""
+
+    __slots__ = ("_exchange", "_token")
+
+    def __init__(self, exchange: Exchange, token: bytes) -> None:
+        self._exchange = exchange
+        self._token = token
+
+    def progressed(self, params: bytes) -> None:
+        self._exchange.put(answers.event(answers.progress(self._token, params)))
+
+    def told(self, method: str, params: bytes) -> None:
+        self._exchange.put(answers.event(answers.notification(method, params)))
+
+    def asked(self, question: Question) -> None:
+        question.refuse("The client of this call cannot be asked.")
 
 
 def check(message: Envelope, facts: Facts) -> Asked:

@@ -20,10 +20,23 @@ from msgspec import Struct
 
 from metamcp_worker import codec
 from metamcp_worker.errors import Code, PipeFull, TooLarge
+from metamcp_worker.frames import (
+    Ask,
+    Cancel,
+    Down,
+    Error,
+    Frame,
+    Notice,
+    Progress,
+    Reply,
+    Result,
+    Tell,
+    Withdraw,
+)
 from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.frames import Cancel, Down, Error, Frame, Notice, Progress, Result
 from metamcp_worker.front import links
 from metamcp_worker.front.links import Answer, Call, Link, Wire
+from metamcp_worker.front.questions import Question
 from metamcp_worker.messages import ServerState
 from metamcp_worker.pipe import Pipe
 
@@ -35,6 +48,9 @@ WAITING_MAX = 16384
 """Calls that may wait on one wire: more than any worker queues, so only a deaf one meets it."""
 MARGIN_S = 5.0
 """How much longer than the worker the front waits: the worker's own answer is the better one."""
+QUESTION_S_MAX = 300.0
+"""For a client, or the person behind it, to answer a question of the server; the call's own time
+stands still meanwhile."""
 SWEEP_S = 0.25
 """Between two looks for calls whose time is up; one timer for all of them."""
 WANTED_S_MIN = 1.0
@@ -56,7 +72,8 @@ class Routing:
 
     `on_answer(call, answer)` is told of every call that ends, once; `answer` is None for one that
     was cancelled. `on_late(server)`: an answer came for which nobody waits. `on_wanted(server)`: a
-    call asks for a server that does not run.
+    call asks for a server that does not run. `on_notice(server, method, params)`: a server tells
+    something that belongs to no call.
     """
 
     def __init__(
@@ -64,11 +81,13 @@ class Routing:
         on_answer: Callable[[Call, Answer | None], None],
         on_late: Callable[[str], None],
         on_wanted: Callable[[str], None],
+        on_notice: Callable[[str, str, bytes], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._on_answer = on_answer
         self._on_late = on_late
         self._on_wanted = on_wanted
+        self._on_notice = on_notice
         self._links: dict[str, Link] = {}
         self._wires: set[Wire] = set()
         self._ids = itertools.count(1)
@@ -149,12 +168,20 @@ class Routing:
         if wire is not None:
             if wire.waiting.pop(call.id, None) is None:
                 return
+            self._withdraw(wire, call)
             self._send_cancel(wire, call, reason)
         else:
             link = self._links.get(call.server)
             if link is None or not link.drop(call):
                 return
         self._on_answer(call, None)
+
+    def tell(self, server: str, method: str, params: bytes = b"") -> None:
+        """A notification of a client for this server, if it is there."""
+        link = self._links.get(server)
+        if link is not None and link.target is not None and link.target.pipe is not None:
+            with contextlib.suppress(PipeFull, TooLarge):  # nobody waits for a notification
+                link.target.pipe.send(Tell(method, params))
 
     def inflight(self) -> dict[str, int]:
         """Calls that wait for an answer, by server, held ones included."""
@@ -231,20 +258,60 @@ class Routing:
                 self._answered(wire, id, Answer(body, _code(body)))
             case Progress(id, body):
                 call = wire.waiting.get(id)
-                if call is not None and call.on_progress is not None:
-                    call.on_progress(body)
+                if call is not None and call.caller is not None:
+                    call.caller.progressed(body)
+            case Notice(method, body, 0):
+                self._on_notice(wire.link.server, method, body)
+            case Notice(method, body, id):
+                call = wire.waiting.get(id)
+                if call is not None and call.caller is not None:
+                    call.caller.told(method, body)
+            case Ask():
+                self._asked(wire, frame)
+            case Withdraw(number):
+                question = wire.questions.pop(number, None)
+                if question is not None:
+                    question.withdraw()
             case Down(body):
                 reason, message = _why_down(body)
                 self._fail(wire, reason, message)
-            case Notice() | CallFrame() | Cancel():
-                pass  # What belongs to no call is for nobody here, and workers ask nothing.
+            case CallFrame() | Cancel() | Reply() | Tell():
+                pass  # These go the other way only.
+
+    def _asked(self, wire: Wire, ask: Ask) -> None:
+        def reply(question: Question, body: bytes, failed: bool) -> None:
+            wire.questions.pop(question.number, None)
+            waiting = wire.waiting.get(question.call)
+            if waiting is not None:
+                waiting.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
+            # A full pipe: the worker ends the question in its own time.
+            with contextlib.suppress(PipeFull, TooLarge):
+                if wire.pipe is not None:
+                    wire.pipe.send(Reply(question.number, body, failed))
+
+        question = Question(wire.link.server, ask.id, ask.question, ask.method, ask.params, reply)
+        call = wire.waiting.get(ask.id)
+        if call is None or call.caller is None:
+            question.refuse("Nobody waits for the call in which this was asked.")
+            return
+        wire.questions[ask.question] = question
+        call.deadline = self.loop.time() + QUESTION_S_MAX + MARGIN_S
+        call.caller.asked(question)
+
+    def _withdraw(self, wire: Wire, call: Call) -> None:
+        """The call has ended: what its server asked is not to be answered any more."""
+        for question in [one for one in wire.questions.values() if one.call == call.id]:
+            del wire.questions[question.number]
+            question.withdraw()
 
     def _answered(self, wire: Wire, number: int, answer: Answer) -> None:
         call = wire.waiting.pop(number, None)
         if call is None:
             self._on_late(wire.link.server)
-        else:
-            self._on_answer(call, answer)
+            return
+        if wire.questions:
+            self._withdraw(wire, call)
+        self._on_answer(call, answer)
 
     def _gone(self, wire: Wire, why: str) -> None:
         wire.gone.set()
@@ -259,6 +326,7 @@ class Routing:
         if waiting:
             answer = links.went_down(link, wire, reason, message)
             for call in waiting.values():
+                self._withdraw(wire, call)
                 self._on_answer(call, answer)
 
     def _send_cancel(self, wire: Wire, call: Call, reason: str) -> None:
@@ -278,6 +346,7 @@ class Routing:
         for wire in self._wires:
             for call in [call for call in wire.waiting.values() if call.deadline <= now]:
                 del wire.waiting[call.id]
+                self._withdraw(wire, call)
                 self._send_cancel(wire, call, "timeout")
                 self._on_answer(call, links.timed_out(wire.link, wire))
             left += len(wire.waiting)

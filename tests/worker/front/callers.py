@@ -1,0 +1,26 @@
+"""A caller that keeps what it is told."""
+
+from collections.abc import Callable
+
+from metamcp_worker.front.questions import Question
+
+
+class Caller:
+    """`on_asked`: what it does with a question; it keeps it for the test by default."""
+
+    def __init__(self, on_asked: Callable[[Question], None] | None = None) -> None:
+        self.progress: list[bytes] = []
+        self.notices: list[tuple[str, bytes]] = []
+        self.questions: list[Question] = []
+        self._on_asked = on_asked
+
+    def progressed(self, params: bytes) -> None:
+        self.progress.append(params)
+
+    def told(self, method: str, params: bytes) -> None:
+        self.notices.append((method, params))
+
+    def asked(self, question: Question) -> None:
+        self.questions.append(question)
+        if self._on_asked is not None:
+            self._on_asked(question)

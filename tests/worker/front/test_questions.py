@@ -1,0 +1,88 @@
+"""Questions of servers: to whom they go, who answers, and when they are over."""
+
+import asyncio
+
+import pytest
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code
+from metamcp_worker.frames import Ask, Down, Notice, Reply, Result, Tell, Withdraw
+from metamcp_worker.front.questions import Question
+
+from .callers import Caller
+from .routed import Front, with_front
+
+NOBODY = codec.dump({
+    "code": int(Code.METHOD_NOT_FOUND),
+    "message": "Nobody waits for the call in which this was asked.",
+})  # fmt: skip
+
+
+@pytest.mark.promise("M23")
+def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        caller = Caller()
+        call = front.call(caller=caller)
+        asked = await peer.call()
+        peer.write(Notice("notifications/message", b'{"level":"info"}', asked.id))
+        peer.write(Ask(asked.id, 5, "elicitation/create", b'{"message":"who?"}'))
+        peer.write(Ask(999, 6, "elicitation/create", b"{}"))
+        assert await peer.read() == Reply(6, NOBODY, failed=True)
+        (question,) = caller.questions
+        assert (question.method, question.params) == ("elicitation/create", b'{"message":"who?"}')
+        question.answer(b'{"action":"accept"}')
+        question.fail(b"{}")
+        assert await peer.read() == Reply(5, b'{"action":"accept"}')
+        peer.write(Result(asked.id, b"{}"))
+        await call.answer
+        assert caller.notices == [("notifications/message", b'{"level":"info"}')]
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M23")
+@pytest.mark.parametrize("end", ["withdrawn", "answered", "cancelled", "down"])
+def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_nowhere(end: str) -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        gone: list[str] = []
+        heard = asyncio.Event()
+
+        def take(question: Question) -> None:
+            question.on_withdrawn = lambda: gone.append(end)
+            heard.set()
+
+        caller = Caller(take)
+        call = front.call(caller=caller)
+        asked = await peer.call()
+        peer.write(Ask(asked.id, 5, "roots/list", b"{}"))
+        if end == "withdrawn":
+            peer.write(Withdraw(5))
+            peer.write(Result(asked.id, b"{}"))
+        elif end == "answered":
+            peer.write(Result(asked.id, b"{}"))
+        elif end == "down":
+            peer.write(Down(b"{}"))
+        else:
+            await heard.wait()
+            call.cancel("enough")
+        await asyncio.wait([call.answer])
+        assert gone == [end]
+        assert not caller.questions[0].open
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M23")
+def test_what_belongs_to_no_call_is_told_apart_and_clients_can_tell_servers_something() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        peer.write(Notice("notifications/resources/updated", b'{"uri":"a:"}'))
+        front.routing.tell("git", "x/note", b'{"a":1.0}')
+        front.routing.tell("nobody", "x/note")
+        assert await peer.read() == Tell("x/note", b'{"a":1.0}')
+        told = await front.notices.get()
+        assert told == ("git", "notifications/resources/updated", b'{"uri":"a:"}')
+
+    with_front(talk)

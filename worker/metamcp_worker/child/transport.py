@@ -1,0 +1,112 @@
+"""What a worker needs of the way to its server, be it pipes, HTTP or a user's own code.
+
+Owns: the shape of a transport, and of what it tells. Never: a transport, the meaning of a message.
+
+Messages are whole JSON-RPC messages, one in each `bytes`. On a pipe all of them share one stream.
+Over HTTP each request has a stream of its own, on which the server may say more than the answer,
+and there may be several sessions with one server; a transport says with each message where it came
+from: `stream` is the id of the request on whose stream it came, b"" for a stream that belongs to no
+request, None where there is only one stream for everything. `via` numbers the transport's sessions;
+an answer to the server goes back in the session of the question.
+"""
+
+from typing import Protocol
+
+from metamcp_worker.child.actions import Drop, Fail, Request
+from metamcp_worker.child.host import Exit
+from metamcp_worker.messages import LogLines
+
+
+class Listener(Protocol):
+    """Who uses a transport."""
+
+    def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
+        """The server sent these messages."""
+        ...
+
+    def failed(self, key: bytes, error: bytes) -> None:
+        """The request `key` gets no answer of the server. `error`: a raw error object that says
+        why; its `data` says in `may_have_run` whether the server may have seen it."""
+        ...
+
+    def lost(self, failure: Fail) -> None:
+        """The server is gone, or must be ended: it broke a limit or closed a pipe."""
+        ...
+
+
+class Transport(Protocol):
+    """The way to one server, from the start to the end."""
+
+    @property
+    def pid(self) -> int:
+        """Of the server's process; 0 if it has none of ours."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Is the server gone, or about to be ended?"""
+        ...
+
+    @property
+    def exit(self) -> Exit | None:
+        """How its process ended, None as long as it lives."""
+        ...
+
+    @property
+    def last_words(self) -> str:
+        """The newest line that it logged; often it says why it ended."""
+        ...
+
+    def stuck(self) -> bool:
+        """Does the server not read what it is sent?"""
+        ...
+
+    def request(self, request: Request) -> bool:
+        """Send one request. False if it is lost; `Listener.failed` tells of what fails later."""
+        ...
+
+    def write(self, line: bytes, via: int = 0) -> bool:
+        """Send a notification or an answer. False if it is lost."""
+        ...
+
+    def drop(self, drop: Drop) -> bool:
+        """Nobody waits for this request any more. False if the server will not learn of it."""
+        ...
+
+    def pause(self) -> None:
+        """Take no more messages for now."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def stray(self, line: bytes) -> None:
+        """Log something of the server's that was no message."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Log a sentence of the gateway's own."""
+        ...
+
+    def logged(self) -> list[LogLines]:
+        """What was logged since the last time."""
+        ...
+
+    def tick(self) -> None:
+        """Called a few times per second."""
+        ...
+
+    async def stop(self) -> None:
+        """End the server in steps, each with its time."""
+        ...
+
+    async def kill(self) -> None:
+        """End it at once, and wait for the end."""
+        ...
+
+    def abort(self) -> None:
+        """End it at once, without waiting."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything."""
+        ...
