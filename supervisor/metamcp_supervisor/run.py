@@ -1,7 +1,8 @@
 """The gateway: everything wired together, started in order, steered, reloaded, and ended in order.
 
-Owns: the order of start and stop, signals, the exit code, carrying out a reload. Never: rules of
-restarting (`server`), processes (`crew`, `fronts`), what is wanted (`sources`), printing (`cli`).
+Owns: the order of start and stop, the exit code, carrying out a reload. Never: rules of restarting
+(`server`), processes (`crew`, `fronts`), what is wanted (`sources`), what a signal means
+(`signals`), printing (`cli`).
 
 Up: lock and control socket, listeners, nursery, fronts and servers in parallel. Down: not ready any
 more, fronts finish and end, servers go down their ladders in parallel, then the nursery with
@@ -9,8 +10,6 @@ whatever is left, then the files of the runtime directory.
 """
 
 import asyncio
-import faulthandler
-import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -21,12 +20,15 @@ from msgspec import structs
 from metamcp_supervisor import runtime
 from metamcp_supervisor.lives import listen, specs, status
 from metamcp_supervisor.lives.catalogues import Catalogues
-from metamcp_supervisor.lives.fronts import Front, Fronts
+from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.spawn import Nursery, NurseryDown, WorkerExit
 from metamcp_supervisor.lives.status import Facts
+from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.lives.tree import Tree
+from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.verbs import Exit, GatewayStatus, ReloadPlan
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid
 from metamcp_supervisor.wanted.confirm import NotConfirmed
@@ -74,7 +76,7 @@ class Gateway:
     (`fronts.House`).
 
     `load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands may
-    not be started. `environ`: of which servers get a part.
+    not be started. `environ`: of which servers get a part. `hangup_ends`: see `signals`.
     """
 
     def __init__(
@@ -84,6 +86,8 @@ class Gateway:
         permit: Callable[[Config], None],
         environ: Mapping[str, str],
         version: str,
+        *,
+        hangup_ends: bool = False,
     ) -> None:
         self.config = config
         self.version = version
@@ -98,7 +102,8 @@ class Gateway:
         self._listeners: list[socket.socket] = []
         self._started = self._config_read = self._loop.time()
         self._serving = self._draining = self._closed = False
-        self._stopping, self._now, self._hangup = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._signals = Signals(hangup_ends=hangup_ends)
+        self._stopping, self._now = self._signals.stopping, self._signals.now
         self._changing = asyncio.Lock()
         self._code = Exit.OK
         self._starting: asyncio.Task[None] | None = None
@@ -124,6 +129,7 @@ class Gateway:
             journal=self.journal,
             logs=self.logs,
             metrics=self.metrics,
+            tokens=Tokens(config.gateway.state_dir, environ),
             environ=environ,
         )
         self._control = Control(self, config.gateway.runtime_dir, version)
@@ -136,9 +142,7 @@ class Gateway:
     async def run(self, on_up: Callable[[], None]) -> int:
         """Come up, call `on_up`, serve until a signal or a fault of our own ends it, and go down
         whole. The exit code. Raises CannotStart; then nothing is left."""
-        signals = self._signals()
-        for number, act in signals.items():
-            self._loop.add_signal_handler(number, act)
+        self._signals.listen()
         try:
             if await self._rise():
                 on_up()
@@ -149,8 +153,7 @@ class Gateway:
                 await self._wind_down()
         finally:
             await self._close()
-            for number in signals:
-                self._loop.remove_signal_handler(number)
+            self._signals.close()
         self.journal.add("gateway", "stopped")
         return self._code
 
@@ -234,34 +237,11 @@ class Gateway:
             self.metrics.usage(self._usages)
             await asyncio.sleep(USAGE_S)
 
-    # Signals
-
-    def _signals(self) -> dict[int, Callable[[], None]]:
-        return {
-            signal.SIGTERM: self._asked_to_end,
-            signal.SIGINT: self._interrupted,
-            signal.SIGQUIT: self._quit,
-            signal.SIGHUP: self._hangup.set,
-        }
-
-    def _asked_to_end(self) -> None:
-        self._stopping.set()
-
-    def _interrupted(self) -> None:
-        if self._stopping.is_set():
-            self._now.set()
-        self._stopping.set()
-
-    def _quit(self) -> None:
-        faulthandler.dump_traceback(all_threads=True)
-        self._stopping.set()
-        self._now.set()
-
     async def _reload_by_signal(self) -> None:
         """One reload for all hang-ups until it begins, also for those before everything was up."""
         while True:
-            await self._hangup.wait()
-            self._hangup.clear()
+            await self._signals.hangup.wait()
+            self._signals.hangup.clear()
             try:
                 await self.reload(dry_run=False, expect=None)
             except (ConfigInvalid, ReloadRefused, NotNow) as error:

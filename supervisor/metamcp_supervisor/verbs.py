@@ -34,9 +34,11 @@ class Exit(IntEnum):
 class ServerStatus(Struct, frozen=True, kw_only=True):
     """One server. `state`: warming, ready, active, idle, draining, stopped or error.
 
-    Times in seconds; `pid` is the server's own process (0: none, or in-process), `worker_pid` our
-    worker's; `token_cost`: estimated tokens of its tool definitions; `retry_in_s`: None when no
-    start is planned; `rss_bytes`, `cpu_s`: of the worker and everything below it.
+    Times in seconds; `pid` is the server's own process (0: none, in-process, or reached by URL),
+    `worker_pid` our worker's; `origin`: of its URL, without what may be secret; `token_cost`:
+    estimated tokens of its tool definitions; `retry_in_s`: None when no start is planned;
+    `rss_bytes`, `cpu_s`: of the worker and everything below it; `unroutable_requests`,
+    `unattributed_logs`: what it asked or logged and no single caller can have caused.
     """
 
     name: str
@@ -63,6 +65,9 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     message: str = ""
     retry_in_s: float | None = None
     required: bool = False
+    origin: str = ""
+    unroutable_requests: int = 0
+    unattributed_logs: int = 0
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):

@@ -15,10 +15,12 @@ from typing import TypeVar
 from msgspec import Raw
 
 from metamcp_supervisor.lives.catalogues import Catalogues
-from metamcp_supervisor.lives.fronts import Front, Fronts
+from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.spawn import NotForked, Worker, WorkerExit
+from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
@@ -93,9 +95,10 @@ class Player:
 
 
 class Stage:
-    """Hearts, fronts, routes and tree, wired as the gateway wires them; a nursery and a house."""
+    """Hearts, fronts, routes and tree, wired as the gateway wires them; a nursery and a house.
+    Delays have no jitter."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, ready_s_max: float = READY_S_MAX) -> None:
         self.players: list[Player] = []
         self.refuse = ""
         self.refuse_as: type[NotForked] = NotForked
@@ -109,7 +112,10 @@ class Stage:
         self.metrics = Metrics("1")
         self.hearts = Heartbeats(self.signal, asyncio.get_running_loop().time)
         spec = FrontSpec(version="1", endpoints=(), hosts=("localhost",))
-        self.fronts = Fronts(self, self.hearts, self.journal, self, lambda: spec, [])
+        self.fronts = Fronts(
+            self, self.hearts, self.journal, self, lambda: spec, [],
+            ready_s_max=ready_s_max, dice=lambda: 0.0,
+        )  # fmt: skip
         self.routes = Routes(self.fronts)
         self.catalogues = Catalogues(state_dir, self._note)
         self.tree = Tree(
@@ -120,6 +126,7 @@ class Stage:
             journal=self.journal,
             logs=self.logs,
             metrics=self.metrics,
+            tokens=Tokens(state_dir, {}),
             environ={"PATH": os.defpath, "SECRET": "x"},
         )
 
@@ -225,11 +232,15 @@ async def front_up(stage: Stage) -> Player:
     return front
 
 
-def played(state_dir: Path, play: Callable[[Stage], Coroutine[None, None, None]]) -> None:
+def played(
+    state_dir: Path,
+    play: Callable[[Stage], Coroutine[None, None, None]],
+    ready_s_max: float = READY_S_MAX,
+) -> None:
     """Run one play from curtain to curtain, bounded."""
 
     async def whole() -> None:
-        stage = Stage(state_dir)
+        stage = Stage(state_dir, ready_s_max)
         try:
             async with asyncio.timeout(WAIT_S * 2):
                 await play(stage)

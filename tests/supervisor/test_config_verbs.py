@@ -18,6 +18,22 @@ TEXT = """
 command = ["x", "--api-key", "sk-canary", "${PATH}"]
 env = { API_KEY = "top-canary", "odd name" = "é\\u202e" }
 timeout = "90s"
+[servers.wiki]
+url = "https://x.example/mcp?key=url-canary"
+headers = { Authorization = "Bearer head-canary" }
+[servers.mail]
+url = "${MAIL_URL:-https://mail.example/}"
+oauth = { client_id = "me", client_secret = "client-canary", scopes = ["read"] }
+[servers.chat]
+url = "https://chat.example/sse"
+transport = "sse"
+oauth = { client_metadata_url = "https://me.example/client.json?k=meta-canary" }
+[servers.notes]
+module = "notes:server"
+[servers.queue]
+transport = "none-such"
+options = { password = "option-canary" }
+enabled = false
 [namespaces.dev]
 servers = ["git"]
 tools."git.reset" = { enabled = false }
@@ -52,6 +68,7 @@ def test_show_has_no_secret_in_it(tmp_path: Path) -> None:
         assert got.exit_code == 0
         assert "canary" not in got.stdout
         assert "${PATH}" in got.stdout
+        assert "https://x.example/mcp?key=***" in got.stdout
 
 
 def test_show_prints_toml_with_every_default(tmp_path: Path) -> None:

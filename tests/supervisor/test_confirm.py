@@ -2,12 +2,14 @@
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metamcp_supervisor.wanted import confirm, confirmed
-from metamcp_supervisor.wanted.config import Config, Server
+from metamcp_supervisor.wanted.config import Config, OAuth, Server
 from metamcp_supervisor.wanted.confirm import NotConfirmed
 from metamcp_supervisor.wanted.sources import trusted_state_dir
 from tests.supervisor.configs import config, loaded, server
@@ -100,6 +102,49 @@ def test_a_command_cannot_hide_behind_control_characters() -> None:
     question = confirm.question(hostile, "/x\x1b")
     assert question.replace("\n", "").isprintable()
     assert '"é"' in question
+
+
+def far(url: str = "https://x/", **settings: Any) -> Server:
+    """A server that is reached by URL, as a file has it."""
+    return server("a", command=(), url="https://x/", url_written=url, **settings)
+
+
+def test_a_server_that_is_reached_starts_nothing_and_needs_no_answer(tmp_path: Path) -> None:
+    text = "[servers.a]\nurl = 'https://x/?token=secret'\n"
+    path = tmp_path / "metamcp.toml"
+    assert confirmed.ensure(found(tmp_path, text), path, tmp_path, yes=False, ask=None) is None
+    assert not (tmp_path / confirmed.FILE).exists()
+    both = found(tmp_path, TEXT + text)
+    assert confirm.digest(both, "f") == confirm.digest(found(tmp_path), "f")
+    lines = confirm.question(both, "f").splitlines()
+    assert lines[:2] == [
+        "f was found in this directory and starts or reaches:", "  a: https://x/?token=***",
+    ]  # fmt: skip
+    confirmed.check(found(tmp_path, text), path, tmp_path, running=config())
+
+
+@pytest.mark.parametrize(
+    "sends",
+    [
+        far("https://x/${TOKEN}"),
+        far(headers_written={"Authorization": "Bearer ${TOKEN}"}),
+        far(oauth_written=OAuth(client_id="me", client_secret="${TOKEN}")),
+        server("a", command=(), transport="kafka", options_written={"topic": "t"}),
+    ],
+)
+def test_what_gives_secrets_away_or_runs_a_package_is_confirmed(sends: Server) -> None:
+    assert confirm.needed(config(sends))
+    assert confirm.digest(config(sends), "f") != confirm.digest(config(far()), "f")
+    question = confirm.question(config(sends), "f")
+    assert "${TOKEN}" in question or "the transport kafka" in question
+    assert not confirm.needed(config(replace(sends, enabled=False)))
+
+
+def test_a_secret_that_is_written_into_the_file_is_not_shown() -> None:
+    written = {"Authorization": "canary", "X-Api-Key": "canary", "X-Team": "blue"}
+    question = confirm.question(config(far("https://u:canary@x/", headers_written=written)), "f")
+    assert "canary" not in question
+    assert "    with X-Team=blue" in question.splitlines()
 
 
 @pytest.mark.parametrize(

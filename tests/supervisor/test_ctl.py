@@ -320,12 +320,15 @@ def test_the_outlook_says_what_comes_next_and_why() -> None:
         server("a", "idle"),
         server("b", "error", reason="spawn", message="x" * 300),
         server("c", "ready", reason="exit", message="two\nlines"),
+        server("d", "ready", pid=0, origin="https://x.example"),
+        server("e", "error", pid=0, origin="https://x.example", reason="connect"),
     ]
     found = [row[-1] for row in columns.status_rows(SmallGateway(*servers).status())]
     assert found[0] == "starts on first call"
     assert found[1].startswith("spawn: xxx")
     assert found[1].endswith("…; no start planned")
     assert found[2] == "exit: two lines"
+    assert found[3:] == ["https://x.example", "connect; no start planned"]
 
 
 def test_a_table_without_rows_is_its_title() -> None:

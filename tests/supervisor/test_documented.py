@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.wanted import sources, units
-from metamcp_supervisor.wanted.config import Naming, Server
-from metamcp_supervisor.wanted.document import table_of
+from metamcp_supervisor.wanted.config import Endpoint, Naming, OAuth, Server
+from metamcp_supervisor.wanted.document import list_of, table_of
 from metamcp_supervisor.wanted.options import LATER, OPTIONS, Kind, Option, keys, option
 from metamcp_supervisor.wanted.reload import plan
 from metamcp_supervisor.wanted.schema import schema
@@ -19,11 +19,13 @@ HEADINGS = {
     "": "The top of the file",
     "gateway": "`[gateway]`",
     "servers.*": "`[servers.NAME]`",
+    "servers.*.oauth": "`[servers.NAME.oauth]`",
     "namespaces.*": "`[namespaces.NAME]`",
     "namespaces.*.tools.*": '`[namespaces.NAME.tools."server.tool"]`',
     "endpoints.*": "`[endpoints.NAME]`",
     "endpoints.*.naming": "`[endpoints.NAME.naming]`",
 }
+WITHOUT_DEFAULT = {"command", "module", "env", "cwd", "url", "headers", "oauth", "options"}
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
     "command": "list of strings, or string",
@@ -74,7 +76,7 @@ def test_written_defaults_are_the_defaults_of_the_values() -> None:
     values = Server(name="", source="")
     for each in fields(Server):
         key = each.name.removesuffix("_s")
-        if key not in keys("servers.*") or key in {"command", "module", "env", "cwd"}:
+        if key not in keys("servers.*") or key in WITHOUT_DEFAULT:
             continue
         written = option("servers.*", key).default
         default = getattr(values, each.name)
@@ -85,6 +87,9 @@ def test_written_defaults_are_the_defaults_of_the_values() -> None:
     for each in fields(Naming):
         written = option("endpoints.*.naming", each.name).default
         assert written.strip('"') == str(getattr(Naming(), each.name))
+    endpoint = Endpoint(name="", namespace="")
+    for key in ("sse", "rest"):
+        assert option("endpoints.*", key).default == str(getattr(endpoint, key)).lower()
 
 
 @pytest.mark.promise("M78")
@@ -94,7 +99,8 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "command": ("other",), "module": "a:b", "env": {"A": "b"}, "cwd": Path("/other"),
         "enabled": False, "required": True, "restart": "never", "start_timeout_s": 9.0,
         "timeout_s": 9.0, "stop_grace_s": 9.0, "hide_after_s": 9.0, "strict_listing": True,
-        "concurrency": 9, "queue": 9,
+        "concurrency": 9, "queue": 9, "url": "http://x/", "transport": "sse",
+        "headers": {"A": "b"}, "oauth": OAuth(), "options": {"a": "b"},
     }  # fmt: skip
     for name, value in changed.items():
         key = name.removesuffix("_s")
@@ -104,15 +110,16 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         assert change.action == ("restart" if effect == "restart" else "in-place"), key
         assert key in change.why
         assert ("next start" in change.why) == (effect == "next start"), key
-    assert set(changed) | {"name", "source", "command_written", "env_written"} == {
-        each.name for each in fields(Server)
-    }
+    others = {each.name for each in fields(Server)} - set(changed)
+    assert {name for name in others if not name.endswith("_written")} == {"name", "source"}
 
 
 def test_the_schema_has_every_option_and_nothing_else() -> None:
     found: list[str] = []
 
     def walk(level: dict[str, object]) -> None:
+        for choice in list_of(level.get("anyOf")) or ():
+            walk(table_of(choice) or {})
         inner = level.get("additionalProperties")
         if properties := table_of(level.get("properties")):
             assert inner is False

@@ -1,6 +1,7 @@
 """The fronts' lives, on real control sockets, with fronts that the tests play."""
 
 import asyncio
+import os
 import signal
 from functools import partial
 from pathlib import Path
@@ -8,16 +9,23 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.lives import backoff, fronts
-from metamcp_supervisor.lives.spawn import WorkerExit
-from metamcp_worker import codec
+from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.spawn import Worker, WorkerExit
+from metamcp_worker import codec, messages, packets
 from metamcp_worker.messages import (
+    Adopt,
     CallStats,
+    FromFront,
     FrontStats,
     Listen,
     Reconfigure,
     ServeOn,
+    SessionKept,
+    SessionRecord,
+    SessionsOver,
     Stop,
 )
+from tests.live.processes import descriptors
 from tests.supervisor.stage import Player, Stage, played, until
 
 pytestmark = pytest.mark.process
@@ -79,6 +87,116 @@ def test_a_front_that_crashes_is_started_again(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
+def test_fronts_that_crash_again_and_again_are_hopeless(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.fronts.start(1)
+        for count in range(1, backoff.CRASHES_MAX + 2):
+            player = await nth(stage, count)
+            await ready(stage, player)
+            player.leave(1)
+        await until(lambda: stage.hopes, "the end")
+        assert stage.hopes == ["fronts crashed 6 times in 60 s"]
+
+    played(tmp_path, play)
+
+
+def test_fronts_that_are_never_ready_are_killed_and_hopeless_like_those_that_crash(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        stage.fronts.start(1)
+        for count in range(1, backoff.CRASHES_MAX + 2):
+            player = await nth(stage, count)
+            await until(partial(player.signals.count, signal.SIGKILL), "killed")
+        await until(lambda: stage.hopes, "the end")
+        assert stage.hopes == ["6 fronts in a row did not become ready"]
+        assert stage.told("front-0").count("error") == backoff.CRASHES_MAX + 1
+
+    played(tmp_path, play, ready_s_max=0.01)
+
+
+def test_a_front_that_was_ready_forgives_those_that_were_not(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.fronts.start(1)
+        for count in (1, 2):
+            await until(partial((await nth(stage, count)).signals.count, signal.SIGKILL), "killed")
+        player = await nth(stage, 3)
+        await ready(stage, player)
+        player.leave(None, signal.SIGKILL)
+        await nth(stage, 4)
+        assert stage.hopes == []
+
+    played(tmp_path, play, ready_s_max=0.5)
+
+
+def session(name: str) -> bytes:
+    return codec.dump(
+        SessionRecord(id=name, endpoint="default", protocol="2025-11-25", caller="{}")
+    )
+
+
+def inherited(player: Player) -> list[str]:
+    """The sessions that a front was told to adopt: its first descriptor is its specification, the
+    second has these."""
+    assert [type(message) for message in player.heard] == [ServeOn, Adopt, Listen]
+    records = codec.typed(list[SessionRecord], os.pread(player.fds[1], 100_000, 0))
+    return [each.id for each in records]
+
+
+def test_the_sessions_of_a_front_that_died_are_its_successors(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.fronts.start(1)
+        first = await nth(stage, 1)
+        await ready(stage, first)
+        for name in ("a", "b", "c"):
+            first.say(SessionKept(), session(name))
+        first.say(SessionsOver(ids=("b",)))
+        first.leave(None, signal.SIGKILL)
+        for count in (2, 3):
+            later = await nth(stage, count)
+            await until(partial(later.told, Listen), "told to listen")
+            assert inherited(later) == ["a", "c"]
+            await ready(stage, later)
+            later.leave(1)
+
+    played(tmp_path, play)
+
+
+def test_what_a_front_said_of_sessions_with_its_last_words_reaches_its_successor(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        stage.fronts.start(1)
+        first = await nth(stage, 1)
+        await ready(stage, first)
+        stage.fronts.exited(WorkerExit(first.pid, None, signal.SIGKILL, 0, "exit"))
+        first.say(SessionKept(), session("a"))
+        first.close()
+        second = await nth(stage, 2)
+        await until(partial(second.told, Listen), "told to listen")
+        assert inherited(second) == ["a"]
+
+    played(tmp_path, play)
+
+
+def test_a_front_adopts_no_session_of_one_that_lives(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.fronts.start(2)
+        first, other = await nth(stage, 1, 0), await nth(stage, 1, 1)
+        await ready(stage, first)
+        await ready(stage, other)
+        first.say(SessionKept(), session("a"))
+        other.say(SessionKept(), session("b"))
+        other.say(FIGURES, b"[]")
+        await until(lambda: stage.figures, "it was heard")
+        other.leave(None, signal.SIGKILL)
+        later = await nth(stage, 2, 1)
+        await until(partial(later.told, Listen), "told to listen")
+        assert inherited(later) == ["b"]
+
+    played(tmp_path, play)
+
+
 def test_the_last_figures_of_a_front_are_counted_before_it_is_gone(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         stage.fronts.start(1)
@@ -131,3 +249,38 @@ def test_a_front_that_cannot_be_forked_is_tried_again(tmp_path: Path) -> None:
         await nth(stage, 1)
 
     played(tmp_path, play)
+
+
+class Ear:
+    """Hears what a front says, and its silence."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self.silent: list[int] = []
+
+    def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
+        raise codec.Malformed("no list of figures")
+
+    def unheard(self, front: Front, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def fell_silent(self, front: Front) -> None:
+        self.silent.append(front.number)
+
+
+@pytest.mark.promise("M98")
+def test_what_a_front_says_and_nobody_can_read_harms_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        ear, (ours, theirs) = Ear(), packets.pair()
+        front = Front(7, 0, Worker(1, "front", "front-0", ours), 0.0, ear)
+        with theirs, (tmp_path / "x").open("wb") as file:
+            packets.send(theirs, b"nonsense", [file.fileno()])
+            packets.send(theirs, messages.pack(FIGURES))
+            await until(lambda: len(ear.sentences) == 2, "both are told")
+        await until(lambda: ear.silent == [7], "its end")
+        assert ear.sentences[1] == "it sent something that cannot be read: no list of figures"
+        front.close()
+
+    before = descriptors(os.getpid())
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert descriptors(os.getpid()) == before

@@ -141,11 +141,16 @@ def test_what_the_workers_count_has_a_metric_for_each_kind() -> None:
     metrics, status = Metrics("1"), gateway("git")
     for _ in range(2):
         metrics.server_counts("git", {"stray_stdout": 3, "late_reply": 1, "broken_reply": 1})
-    metrics.server_counts("git", {"log_lines_dropped": 9})
+    metrics.server_counts("git", {"log_lines_dropped": 9, "unroutable_request": 4})
+    metrics.server_counts("git", {"unattributed_log": 5})
     assert value(metrics, status, "metamcp_stray_stdout_lines_total", server="git") == 6
     assert value(metrics, status, "metamcp_late_replies_total", server="git") == 2
     assert value(metrics, status, "metamcp_protocol_errors_total", kind="broken_reply") == 2
     assert value(metrics, status, "metamcp_log_lines_dropped_total", server="git") == 9
+    assert value(metrics, status, "metamcp_unroutable_requests_total", server="git") == 4
+    assert value(metrics, status, "metamcp_unattributed_logs_total", server="git") == 5
+    assert metrics.counted("git", "unroutable_request") == 4
+    assert metrics.counted("nobody", "unroutable_request") == 0
 
 
 def test_a_failed_reload_shows_and_keeps_the_time_of_the_good_one() -> None:

@@ -1,13 +1,21 @@
 """metamcp.toml: what it comes to, and every error in it at once."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Endpoint, Namespace, Naming
+from metamcp_supervisor.wanted.config import (
+    Config,
+    ConfigInvalid,
+    Endpoint,
+    Namespace,
+    Naming,
+    OAuth,
+)
 from metamcp_supervisor.wanted.document import PROBLEMS_MAX
 from metamcp_supervisor.wanted.options import OPTIONS, keys
 from tests.supervisor.configs import loaded, messages, problems
@@ -40,6 +48,25 @@ queue = 10
 [servers.notes]
 module = "notes.main:server"
 
+[servers.wiki]
+url = "https://wiki.example.com/${USER:-nobody}/mcp?key=${HOME}"
+transport = "http"
+headers = { X-Team = "a", Cookie = "id=${HOME}" }
+[servers.wiki.oauth]
+client_id = "me"
+client_secret = "${HOME}"
+scopes = ["read"]
+grant = "client_credentials"
+
+[servers.mail]
+url = "http://127.0.0.1:1/"
+oauth = { client_metadata_url = "https://me.example.com/client.json" }
+
+[servers.queue]
+transport = "kafka"
+options = { topic = "${HOME}" }
+enabled = false
+
 [namespaces.dev]
 servers = ["notes", "git"]
 tools."git.reset.hard" = { enabled = false }
@@ -49,6 +76,8 @@ tools."git.status" = { enabled = true }
 namespace = "dev"
 exposure = "all"
 auth = "none"
+sse = false
+rest = false
 naming = { style = "flat", separator = "-", hyphens = "underscore", length_max = 32 }
 """
 
@@ -70,8 +99,29 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert got.gateway.runtime_dir == tmp_path / "run"
     assert got.namespaces["dev"].disabled == (("git", "reset.hard"),)
     rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
-    assert got.endpoints == {"dev": Endpoint(name="dev", namespace="dev", naming=rules)}
+    endpoint = Endpoint(name="dev", namespace="dev", naming=rules, sse=False, rest=False)
+    assert got.endpoints == {"dev": endpoint}
     assert got.warnings == ()
+
+
+def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path) -> None:
+    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/h"}).servers
+    wiki = got["wiki"]
+    assert wiki.url == "https://wiki.example.com/nobody/mcp?key=/h"
+    assert wiki.url_written == "https://wiki.example.com/${USER:-nobody}/mcp?key=${HOME}"
+    assert (wiki.command, wiki.module, wiki.transport) == ((), None, "http")
+    assert wiki.headers == {"X-Team": "a", "Cookie": "id=/h"}
+    assert wiki.headers_written == {"X-Team": "a", "Cookie": "id=${HOME}"}
+    oauth = OAuth(
+        client_id="me", client_secret="/h", scopes=("read",), grant="client_credentials"
+    )  # fmt: skip
+    assert wiki.oauth == oauth
+    assert wiki.oauth_written == replace(oauth, client_secret="${HOME}")
+    assert got["mail"].oauth == OAuth(client_metadata_url="https://me.example.com/client.json")
+    queue = got["queue"]
+    assert (queue.transport, queue.url) == ("kafka", None)
+    assert (queue.options, queue.options_written) == ({"topic": "/h"}, {"topic": "${HOME}"})
+    assert "/h" not in repr(wiki) + repr(queue.options_written)
 
 
 def test_the_file_above_has_every_option_there_is() -> None:
@@ -134,7 +184,7 @@ def test_an_error_says_where_it_is_and_what_to_do(tmp_path: Path, text: str, mes
     ("setting", "message"),
     [
         ("comand = 1", "comand: unknown key 'comand'; did you mean 'command'?"),
-        ("url = 'https://x'", "url: 'url' is not available in this version"),
+        ("url = 'https://x'", "url: a server has only one of 'command' and 'url'"),
         ("sandbox = 'strict'", "sandbox: 'sandbox' is not available in this version"),
         ("start = 'lazy'", 'start: start = "lazy" is not available in this version'),
         ("restart = 'alwyas'", "restart: 'alwyas' is no choice; did you mean 'always'?"),
@@ -148,12 +198,16 @@ def test_an_error_says_where_it_is_and_what_to_do(tmp_path: Path, text: str, mes
         ("queue = 1e9", "queue: must be a whole number, not a number"),
         ("queue = 0x" + "f" * 4000, "queue: must be from 1 to 65536"),
         ("enabled = 'no'", "enabled: must be true or false, not a string"),
-        ("module = 'a:b'", "module: a server has 'command' or 'module', not both"),
+        ("module = 'a:b'", "module: a server has only one of 'command' and 'module'"),
         ("args = ['x']", "args: 'command' is a list and has all arguments"),
         ("env = { N = 3 }", "env.N: must be a string, in quotes, not a number"),
         ('env = { "A=B" = "x" }', 'env."A=B": is no name for an environment variable'),
         ('env = { A = "\\u0000" }', "env.A: has a NUL character in it"),
         ("env = { A = '${NO}' }", "env.A: the environment variable NO is not set"),
+        ("transport = 'sse'", "transport: is for a server with 'url', or stands alone"),
+        ("headers = { A = 'b' }", "headers: is for a server with 'url'"),
+        ("oauth = true", "oauth: is for a server with 'url'"),
+        ("options = {}", "options: is for a transport that a package brings"),
         ("cwd = 1979-05-27", "cwd: must be a string, not a date or time"),
     ],
 )

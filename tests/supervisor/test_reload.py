@@ -1,12 +1,13 @@
 """The plan of a reload, and the hash that names a configuration."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Namespace, Naming
+from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Namespace, Naming, OAuth
 from metamcp_supervisor.wanted.reload import fingerprint, plan
 from tests.supervisor.configs import config, loaded, server
 
@@ -40,6 +41,21 @@ def test_the_reason_names_variables_and_never_their_values() -> None:
     assert lines(old, new) == ["a restart env.GONE removed, env.NEW added, env.TURNED changed"]
     many = config(server("a", env={f"V{number:02}": "x" for number in range(20)}))
     assert lines(config(server("a")), many)[0].endswith("env.V07 added and 12 more")
+
+
+def test_a_server_that_is_reached_otherwise_restarts() -> None:
+    def far(**settings: Any) -> Config:
+        return config(server("a", **{"command": (), "url": "https://x/?k=secret1", **settings}))
+
+    old = far(headers={"GONE": "secret2", "X-Api-Key": "secret3"}, oauth=OAuth(client_id="a"))
+    new = far(url="https://x/?k=secret4", headers={"X-Api-Key": "secret5"})
+    assert lines(old, new) == [
+        "a restart url changed, headers.GONE removed, headers.X-Api-Key changed, oauth changed"
+    ]
+    queue = far(url=None, transport="kafka", options={"topic": "secret6"})
+    assert lines(far(), queue) == ["a restart url changed, transport changed, options.topic added"]
+    marks = {fingerprint(each) for each in (old, new, far(), queue, far(oauth=OAuth()))}
+    assert len(marks) == 5
 
 
 def test_what_runs_nowhere_is_changed_in_place() -> None:

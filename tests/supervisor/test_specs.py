@@ -14,6 +14,7 @@ from metamcp_supervisor.lives.specs import (
     server_spec,
 )
 from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Gateway, Namespace, Server
+from metamcp_worker.spec import OAuthSpec
 
 SERVER = Server(name="git", source="x", command=("git",), env={"PATH": "/mine", "KEY": "k"})
 CONFIG = Config(
@@ -37,6 +38,18 @@ def test_a_server_gets_what_it_needs_of_our_environment_and_its_own_wins() -> No
     assert not spec.probe
 
 
+def test_a_server_that_is_reached_is_described_whole() -> None:
+    far = replace(SERVER, command=(), url="https://x/", transport="sse", headers={"A": "b"})
+    oauth = OAuthSpec(store="/s/oauth", key="k")
+    spec = server_spec(far, {}, probe=True, oauth=oauth)
+    assert (spec.command, spec.url, spec.transport) == ((), "https://x/", "sse")
+    assert (spec.headers, spec.oauth) == ({"A": "b"}, oauth)
+    queue = server_spec(
+        replace(SERVER, command=(), transport="kafka", options={"topic": "t"}), {}, probe=True
+    )
+    assert (queue.url, queue.transport, queue.options) == (None, "kafka", {"topic": "t"})
+
+
 def test_the_default_endpoint_is_the_one_of_that_name_or_the_first() -> None:
     assert default_endpoint(CONFIG) is CONFIG.endpoints["default"]
     only = replace(CONFIG, endpoints={"first": CONFIG.endpoints["first"]})
@@ -50,6 +63,10 @@ def test_a_front_is_told_endpoints_switches_and_timeouts() -> None:
         ("first", ("git",), False), ("default", ("git",), True),
     ]  # fmt: skip
     assert spec.endpoints[0].disabled == (("git", "reset"),)
+    assert [(e.sse, e.rest) for e in spec.endpoints] == [(True, True), (True, True)]
+    quiet = Endpoint(name="x", namespace="dev", sse=False, rest=False)
+    (only,) = front_spec(replace(CONFIG, endpoints={"x": quiet}), "1.0").endpoints
+    assert (only.sse, only.rest) == (False, False)
     assert spec.timeouts_s == {"git": 60.0, "hidden": 60.0}
 
 

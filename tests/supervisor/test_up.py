@@ -1,6 +1,7 @@
 """`metamcp up` and `serve` at the prompt: what is printed, and how a start fails."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -63,19 +64,41 @@ def test_a_start_that_fails_is_sentences_and_an_exit_code(
     assert "Traceback" not in done.stderr
 
 
+#: Makes its standard input the terminal of a new session, as a terminal window does, and becomes
+#: the command.
+IN_A_WINDOW = (
+    "import fcntl, os, signal, sys, termios\n"
+    "os.setsid()\n"
+    "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    "signal.signal(signal.SIGHUP, signal.Handlers(int(sys.argv[1])))\n"
+    "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])\n"
+)
+
+
 @contextmanager
 def started(
-    folder: Path, verb: str, *, out: int | None = None, err: int | None = None
+    folder: Path,
+    verb: str,
+    *,
+    out: int | None = None,
+    err: int | None = None,
+    terminal: int | None = None,
+    hangup: signal.Handlers = signal.SIG_DFL,
 ) -> Generator[subprocess.Popen[bytes], None, None]:
-    """A gateway with one server that cannot start, in its own folder; killed at the end."""
+    """A gateway with one server that cannot start, in its own folder; killed at the end.
+
+    `terminal`: of which it is the foreground. `hangup`: what its parent made of SIGHUP.
+    """
     (folder / "metamcp.toml").write_text('[servers.bad]\ncommand = ["no-such-program"]\n')
     where = ("--config", "metamcp.toml", "--runtime-dir", "run", "--state-dir", "state",
              "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0")  # fmt: skip
+    window = () if terminal is None else ("-c", IN_A_WINDOW, str(int(hangup)))
     with subprocess.Popen(
-        [sys.executable, "-m", "metamcp_supervisor", verb, *where],
+        [sys.executable, *window, "-m", "metamcp_supervisor", verb, *where],
         cwd=folder,
-        stdout=out,
-        stderr=err,
+        stdin=subprocess.DEVNULL if terminal is None else terminal,
+        stdout=out if terminal is None else terminal,
+        stderr=err if terminal is None else terminal,
     ) as process:
         try:
             yield process
@@ -92,6 +115,11 @@ def ready(folder: Path) -> None:
             return b'"state":"active"' in found and b'"phase":"failed"' in found
 
         until(settled, "the gateway is up")
+
+
+def events(folder: Path) -> bytes:
+    with client.connect_within(str(folder / "run"), 20.0) as gateway:
+        return b"\n".join(params for _, params in gateway.stream("events", {}, follow=False))
 
 
 @pytest.mark.process
@@ -124,6 +152,45 @@ def test_a_terminal_that_is_stopped_does_not_hold_up_the_gateway(tmp_path: Path)
         assert process.wait(20) == 0
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.process
+def test_a_gateway_on_a_terminal_ends_when_the_terminal_is_closed(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with started(tmp_path, "up", terminal=theirs) as process:
+        os.close(theirs)
+        ready(tmp_path)
+        os.close(ours)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("verb", "hangup"),
+    [("serve", signal.SIG_DFL), ("up", signal.SIG_IGN)],
+    ids=["a service", "under nohup"],
+)
+def test_a_gateway_that_is_to_outlive_its_terminal_takes_a_hangup_for_a_reload(
+    tmp_path: Path, verb: str, hangup: signal.Handlers
+) -> None:
+    ours, theirs = pty.openpty()
+    with started(tmp_path, verb, terminal=theirs, hangup=hangup) as process:
+        os.close(theirs)
+        ready(tmp_path)
+        os.close(ours)
+        until(lambda: b'"reloaded"' in events(tmp_path), "the reload")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.process
+def test_a_gateway_without_a_terminal_takes_a_hangup_for_a_reload(tmp_path: Path) -> None:
+    with started(tmp_path, "up", out=subprocess.DEVNULL, err=subprocess.DEVNULL) as process:
+        ready(tmp_path)
+        process.send_signal(signal.SIGHUP)
+        until(lambda: b'"reloaded"' in events(tmp_path), "the reload")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
 
 
 @pytest.mark.process

@@ -134,7 +134,7 @@ def _outlook(server: ServerStatus) -> str:
         return f"{said}; {coming}" if said else coming
     if server.state == "idle":
         return said or "starts on first call"
-    return said
+    return said or server.origin
 
 
 def _change(change: Change) -> tuple[str, str, str, str]:

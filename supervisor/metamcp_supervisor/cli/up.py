@@ -8,6 +8,7 @@ an exit code. Never: the gateway itself (`run`), looking up files (`sources`), t
 import asyncio
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -31,7 +32,7 @@ SETTLE_S_MAX = 15.0
 _DECIDED = frozenset({"ready", "backoff", "failed", "disabled", "quarantined"})
 #: Parts of an event that a person at a terminal wants to see at once, beside the gateway's own.
 _TOLD = ("→ready", "→backoff", "→failed", "→quarantined", "→disabled", "→error", "error", "bug",
-         "note", "lists changed", "kill", "heartbeat")  # fmt: skip
+         "note", "lists changed", "kill", "heartbeat", "unroutable")  # fmt: skip
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -57,7 +58,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @_options
 @click.option("--yes", is_flag=True, help="Start the commands of a file found here unasked.")
 def up(path: Path | None, yes: bool, **flags: str | None) -> None:
-    """Start the gateway in the foreground.
+    """Start the gateway in the foreground. It ends with its terminal.
 
     Without --config, metamcp.toml or the .mcp.json of this directory will do.
     """
@@ -67,7 +68,7 @@ def up(path: Path | None, yes: bool, **flags: str | None) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     outlet = Outlet(1)
     try:
-        _run(found, partial(_friendly, outlet))
+        _run(found, partial(_friendly, outlet), hangup_ends=_ends_with_its_terminal())
     finally:
         outlet.close()
 
@@ -177,6 +178,12 @@ def _ask(question: str) -> bool:
         return False
 
 
+def _ends_with_its_terminal() -> bool:
+    """Under `nohup` nobody wants that: it has hang-ups ignored."""
+    on_terminal = any(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    return on_terminal and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+
+
 def _keep_standard_streams() -> None:
     """Where one of the first three descriptors is closed, the next socket would get its number, and
     what is printed would go into it."""
@@ -188,13 +195,18 @@ def _keep_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
-def _run(found: Found, watch: Callable[["Gateway"], Callable[[], None]]) -> None:
+def _run(
+    found: Found, watch: Callable[["Gateway"], Callable[[], None]], *, hangup_ends: bool = False
+) -> None:
     """Run to the end. `watch` gets the gateway before it starts and returns what to do once it is
     up."""
     from metamcp_supervisor.run import CannotStart, Gateway
 
     async def main() -> int:
-        gateway = Gateway(found.config, found.load, found.permit, dict(os.environ), _version())
+        gateway = Gateway(
+            found.config, found.load, found.permit, dict(os.environ), _version(),
+            hangup_ends=hangup_ends,
+        )  # fmt: skip
         return await gateway.run(watch(gateway))
 
     try:

@@ -72,11 +72,16 @@ def tally(times: Sequence[float], now: float, window_s: float, most: int) -> tup
 
 
 def crashed(
-    crashes: Sequence[float], now: float, jitter: float
+    crashes: Sequence[float], unready: int, now: float, jitter: float
 ) -> tuple[tuple[float, ...], float | None]:
     """One of our own processes crashed: the tally of crashes, and the delay before the next one,
-    none after the first; None: it is hopeless."""
+    none after the first; None: it is hopeless.
+
+    `unready`: how many in a row were never ready, this one included. Those that hang until they are
+    killed are too slow to fill the window, and no less hopeless.
+    """
     tallied = tally(crashes, now, CRASHES_WINDOW_S, CRASHES_MAX + 1)
-    if len(tallied) > CRASHES_MAX:
+    count = max(len(tallied), unready)
+    if count > CRASHES_MAX:
         return tallied, None
-    return tallied, 0.0 if len(tallied) == 1 else delay(len(tallied), jitter)
+    return tallied, 0.0 if count == 1 else delay(count, jitter)

@@ -23,6 +23,7 @@ from metamcp_supervisor.lives.server import Fact, Responds, WentDown
 from metamcp_supervisor.lives.spawn import NotForked, NurseryGone, WorkerExit
 from metamcp_supervisor.lives.specs import STOP_EOF_S, server_spec
 from metamcp_supervisor.lives.states import ExitClass, Phase
+from metamcp_supervisor.lives.tokens import KeyUnfit, Tokens
 from metamcp_supervisor.watched.events import Journal
 from metamcp_worker.messages import Beat, FromChild, ServerDown, Spawned
 
@@ -61,12 +62,14 @@ class Crew:
         forker: Forker,
         hearts: Heartbeats,
         journal: Journal,
+        tokens: Tokens,
         environ: Mapping[str, str],
     ) -> None:
         self._lives = lives
         self._forker = forker
         self._hearts = hearts
         self._journal = journal
+        self._tokens = tokens
         self._environ = environ
         self._entries: dict[int, Entry] = {}
 
@@ -151,7 +154,7 @@ class Crew:
         instance.reported = True
         if instance.end is None:
             entry.deadline(LEAVE_S_MAX, self._overdue)
-        down = instances.told(message)
+        down = instances.told(message, remote=entry.server.url is not None)
         if message.probing and entry.probe and down.reason is ExitClass.EXIT:
             # Some old servers exit when they are asked something new: once more, without asking.
             entry.probe = False
@@ -179,7 +182,10 @@ class Crew:
             return
         entry.deadline(entry.server.start_timeout_s + START_S_MARGIN, self._overdue)
         try:
-            instance.run(server_spec(entry.server, self._environ, probe=entry.probe))
+            oauth = self._tokens.spec(entry.server.oauth)
+            instance.run(server_spec(entry.server, self._environ, probe=entry.probe, oauth=oauth))
+        except KeyUnfit as error:
+            self.condemn(entry, ExitClass.SPAWN, str(error))
         except OSError as error:
             self.condemn(entry, ExitClass.EXIT, f"the gateway could not brief it: {error.strerror}")
 

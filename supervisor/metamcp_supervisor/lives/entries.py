@@ -12,6 +12,7 @@ from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import Phase
 from metamcp_supervisor.wanted.config import Server
+from metamcp_supervisor.wanted.remote import origin
 
 
 class Entry:
@@ -43,9 +44,13 @@ class Entry:
 
     @property
     def launcher(self) -> str:
-        """The program that brings it up: servers with the same one tend to fail together."""
-        command = self.server.command
-        return os.path.basename(command[0]) if command else "module"
+        """What it depends on, such as a program or a host: those who share it fail together."""
+        server = self.server
+        if server.url is not None:
+            return origin(server.url)
+        if server.command:
+            return os.path.basename(server.command[0])
+        return "module" if server.module is not None else server.transport
 
     def retry_at(self, when: float, start: Callable[["Entry"], None]) -> None:
         """Call `start` at this time, instead of an earlier plan."""

@@ -1,8 +1,8 @@
 """The processes that speak MCP to clients: kept alive, told what to serve, drained at the end.
 
-Owns: one slot per front, its process and control socket, when a crashed one comes back and when it
-is time to give up. Never: what a front is told about servers (`routes`), client traffic, listening
-(it only hands the sockets on).
+Owns: one slot per front, its deadlines, when a crashed one comes back and when it is time to give
+up, what a front inherits from the one before it. Never: the packets of one front (`front`), what it
+is told about servers (`routes`), client traffic, listening (it only hands the sockets on).
 
 The listening sockets belong to the supervisor and every front inherits the same ones: while a front
 is replaced, clients wait in the kernel and nobody is refused. A front that was ready and was killed
@@ -14,25 +14,30 @@ import asyncio
 import random
 import signal
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from metamcp_supervisor.lives import backoff
+from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.pulse import Verdict
+from metamcp_supervisor.lives.sessions import Sessions
 from metamcp_supervisor.lives.spawn import NotForked, Worker, WorkerExit
 from metamcp_supervisor.watched.events import Journal
-from metamcp_worker import codec, messages, packets
+from metamcp_worker import codec, packets
 from metamcp_worker.messages import (
+    Adopt,
     AttachFailed,
     Beat,
     CallStats,
+    FromFront,
     FrontReady,
     FrontStats,
     Listen,
-    Message,
     Reconfigure,
     ServeOn,
+    SessionKept,
+    SessionsOver,
     Stop,
     Wanted,
 )
@@ -65,7 +70,7 @@ class Forker(Protocol):
 class House(Protocol):
     """What the rest of the gateway does for fronts."""
 
-    def welcome(self, front: "Front") -> None:
+    def welcome(self, front: Front) -> None:
         """Tell a new front about the servers. Raises OSError."""
         ...
 
@@ -73,12 +78,12 @@ class House(Protocol):
         """A client called a server that is not ready."""
         ...
 
-    def undelivered(self, front: "Front", server: str, generation: int) -> None:
+    def undelivered(self, front: Front, server: str, generation: int) -> None:
         """A front did not get the pipe to this instance; generation 0: nor the catalogue of this
         server."""
         ...
 
-    def counted(self, front: "Front", stats: Sequence[CallStats], summary: FrontStats) -> None: ...
+    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None: ...
 
     def left(self, number: int) -> None:
         """This front is gone, and its last figures have come."""
@@ -87,44 +92,6 @@ class House(Protocol):
     def hopeless(self, reason: str) -> None:
         """Fronts crash again and again: the gateway must end."""
         ...
-
-
-class Front:
-    """One process. `number` is never used twice, `slot` is. `condemned`: we kill it. `silent`: its
-    control socket is closed."""
-
-    def __init__(self, number: int, slot: int, pid: int, now: float) -> None:
-        self.number = number
-        self.slot = slot
-        self.pid = pid
-        self.since = now
-        self.ready = False
-        self.condemned = False
-        self.silent = False
-        self.summary: FrontStats | None = None
-        self.channel: packets.Channel | None = None
-        self.deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def who(self) -> str:
-        return f"front-{self.slot}"
-
-    def send(self, message: Message, fds: Iterable[int] = ()) -> None:
-        if self.channel is None:
-            packets.close_all(list(fds))
-        else:
-            self.channel.send(messages.pack(message), list(fds))
-
-    def cancel(self) -> None:
-        """There is no deadline any more."""
-        if self.deadline is not None:
-            self.deadline.cancel()
-
-    def close(self) -> None:
-        self.cancel()
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
 
 
 class Fronts:
@@ -136,6 +103,9 @@ class Fronts:
         house: House,
         spec: Callable[[], FrontSpec],
         listeners: Sequence[socket.socket],
+        *,
+        ready_s_max: float = READY_S_MAX,
+        dice: Callable[[], float] = random.random,
     ) -> None:
         self._forker = forker
         self._hearts = hearts
@@ -143,12 +113,17 @@ class Fronts:
         self._house = house
         self._spec = spec
         self._listeners = listeners
+        self._ready_s_max = ready_s_max
+        self._dice = dice
+        self._sessions = Sessions()
         self._loop = asyncio.get_running_loop()
         self._slots: dict[int, Front | None] = {}
         self._launches: dict[int, asyncio.Task[None]] = {}
         self._leaving: set[Front] = set()
         self._last = -1
         self._crashes: tuple[float, ...] = ()
+        self._unready = 0
+        """Fronts in a row that ended before they were ready."""
         self._draining = False
         self._changed = asyncio.Event()
 
@@ -250,12 +225,17 @@ class Fronts:
         from_outside = end.signal == signal.SIGKILL and not front.condemned
         if end.cause != "exit" or (from_outside and front.ready):
             return 0.0
-        # Spreads starts and keeps no secret.
-        jitter = random.random()  # noqa: S311
-        self._crashes, delay_s = backoff.crashed(self._crashes, self._loop.time(), jitter)
+        if not front.ready:
+            self._unready += 1
+        self._crashes, delay_s = backoff.crashed(
+            self._crashes, self._unready, self._loop.time(), self._dice()
+        )
         if delay_s is None:
-            minute = f"{backoff.CRASHES_WINDOW_S:.0f} s"
-            self._house.hopeless(f"fronts crashed {len(self._crashes)} times in {minute}")
+            self._house.hopeless(
+                f"fronts crashed {len(self._crashes)} times in {backoff.CRASHES_WINDOW_S:.0f} s"
+                if self._unready <= backoff.CRASHES_MAX
+                else f"{self._unready} fronts in a row did not become ready"
+            )
         return delay_s or 0.0
 
     def _relaunch(self, slot: int, delay_s: float) -> None:
@@ -275,11 +255,14 @@ class Fronts:
         failures = 0
         while True:
             await asyncio.sleep(delay_s)
+            while self._leaving:  # what they say last, the new one is to know
+                self._changed.clear()
+                await self._changed.wait()
             try:
                 worker = await self._forker.fork("front", f"front-{slot}")
             except NotForked as error:
                 failures += 1
-                delay_s = backoff.delay(failures, random.random())  # noqa: S311 - as above
+                delay_s = backoff.delay(failures, self._dice())
                 self._journal.add(f"front-{slot}", "error", str(error))
                 continue
             self._adopt(slot, worker)
@@ -287,13 +270,8 @@ class Fronts:
 
     def _adopt(self, slot: int, worker: Worker) -> None:
         self._last += 1
-        front = Front(self._last, slot, worker.pid, self._loop.time())
-        front.channel = packets.Channel(
-            worker.sock,
-            lambda data, fds: self._packet(front, data, fds),
-            lambda: self._silent(front),
-        )
-        front.deadline = self._loop.call_later(READY_S_MAX, self._late, front)
+        front = Front(self._last, slot, worker, self._loop.time(), self)
+        front.deadline = self._loop.call_later(self._ready_s_max, self._late, front)
         self._slots[slot] = front
         self._hearts.watch(front.pid, lambda verdict: self._judged(front, verdict))
         self._journal.add(front.who, "warming", f"process {front.pid}")
@@ -301,6 +279,8 @@ class Fronts:
             blob = packets.blob(codec.dump(self._spec()))
             front.send(ServeOn(front=front.number), [blob, *self._dup_listeners(blob)])
             self._house.welcome(front)
+            if records := self._sessions.adopt(front.number):
+                front.send(Adopt(), [packets.blob(records)])
             front.send(Listen())
         except OSError as error:
             self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
@@ -315,15 +295,9 @@ class Fronts:
             raise
         return fds
 
-    def _packet(self, front: Front, data: bytes, fds: list[int]) -> None:
-        try:
-            message = messages.unpack_from_front(data)
-        except codec.Malformed as error:
-            packets.close_all(fds)
-            self._journal.add(front.who, "bug", f"it sent a packet that cannot be read: {error}")
-            return
-        blob = packets.read_blob(fds.pop(0)) if isinstance(message, FrontStats) and fds else b""
-        packets.close_all(fds)
+    # What fronts say: front.Ear
+
+    def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
         match message:
             case Beat():
                 self._hearts.beat(front.pid)
@@ -334,21 +308,31 @@ class Fronts:
             case AttachFailed(what=server, number=generation):
                 self._house.undelivered(front, server, generation)
             case FrontStats():
-                self._count(front, message, blob)
+                stats = codec.typed(list[CallStats], blob or b"[]")
+                front.summary = message
+                self._house.counted(front, stats, message)
+            case SessionKept():
+                self._sessions.keep(front.number, blob)
+            case SessionsOver(ids=ids):
+                self._sessions.over(front.number, ids)
+
+    def unheard(self, front: Front, sentence: str) -> None:
+        self._journal.add(front.who, "bug", sentence)
+
+    def fell_silent(self, front: Front) -> None:
+        front.silent = True
+        if front in self._leaving:
+            self._bury(front)
+            return
+        # Its end is on the way; if it only closed its socket, nothing else can reach it.
+        front.cancel()
+        front.deadline = self._loop.call_later(SILENT_S_MAX, self._kill, front)
 
     def _ready(self, front: Front) -> None:
         front.ready = True
+        self._unready = 0
         front.cancel()
         self._journal.add(front.who, "warming→ready", f"process {front.pid}")
-
-    def _count(self, front: Front, summary: FrontStats, blob: bytes) -> None:
-        front.summary = summary
-        try:
-            stats = codec.typed(list[CallStats], blob or b"[]")
-        except codec.Malformed as error:
-            self._journal.add(front.who, "bug", f"its figures cannot be read: {error}")
-            return
-        self._house.counted(front, stats, summary)
 
     def _judged(self, front: Front, verdict: Verdict) -> None:
         if verdict in (Verdict.HUNG, Verdict.DEAD):
@@ -358,21 +342,14 @@ class Fronts:
             self._kill(front)
 
     def _late(self, front: Front) -> None:
-        self._journal.add(front.who, "error", f"not ready within {READY_S_MAX:.0f} s")
+        self._journal.add(front.who, "error", f"not ready within {self._ready_s_max:g} s")
         self._kill(front)
-
-    def _silent(self, front: Front) -> None:
-        front.silent = True
-        if front in self._leaving:
-            self._bury(front)
-            return
-        # Its end is on the way; if it only closed its socket, nothing else can reach it.
-        front.cancel()
-        front.deadline = self._loop.call_later(SILENT_S_MAX, self._kill, front)
 
     def _bury(self, front: Front) -> None:
         self._leaving.discard(front)
         front.close()
+        self._sessions.left(front.number)
+        self._changed.set()
         self._house.left(front.number)
 
     def _kill(self, front: Front) -> None:

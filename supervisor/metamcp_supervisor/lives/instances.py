@@ -43,7 +43,8 @@ class Ear(Protocol):
 
 
 class Instance:
-    """`reported`: how it went down has been told. `condemned`: the class to which its end counts
+    """`reported`: how it went down has been told. `told_of`: counters that the journal has told of
+    already. `condemned`: the class to which its end counts
     when it is killed for not answering. `silent`: its control socket is closed. `end`: how its
     process ended."""
 
@@ -56,6 +57,7 @@ class Instance:
         self.start_s = 0.0
         self.inflight = 0
         self.reported = False
+        self.told_of: set[str] = set()
         self.condemned: ExitClass | None = None
         self.silent = False
         self.end: WorkerExit | None = None
@@ -107,12 +109,19 @@ class Instance:
         self._ear.unheard(self, "its catalogue was lost: the gateway has no free descriptors")
 
 
-def told(message: ServerDown) -> WentDown:
-    """What a worker says of the end of its server."""
+_NO_EXIT = frozenset({ExitClass.EXIT, ExitClass.CLEAN, ExitClass.SIGNAL})
+"""Ends of a process. A remote server has none here, and one that closes a connection in good order
+is not meant to stay away."""
+
+
+def told(message: ServerDown, *, remote: bool = False) -> WentDown:
+    """What a worker says of the end of its server. `remote`: it is reached by URL."""
     try:
         reason = ExitClass(message.reason)
     except ValueError:
         reason = ExitClass.EXIT
+    if remote and reason in _NO_EXIT:
+        reason = ExitClass.CONNECT
     return WentDown(reason, message.message)
 
 

@@ -7,7 +7,7 @@ default one. Never: reading a configuration (`parse`), the fields (`metamcp_work
 from collections.abc import Mapping
 
 from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Server
-from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec, ServerSpec
+from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec, OAuthSpec, ServerSpec
 
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM",
@@ -20,7 +20,10 @@ STOP_EOF_S = 1.0
 _UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
 
-def server_spec(server: Server, environ: Mapping[str, str], *, probe: bool) -> ServerSpec:
+def server_spec(
+    server: Server, environ: Mapping[str, str], *, probe: bool, oauth: OAuthSpec | None = None
+) -> ServerSpec:
+    """`oauth`: for a server that wants it (`tokens`)."""
     passed = {
         name: value
         for name, value in environ.items()
@@ -32,6 +35,11 @@ def server_spec(server: Server, environ: Mapping[str, str], *, probe: bool) -> S
         env={**passed, **server.env},
         cwd=None if server.cwd is None else str(server.cwd),
         module=server.module,
+        url=server.url,
+        transport=server.transport,
+        headers=dict(server.headers),
+        oauth=oauth,
+        options=dict(server.options),
         start_timeout_s=server.start_timeout_s,
         timeout_s=server.timeout_s,
         stop_eof_s=STOP_EOF_S,
@@ -58,6 +66,8 @@ def front_spec(config: Config, version: str) -> FrontSpec:
                 ),
                 disabled=config.namespaces[endpoint.namespace].disabled,
                 default=endpoint is default,
+                sse=endpoint.sse,
+                rest=endpoint.rest,
             )
             for endpoint in config.endpoints.values()
         ),

@@ -71,6 +71,7 @@ class ExitClass(StrEnum):
     EXIT = "exit"
     SIGNAL = "signal"
     SPAWN = "spawn"
+    CONNECT = "connect"
     START_TIMEOUT = "start_timeout"
     PROTOCOL = "protocol"
     LIMIT = "limit"
@@ -96,8 +97,10 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     ExitClass.CLEAN: "it ended with status 0 although nobody asked; `on-failure` leaves it down",
     ExitClass.EXIT: "it ended with another status",
     ExitClass.SIGNAL: "a signal ended it",
-    ExitClass.SPAWN: "its command could not be started; time does not heal that, so the circuit "
-    "opens at once and retries come at the slow rate, on demand, or with a new configuration",
+    ExitClass.SPAWN: "its command could not be started, or what it needs for that is missing; time "
+    "does not heal that, so the circuit opens at once and retries come at the slow rate, on "
+    "demand, or with a new configuration",
+    ExitClass.CONNECT: "a server that is reached by URL: no connection, or it ended it",
     ExitClass.START_TIMEOUT: "handshake and lists were not done within `start_timeout`",
     ExitClass.PROTOCOL: "it does not speak the protocol",
     ExitClass.LIMIT: "it exceeded a limit; three times in ten minutes is quarantine",

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from metamcp_supervisor.lives.entries import Entry
-from metamcp_supervisor.lives.fronts import Front
+from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.specs import default_endpoint, exposed, reachable
 from metamcp_supervisor.lives.states import PUBLIC
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
 from metamcp_supervisor.wanted.config import Address, Config
+from metamcp_supervisor.wanted.remote import origin
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.usage import Part, Usage
 
@@ -104,6 +105,7 @@ def _server(
         pid=instance.server_pid if instance and not instance.reported else 0,
         worker_pid=instance.pid if instance else 0,
         protocol=instance.protocol if instance else "",
+        origin=origin(entry.server.url) if entry.server.url is not None else "",
         up_s=now - life.ready_at if life.ready_at is not None else 0.0,
         start_s=instance.start_s if instance else 0.0,
         tools=offer.tools,
@@ -114,6 +116,8 @@ def _server(
         calls=calls,
         errors=errors,
         inflight=inflight,
+        unroutable_requests=metrics.counted(entry.name, "unroutable_request"),
+        unattributed_logs=metrics.counted(entry.name, "unattributed_log"),
         rss_bytes=sum(usage.rss_bytes for usage in used),
         cpu_s=sum(usage.cpu_s for usage in used),
         restarts=max(0, life.generation - 1),

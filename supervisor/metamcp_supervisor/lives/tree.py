@@ -18,7 +18,8 @@ from metamcp_supervisor.lives import gate
 from metamcp_supervisor.lives.catalogues import Catalogues, Offer, offer
 from metamcp_supervisor.lives.crew import Crew
 from metamcp_supervisor.lives.entries import Entry, why
-from metamcp_supervisor.lives.fronts import Forker, Front
+from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.fronts import Forker
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.server import (
@@ -35,6 +36,7 @@ from metamcp_supervisor.lives.server import (
     step,
 )
 from metamcp_supervisor.lives.states import Action, ExitClass, Impossible, Phase
+from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
@@ -55,6 +57,13 @@ DRAIN_S = 30.0
 """What a call in flight may still take when its server is stopped or restarted."""
 ATTACH_RETRY_S = 1.0
 """After a pipe that found no free descriptor at its end."""
+#: Counters of a worker that a change of the configuration can stop, and which.
+_HELPED = {
+    "unroutable_request": "it asked a client something, and it is not known which: its question was"
+    " refused; with concurrency = 1 there is only one that it can mean",
+    "unattributed_log": "it logged something for a client, and it is not known which: nobody got it"
+    "; with concurrency = 1 there is only one that it can mean",
+}
 #: Calls that ended so say nothing about the server: the gateway answered, or the client left.
 _NOT_ANSWERED = frozenset({
     "cancelled",
@@ -77,9 +86,10 @@ class Tree:
         journal: Journal,
         logs: ServerLogs,
         metrics: Metrics,
+        tokens: Tokens,
         environ: Mapping[str, str],
     ) -> None:
-        self.crew = Crew(self, forker, hearts, journal, environ)
+        self.crew = Crew(self, forker, hearts, journal, tokens, environ)
         self._routes = routes
         self._catalogues = catalogues
         self._journal = journal
@@ -221,6 +231,7 @@ class Tree:
                     self._metrics.server_counts(entry.name, {"log_lines_dropped": dropped})
             case Counted(counts=counts):
                 self._metrics.server_counts(entry.name, counts)
+                self._tell_once(entry, counts)
             case AttachFailed(number=number):
                 self.reattach(entry.name, number)
             case _:
@@ -236,6 +247,15 @@ class Tree:
         if entry.life.phase is Phase.WARMING and self._offers(entry, blob):
             entry.no_deadline()
             self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {message.tools}")
+
+    def _tell_once(self, entry: Entry, counts: Iterable[str]) -> None:
+        """What an operator can help is in the journal too, the first time of each instance."""
+        told = entry.instance.told_of if entry.instance is not None else set[str]()
+        for name in counts:
+            if name in _HELPED and name not in told:
+                told.add(name)
+                what = name.replace("_", " ")
+                self._journal.add(entry.name, what, _HELPED[name], entry.life.generation)
 
     def _offers(self, entry: Entry, blob: bytes) -> bool:
         """Take in a catalogue; without a usable one the server counts as broken."""

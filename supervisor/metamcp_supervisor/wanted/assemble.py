@@ -1,14 +1,15 @@
 """What all files say together: one frozen Config, or the errors that only show between files.
 
 Owns: the joining of drafts, the defaults that depend on all of them (namespace and endpoint
-`default`), references between servers, namespaces and endpoints, and the rule on listening beyond
-this machine. Never: files, syntax, single values.
+`default`, `sse`), references between servers, namespaces, endpoints and installed transports, and
+the rule on listening beyond this machine. Never: files, syntax, single values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from metamcp_supervisor.wanted import units
+from metamcp_supervisor.wanted import remote, units
 from metamcp_supervisor.wanted.config import (
     Address,
     Config,
@@ -33,10 +34,12 @@ def assemble(
     state_dir: Path,
     runtime_dir: Path,
     files: tuple[Path, ...],
+    transports: Callable[[], Collection[str]],
     findings: Findings,
 ) -> Config:
     """`drafts`: the main file first. `overrides`: settings from outside, the strongest last.
-    `state_dir`, `runtime_dir`: for when nothing else names them."""
+    `state_dir`, `runtime_dir`: for when nothing else names them. `transports`: those that installed
+    packages bring, asked for only when somebody names one."""
     main, *included = drafts
     for draft in included:
         if draft.gateway != GatewayDraft():
@@ -44,17 +47,19 @@ def assemble(
                 draft.site.at("gateway"), f"belongs into {main.site}, not into an included file"
             )
     servers = _servers(drafts, findings)
+    _check_transports(servers.values(), transports, findings)
     namespaces = _namespaces(drafts, servers, findings)
+    gateway = _gateway(
+        [main.gateway, *overrides],
+        state_dir=state_dir,
+        runtime_dir=runtime_dir,
+        findings=findings,
+    )
     return Config(
-        gateway=_gateway(
-            [main.gateway, *overrides],
-            state_dir=state_dir,
-            runtime_dir=runtime_dir,
-            findings=findings,
-        ),
+        gateway=gateway,
         servers={name: draft.server for name, draft in servers.items() if draft.server is not None},
         namespaces=namespaces,
-        endpoints=_endpoints(drafts, namespaces, findings),
+        endpoints=_endpoints(drafts, namespaces, units.is_loopback(gateway.listen.host), findings),
         files=files,
         warnings=tuple(findings.warnings),
     )
@@ -120,6 +125,24 @@ def _servers(drafts: Sequence[Draft], findings: Findings) -> Mapping[str, Server
     return found
 
 
+def _check_transports(
+    drafts: Iterable[ServerDraft], transports: Callable[[], Collection[str]], findings: Findings
+) -> None:
+    """A package that brings a transport may be missing, unless the server is disabled."""
+    known: Collection[str] | None = None
+    for draft in drafts:
+        server = draft.server
+        if server is None or not server.enabled or not remote.is_custom(server.transport):
+            continue
+        known = transports() if known is None else known
+        if server.transport not in known:
+            findings.error(
+                draft.site.at("transport"),
+                f"no installed package brings a transport named '{shown(server.transport)}';"
+                f" {hint(server.transport, known)}",
+            )
+
+
 def _namespaces(
     drafts: Sequence[Draft], servers: Mapping[str, ServerDraft], findings: Findings
 ) -> Mapping[str, Namespace]:
@@ -178,12 +201,18 @@ def _disabled(
 
 
 def _endpoints(
-    drafts: Sequence[Draft], namespaces: Mapping[str, Namespace], findings: Findings
+    drafts: Sequence[Draft],
+    namespaces: Mapping[str, Namespace],
+    loopback: bool,
+    findings: Findings,
 ) -> Mapping[str, Endpoint]:
+    """`loopback`: only this machine can reach them. Elsewhere the deprecated transport HTTP+SSE is
+    served only where that is written."""
     found: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
     for draft in (each for file in drafts for each in file.endpoints):
-        endpoint = draft.endpoint
+        sse = loopback if draft.sse is None else draft.sse
+        endpoint = replace(draft.endpoint, sse=sse)
         if endpoint.name in found:
             findings.error(
                 draft.site,
@@ -198,7 +227,7 @@ def _endpoints(
                 f"no namespace is named '{shown(endpoint.namespace)}';"
                 f" {hint(endpoint.namespace, namespaces)}",
             )
-    return found or {"default": Endpoint(name="default", namespace="default")}
+    return found or {"default": Endpoint(name="default", namespace="default", sse=loopback)}
 
 
 def _where(site: Site) -> str:

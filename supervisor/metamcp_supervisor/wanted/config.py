@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 Restart = Literal["always", "on-failure", "never"]
+Grant = Literal["authorization_code", "client_credentials"]
 Style = Literal["namespaced", "flat", "dotted", "bare"]
 
 
@@ -34,13 +35,25 @@ class Gateway:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """One configured MCP server; exactly one of `command` and `module` is set.
+class OAuth:
+    """How the gateway gets itself authorized towards one remote server."""
 
-    `env`: the server's own variables, resolved; they may hold secrets, so no repr shows them.
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    client_metadata_url: str | None = None
+    scopes: tuple[str, ...] = ()
+    grant: Grant = "authorization_code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One configured MCP server. Exactly one of `command`, `module` and `url` is set, or none of
+    them and `transport` names one that an installed package brings.
+
+    `env`, `url`, `headers`, `options`: resolved; they may hold secrets, so no repr shows them.
     `source`: where it was read, for messages: `file: servers.git`.
-    `command_written`, `env_written`: the same as the file has them, references such as
-    `${env:TOKEN}` not resolved: what people are shown, what a confirmation is bound to.
+    `…_written`: the same as the file has them, references such as `${env:TOKEN}` not resolved: what
+    people are shown, what a confirmation is bound to.
     """
 
     name: str
@@ -49,8 +62,21 @@ class Server:
     module: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     cwd: Path | None = None
+    url: str | None = field(default=None, repr=False)
+    transport: str = "auto"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    oauth: OAuth | None = None
+    options: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     command_written: tuple[str, ...] = field(default=(), compare=False, repr=False)
     env_written: Mapping[str, str] = field(
+        default_factory=dict[str, str], compare=False, repr=False
+    )
+    url_written: str | None = field(default=None, compare=False, repr=False)
+    headers_written: Mapping[str, str] = field(
+        default_factory=dict[str, str], compare=False, repr=False
+    )
+    oauth_written: OAuth | None = field(default=None, compare=False, repr=False)
+    options_written: Mapping[str, str] = field(
         default_factory=dict[str, str], compare=False, repr=False
     )
     enabled: bool = True
@@ -84,11 +110,14 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One URL, `/metamcp/{name}/mcp`, that exposes one namespace."""
+    """One URL, `/metamcp/{name}/mcp`, that exposes one namespace. `sse`: the HTTP+SSE transport of
+    2024-11-05 is served too; `rest`: plain HTTP requests for single tools are."""
 
     name: str
     namespace: str
     naming: Naming = Naming()
+    sse: bool = True
+    rest: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The first launch of a configuration that was found, not named: its commands are confirmed.
 
-Owns: what is confirmed (a digest of everything that decides which code runs), whether to ask, and
-the words. Never: terminals, files (`confirmed`), where a configuration is found (`sources`).
+Owns: what is confirmed (a digest of everything that decides which code runs, and who is sent what
+of this user's secrets), whether to ask, and the words. Never: terminals, files (`confirmed`), where
+a configuration is found (`sources`).
 
 A repository that one clones may bring a configuration, and starting it runs what its author wrote.
 So the commands are shown once, and again whenever they change.
@@ -10,10 +11,11 @@ So the commands are shown once, and again whenever they change.
 import hashlib
 from typing import Literal
 
-from metamcp_supervisor.wanted.config import Config, Server
+from metamcp_supervisor.wanted.config import Config, OAuth, Server
 from metamcp_supervisor.wanted.document import printable
 from metamcp_supervisor.wanted.expand import refers
-from metamcp_supervisor.wanted.masks import MASK, looks_secret
+from metamcp_supervisor.wanted.headers import is_secret
+from metamcp_supervisor.wanted.masks import MASK, looks_secret, masked_url
 from metamcp_worker import codec
 
 Decision = Literal["start", "ask", "refuse"]
@@ -23,24 +25,36 @@ class NotConfirmed(Exception):
     """The commands are not started. The text is a sentence."""
 
 
-def digest(config: Config, file: str) -> str:
-    """Of the file's path, and of name, command, module, directory and variables of each enabled
-    server.
+def needed(config: Config) -> bool:
+    """Is there anything to confirm?"""
+    return any(_bound(server) is not None for server in _enabled(config))
 
-    Variables count as the file has them, with references unresolved: `PATH` or `NODE_OPTIONS` in a
-    file may run other code, a token renewed in the environment may not.
+
+def digest(config: Config, file: str) -> str:
+    """Of the file's path, and of what each enabled server would start or give away.
+
+    Variables and headers count as the file has them, with references unresolved: `PATH` or
+    `NODE_OPTIONS` in a file may run other code, a token renewed in the environment may not.
     """
-    servers = [
-        [
-            server.name,
-            server.command,
-            server.module,
-            str(server.cwd),
-            sorted(server.env_written.items()),
-        ]
-        for server in _enabled(config)
-    ]
+    servers = [bound for server in _enabled(config) if (bound := _bound(server)) is not None]
     return hashlib.sha256(ascii([file, servers]).encode()).hexdigest()
+
+
+def _bound(server: Server) -> list[object] | None:
+    """What of a server is confirmed; None for nothing. Reaching a URL runs no code here, but what
+    references in the file lead to is sent there: it could be any secret of this user."""
+    place = [str(server.cwd), sorted(server.env_written.items())]
+    if server.command or server.module is not None:
+        return [server.name, server.command, server.module, *place]
+    if server.url is None:
+        options = sorted(server.options_written.items())
+        return [server.name, "transport", server.transport, options, *place]
+    oauth = server.oauth_written or OAuth()
+    sent = [oauth.client_id, oauth.client_secret, oauth.client_metadata_url]
+    written = [server.url_written or "", *server.headers_written.values(), *filter(None, sent)]
+    if not any(map(refers, written)):
+        return None
+    return [server.name, "url", server.url_written, sorted(server.headers_written.items()), sent]
 
 
 def decide(*, known: bool, yes: bool, terminal: bool) -> Decision:
@@ -51,14 +65,25 @@ def decide(*, known: bool, yes: bool, terminal: bool) -> Decision:
 
 
 def question(config: Config, file: str) -> str:
-    """What the user reads before answering: every command, exactly, one per line."""
-    lines = [f"{printable(file)} was found in this directory and starts:"]
-    for server in _enabled(config):
+    """What the user reads before answering: every command, exactly, and every URL, one per line."""
+    servers = _enabled(config)
+    what = "starts or reaches" if any(server.url for server in servers) else "starts"
+    lines = [f"{printable(file)} was found in this directory and {what}:"]
+    for server in servers:
         lines.append(f"  {server.name}: {_words(server)}")
-        for name, value in sorted(server.env_written.items()):
-            known = value if refers(value) or not looks_secret(name) else MASK
-            lines.append(f"    with {printable(name)}={printable(known)}")
+        lines += [f"    with {printable(name)}={printable(text)}" for name, text in _given(server)]
     return "\n".join(lines)
+
+
+def _given(server: Server) -> list[tuple[str, str]]:
+    """What a server is given, as the file has it, with secrets that it has masked."""
+    found = {**server.env_written, **server.headers_written, **server.options_written}
+    if server.oauth_written is not None and server.oauth_written.client_secret is not None:
+        found["client_secret"] = server.oauth_written.client_secret
+    return [
+        (name, text if refers(text) or not (looks_secret(name) or is_secret(name)) else MASK)
+        for name, text in sorted(found.items())
+    ]
 
 
 def refusal(file: str) -> str:
@@ -76,12 +101,16 @@ def changed(file: str) -> str:
 
 
 def _enabled(config: Config) -> list[Server]:
-    """A server without a command that would start has nothing to confirm."""
+    """One that does not start has nothing to confirm."""
     return [config.servers[name] for name in sorted(config.servers) if config.servers[name].enabled]
 
 
 def _words(server: Server) -> str:
     if server.module is not None:
         return f"the Python module {server.module} in {printable(str(server.cwd))}"
+    if server.url is not None:
+        return printable(masked_url(server.url_written or server.url))
+    if not server.command:
+        return f"the transport {printable(server.transport)}, which an installed package brings"
     # As JSON, so that spaces, quotes and empty arguments cannot be mistaken.
     return printable(codec.dump(server.command).decode())

@@ -31,6 +31,8 @@ def ensure(
     returns the answer; None when nobody is there to answer. Raises
     confirm.NotConfirmed. Returns a warning when the answer could not be remembered.
     """
+    if not confirm.needed(config):
+        return None
     file = printable(os.path.realpath(path))
     digest = confirm.digest(config, file)
     known = read(state_dir).get(file) == digest
@@ -54,6 +56,8 @@ def ensure(
 def check(new: Config, path: Path, state_dir: Path, *, running: Config) -> None:
     """Let a reload pass only when it starts what runs already or what was confirmed since. Raises
     confirm.NotConfirmed."""
+    if not confirm.needed(new):
+        return
     file = printable(os.path.realpath(path))
     digest = confirm.digest(new, file)
     if digest not in {confirm.digest(running, file), read(state_dir).get(file)}:

@@ -44,8 +44,11 @@ class NamespaceDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDraft:
+    """`sse`: as it is written, None when it is not."""
+
     site: Site
     endpoint: Endpoint
+    sse: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

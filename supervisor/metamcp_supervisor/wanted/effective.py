@@ -3,8 +3,10 @@
 Owns: that form, with every default filled in. Never: printing, reading files.
 """
 
-from metamcp_supervisor.wanted.config import Config, Endpoint, Gateway, Namespace, Server
-from metamcp_supervisor.wanted.masks import MASK, masked
+from collections.abc import Mapping
+
+from metamcp_supervisor.wanted.config import Config, Endpoint, Gateway, Namespace, OAuth, Server
+from metamcp_supervisor.wanted.masks import MASK, masked, masked_url
 from metamcp_supervisor.wanted.units import duration_text
 
 
@@ -28,15 +30,7 @@ def _gateway(gateway: Gateway) -> dict[str, object]:
 
 
 def _server(server: Server) -> dict[str, object]:
-    """The command as the file has it: a reference says where a secret is, and not what it is."""
-    program: dict[str, object] = (
-        {"command": list(masked(server.command_written))}
-        if server.module is None
-        else {"module": server.module}
-    )
-    return program | {
-        "env": dict.fromkeys(server.env, MASK),
-        "cwd": str(server.cwd),
+    return _run_or_reached(server) | {
         "enabled": server.enabled,
         "start": "eager",
         "required": server.required,
@@ -49,6 +43,40 @@ def _server(server: Server) -> dict[str, object]:
         "concurrency": server.concurrency,
         "queue": server.queue,
     }
+
+
+def _run_or_reached(server: Server) -> dict[str, object]:
+    """As the file has it: a reference says where a secret is, and not what it is."""
+    if server.url is not None:
+        return {
+            "url": masked_url(server.url_written or server.url),
+            "transport": server.transport,
+            "headers": _hidden(server.headers),
+            "oauth": _oauth(server.oauth_written),
+        }
+    place = {"env": _hidden(server.env), "cwd": str(server.cwd)}
+    if server.command:
+        return {"command": list(masked(server.command_written)), **place}
+    if server.module is not None:
+        return {"module": server.module, **place}
+    return {"transport": server.transport, "options": _hidden(server.options), **place}
+
+
+def _hidden(values: Mapping[str, str]) -> dict[str, str]:
+    return dict.fromkeys(values, MASK)
+
+
+def _oauth(oauth: OAuth | None) -> bool | dict[str, object]:
+    if oauth is None or oauth == OAuth():
+        return oauth is not None
+    found: dict[str, object] = {"grant": oauth.grant, "scopes": list(oauth.scopes)}
+    if oauth.client_id is not None:
+        found["client_id"] = oauth.client_id
+    if oauth.client_secret is not None:
+        found["client_secret"] = MASK
+    if oauth.client_metadata_url is not None:
+        found["client_metadata_url"] = masked_url(oauth.client_metadata_url)
+    return found
 
 
 def _namespace(namespace: Namespace) -> dict[str, object]:
@@ -70,4 +98,6 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
             "length_max": naming.length_max,
         },
         "auth": "none",
+        "sse": endpoint.sse,
+        "rest": endpoint.rest,
     }

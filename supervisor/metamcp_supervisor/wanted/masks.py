@@ -17,6 +17,9 @@ _ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
 _FLAG = re.compile(r"--?[A-Za-z][\w-]{0,63}")
 _BEARER = re.compile(r"\b(Bearer|Basic) +(?!\$\{)\S+", re.IGNORECASE)
 _USERINFO = re.compile(r"://[^/\s@]{1,256}@")
+_PARAMETER = re.compile(r"([^&=]*)(=?)([^&]*)")
+_OPAQUE = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_.~=-]{20,}")
+"""A part of a path that nobody made up to be read: some services hand out a key as a URL."""
 
 
 def looks_secret(name: str) -> bool:
@@ -33,6 +36,26 @@ def masked(arguments: Sequence[str]) -> tuple[str, ...]:
         shown.append(MASK if hidden else _masked_inside(argument))
         named = bool(_FLAG.fullmatch(argument)) and looks_secret(argument)
     return tuple(shown)
+
+
+def masked_url(url: str) -> str:
+    """A URL as it may be shown: values of its query lose what they are, and so do credentials and
+    parts of the path that look like keys. References stay."""
+    place, mark, query = _USERINFO.sub(f"://{MASK}@", url).partition("?")
+    scheme, slashes, rest = place.rpartition("://")
+    parts = rest.split("/")
+    path = [MASK if _OPAQUE.fullmatch(part) else part for part in parts[1:]]
+    return scheme + slashes + "/".join([parts[0], *path]) + mark + _masked_query(query)
+
+
+def _masked_query(query: str) -> str:
+    def hide(found: re.Match[str]) -> str:
+        name, equals, value = found.groups()
+        if not equals:
+            return name if not name or _is_reference(name) else MASK
+        return f"{name}={value if not value or _is_reference(value) else MASK}"
+
+    return "&".join(_PARAMETER.sub(hide, each, count=1) for each in query.split("&"))
 
 
 def _masked_inside(argument: str) -> str:

@@ -5,10 +5,11 @@ Owns: the reading of its tables. Never: single values (`table`), the programs of
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast
 
-from metamcp_supervisor.wanted import naming, program
+from metamcp_supervisor.wanted import naming, program, remote
 from metamcp_supervisor.wanted.config import Endpoint, Naming, Restart, Server, Style
 from metamcp_supervisor.wanted.document import Document, Findings, Site, shown, table_of
 from metamcp_supervisor.wanted.draft import (
@@ -20,6 +21,7 @@ from metamcp_supervisor.wanted.draft import (
 )
 from metamcp_supervisor.wanted.expand import References, Unresolved, expand
 from metamcp_supervisor.wanted.options import FRONTS_MAX
+from metamcp_supervisor.wanted.resolving import Resolving
 from metamcp_supervisor.wanted.table import Table
 
 CALLS_MAX = 65_536
@@ -100,22 +102,18 @@ def _well_named(name: str, table: Table) -> bool:
 def _server(name: str, table: Table, references: References, home: Path) -> ServerDraft:
     before = len(table.findings.problems)
     table.refuse_unknown()
-    found = program.read(table, references, home, foreign=False)
+    resolving = Resolving(references)
+    found = program.read(table, resolving, home, foreign=False)
+    far = remote.read(table, resolving)
     module = _module(table)
     required = table.flag("required", default=_DEFAULTS.required)
     enabled = table.flag("enabled", default=_DEFAULTS.enabled)
     if required and not enabled:
         table.error("required", "a server cannot be required and not enabled")
     table.choice("start")
-    server = Server(
-        name=name,
-        source=str(table.site),
-        command=found.command,
-        command_written=found.command_written,
+    server = replace(
+        described(name, table, found, far),
         module=module,
-        env=found.env,
-        env_written=found.env_written,
-        cwd=found.cwd,
         enabled=enabled,
         required=required,
         restart=cast("Restart", table.choice("restart") or _DEFAULTS.restart),
@@ -129,35 +127,60 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
         ),
         queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
     )
-    return settled(table, server, found, before)
+    return settled(table, server, resolving, before)
 
 
-def settled(table: Table, server: Server, found: program.Program, before: int) -> ServerDraft:
+def described(name: str, table: Table, found: program.Program, far: remote.Remote) -> Server:
+    """What is run or reached, with the defaults for everything else."""
+    return Server(
+        name=name,
+        source=str(table.site),
+        command=found.command,
+        command_written=found.command_written,
+        env=found.env,
+        env_written=found.env_written,
+        cwd=found.cwd,
+        url=far.url,
+        url_written=far.url_written,
+        transport=far.transport,
+        headers=far.headers,
+        headers_written=far.headers_written,
+        oauth=far.oauth,
+        oauth_written=far.oauth_written,
+        options=far.options,
+        options_written=far.options_written,
+    )
+
+
+def settled(table: Table, server: Server, resolving: Resolving, before: int) -> ServerDraft:
     """The server, unless it has errors. A disabled one may refer to what is not there.
 
     `before`: how many problems there were before this server was read.
     """
-    if found.unresolved and not server.enabled:
-        place, why = found.unresolved[0]
+    if resolving.unresolved and not server.enabled:
+        place, why = resolving.unresolved[0]
         table.findings.warning(place, f"{why}; the server is disabled and left out")
         return ServerDraft(name=server.name, site=table.site, left_out=True)
-    for place, why in found.unresolved:
+    for place, why in resolving.unresolved:
         table.findings.error(place, why)
     good = len(table.findings.problems) == before
     return ServerDraft(name=server.name, site=table.site, server=server if good else None)
 
 
 def _module(table: Table) -> str | None:
-    """`module`, and the rule that a server has exactly one of it and `command`."""
+    """`module`, and the rule that a server is reached in exactly one way."""
     module = table.text("module")
     if module is not None and not _MODULE.fullmatch(module):
         table.error("module", 'must be written "package.module:object"')
-    if table.has("module") and table.has("command"):
-        table.error("module", "a server has 'command' or 'module', not both")
+    ways = [key for key in ("command", "url", "module") if table.has(key)]
+    if len(ways) > 1:
+        table.error(ways[-1], f"a server has only one of {' and '.join(map(repr, ways))}")
     elif table.has("args") and not table.has("command"):
         table.error("args", "there is no 'command' that these are for")
-    elif not any(map(table.has, ("module", "command", "url"))):
-        table.findings.error(table.site, "has no 'command'; write the program and its arguments")
+    elif not ways and not table.has("transport"):
+        table.findings.error(
+            table.site, "has no 'command', 'url' or 'module'; one of them says what it is"
+        )
     return module
 
 
@@ -205,7 +228,9 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
             name=name,
             namespace=namespace if namespace is not None else "default",
             naming=_naming(rules) if rules else Naming(),
+            rest=table.flag("rest", default=True),
         ),
+        sse=table.flag("sse", default=True) if table.has("sse") else None,
     )
 
 

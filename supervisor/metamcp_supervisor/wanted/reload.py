@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from metamcp_supervisor.verbs import Change, ReloadPlan
-from metamcp_supervisor.wanted.config import Config, Endpoint, Gateway, Namespace, Server
+from metamcp_supervisor.wanted.config import Config, Endpoint, Gateway, Namespace, OAuth, Server
 from metamcp_supervisor.wanted.options import OPTIONS
 
 HASH_CHARACTERS = 12
@@ -18,7 +18,12 @@ _NAMED_MAX = 8
 """How many changed settings one line of a plan names."""
 
 _EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "servers.*"}
-_NOT_COMPARED = {"source", "command_written", "env_written"}
+_NOT_COMPARED = {
+    "source", "command_written", "env_written", "url_written", "headers_written", "oauth_written",
+    "options_written",
+}  # fmt: skip
+_BY_NAME = {"env", "headers", "options"}
+"""Settings that are tables of strings: a change is told by the name, without the value."""
 _GROUP_KEYS = {"disabled": "tools"}
 
 
@@ -44,7 +49,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
 def fingerprint(config: Config) -> str:
     """The same for every configuration that means the same: comments, the order of keys and the
-    place of a server do not count. Of variables of servers only a digest goes into it."""
+    place of a server do not count. Of what may be a secret only a digest goes into it."""
     return _hash(
         [
             _plain(config.gateway),
@@ -85,8 +90,8 @@ def _changed(old: Server, new: Server) -> Iterator[tuple[str, str]]:
         was, now = getattr(old, each.name), getattr(new, each.name)
         if each.name in _NOT_COMPARED or was == now:
             continue
-        if each.name == "env":
-            yield from (("env", text) for text in _changed_variables(old.env, new.env))
+        if each.name in _BY_NAME:
+            yield from ((each.name, text) for text in _changed_names(each.name, was, now))
         elif each.name == "enabled":
             yield "enabled", "enabled" if new.enabled else "no longer enabled"
         else:
@@ -95,14 +100,14 @@ def _changed(old: Server, new: Server) -> Iterator[tuple[str, str]]:
             yield key, f"{key} changed{later}"
 
 
-def _changed_variables(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+def _changed_names(key: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
     for name in sorted({*old, *new}):
         if name not in old:
-            yield f"env.{name} added"
+            yield f"{key}.{name} added"
         elif name not in new:
-            yield f"env.{name} removed"
+            yield f"{key}.{name} removed"
         elif old[name] != new[name]:
-            yield f"env.{name} changed"
+            yield f"{key}.{name} changed"
 
 
 def _gateway(old: Gateway, new: Gateway) -> Iterator[Change]:
@@ -161,9 +166,12 @@ def _plain(value: Gateway | Server | Namespace | Endpoint) -> dict[str, object]:
         if each.name in _NOT_COMPARED:
             continue
         content = getattr(value, each.name)
-        if each.name == "env":
-            content = {name: _digest(content[name]) for name in sorted(content)}
-        found[each.name] = content if isinstance(content, dict) else str(content)
+        if each.name in _BY_NAME:
+            found[each.name] = {name: _digest(content[name]) for name in sorted(content)}
+        elif isinstance(content, OAuth):
+            found[each.name] = _digest(ascii([getattr(content, key.name) for key in fields(OAuth)]))
+        else:
+            found[each.name] = _digest(str(content)) if each.name == "url" else str(content)
     return found
 
 

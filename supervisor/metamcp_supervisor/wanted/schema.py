@@ -15,6 +15,7 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "command": {"anyOf": [_STRING, _STRINGS]},
     "table of strings": {"type": "object", "additionalProperties": _STRING},
     "table": {"type": "object"},
+    "boolean or table": {"type": "boolean"},
     "boolean": {"type": "boolean"},
     "integer": {"type": "integer", "minimum": 1},
     "duration": {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"},
@@ -25,6 +26,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "servers"): ("servers.*", True),
     ("", "namespaces"): ("namespaces.*", True),
     ("", "endpoints"): ("endpoints.*", True),
+    ("servers.*", "oauth"): ("servers.*.oauth", False),
     ("namespaces.*", "tools"): ("namespaces.*.tools.*", True),
     ("endpoints.*", "naming"): ("endpoints.*.naming", False),
 }
@@ -54,7 +56,9 @@ def _option(option: Option) -> dict[str, object]:
     if inside := _INSIDE.get((option.section, option.key)):
         section, named = inside
         content = _section(section)
-        found |= {"type": "object", "additionalProperties": content} if named else content
+        whole = {"type": "object", "additionalProperties": content} if named else content
+        either = option.kind == "boolean or table"
+        found |= {"anyOf": [_OF_KIND[option.kind], whole]} if either else whole
     else:
         found |= _OF_KIND[option.kind]
     if option.choices:

@@ -7,15 +7,18 @@ What these files hold is meant for other programs too, so what we do not know is
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from metamcp_supervisor.wanted import naming, program
-from metamcp_supervisor.wanted.config import Server
+from metamcp_supervisor.wanted import naming, program, remote
+from metamcp_supervisor.wanted.config import OAuth
 from metamcp_supervisor.wanted.document import Document, Findings, Site, list_of, shown, table_of
 from metamcp_supervisor.wanted.draft import Draft, ServerDraft
 from metamcp_supervisor.wanted.expand import Input, References
-from metamcp_supervisor.wanted.parse import settled
+from metamcp_supervisor.wanted.parse import described, settled
+from metamcp_supervisor.wanted.remote import Remote
+from metamcp_supervisor.wanted.resolving import Resolving
 from metamcp_supervisor.wanted.table import Table
 
 Shape = Literal["mcpServers", "servers", "mcp_servers", "aliases"]
@@ -25,12 +28,21 @@ _LISTED_MAX = 8
 """How many ignored keys one warning names."""
 
 _ADDRESSES = ("url", "serverUrl", "httpUrl", "uri")
-_REMOTE_TYPES = {"url", "http", "https", "sse", "streamable-http", "streamableHttp", "ws"}
-_USED = {"command", "args", "env", "cwd", "disabled", "enabled", *_ADDRESSES}
+_KINDS = ("type", "transport", "transportType")
+"""Where a file says what kind of server one is, the first that is there."""
+_STARTED = {"stdio", "local"}
+_REMOTE: dict[str, str] = {
+    "http": "http", "https": "http", "streamable-http": "http", "streamablehttp": "http",
+    "remote": "auto", "sse": "sse", "url": "auto",
+}  # fmt: skip
+"""Kinds of remote servers, and the transport that each means."""
+_OAUTH_KEYS = ("clientId", "clientSecret", "clientMetadataUrl")
+_USED = {"command", "args", "env", "cwd", "disabled", "enabled", "headers", "oauth", *_ADDRESSES,
+         *_KINDS}  # fmt: skip
 _OF_CLIENTS = {
     "alwaysAllow", "autoApprove", "description", "dev", "displayName", "gallery",
-    "headers", "icon", "iconPath", "icons", "id", "metadata", "name", "note", "notes", "oauth",
-    "tags", "timeout", "title", "transport", "transportType", "trust", "type", "version",
+    "icon", "iconPath", "icons", "id", "metadata", "name", "note", "notes",
+    "tags", "timeout", "title", "trust", "version",
 }  # fmt: skip
 """Keys of one server that clients write for themselves and that change nothing here."""
 _TOP_OF_CLIENTS = {
@@ -118,37 +130,63 @@ def _server(
         return
     if name != written:
         findings.warning(table.site, f"the server '{shown(written)}' is called '{name}' here")
-    if _is_remote(table):
+    kind = _kind(table)
+    remotely = kind in _REMOTE or not table.has("command")
+    if remotely and kind and kind not in _REMOTE and kind not in _STARTED:
         findings.warning(
             table.site,
-            f"the server '{name}' is left out: it is reached by URL, and remote servers are not"
-            " available in this version",
+            f"the server '{name}' is left out: its type is '{shown(kind)}', and this version runs"
+            " programs and reaches servers by HTTP",
         )
         yield ServerDraft(name=name, site=table.site, left_out=True)
         return
     before = len(findings.problems)
-    found = program.read(table, references, home, foreign=True)
-    if not table.has("command"):
-        findings.error(table.site, "has neither 'command' nor 'url'; one of them says what it is")
+    resolving = Resolving(references)
+    found, far = program.Program(), Remote()
+    if remotely:
+        far = _remote(table, kind, resolving)
+    else:
+        found = program.read(table, resolving, home, foreign=True)
     _warn_of_ignored(table.site, _unknown(table.values, _USED | _OF_CLIENTS), findings)
-    server = Server(
-        name=name,
-        source=str(table.site),
-        command=found.command,
-        command_written=found.command_written,
-        env=found.env,
-        env_written=found.env_written,
-        cwd=found.cwd,
+    server = replace(
+        described(name, table, found, far),
         enabled=table.flag("enabled", default=True) and not table.flag("disabled", default=False),
     )
-    yield settled(table, server, found, before)
+    yield settled(table, server, resolving, before)
 
 
-def _is_remote(table: Table) -> bool:
-    kind = table.values.get("type")
-    if isinstance(kind, str) and kind in _REMOTE_TYPES:
-        return True
-    return not table.has("command") and any(map(table.has, _ADDRESSES))
+def _kind(table: Table) -> str:
+    found = (table.values.get(key) for key in _KINDS)
+    return next((kind for kind in found if isinstance(kind, str)), "").lower().replace("_", "-")
+
+
+def _remote(table: Table, kind: str, resolving: Resolving) -> Remote:
+    address = next((key for key in _ADDRESSES if table.has(key)), None)
+    if address is None:
+        why = "has neither 'command' nor 'url'; one of them says what it is"
+        if kind in _REMOTE:
+            why = f"has no 'url', and its type is '{kind}'"
+        table.findings.error(table.site, why)
+        return Remote()
+    url, url_written = remote.read_url(table, address, resolving)
+    found, written = remote.read_headers(table, resolving, lenient=True)
+    oauth, oauth_written = _oauth(table, resolving)
+    if remote.authorizes(written):
+        oauth, oauth_written = None, None
+    return Remote(
+        url=url, url_written=url_written, headers=found, headers_written=written, oauth=oauth,
+        oauth_written=oauth_written,
+        transport="http" if address == "httpUrl" else _REMOTE.get(kind, "auto"),
+    )  # fmt: skip
+
+
+def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | None]:
+    """As clients have it: true, or a table whose other keys are about their own browser."""
+    value = table.values.get("oauth")
+    inner = table.table("oauth") if table_of(value) is not None else None
+    if inner is not None:
+        return remote.oauth_of(inner, resolving, keys=_OAUTH_KEYS)
+    return (OAuth(), OAuth()) if value is True else (None, None)
 
 
 def _inputs(values: Mapping[str, object]) -> dict[str, Input]:

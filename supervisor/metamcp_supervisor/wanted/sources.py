@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.wanted import files, jsonc, parse, shapes, tomltext
+from metamcp_supervisor.wanted import files, jsonc, parse, shapes, tomltext, transports
 from metamcp_supervisor.wanted.assemble import assemble
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Problem
 from metamcp_supervisor.wanted.document import (
@@ -76,6 +76,7 @@ def load(
         state_dir=_state_dir(environ, home),
         runtime_dir=Path(runtime.default(environ)),
         files=tuple(reading.files),
+        transports=transports.installed,
         findings=findings,
     )
     if findings.problems:

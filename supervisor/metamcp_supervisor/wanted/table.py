@@ -63,6 +63,25 @@ class Table:
         found = [_text(item, site.at(at), self.findings) for at, item in enumerate(items)]
         return tuple(item for item in found if item is not None)
 
+    def named_texts(self, key: str, *, lenient: bool = False) -> dict[str, str]:
+        """A table of strings; what is none is reported and left out. `lenient`: as other programs
+        write it, with numbers as text and null for what is to be left alone."""
+        inner = self.table(key)
+        found: dict[str, str] = {}
+        for name, value in inner.values.items() if inner else ():
+            site = self.site.at(key, name)
+            if lenient and isinstance(value, int | float) and not isinstance(value, bool):
+                found[name] = str(value)
+            elif lenient and value is None:
+                self.findings.warning(site, "is null and left alone")
+            elif not isinstance(value, str):
+                self.findings.error(site, f"must be a string, in quotes, not {kind_of(value)}")
+            elif why := flaw(value):
+                self.findings.error(site, why)
+            else:
+                found[name] = value
+        return found
+
     def flag(self, key: str, *, default: bool) -> bool:
         value = self.values.get(key)
         if value is None or isinstance(value, bool):

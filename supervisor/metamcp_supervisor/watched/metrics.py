@@ -90,6 +90,10 @@ _ROWS = (
            "Answers of a server for which nobody waited any more."),
     Family("metamcp_protocol_errors_total", "counter", ("server", "kind"),
            "Messages of a server that broke the protocol."),
+    Family("metamcp_unroutable_requests_total", "counter", ("server",),
+           "Requests of a server that no single caller can have caused; they were refused."),
+    Family("metamcp_unattributed_logs_total", "counter", ("server",),
+           "Log messages of a server that belong to no single caller; they reached nobody."),
     Family("metamcp_log_lines_dropped_total", "counter", ("server",),
            "Lines of a server that were lost because it wrote too many per second."),
     Family("metamcp_config_last_reload_successful", "gauge", (),
@@ -107,6 +111,8 @@ FAMILIES: Mapping[str, Family] = {row.name: row for row in _ROWS}
 _OWN_COUNTERS = {
     "stray_stdout": "metamcp_stray_stdout_lines_total",
     "late_reply": "metamcp_late_replies_total",
+    "unroutable_request": "metamcp_unroutable_requests_total",
+    "unattributed_log": "metamcp_unattributed_logs_total",
     "log_lines_dropped": "metamcp_log_lines_dropped_total",
 }
 
@@ -170,6 +176,10 @@ class Metrics:
     def calls(self, server: str) -> tuple[int, int, int]:
         """Calls so far, errors among them, and calls in flight."""
         return self._fronts.of_server(server)
+
+    def counted(self, server: str, name: str) -> int:
+        """How often so far: a name of `messages.Counted` that has a metric of its own."""
+        return self._counts[_OWN_COUNTERS[name]].get(server, 0)
 
     def render(self, status: GatewayStatus) -> bytes:
         """The page, in the text format of Prometheus."""

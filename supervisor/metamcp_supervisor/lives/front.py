@@ -1,0 +1,84 @@
+"""One front, as the supervisor sees it: a process and its control socket.
+
+Owns: the packets to and from one front, and what it said of itself. Never: what follows from that
+(`fronts`), what it is told about servers (`routes`).
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from metamcp_supervisor.lives.spawn import Worker
+from metamcp_worker import codec, messages, packets
+from metamcp_worker.errors import TooLarge
+from metamcp_worker.messages import FromFront, FrontStats, Message, SessionKept
+
+
+class Ear(Protocol):
+    """Who listens to fronts."""
+
+    def heard(self, front: "Front", message: FromFront, blob: bytes) -> None:
+        """`blob`: what came with `FrontStats` and `SessionKept`, empty for the others. Raises
+        codec.Malformed when it cannot be read."""
+        ...
+
+    def unheard(self, front: "Front", sentence: str) -> None:
+        """The front sent something that cannot be used."""
+        ...
+
+    def fell_silent(self, front: "Front") -> None:
+        """The control socket is closed: the front is dead or about to be."""
+        ...
+
+
+class Front:
+    """`number` is never used twice, `slot` is. `condemned`: we kill it. `silent`: its control
+    socket is closed."""
+
+    def __init__(self, number: int, slot: int, worker: Worker, now: float, ear: Ear) -> None:
+        self.number = number
+        self.slot = slot
+        self.pid = worker.pid
+        self.since = now
+        self.ready = False
+        self.condemned = False
+        self.silent = False
+        self.summary: FrontStats | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+        self._ear = ear
+        self._channel = packets.Channel(
+            worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
+        )
+
+    @property
+    def who(self) -> str:
+        return f"front-{self.slot}"
+
+    def send(self, message: Message, fds: Iterable[int] = ()) -> None:
+        """Takes the descriptors."""
+        self._channel.send(messages.pack(message), list(fds))
+
+    def cancel(self) -> None:
+        """There is no deadline any more."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+
+    def close(self) -> None:
+        self.cancel()
+        self._channel.close()
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        try:
+            message = messages.unpack_from_front(data)
+            blob = b""
+            if isinstance(message, FrontStats | SessionKept) and fds:
+                blob = packets.read_blob(fds.pop(0))
+            self._ear.heard(self, message, blob)
+        except (codec.Malformed, TooLarge) as error:
+            self._ear.unheard(self, f"it sent something that cannot be read: {error}")
+        finally:
+            packets.close_all(fds)
+
+    def _lost(self, data: bytes) -> None:
+        """Figures come again in a moment. A session that is not known to us is lost only if this
+        front dies: its client opens a new one."""

@@ -1,0 +1,76 @@
+"""What is known of the sessions of clients, for a front that comes after the one that has them.
+
+Owns: the records of all fronts, by id, whose each one is, and the bound on them. Never: what is in
+a record (the fronts know), sending it (`fronts`), a disk: who knows the id of a session has it.
+
+A front that serves a session is its holder. When the holder is gone the record stays without one,
+and the next front that starts adopts it. A record that is pushed out by the bound costs its client
+a new session, and that only if its front dies.
+"""
+
+from dataclasses import dataclass
+
+from metamcp_worker import codec
+from metamcp_worker.messages import SessionRecord
+
+SESSIONS_KEPT_MAX = 10_000
+"""As many as a front opens."""
+SESSIONS_BYTES_MAX = 64 * 1024 * 1024
+"""Of all records; 10,000 of the usual ones have 5 MiB."""
+RECORD_BYTES_MAX = 1024 * 1024
+"""A client that watches so many resources that its record is larger is not remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    holder: int | None
+    record: bytes
+
+
+class Sessions:
+    """`holder`: the number of a front."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}  # the one that was heard of longest ago is the first
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, holder: int, record: bytes) -> None:
+        """A session of this front was opened or changed. Raises codec.Malformed."""
+        session = codec.typed(SessionRecord, record).id
+        self._drop(session)
+        if len(record) > RECORD_BYTES_MAX:
+            return
+        self._kept[session] = _Kept(holder, record)
+        self._bytes += len(record)
+        while len(self._kept) > SESSIONS_KEPT_MAX or self._bytes > SESSIONS_BYTES_MAX:
+            self._drop(next(iter(self._kept)))
+
+    def over(self, holder: int, ids: tuple[str, ...]) -> None:
+        """This front has ended these sessions; those that another one has are not its to end."""
+        for session in ids:
+            kept = self._kept.get(session)
+            if kept is not None and kept.holder == holder:
+                self._drop(session)
+
+    def left(self, holder: int) -> None:
+        """This front is gone."""
+        for session, kept in self._kept.items():
+            if kept.holder == holder:
+                self._kept[session] = _Kept(None, kept.record)
+
+    def adopt(self, holder: int) -> bytes:
+        """This front takes over every session that has no holder: a JSON list of the records, or
+        nothing when there is none."""
+        found = {session: kept for session, kept in self._kept.items() if kept.holder is None}
+        for session, kept in found.items():
+            self._kept[session] = _Kept(holder, kept.record)
+        records = b",".join(kept.record for kept in found.values())
+        return b"[%b]" % records if found else b""
+
+    def _drop(self, session: str) -> None:
+        kept = self._kept.pop(session, None)
+        if kept is not None:
+            self._bytes -= len(kept.record)

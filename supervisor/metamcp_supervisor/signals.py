@@ -1,0 +1,46 @@
+"""What the signals to the gateway's process ask for.
+
+Owns: which signal means what, and the events that say so. Never: ending or reloading (`run`).
+
+SIGTERM and SIGINT ask for the end, a second SIGINT for the end at once. SIGHUP has two meanings in
+the world: to a service it says "read your configuration again", to a program on a terminal that its
+terminal is gone.
+"""
+
+import asyncio
+import faulthandler
+import signal
+
+
+class Signals:
+    """`stopping`: the end is wanted; `now`: without waiting for anybody; `hangup`: a reload is.
+
+    `hangup_ends`: a hang-up is the end of the terminal that this runs on.
+    """
+
+    def __init__(self, *, hangup_ends: bool) -> None:
+        self.stopping, self.now, self.hangup = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._table = {
+            signal.SIGTERM: self.stopping.set,
+            signal.SIGINT: self._interrupted,
+            signal.SIGQUIT: self._quit,
+            signal.SIGHUP: self.stopping.set if hangup_ends else self.hangup.set,
+        }
+
+    def listen(self) -> None:
+        for number, act in self._table.items():
+            asyncio.get_running_loop().add_signal_handler(number, act)
+
+    def close(self) -> None:
+        for number in self._table:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _interrupted(self) -> None:
+        if self.stopping.is_set():
+            self.now.set()
+        self.stopping.set()
+
+    def _quit(self) -> None:
+        faulthandler.dump_traceback(all_threads=True)
+        self.stopping.set()
+        self.now.set()

@@ -1,0 +1,108 @@
+"""Fronts that are killed, as true processes below a true nursery: who comes after them knows what
+they knew."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.fronts import Fronts
+from metamcp_supervisor.lives.heartbeats import Heartbeats
+from metamcp_supervisor.lives.spawn import Nursery, WorkerExit
+from metamcp_supervisor.watched.events import Journal
+from metamcp_worker.messages import CallStats, FrontStats
+from metamcp_worker.spec import FrontSpec
+from tests.fakes.nursery_hand import subreaper
+from tests.live.processes import below, descriptors
+from tests.supervisor.stage import until
+
+pytestmark = pytest.mark.process
+
+COMMAND = (sys.executable, str(Path(__file__).parent / "front_role.py"))
+LIVE_S_MAX = 40.0
+
+
+class House:
+    """Fronts with everything below them. `wanted` is what they told of the sessions they got."""
+
+    def __init__(self) -> None:
+        own = below(os.getpid())
+        self.told: list[str] = []
+        self.reasons: list[str] = []
+        self.journal = Journal(lambda: 0.0)
+        self.nursery = Nursery(
+            on_exit=self._exited,
+            on_halt=lambda pid, yes: None,
+            on_lost=self.hopeless,
+            on_event=lambda sentence: None,
+            keep=lambda: own,
+            command=COMMAND,
+        )
+        self.hearts = Heartbeats(self.nursery.signal, asyncio.get_running_loop().time)
+        spec = FrontSpec(version="1", endpoints=(), hosts=())
+        self.fronts = Fronts(self.nursery, self.hearts, self.journal, self, lambda: spec, [])
+
+    def _exited(self, end: WorkerExit) -> None:
+        assert self.fronts.exited(end)
+
+    def welcome(self, front: Front) -> None: ...
+
+    def wanted(self, server: str) -> None:
+        self.told.append(server)
+
+    def undelivered(self, front: Front, server: str, generation: int) -> None: ...
+
+    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None: ...
+
+    def left(self, number: int) -> None: ...
+
+    def hopeless(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+    async def ready(self, after: int = 0) -> int:
+        """The pid of a front that is ready, another one than `after`."""
+
+        def found() -> int | None:
+            ready = (front.pid for front in self.fronts.serving() if front.ready)
+            return next((pid for pid in ready if pid != after), None)
+
+        return await until(found, "a front is ready")
+
+    async def close(self) -> None:
+        await self.fronts.drain(1.0)
+        await self.fronts.close()
+        self.hearts.close()
+        await self.nursery.close()
+
+
+@pytest.fixture(autouse=True)
+def _back_to_a_plain_process() -> Iterator[None]:
+    yield
+    subreaper(False)
+
+
+def test_the_successor_of_a_front_that_is_killed_gets_its_sessions() -> None:
+    async def main() -> None:
+        house = House()
+        try:
+            await house.nursery.start()
+            house.fronts.start(1)
+            pids = [await house.ready()]
+            for _ in range(2):
+                os.kill(pids[-1], signal.SIGKILL)
+                pids.append(await house.ready(after=pids[-1]))
+            first, second, _ = (f"of {pid}" for pid in pids)
+            assert house.told == [first, first, second]
+        finally:
+            await house.close()
+        assert house.reasons == []
+        assert "bug" not in [event.what for event in house.journal.since(0)]
+
+    before = descriptors(os.getpid())
+    asyncio.run(asyncio.wait_for(main(), LIVE_S_MAX))
+    assert descriptors(os.getpid()) == before

@@ -1,0 +1,149 @@
+"""The lives of servers that have no process here, with workers that the tests play."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.lives import status
+from metamcp_supervisor.lives.tokens import FILE
+from metamcp_supervisor.verbs import ServerStatus
+from metamcp_supervisor.wanted.config import Address, OAuth, Server
+from metamcp_supervisor.watched import usage
+from metamcp_supervisor.watched.usage import Part, Usage
+from metamcp_worker import codec
+from metamcp_worker.messages import Counted, Spawned
+from metamcp_worker.spec import ServerSpec
+from tests.supervisor.configs import config
+from tests.supervisor.stage import Player, Stage, played, until
+
+pytestmark = pytest.mark.process
+
+LINEAR = Server(
+    name="linear",
+    source="x",
+    url="https://mcp.example.com/canary/mcp?key=canary",
+    headers={"Authorization": "Bearer canary"},
+)
+
+
+def shown(stage: Stage, usages: Mapping[Part, Usage]) -> ServerStatus:
+    facts = status.Facts(
+        version="1", state="active", now=100.0, started=0.0, listen=Address("127.0.0.1", 1),
+        ops_listen=Address("127.0.0.1", 2), config=config(LINEAR), config_hash="", config_read=0.0,
+        nursery_pid=0,
+    )  # fmt: skip
+    found = status.collect(facts, stage.tree.entries, [], stage.metrics, usages)
+    return found.servers[0]
+
+
+async def told(worker: Player) -> ServerSpec:
+    await until(lambda: worker.fds, "the specification")
+    return codec.typed(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
+
+
+def test_a_worker_is_told_where_its_server_is(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(LINEAR)
+        spec = await told(await stage.player("linear#1"))
+        assert (spec.command, spec.url, spec.transport) == ((), LINEAR.url, "auto")
+        assert (spec.headers, spec.oauth) == (LINEAR.headers, None)
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M95")
+def test_a_server_without_a_process_is_ready_and_shown_by_its_origin_alone(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(LINEAR)
+        worker = await stage.player("linear#1")
+        worker.say(Spawned(pid=0))
+        await stage.up("linear")
+        roots = status.roots(stage.tree.entries, [], 0)
+        assert roots[Part("server", "linear")] == 0
+        # The worker is played by this process, so that there is something to measure.
+        usages = usage.sample({**roots, Part("worker", "linear"): os.getpid()})
+        assert Part("server", "linear") not in usages
+        got = shown(stage, usages)
+        assert (got.phase, got.pid, got.worker_pid) == ("ready", 0, worker.pid)
+        assert got.rss_bytes == usages[Part("worker", "linear")].rss_bytes > 0
+        assert got.origin == "https://mcp.example.com"
+        assert "canary" not in repr(got) + repr(stage.journal.since(0))
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize("reason", ["exit", "clean", "signal", "connect", "no such class"])
+def test_a_connection_that_ends_is_tried_again_whatever_its_worker_calls_it(
+    tmp_path: Path, reason: str
+) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(LINEAR)
+        (await stage.up("linear")).down(reason, "it closed the connection")
+        await stage.up("linear", 2)
+        life = stage.tree.entries["linear"].life
+        assert (life.reason, life.message) == ("connect", "it closed the connection")
+        assert life.failures == 1
+
+    played(tmp_path, play)
+
+
+def test_a_server_that_speaks_nonsense_or_breaks_a_limit_keeps_its_class(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(LINEAR)
+        for generation, reason in enumerate(("protocol", "limit", "start_timeout"), 1):
+            (await stage.player(f"linear#{generation}")).down(reason)
+            await until(lambda: stage.tree.entries["linear"].life.phase == "backoff", "down")
+            assert stage.tree.entries["linear"].life.reason == reason
+            stage.tree.start(["linear"])
+
+    played(tmp_path, play)
+
+
+def test_servers_on_the_same_host_recover_together(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        for name, path in (("a", "one"), ("b", "two")):
+            stage.tree.add(Server(name=name, source="x", url=f"https://mcp.example.com/{path}"))
+        stage.tree.add(Server(name="c", source="x", url="https://other.example.com/"))
+        launchers = [stage.tree.entries[name].launcher for name in "abc"]
+        assert launchers == ["https://mcp.example.com"] * 2 + ["https://other.example.com"]
+
+    played(tmp_path, play)
+
+
+def test_a_server_with_oauth_gets_a_key_and_fails_alone_without_one(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(Server(name="good", source="x", url="https://x/", oauth=OAuth()))
+        spec = await told(await stage.player("good#1"))
+        assert spec.oauth is not None
+        assert (spec.oauth.store, len(spec.oauth.key)) == (str(tmp_path / "oauth"), 44)
+
+    async def without(stage: Stage) -> None:
+        (tmp_path / FILE).chmod(0o644)
+        stage.tree.add(Server(name="bad", source="x", url="https://x/", oauth=OAuth()))
+        stage.tree.add(LINEAR)
+        await stage.up("linear")
+        await stage.phase("bad", "failed")
+        life = stage.tree.entries["bad"].life
+        assert life.reason == "spawn"
+        assert "chmod 600" in life.message
+
+    played(tmp_path, play)
+    played(tmp_path, without)
+
+
+def test_what_nobody_could_be_asked_is_counted_shown_and_told_once(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(LINEAR)
+        worker = await stage.up("linear")
+        for _ in range(3):
+            worker.say(Counted(counts={"unroutable_request": 2, "unattributed_log": 1}))
+        worker.say(Counted(counts={"late_reply": 1}))
+        await until(lambda: shown(stage, {}).unattributed_logs == 3, "counted")
+        assert shown(stage, {}).unroutable_requests == 6
+        told = stage.told("linear")
+        assert (told.count("unroutable request"), told.count("unattributed log")) == (1, 1)
+        assert "late reply" not in told
+
+    played(tmp_path, play)
