@@ -29,20 +29,24 @@ EVERYTHING = sorted(
 
 #: The worker's files that the supervisor may import.
 CONTRACT = {
-    "catalogue", "codec", "errors", "frames", "messages", "orphans", "packets", "pipe", "serve",
+    "catalogue", "codec", "connect", "errors", "frames", "messages", "orphans", "packets", "pipe", "serve",
     "spec",
 }  # fmt: skip
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
-    "metamcp_worker": "asgi bounds catalogue codec errors frames messages names spec",
-    "metamcp_worker.child": "actions calls handshake lines listing logs session wire",
+    "metamcp_worker": "asgi bounds catalogue codec errors frames headers messages names spec sse",
+    "metamcp_worker.child": (
+        "actions asks calls faults handshake holders levels lines listening listing logs notices"
+        " opening own session subscriptions wire"
+    ),
+    "metamcp_worker.connect": "exchanges legacy modern session",
     "metamcp_worker.front": "answers catalog guard inbound session",
     "metamcp_supervisor": "verbs",
-    "metamcp_supervisor.lives": "backoff gate pulse server states workers",
+    "metamcp_supervisor.lives": "backoff gate pulse server sessions states workers",
     "metamcp_supervisor.wanted": (
-        "assemble config confirm document draft effective expand jsonc masks naming nearest options"
-        " parse program reload schema shapes table tomltext units"
+        "assemble config confirm document draft effective expand headers jsonc masks naming nearest"
+        " options parse program reload remote resolving schema shapes table tomltext units"
     ),
     "metamcp_supervisor.watched": "health",
 }
@@ -64,6 +68,7 @@ IMPURE_IMPORTS = {
 DEPENDENCIES = {
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
     "httptools": {"metamcp_worker.serve"},
+    "httpx2": {"metamcp_worker.fetch"},
     "mcp": {"metamcp_worker.child.inprocess"},
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},

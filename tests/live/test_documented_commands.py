@@ -55,6 +55,7 @@ def test_a_documented_command_works(gateway: Gateway, command: str) -> None:
         [sys.executable, "-m", "metamcp_supervisor", *arguments],
         cwd=gateway.folder,
         env={**os.environ, "METAMCP_RUNTIME_DIR": str(gateway.folder / "run")},
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

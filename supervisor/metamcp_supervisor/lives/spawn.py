@@ -30,7 +30,8 @@ __all__ = (
     "DEFAULT_COMMAND", "NotForked", "Nursery", "NurseryDown", "NurseryGone", "Worker", "WorkerExit",
 )  # fmt: skip
 
-DEFAULT_COMMAND = (sys.executable, "-m", "metamcp_worker", "nursery")
+# Without -P the folder in which the gateway is started could bring modules of its own.
+DEFAULT_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker", "nursery")
 
 BORN_S_MAX = 30.0
 """From exec to `Born`: the imports take half a second, on a starved machine with cold disks 20."""

@@ -1,0 +1,239 @@
+"""`metamcp connect`: an MCP server on standard input and output that leads to the running gateway.
+
+Owns: the options, which endpoint of which gateway, starting one in the background, sentences and
+exit codes. Never: what crosses the bridge (`metamcp_worker.connect`), what a gateway is.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+import click
+
+from metamcp_supervisor.verbs import Exit, GatewayStatus
+from metamcp_supervisor.watched import client
+from metamcp_supervisor.watched.client import Failed
+from metamcp_worker import codec
+from metamcp_worker.errors import MetaMCPError
+
+READY_S = 30.0
+"""For a gateway that is just starting to serve; a client gives its servers about as long."""
+SETTLE_S = 10.0
+"""For the servers of a gateway that we started; then clients see the tools that there are, and are
+told of the others."""
+AGAIN_S = 0.05
+"""Between two looks."""
+WORDS_BYTES_MAX = 8 * 1024
+"""Of what a gateway says that cannot start."""
+
+
+@click.command()
+@click.option("--endpoint", metavar="NAME", help="Which endpoint; without it the default one.")
+@click.option("--url", metavar="URL", help="Of an endpoint; nothing is looked for then.")
+@click.option("--start", is_flag=True, help="Start a gateway in the background if none runs.")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="With --start: the configuration; without it the usual places are searched.",
+)
+@click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
+def connect(
+    endpoint: str | None, url: str | None, start: bool, path: Path | None, runtime_dir: str | None
+) -> None:
+    """Be an MCP server on stdin and stdout: a bridge to the gateway.
+
+    However many clients start this, they share the gateway and its servers.
+    """
+    if url is not None and (endpoint is not None or start):
+        raise click.UsageError("--url says it all: it goes with neither --endpoint nor --start.")
+    if path is not None and not start:
+        raise click.UsageError("--config is for the gateway that --start starts.")
+    if not _open_streams():
+        _say("standard input and output must be open: the client speaks through them")
+        raise SystemExit(Exit.USAGE)
+    try:
+        code = _bridge(endpoint, url, start, path, runtime_dir)
+    except Failed as failed:
+        for line in (str(failed), *failed.details):
+            _say(line)
+        code = failed.exit
+    raise SystemExit(code)
+
+
+def _bridge(
+    endpoint: str | None, url: str | None, start: bool, path: Path | None, runtime_dir: str | None
+) -> int:
+    """Raises Failed if there is nothing to lead to."""
+    if url is None:
+        if start:
+            runtime_dir = _ensure(path, runtime_dir)
+        _await_serving(runtime_dir)
+        url = _locate(endpoint, runtime_dir)
+        remedy = "Start it with 'metamcp up'; this connection goes on as soon as it runs."
+
+        def locate() -> str:
+            return _locate(endpoint, runtime_dir)
+    else:
+        given = url
+        remedy = "This connection goes on as soon as it answers."
+
+        def locate() -> str:
+            return given
+
+    from metamcp_worker.connect import run
+
+    try:
+        return run.run(url, locate, remedy=remedy)
+    except MetaMCPError as unfit:
+        raise Failed(Exit.USAGE, str(unfit)) from None
+
+
+# The gateway that runs
+
+
+def _locate(endpoint: str | None, runtime_dir: str | None) -> str:
+    """The URL of the endpoint. Raises Failed."""
+    status = _status(runtime_dir)
+    known = ", ".join(status.endpoints) or "none"
+    if endpoint is not None:
+        if endpoint not in status.endpoints:
+            text = f"there is no endpoint {endpoint!r}; there are: {known}"
+            raise Failed(Exit.UNKNOWN_NAME, text)
+        return status.endpoints[endpoint]
+    if "/" not in status.url.partition("://")[2]:
+        text = f"no endpoint is the default one; say --endpoint with one of: {known}"
+        raise Failed(Exit.UNKNOWN_NAME, text)
+    return status.url
+
+
+def _status(runtime_dir: str | None) -> GatewayStatus:
+    with client.connect(runtime_dir) as gateway:
+        return codec.typed(GatewayStatus, gateway.call("status"))
+
+
+def _await_serving(runtime_dir: str | None) -> None:
+    """Return when the gateway lets clients in. Raises Failed."""
+    end = time.monotonic() + READY_S
+    while _status(runtime_dir).state == "starting":
+        if time.monotonic() > end:
+            raise Failed(Exit.TIMEOUT, f"the gateway is still starting after {READY_S:g} s")
+        time.sleep(AGAIN_S)
+
+
+# A gateway in the background
+
+
+def _ensure(path: Path | None, runtime_dir: str | None) -> str | None:
+    """Have a gateway run; returns where. Raises Failed, or ends the command in the words of
+    `metamcp serve` if the configuration cannot be used or is not confirmed."""
+    if _running(runtime_dir):
+        return runtime_dir
+    from metamcp_supervisor.cli.up import Found
+
+    found = Found(path, {"runtime_dir": runtime_dir})
+    configured = str(found.config.gateway.runtime_dir)
+    if _running(configured):
+        return configured
+    found.confirm(yes=False, ask=None)
+    arguments = ["--config", str(path)] if path is not None else []
+    if runtime_dir is not None:
+        arguments += ["--runtime-dir", runtime_dir]
+    _start(arguments, configured)
+    return configured
+
+
+def _running(runtime_dir: str | None) -> bool:
+    try:
+        client.connect(runtime_dir).close()
+    except Failed as failed:
+        if failed.exit != Exit.NOT_RUNNING:
+            raise
+        return False
+    return True
+
+
+def _start(arguments: list[str], runtime_dir: str) -> None:
+    """Start gateways until one runs: ours, or that of another `connect` that was faster. Raises
+    Failed.
+
+    It gets a session of its own, so that nothing that ends the client or its terminal ends it.
+    What it says after its start is in its journal; nobody reads its stderr any more.
+    """
+    # Without -P a file in this directory could be taken for a module of ours.
+    command = [sys.executable, "-P", "-m", "metamcp_supervisor", "serve", *arguments]
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        with process.stderr as words:
+            said = _await_running(process, words, runtime_dir, end)
+        # Its parent may live as long as it does: what ended must not stay in the process table.
+        threading.Thread(target=process.wait, name="reaper", daemon=True).start()
+        if said is None:
+            _settle(runtime_dir)
+            return
+        if process.poll() not in {None, Exit.ALREADY_RUNNING}:
+            raise _unstartable(process.returncode, said)
+    raise Failed(Exit.TIMEOUT, f"no gateway answers {READY_S:g} s after it was started")
+
+
+def _await_running(
+    process: subprocess.Popen[bytes], words: IO[bytes], runtime_dir: str, end: float
+) -> bytes | None:
+    """Wait until a gateway runs, ours has ended, or it is too late. None if one runs, else what
+    ours said."""
+    os.set_blocking(words.fileno(), False)
+    said = b""
+    while time.monotonic() < end:
+        ended = process.poll() is not None
+        said = (said + (words.read() or b""))[-WORDS_BYTES_MAX:]
+        if _running(runtime_dir):
+            return None
+        if ended:
+            break
+        time.sleep(AGAIN_S)
+    return said
+
+
+def _unstartable(code: int, said: bytes) -> Failed:
+    lines = said.decode(errors="replace").strip().splitlines() or ["it ended without a word"]
+    known = {int(one) for one in Exit} - {int(Exit.OK)}
+    text = lines[-1].removeprefix("metamcp: ")
+    return Failed(Exit(code) if code in known else Exit.FAILED, f"no gateway was started: {text}")
+
+
+def _settle(runtime_dir: str) -> None:
+    """Give its servers a moment to be there or to fail. Raises Failed."""
+    end = time.monotonic() + SETTLE_S
+    while time.monotonic() < end:
+        status = _status(runtime_dir)
+        starting = status.state == "starting"
+        if not starting and all(server.state != "warming" for server in status.servers):
+            return
+        time.sleep(AGAIN_S)
+
+
+def _open_streams() -> bool:
+    """Are the client's ends there? What stands for a closed stderr must not be the next socket."""
+    if sys.stdin is None or sys.stdout is None:
+        return False
+    if sys.stderr is None:
+        os.open(os.devnull, os.O_WRONLY)
+    return True
+
+
+def _say(sentence: str) -> None:
+    from metamcp_supervisor.cli.show import printable
+
+    click.echo(f"metamcp: {printable(sentence)}", err=True)

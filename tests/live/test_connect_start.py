@@ -1,0 +1,131 @@
+"""`metamcp connect --start`: a gateway in the background, one however many ask for it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live import processes
+from tests.live.bridge import Bridge
+from tests.live.client import LEGACY, MODERN
+from tests.live.gateway import SERVER, free_port
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+
+
+class Folder:
+    """A folder with a configuration, and everything that was started from it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.mark = path.name
+        self.environment = {
+            "HOME": str(path),
+            "METAMCP_RUNTIME_DIR": str(path / "run"),
+            "METAMCP_STATE_DIR": str(path / "state"),
+            "METAMCP_LISTEN": f"127.0.0.1:{free_port()}",
+            "METAMCP_OPS_LISTEN": f"127.0.0.1:{free_port()}",
+            "METAMCP_TEST_GATEWAY": self.mark,
+        }
+        self.config = path / "metamcp.toml"
+        program, script = SERVER
+        self.config.write_text(f"[servers.alpha]\ncommand = ['{program}', '{script}']\n")
+
+    def bridge(self, *arguments: str, era: str = LEGACY) -> Bridge:
+        return Bridge(*arguments, folder=self.path, era=era, env=self.environment)
+
+    def named(self, era: str = LEGACY) -> Bridge:
+        return self.bridge("--start", "--config", str(self.config), era=era)
+
+    def gateways(self) -> set[int]:
+        """The supervisors that run."""
+        found: set[int] = set()
+        for pid in processes.marked(self.mark):
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"metamcp_supervisor" in words and b"serve" in words:
+                found.add(pid)
+        return found
+
+    def metamcp(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "metamcp_supervisor", *arguments],
+            cwd=self.path,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def close(self) -> None:
+        for pid in self.gateways():
+            os.kill(pid, signal.SIGTERM)
+        until(lambda: not processes.marked(self.mark), "nothing is left", 30)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    made = Folder(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.promise("M5")
+def test_a_gateway_is_started_and_stays_when_the_client_leaves(folder: Folder) -> None:
+    with folder.named() as one:
+        assert one.text("alpha__echo", text="a") == "a"
+    (gateway,) = folder.gateways()
+    assert os.getsid(gateway) == gateway
+    with folder.named(MODERN) as one:
+        assert one.text("alpha__echo", text="b") == "b"
+    with folder.bridge() as one:
+        assert "alpha__echo" in one.tools()
+    assert folder.gateways() == {gateway}
+
+
+@pytest.mark.promise("M5")
+def test_five_at_once_start_one(folder: Folder) -> None:
+    bridges = [folder.named(era) for era in (LEGACY, MODERN, LEGACY, MODERN, LEGACY)]
+    pids: set[str] = set()
+    for one in bridges:
+        with one:
+            pids.add(one.text("alpha__pid"))
+    assert len(pids) == 1
+    until(lambda: len(folder.gateways()) == 1, "the others have given up")
+
+
+def test_the_one_that_started_it_may_be_killed(folder: Folder) -> None:
+    first = folder.named()
+    first.initialize()
+    with folder.named() as other:
+        first.process.kill()
+        assert first.close() == -signal.SIGKILL
+        assert other.text("alpha__echo", text="here") == "here"
+
+
+def test_what_was_only_found_here_is_not_started_unconfirmed(folder: Folder) -> None:
+    one = folder.bridge("--start")
+    assert one.close() == 77
+    assert "--yes" in one.told
+    assert one.told.count("\n") == 1
+    assert not folder.gateways()
+
+
+def test_a_gateway_that_cannot_start_says_why(folder: Folder) -> None:
+    folder.config.write_text("[servers.alpha]\n")
+    one = folder.named()
+    assert one.close() == 65
+    assert "alpha" in one.told
+    folder.config.write_text("[gateway]\nlisten = 'example.com:80'\n")
+    del folder.environment["METAMCP_LISTEN"]
+    one = folder.named()
+    assert one.close() != 0
+    assert "Traceback" not in one.told

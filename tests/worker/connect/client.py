@@ -1,0 +1,71 @@
+"""A client of the bridge inside the test: the other ends of its pipes."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any
+
+from metamcp_worker.connect.run import Bridge
+from metamcp_worker.frames import BODY_BYTES_MAX
+
+
+class Client:
+    """The other ends of the bridge's pipes. `locations`: where the gateway is, when asked for."""
+
+    def __init__(self, url: str) -> None:
+        ours, self._stdin = os.pipe()
+        self._stdout, theirs = os.pipe()
+        errors, stderr = os.pipe()
+        self._owned = [ours, theirs, stderr]
+        self.location = url
+        self.out = asyncio.StreamReader(limit=2 * BODY_BYTES_MAX)
+        self.err = asyncio.StreamReader()
+        self.bridge = Bridge(
+            url, lambda: self.location, remedy="Do it.", fd_in=ours, fd_out=theirs, fd_err=stderr
+        )
+        self._ends = [(self.out, self._stdout), (self.err, errors)]
+        self._transports: list[asyncio.ReadTransport] = []
+        self.running = asyncio.ensure_future(self.bridge.run())
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        for reader, fd in self._ends:
+            protocol = partial(asyncio.StreamReaderProtocol, reader)
+            transport, _ = await loop.connect_read_pipe(protocol, os.fdopen(fd, "rb", 0))
+            self._transports.append(transport)
+
+    def say(self, *lines: bytes) -> None:
+        os.write(self._stdin, b"".join(one + b"\n" for one in lines))
+
+    async def hear(self) -> Any:
+        return json.loads(await self.out.readuntil(b"\n"))
+
+    def hang_up(self) -> None:
+        os.close(self._stdin)
+        self._stdin = -1
+
+    def stop_reading(self) -> None:
+        self._transports[0].close()
+
+    async def close(self) -> None:
+        if self._stdin >= 0:
+            self.hang_up()
+        self.bridge.stop()
+        await self.running
+        for fd in self._owned:
+            os.close(fd)
+        for transport in self._transports:
+            transport.close()
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncGenerator[Client]:
+    client = Client(url)
+    await client.open()
+    try:
+        yield client
+    finally:
+        await client.close()

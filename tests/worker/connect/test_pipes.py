@@ -1,0 +1,131 @@
+"""A client's pipes: how lines are cut, and what happens when somebody does not read."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metamcp_worker.connect.pipes import Cutter, Input, Output, Overlong, apart
+from tests.worker.rawhttp import run
+
+
+def cut(data: bytes, size: int, limit_bytes: int = 100) -> list[bytes | Overlong]:
+    cutter = Cutter(limit_bytes)
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    return [line for piece in pieces for line in cutter.feed(piece)] + cutter.rest()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_lines_are_cut_at_line_ends_however_they_come(size: int) -> None:
+    assert cut(b'{"a":1}\r\n\n  \n{"b":2}\nlast', size) == [b'{"a":1}', b'{"b":2}', b"last"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_line_above_the_limit_is_passed_over_and_the_next_is_read(size: int) -> None:
+    data = b'{"jsonrpc":"2.0","id":7,"method":"' + b"x" * 100 + b'"}\n{"a":1}\n'
+    assert cut(data, size) == [Overlong(b"7"), b'{"a":1}']
+    assert cut(data[:120], size) == [Overlong(b"7")]
+    assert cut(b"x" * 100 + b"\r\n", size) == [b"x" * 100]
+
+
+@pytest.mark.parametrize(
+    ("head", "raw_id"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,', b"7"),
+        (b'{ "id" : "a\\"b" , "x":1', b'"a\\"b"'),
+        (b'{"method":"tools/call","jsonrpc":"2.0","id":-1,', b"-1"),
+        (b'{"method":"tools/call","params":{"id":5,', b""),
+        (b'{"id":7.5,', b""),
+        (b'["id",7,', b""),
+    ],
+)
+def test_the_id_of_such_a_line_is_known_if_it_stands_at_the_beginning(
+    head: bytes, raw_id: bytes
+) -> None:
+    assert cut(head + b" " * 100 + b"1\n", 10) == [Overlong(raw_id)]
+
+
+@given(st.lists(st.binary(max_size=30)), st.integers(1, 9))
+def test_how_the_input_is_cut_never_matters(lines: list[bytes], size: int) -> None:
+    data = b"\n".join(lines)
+    assert cut(data, size, 20) == cut(data, len(data) + 1, 20)
+
+
+def with_pipe(work: Callable[[int, int], None]) -> None:
+    reader, writer = os.pipe()
+    try:
+        work(reader, writer)
+    finally:
+        for fd in (reader, writer):
+            try:
+                os.close(fd)
+            except OSError:
+                continue
+
+
+def test_the_end_of_the_input_is_seen_before_the_last_lines_are_taken() -> None:
+    def work(reader: int, writer: int) -> None:
+        async def main() -> None:
+            source = Input(reader)
+            os.write(writer, b"a\nb\nc")
+            lines = source.lines()
+            assert await anext(lines) == b"a"
+            os.close(writer)
+            await source.ended.wait()
+            assert [line async for line in lines] == [b"b", b"c"]
+
+        run(main)
+
+    with_pipe(work)
+
+
+def test_who_does_not_read_makes_the_others_wait_and_loses_nothing() -> None:
+    def work(reader: int, writer: int) -> None:
+        async def main() -> None:
+            output = Output(writer, lambda: None, limit_bytes=200_000)
+            lines = [b"%d" % number * 50_000 for number in range(6)]
+            for line in lines:
+                output.put(line)
+            assert output.full
+            waiting = asyncio.ensure_future(output.room())
+            source = Input(reader, 400_000)
+            got = source.lines()
+            assert [await anext(got) for _ in lines] == lines
+            await waiting
+            await output.close(1.0)
+            os.close(writer)
+            assert [line async for line in got] == []
+
+        run(main)
+
+    with_pipe(work)
+
+
+def test_an_output_that_nobody_will_read_is_told_and_takes_no_more() -> None:
+    def work(reader: int, writer: int) -> None:
+        os.close(reader)
+
+        async def main() -> None:
+            lost = asyncio.Event()
+            output = Output(writer, lost.set, limit_bytes=10)
+            output.put(b"x" * 20)
+            await lost.wait()
+            output.put(b"y" * 20)
+            await output.room()
+            await output.close(1.0)
+
+        run(main)
+
+    with_pipe(work)
+
+
+def test_what_is_done_apart_gives_its_result_or_its_error() -> None:
+    async def main() -> None:
+        assert await apart(lambda: 7) == 7
+        with pytest.raises(ZeroDivisionError):
+            await apart(lambda: 1 // 0)
+
+    run(main)

@@ -1,0 +1,1 @@
+"""The bridge from a client's pipes to a running gateway: `metamcp connect`."""
