@@ -9,6 +9,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "up": ("metamcp_supervisor.cli.up:up", "Start the gateway in the foreground."),
     "serve": ("metamcp_supervisor.cli.up:serve", "Run the gateway as a service."),
     "ctl": ("metamcp_supervisor.cli.ctl:ctl", "Look at and steer a running gateway."),
+    "connect": (
+        "metamcp_supervisor.cli.connect:connect",
+        "Be an MCP server on stdin and stdout: a bridge to the gateway.",
+    ),
     "config": (
         "metamcp_supervisor.cli.config:config",
         "Check and show the configuration.",

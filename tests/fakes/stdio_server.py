@@ -14,17 +14,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
-Json = dict[str, Any]
+# It is started as a file, in any directory and with any environment.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-MODERN = "2026-07-28"
+from tests.fakes.stdio_asks import Asks
+from tests.fakes.stdio_tasks import Tasks
+from tests.fakes.stdio_tools import FOREVER_S, Tools
+from tests.fakes.stdio_watch import Watch
+from tests.fakes.stdio_wire import (
+    META,
+    MODERN,
+    TASKS,
+    Json,
+    Refused,
+    flood,
+    is_modern,
+    write,
+)
+
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-META = "io.modelcontextprotocol/"
 INFO = {"name": "scripted", "version": "1.0", "x-unknown": {"kept": True}}
-NOISE = (b"starting up ...", b"{", b"[]", b"null", b"1", b"", b"\x1b[32mready\x1b[0m", b'{"a":1}')
-DEEP = 100_000
-FOREVER_S = 3600.0
 
 
 def flags() -> argparse.Namespace:
@@ -36,7 +47,7 @@ def flags() -> argparse.Namespace:
     option("--slow-start", type=int, default=0, metavar="MS", help="before the first read")
     option("--exit-after", type=int, default=0, metavar="MS")
     option("--prompts", action="store_true")
-    option("--resources", action="store_true")
+    option("--resources", action="store_true", help="with templates and subscriptions")
     option("--cursor-loop", action="store_true", help="every page names the same next page")
     option("--list-error", action="store_true", help="lists are answered with an error")
     option("--garbage", action="store_true", help="lines of noise before every message")
@@ -52,29 +63,19 @@ def flags() -> argparse.Namespace:
     option("--exit-on-probe", action="store_true", help="exits unless initialize comes first")
     option("--ignore-eof", action="store_true")
     option("--ignore-term", action="store_true")
+    option("--logging", action="store_true", help="declares it and takes logging/setLevel")
+    option("--completions", action="store_true")
+    option("--tasks", action="store_true", help="core tasks, or the extension")
+    option("--refuse-listen", action="store_true", help="subscriptions/listen is an error")
     return parser.parse_args()
 
 
-class Refused(Exception):
-    """An answer with an error."""
-
-    def __init__(self, code: int, message: str, data: object = None) -> None:
-        super().__init__(message)
-        more = {} if data is None else {"data": data}
-        self.error: Json = {"code": code, "message": message, "x-error": ["kept"], **more}
-
-
-class Server:
+class Server(Tools, Asks, Watch, Tasks):
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.lock = threading.Lock()
-        self.changes = 0
-        self.listeners: list[object] = []
-        self.asked: object = None
-        self.deaf = options.deaf
+        super().__init__(options)
         self.first = True
-        self.line = b""
-        self.token: object = None
+        self.begin()
+        self.begin_tasks()
 
     # --- bytes ------------------------------------------------------------------------------
 
@@ -97,87 +98,65 @@ class Server:
         if self.deaf or self.options.ignore_eof:
             time.sleep(FOREVER_S)
 
-    def later(self, wait_ms: float, work: Callable[[], object]) -> None:
-        timer = threading.Timer(wait_ms / 1000, work)
-        timer.daemon = True
-        timer.start()
-
-    def send(self, message: Json) -> None:
-        self.send_line(json.dumps({"jsonrpc": "2.0", **message}).encode())
-
-    def send_line(self, line: bytes) -> None:
-        with self.lock:
-            if self.options.garbage:
-                write(b"\n".join(NOISE) + b"\n")
-            if self.options.bad_utf8:
-                write(b'{"jsonrpc":"2.0","method":"x","params":"\xff\xfe"}\n')
-            if not self.options.half_lines:
-                write(line + b"\n")
-                return
-            for at in range(0, len(line), 7):
-                write(line[at : at + 7])
-            write(b"\r\n")
-
     # --- messages ---------------------------------------------------------------------------
 
     def received(self, line: bytes) -> None:
         message: Json = json.loads(line)
         method, params = message.get("method"), message.get("params", {})
-        if method is None and self.asked is not None:
-            # The gateway answered a request of ours: that ends the call that made us ask.
-            self.reply(self.asked, result=content(line.decode()))
-        if method is None or "id" not in message:
+        if method is None:
+            self.answered(message, line)
+            return
+        if "id" not in message:
+            self.noted(method, params)
             return
         if self.options.exit_on_probe and self.first and method != "initialize":
             sys.exit(f"expected initialize, got {method}")
         self.first = False
+        self.line, self.params = line, params
         try:
-            result = self.handle(message["id"], method, params, line)
+            result = self.handle(message["id"], method, params)
         except Refused as refusal:
             self.reply(message["id"], error=refusal.error)
             return
         if result is not None:
             self.reply(message["id"], result=self.dressed(result, params))
 
-    def reply(self, number: object, **outcome: object) -> None:
-        if self.options.string_ids:
-            number = str(number)
-        self.send({"id": number, **outcome})
-
     def dressed(self, result: Json, params: Json) -> Json:
         """The result with what its era wants, and with what nobody knows."""
         result = {**result, "x-result": {"kept": [1, 2.50, None]}}
-        if modern(params):
+        if is_modern(params):
             result.setdefault("resultType", "complete")
             result["_meta"] = {**result.get("_meta", {}), META + "serverInfo": INFO}
         return result
 
-    def handle(self, number: object, method: str, params: Json, line: bytes) -> Json | None:
+    def handle(self, number: object, method: str, params: Json) -> Json | None:
         """The result of a request; None if it is answered later, or never."""
         if method == "initialize":
             return self.initialize(params)
         if method == "ping":
             return {}
-        if self.options.era == "legacy" and (modern(params) or method == "server/discover"):
+        if self.options.era == "legacy" and (self.modern or method == "server/discover"):
             if self.options.silent_probe:
                 return None
             raise Refused(-32601, f"unknown method {method}")
-        if self.options.era == "modern" and not modern(params):
+        if self.options.era == "modern" and not self.modern:
             raise Refused(-32602, "no protocol version in _meta")
         if method == "server/discover":
             return {"supportedVersions": [MODERN], "capabilities": self.capabilities(), **hints()}
-        if method == "subscriptions/listen":
-            self.listeners.append(number)
-            self.notify("notifications/subscriptions/acknowledged", notifications={}, of=number)
-            return None
         if method == "tools/call":
-            return self.call(number, params, line)
-        return self.listed(method, params)
+            return self.call(number, params)
+        if method == "subscriptions/listen" and self.modern:
+            self.listen(number, params)
+            return None
+        if method.startswith("tasks/") and self.options.tasks:
+            return self.tasked(number, method, params)
+        return self.sundry(method, params)
 
     def initialize(self, params: Json) -> Json:
         if self.options.era == "modern":
             data = {"supported": [MODERN], "requested": params.get("protocolVersion")}
             raise Refused(-32022, "Unsupported protocol version", data)
+        self.declared = params
         asked = params["protocolVersion"]
         return {
             "protocolVersion": asked if asked in LEGACY else LEGACY[0],
@@ -192,33 +171,54 @@ class Server:
             found["prompts"] = {"listChanged": True}
         if self.options.resources:
             found["resources"] = {"subscribe": True, "listChanged": True}
+        if self.options.logging:
+            found["logging"] = {}
+        if self.options.completions:
+            found["completions"] = {}
+        if self.options.tasks and self.modern:
+            found["extensions"] = {TASKS: {}}
+        elif self.options.tasks:
+            found["tasks"] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
         return found
 
-    def notify(self, method: str, of: object = None, **params: object) -> None:
-        if of is not None:
-            params["_meta"] = {META + "subscriptionId": of}
-        self.send({"method": method, "params": params})
+    # --- lists and what is in them ----------------------------------------------------------
 
-    # --- lists ------------------------------------------------------------------------------
-
-    def listed(self, method: str, params: Json) -> Json:
+    def sundry(self, method: str, params: Json) -> Json:
         lists: dict[str, tuple[str, Callable[[], list[Json]]]] = {
             "tools/list": ("tools", self.tools),
             "prompts/list": ("prompts", prompts),
             "resources/list": ("resources", resources),
         }
+        if self.options.resources:
+            lists["resources/templates/list"] = ("resourceTemplates", templates)
         if method in lists:
             if self.options.list_error:
                 raise Refused(-32603, "the lists are lost")
             name, items = lists[method]
-            return {**self.page(name, items(), params), **(hints() if modern(params) else {})}
+            return {**self.page(name, items(), params), **(hints() if self.modern else {})}
         if method == "prompts/get" and params.get("name") == "greet":
             who = params.get("arguments", {}).get("who", "nobody")
             message = {"role": "user", "content": {"type": "text", "text": f"Greet {who}"}}
             return {"messages": [message]}
-        if method == "resources/read" and params.get("uri") == "fake://one":
-            return {"contents": [{"uri": "fake://one", "text": "one", "x-content": 1}]}
+        if method == "resources/read":
+            return self.read(params.get("uri", ""))
+        if method in {"resources/subscribe", "resources/unsubscribe"} and not self.modern:
+            return self.subscribe(method, params)
+        if method == "logging/setLevel" and self.options.logging and not self.modern:
+            return self.set_level(params)
+        if method == "completion/complete" and self.options.completions:
+            start: str = params["argument"]["value"]
+            return {"completion": {"values": [start + "a", start + "b"], "x-kept": 1.0}}
+        if method == "example.com/echo":
+            return {"params": params}
         raise Refused(-32601, f"unknown method {method}")
+
+    def read(self, uri: str) -> Json:
+        if uri == "fake://one" or uri.startswith("fake://item/"):
+            text = uri.removeprefix("fake://")
+            result: Json = {"contents": [{"uri": uri, "text": text, "x-content": 1}]}
+            return {**result, **(hints() if self.modern else {})}
+        raise Refused(-32602 if self.modern else -32002, f"no resource {uri}", {"uri": uri})
 
     def page(self, name: str, items: list[Json], params: Json) -> Json:
         """One page; the second one has the empty string as its cursor."""
@@ -239,123 +239,19 @@ class Server:
 
     # --- tools ------------------------------------------------------------------------------
 
-    def call(self, number: object, params: Json, line: bytes) -> Json | None:
+    def call(self, number: object, params: Json) -> Json | None:
         name: str = params.get("name", "")
         arguments: Json = params.get("arguments") or {}
         while self.options.huge_line:
             write(b"x" * 65536)
         if name not in {one["name"] for one in self.tools()}:
             raise Refused(-32602, f"unknown tool {name}")
-        self.line, self.token = line, params.get("_meta", {}).get("progressToken")
         work: Callable[..., Json | None] = getattr(self, f"tool_{name}", self.tool_pid)
         return work(number, **arguments)
-
-    def tool_echo(self, _: object, text: str = "") -> Json:
-        return {**content(text), "structuredContent": {"text": text, "x": 1.0}}
-
-    def tool_blob(self, _: object, kib: int = 1) -> Json:
-        return content("x" * (kib * 1024))
-
-    def tool_sleep(self, number: object, ms: float = 0) -> None:
-        self.later(ms, lambda: self.reply(number, result=content(f"slept {ms} ms")))
-
-    def tool_pid(self, _: object) -> Json:
-        return content(str(os.getpid()))
-
-    def tool_environ(self, _: object) -> Json:
-        return content(json.dumps({"environ": dict(os.environ), "cwd": os.getcwd()}))
-
-    def tool_fail(self, _: object) -> Json:
-        return {**content("it did not work"), "isError": True}
-
-    def tool_error(self, _: object, code: int = -32050) -> Json:
-        raise Refused(code, "a failure", {"reason": "scripted", "n": 1.0})
-
-    def tool_raw(self, _: object, **__: object) -> Json:
-        """The parameters of this very call, byte for byte."""
-        whole = self.line.decode()
-        start = whole.index('"params":') + len('"params":')
-        return content(whole[start : json.JSONDecoder().raw_decode(whole, start)[1]])
-
-    def tool_progress(self, _: object, n: int = 3) -> Json:
-        for step in range(1, n + 1) if self.token is not None else ():
-            self.notify("notifications/progress", progressToken=self.token, progress=step, total=n)
-        return content(f"{n} steps")
-
-    def tool_crash(self, _: object, code: int = 3) -> Json:
-        os.write(2, b"crashing with %d\n" % code)
-        os._exit(code)
-
-    def tool_change(self, _: object) -> Json:
-        """One more tool, announced to whoever has to be told."""
-        self.changes += 1
-        for listener in self.listeners or [None]:
-            self.notify("notifications/tools/list_changed", of=listener)
-        return content(f"new{self.changes - 1}")
-
-    def tool_log(self, _: object, text: str = "") -> Json:
-        self.notify("notifications/message", level="info", data=text)
-        return content(text)
-
-    def tool_ask(self, number: object, method: str = "sampling/createMessage") -> None:
-        """A request to the client; the call ends with what was answered."""
-        self.asked = number
-        self.send({"id": "s1", "method": method, "params": {}})
-
-    def tool_spawn_daemon(self, _: object) -> Json:
-        """A process that nobody's group or session holds; its pid."""
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.setsid()
-            grandchild = os.fork()
-            if grandchild:
-                os.write(writing, str(grandchild).encode())
-                os._exit(0)
-            time.sleep(FOREVER_S)
-            os._exit(0)
-        os.waitpid(child, 0)
-        return content(os.read(reading, 20).decode())
-
-    def tool_deafen(self, _: object) -> Json:
-        self.deaf = True
-        return content("reads no more")
-
-    def tool_close_stdout(self, _: object) -> None:
-        os.close(1)
-
-    def tool_odd(self, number: int, kind: str = "both") -> None:
-        """Answers that are none."""
-        result = content("odd")
-        if kind == "both":
-            self.send({"id": number, "result": result, "error": {"code": 1, "message": "odd"}})
-        elif kind == "neither":
-            self.send({"id": number})
-        elif kind == "deep":
-            deep = b"[" * DEEP + b"]" * DEEP
-            self.send_line(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (number, deep))
-        elif kind == "bad-utf8":
-            self.send_line(b'{"result":{"text":"\xff"},"jsonrpc":"2.0","id":%d}' % number)
-        elif kind == "float-id":
-            self.send_line(b'{"jsonrpc":"2.0","id":%d.0,"result":{}}' % number)
-        elif kind == "string-id":
-            self.send({"id": str(number), "result": result})
-        elif kind == "twice":
-            self.send({"id": number + 1000, "result": result})
-            self.send({"id": number, "result": result})
-            self.send({"id": number, "result": content("again")})
-
-
-def modern(params: Json) -> bool:
-    return META + "protocolVersion" in params.get("_meta", {})
 
 
 def hints() -> Json:
     return {"ttlMs": 1000, "cacheScope": "public"}
-
-
-def content(words: str) -> Json:
-    return {"content": [{"type": "text", "text": words, "x-content": {"kept": 1}}]}
 
 
 def tool(name: str) -> Json:
@@ -378,18 +274,8 @@ def resources() -> list[Json]:
     return [{"uri": f"fake://{word}", "name": word, "x-resource": 0} for word in ("one", "two")]
 
 
-def write(data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
-
-
-def flood(fd: int, lock: threading.Lock) -> None:
-    lines = b"".join(b"noise number %d\n" % number for number in range(2000))
-    while True:
-        with lock:
-            os.write(fd, lines)
-        time.sleep(0)
+def templates() -> list[Json]:
+    return [{"uriTemplate": "fake://item/{id}", "name": "item", "x-template": 0}]
 
 
 if __name__ == "__main__":

@@ -4,21 +4,36 @@ Owns: the shape of the catalogue blob that crosses from a child worker over the 
 keeps it on disk) to the fronts, and its hash. Never: exposed names, views, I/O.
 
     {"protocol": "2025-11-25", "serverInfo": {…}, "capabilities": {…}, "instructions": "…" | null,
-     "tools": […], "prompts": […], "resources": […], "resourceTemplates": […]}
+     "tools": […], "prompts": […], "resources": […], "resourceTemplates": […],
+     "hints": {"tools": {"ttlMs": 0, "cacheScope": "private"}, …}}
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Raw, Struct
 
 from metamcp_worker import codec
 
+TTL_DIGITS_MAX = 15
+"""Of milliseconds: thirty thousand years, and still a number that JavaScript keeps."""
 KINDS = ("tools", "prompts", "resources", "resourceTemplates")
 
 
+class Hint(Struct, frozen=True):
+    """How long, and by whom, a result may be kept. Who gives no hint wants nothing kept."""
+
+    ttlMs: int = 0  # noqa: N815 - the wire's own names
+    cacheScope: str = "private"  # noqa: N815 - as above
+
+
+DISCOVER = "discover"
+"""What the hint of `server/discover` is filed under, beside those of the KINDS."""
+
+
 class ServerCatalogue(Struct, frozen=True, kw_only=True):
-    """`serverInfo` and `capabilities` are raw objects, the lists hold raw definitions."""
+    """`serverInfo` and `capabilities` are raw objects, the lists hold raw definitions. `hints`: of
+    the lists that the server gave, by kind, and of its discovery."""
 
     protocol: str
     serverInfo: Raw = Raw(b"{}")  # noqa: N815 - the wire's own names
@@ -28,6 +43,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     prompts: tuple[Raw, ...] = ()
     resources: tuple[Raw, ...] = ()
     resourceTemplates: tuple[Raw, ...] = ()  # noqa: N815 - as above
+    hints: dict[str, Hint] = {}
 
     def of(self, kind: str) -> Sequence[Raw]:
         """The definitions of one of `KINDS`."""
@@ -37,6 +53,22 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
             "resources": self.resources,
             "resourceTemplates": self.resourceTemplates,
         }[kind]
+
+
+def hint(result: Mapping[str, Raw]) -> Hint:
+    """What a decoded result says of keeping it; broken words count as none."""
+    ttl = bytes(result.get("ttlMs", b""))
+    public = codec.text(result.get("cacheScope", b"null")) == "public"
+    known = ttl.isdigit() and len(ttl) <= TTL_DIGITS_MAX
+    return Hint(int(ttl) if known else 0, "public" if public else "private")
+
+
+def strictest(hints: Sequence[Hint]) -> Hint:
+    """What may be said of a result that is made of these; of none, that nothing is to be kept."""
+    if not hints:
+        return Hint()
+    public = all(one.cacheScope == "public" for one in hints)
+    return Hint(min(one.ttlMs for one in hints), "public" if public else "private")
 
 
 def pack(catalogue: ServerCatalogue) -> bytes:

@@ -4,10 +4,19 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from metamcp_worker.child.actions import Action, Ready, Relisted, Reply, Write
+from metamcp_worker import frames
+from metamcp_worker.child.actions import (
+    Action,
+    Drop,
+    Ready,
+    Relisted,
+    Reply,
+    Request,
+    Write,
+)
 from metamcp_worker.child.session import Session
 from metamcp_worker.child.wire import LEGACY, MODERN
-from metamcp_worker.frames import Call, Error
+from metamcp_worker.frames import Ask, Call, Cancel, Error, Tell
 from metamcp_worker.spec import ServerSpec
 
 Json = dict[str, Any]
@@ -16,31 +25,44 @@ ECHO: Json = {"name": "echo", "inputSchema": {}}
 
 
 class Talk:
-    """`wrote`: every message to the server so far. `now`: the time that the session is told."""
+    """`wrote`: every message to the server so far. `now`: the time that the session is told.
+    `requests`, `vias`: what is known of the requests and of other messages beside their lines."""
 
     def __init__(self, **spec: Any) -> None:
         self.now = 100.0
         fields: Json = {"name": "fake", "command": ("fake",), **spec}
         self.session = Session(ServerSpec(**fields), "1.0", self.now)
         self.wrote: list[Json] = []
+        self.requests: list[Request] = []
+        self.vias: list[int] = []
         self.actions: list[Action] = []
         self.note(self.session.start())
 
     def note(self, actions: Sequence[Action]) -> list[Action]:
         """Take note of actions; the ones that are no messages to the server."""
-        self.wrote += [json.loads(one.line) for one in actions if isinstance(one, Write)]
-        others: list[Action] = [one for one in actions if not isinstance(one, Write)]
+        for one in actions:
+            if isinstance(one, Request | Write | Drop):
+                self.wrote.append(json.loads(one.line))
+            if isinstance(one, Request):
+                self.requests.append(one)
+            if isinstance(one, Write):
+                self.vias.append(one.via)
+        others: list[Action] = [
+            one for one in actions if not isinstance(one, Request | Write | Drop)
+        ]
         self.actions += others
         return others
 
-    def says(self, message: Json | bytes) -> list[Action]:
+    def says(
+        self, message: Json | bytes, stream: bytes | None = None, via: int = 0
+    ) -> list[Action]:
         """The server writes this line."""
         line = message if isinstance(message, bytes) else json.dumps(message).encode()
-        return self.note(self.session.receive(line, self.now))
+        return self.note(self.session.receive(line, self.now, stream, via))
 
     def asked(self, method: str) -> Json:
         """The last request of this method that the server got."""
-        return next(one for one in reversed(self.wrote) if one["method"] == method)
+        return next(one for one in reversed(self.wrote) if one.get("method") == method)
 
     def answers(self, method: str, result: object) -> list[Action]:
         """The server answers the last request of this method."""
@@ -50,9 +72,30 @@ class Talk:
         error = {"code": code, "message": "no", "data": data}
         return self.says({"jsonrpc": "2.0", "id": self.asked(method)["id"], "error": error})
 
-    def tells(self, method: str, **params: object) -> list[Action]:
+    def tells(self, method: str, stream: bytes | None = None, **params: object) -> list[Action]:
         """The server sends a notification."""
-        return self.says({"jsonrpc": "2.0", "method": method, "params": params})
+        return self.says({"jsonrpc": "2.0", "method": method, "params": params}, stream)
+
+    def asks(self, number: object, method: str = "elicitation/create", **how: Any) -> list[Action]:
+        """The server sends a request."""
+        message: Json = {"jsonrpc": "2.0", "id": number, "method": method, "params": {}}
+        return self.says(message, **how)
+
+    def answered(self, number: object) -> list[Json]:
+        """What the server got as answers to its request of this id."""
+        return [one for one in self.wrote if "method" not in one and one["id"] == number]
+
+    def replies(self, front: int, question: int, body: bytes, *, failed: bool = False) -> None:
+        """A front answers a question; nothing is sent to any front then."""
+        frame = frames.Reply(question, body, failed)
+        assert self.note(self.session.reply(front, frame, self.now)) == []
+
+    def tell(self, front: int, method: str, body: bytes = b"") -> list[Action]:
+        """A front has a notification of a client."""
+        return self.note(self.session.tell(front, Tell(method, body), self.now))
+
+    def cancel(self, front: int, number: int, reason: bytes = b"") -> list[Action]:
+        return self.note(self.session.cancel(front, Cancel(number, reason), self.now))
 
     def tick(self, after_s: float = 0.0) -> list[Action]:
         self.now += after_s
@@ -64,7 +107,11 @@ class Talk:
 
     def calls(self) -> list[Json]:
         """The tool calls that the server got."""
-        return [one for one in self.wrote if one["method"] == "tools/call"]
+        return [one for one in self.wrote if one.get("method") == "tools/call"]
+
+    def keys(self) -> list[bytes]:
+        """Their ids."""
+        return [one.key for one in self.requests if one.method == "tools/call"]
 
     def last_catalogue(self) -> Ready | Relisted:
         return next(one for one in reversed(self.actions) if isinstance(one, Ready | Relisted))
@@ -89,11 +136,11 @@ def modern(capabilities: Json | None = None) -> Json:
     }
 
 
-def ready_legacy(**spec: Any) -> Talk:
+def ready_legacy(capabilities: Json | None = None, **spec: Any) -> Talk:
     """A session with a legacy server that has one tool."""
     talk = Talk(**spec)
     talk.refuses("server/discover", -32601)
-    talk.answers("initialize", legacy())
+    talk.answers("initialize", legacy({**TOOLS, **(capabilities or {})}))
     talk.answers("tools/list", {"tools": [ECHO]})
     assert talk.session.ready
     return talk
@@ -114,3 +161,11 @@ def error_of(actions: Sequence[Action]) -> Json:
     ]
     error: Json = json.loads(found.body)
     return error
+
+
+def question_of(actions: Sequence[Action]) -> Ask:
+    """The only question to a client among the actions."""
+    (found,) = [
+        one.frame for one in actions if isinstance(one, Reply) and isinstance(one.frame, Ask)
+    ]
+    return found

@@ -61,7 +61,7 @@ def test_any_error_means_initialize(code: int) -> None:
     params = talk.asked("initialize")["params"]
     assert params == {
         "protocolVersion": LEGACY[0],
-        "capabilities": {},
+        "capabilities": {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}},
         "clientInfo": {"name": "metamcp", "version": "1.0"},
     }
     talk.answers("initialize", legacy())

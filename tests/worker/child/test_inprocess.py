@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from metamcp_worker.frames import Ask, Reply
 from metamcp_worker.messages import Beat, Spawned
 from tests.waiting import until
 from tests.worker.child.worker import ChildWorker, alive
@@ -15,6 +16,8 @@ pytestmark = [pytest.mark.process, pytest.mark.promise("M13")]
 MODULE = """
 import os, subprocess, sys, time
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from pydantic import BaseModel
 
 print("importing")
 app = MCPServer("hosted", instructions="Add.")
@@ -38,6 +41,14 @@ def child() -> str:
 @app.tool()
 def where() -> str:
     return os.getcwd() + " " + os.environ["GIVEN"]
+
+class Name(BaseModel):
+    name: str
+
+@app.tool()
+async def greet(ctx: Context) -> str:
+    found = await ctx.elicit("Your name?", Name)
+    return f"Hello {found.data.name}" if found.action == "accept" else found.action
 
 def make():
     return app._lowlevel_server
@@ -79,6 +90,28 @@ def test_prints_go_to_the_log_and_break_nothing(tmp_path: Path) -> None:
         worker.stop()
         assert set(worker.logs["stderr"]) >= {"importing", "adding", "to stderr", "raw print"}
         assert worker.logs["stdout"] == []
+
+
+@pytest.mark.promise("M23")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b'{"action":"accept","content":{"name":"Ada"}}', "Hello Ada"),
+        (b'{"action":"decline"}', "decline"),
+    ],
+)
+def test_what_a_server_of_the_sdk_asks_is_answered(
+    tmp_path: Path, answer: bytes, said: str
+) -> None:
+    with hosted(tmp_path, "app", probe=False) as worker:
+        assert worker.ready().protocol == "2025-11-25"
+        front = worker.front()
+        number = front.tool("greet")
+        question = front.read()
+        assert isinstance(question, Ask)
+        assert json.loads(question.params)["message"] == "Your name?"
+        front.send(Reply(question.question, answer))
+        assert front.text(number) == said
 
 
 @pytest.mark.live

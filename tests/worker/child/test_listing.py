@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from metamcp_worker.catalogue import Hint
 from metamcp_worker.child import listing
 from metamcp_worker.child.listing import ITEM_BYTES_MAX, ITEMS_MAX, PAGES_MAX, Listing, declared
 
@@ -84,7 +85,7 @@ def test_too_many_definitions_are_left_out_with_one_warning() -> None:
     found = read([{"tools": [tool(f"t{number}") for number in range(10_000)]}])
     assert len(found.lists["tools"]) == ITEMS_MAX
     (warning,) = found.warnings
-    assert "9000 above the limit" in warning
+    assert f"{10_000 - ITEMS_MAX} above the limit" in warning
 
 
 def test_a_huge_definition_is_left_out_and_named() -> None:
@@ -134,3 +135,19 @@ def test_a_server_with_resources_need_not_know_templates() -> None:
     assert found.ask() is None
     assert found.warnings == []
     assert [len(found.lists[kind]) for kind in ("resources", "resourceTemplates")] == [1, 0]
+
+
+def test_a_list_may_be_kept_as_long_as_its_strictest_page() -> None:
+    pages: list[dict[str, Any]] = [
+        {"tools": [tool("a")], "nextCursor": "x", "ttlMs": 9000, "cacheScope": "public"},
+        {"tools": [tool("b")], "ttlMs": 500, "cacheScope": "public"},
+        {"prompts": [tool("c")], "ttlMs": 500, "cacheScope": "public", "nextCursor": "y"},
+        {"prompts": [tool("d")], "ttlMs": 700, "cacheScope": "private"},
+        {"resources": []},
+        {"resourceTemplates": [], "ttlMs": 1e9, "cacheScope": 1},
+    ]
+    found = read(pages, "tools prompts resources resourceTemplates")
+    assert found.hints == {
+        "tools": Hint(500, "public"), "prompts": Hint(500, "private"),
+        "resources": Hint(), "resourceTemplates": Hint(),
+    }  # fmt: skip

@@ -102,9 +102,11 @@ def test_progress_and_log_messages_reach_the_front(era: str) -> None:
         front.answer(front.call("tools/call", call, wants_progress=True))
         assert [one["progress"] for one in front.progress()] == [1, 2, 3]
         assert not any("progressToken" in one for one in front.progress())
-        front.text(front.tool("log", text="hello"))
+        call = codec.dump({"name": "log", "arguments": {"text": "hello"}})
+        number = front.call("tools/call", call, caller=b'{"logLevel":"info"}')
+        front.text(number)
         (notice,) = [one for one in front.seen if isinstance(one, Notice)]
-        assert notice.method == "notifications/message"
+        assert (notice.method, notice.id) == ("notifications/message", number)
         assert json.loads(notice.body)["data"] == "hello"
 
 

@@ -1,16 +1,16 @@
 """A session with a server: who gets which answer, in both eras, without a server."""
 
-import json
 from typing import Any
 
 import pytest
 
 from metamcp_worker import frames
+from metamcp_worker.catalogue import DISCOVER, Hint
 from metamcp_worker.child.actions import Announce, Count, Relisted, Reply, Stray, Warn
-from metamcp_worker.child.session import LISTEN_AGAIN_S
+from metamcp_worker.child.listening import LISTEN_AGAIN_S
 from metamcp_worker.errors import Code
-from metamcp_worker.frames import Cancel, Error, Notice, Progress, Result
-from tests.worker.child.talk import ECHO, Talk, error_of, ready_legacy, ready_modern
+from metamcp_worker.frames import Error, Notice, Progress, Result
+from tests.worker.child.talk import ECHO, Talk, error_of, modern, ready_legacy, ready_modern
 
 
 def cancelled(talk: Talk) -> list[Any]:
@@ -18,7 +18,7 @@ def cancelled(talk: Talk) -> list[Any]:
     return [
         one["params"]["requestId"]
         for one in talk.wrote
-        if one["method"] == "notifications/cancelled"
+        if one.get("method") == "notifications/cancelled"
     ]
 
 
@@ -151,10 +151,10 @@ def test_a_call_that_could_not_be_written_is_answered_and_forgotten() -> None:
     talk = ready_legacy(concurrency=1)
     talk.call(1, 1)
     key = str(talk.calls()[0]["id"]).encode()
-    assert error_of(talk.note(talk.session.unsent(key)))["code"] == Code.OVERLOADED
+    assert error_of(talk.note(talk.session.unsent(key, talk.now)))["code"] == Code.OVERLOADED
     assert talk.session.in_flight == 0
-    assert talk.session.unsent(key) == []
-    assert talk.session.unsent(b"") == []
+    assert talk.session.unsent(key, talk.now) == []
+    assert talk.session.unsent(b"", talk.now) == []
 
 
 def test_calls_that_come_before_the_server_is_ready_wait_for_it() -> None:
@@ -191,9 +191,9 @@ def test_a_cancelled_call_is_forgotten_and_nothing_is_answered() -> None:
     talk = ready_legacy(concurrency=1)
     for number in (1, 2, 3):
         talk.call(7, number)
-    assert talk.note(talk.session.cancel(7, Cancel(2))) == []
-    assert talk.note(talk.session.cancel(8, Cancel(1))) == []
-    assert talk.note(talk.session.cancel(7, Cancel(1, b"enough"))) == []
+    assert talk.cancel(7, 2) == []
+    assert talk.cancel(8, 1) == []
+    assert talk.cancel(7, 1, b"enough") == []
     first, third = (one["id"] for one in talk.calls())
     assert cancelled(talk) == [first]
     assert talk.says({"jsonrpc": "2.0", "id": first, "result": {}}) == [Count("late_reply")]
@@ -204,7 +204,7 @@ def test_a_front_that_leaves_takes_its_calls_along() -> None:
     talk = ready_legacy(concurrency=2)
     for front, number in ((1, 1), (2, 1), (1, 2), (2, 2)):
         talk.call(front, number)
-    talk.note(talk.session.front_gone(1))
+    talk.note(talk.session.front_gone(1, talk.now))
     assert cancelled(talk) == [talk.calls()[0]["id"]]
     assert (talk.session.in_flight, talk.session.queued) == (2, 0)
 
@@ -243,19 +243,6 @@ def test_a_ping_is_answered_with_the_id_it_has() -> None:
         actions = talk.session.receive(b'{"jsonrpc":"2.0","method":"ping","id":%b}' % raw, 0.0)
         (write,) = actions
         assert getattr(write, "line", b"") == b'{"jsonrpc":"2.0","id":%b,"result":{}}\n' % raw
-
-
-@pytest.mark.parametrize(
-    "method", ["sampling/createMessage", "elicitation/create", "roots/list", "x"]
-)
-def test_what_cannot_be_passed_on_is_refused(method: str) -> None:
-    talk = ready_legacy()
-    (write,) = talk.session.receive(
-        json.dumps({"jsonrpc": "2.0", "id": "s", "method": method}).encode(), talk.now
-    )
-    answer = json.loads(getattr(write, "line", b"{}"))
-    assert (answer["id"], answer["error"]["code"]) == ("s", Code.METHOD_NOT_FOUND)
-    assert talk.says({"jsonrpc": "2.0", "id": None, "method": method}) == [Count("broken_request")]
 
 
 def test_a_modern_server_is_told_who_calls_and_is_listened_to() -> None:
@@ -300,6 +287,17 @@ def test_changed_lists_are_read_again_but_not_more_often_than_needed() -> None:
     assert talk.answers("tools/list", {"tools": [ECHO, {"name": "new"}]}) == []
     talk.tick(10)
     assert len(talk.wrote) == before + 2
+
+
+def test_the_catalogue_says_how_long_it_may_be_kept() -> None:
+    hint = {"ttlMs": 5000, "cacheScope": "public"}
+    talk = Talk()
+    talk.answers("server/discover", {**modern(), **hint})
+    talk.answers("tools/list", {"tools": [ECHO], "ttlMs": 70})
+    found = talk.last_catalogue().catalogue.hints
+    assert found == {"tools": Hint(70, "private"), DISCOVER: Hint(5000, "public")}
+    legacy_hints = ready_legacy().last_catalogue().catalogue.hints
+    assert legacy_hints == {"tools": Hint(), DISCOVER: Hint()}
 
 
 def test_lists_that_were_not_declared_are_not_read() -> None:

@@ -108,6 +108,8 @@ class ChildWorker:
     """One worker; leaving the `with` block ends it. `flags`: of the scripted server, `spec`: other
     fields of its ServerSpec. `logs`, `counts`: what it reported so far."""
 
+    python_path = str(ROOT / "worker")
+
     def __init__(self, *flags: str, **spec: Any) -> None:
         spec.setdefault("command", (*SERVER, *flags))
         self.spec = ServerSpec(name="fake", **spec)
@@ -122,7 +124,7 @@ class ChildWorker:
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUN, str(far.fileno())],
             pass_fds=[far.fileno()],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "worker")},
+            env={**os.environ, "PYTHONPATH": self.python_path},
         )
         far.close()
         self.tell(RunServer(generation=1), packets.blob(codec.dump(self.spec)))

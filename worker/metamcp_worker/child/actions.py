@@ -16,11 +16,13 @@ Reason = Literal["spawn", "exit", "clean", "signal", "start_timeout", "protocol"
 
 
 class Purpose(Enum):
-    """What the gateway asks a server for on its own account; of each kind one at a time."""
+    """What the gateway asks a server for on its own account."""
 
     HANDSHAKE = auto()
     LIST = auto()
     LISTEN = auto()
+    SUBSCRIBE = auto()
+    LEVEL = auto()
 
 
 class Request(Struct, frozen=True, gc=False):
@@ -106,6 +108,5 @@ class Fail(Struct, frozen=True):
     message: str
 
 
-Action = (
-    Request | Write | Drop | Reply | Announce | Ready | Relisted | Count | Warn | Stray | Fail
-)
+Action = Request | Write | Drop | Reply | Announce | Ready | Relisted | Count | Warn | Stray | Fail
+Actions = list[Action]

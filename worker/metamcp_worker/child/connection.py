@@ -6,14 +6,14 @@ sweep of what a server leaves behind. Never: the meaning of a line, why a server
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from metamcp_worker import orphans
-from metamcp_worker.child.actions import Fail
+from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.host import Exit, Exited, Host
 from metamcp_worker.child.lines import LineCutter, LogCutter
 from metamcp_worker.child.logs import ServerLog
 from metamcp_worker.child.stdio import Reader, Writer
+from metamcp_worker.child.transport import Listener
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.messages import LogLines
 from metamcp_worker.spec import ServerSpec
@@ -28,18 +28,6 @@ KILL_S_MAX = 2.0
 """Between SIGKILL and the exit. A process that takes longer hangs in the kernel."""
 SWEEP_PAUSE_S = 0.005
 """Between two looks for orphans; most are gone at the first."""
-
-
-class Listener(Protocol):
-    """Who uses the connection."""
-
-    def received(self, lines: list[bytes]) -> None:
-        """The server wrote these lines."""
-        ...
-
-    def lost(self, failure: Fail) -> None:
-        """The server is gone, or must be ended: it broke a limit or closed a pipe."""
-        ...
 
 
 class Connection:
@@ -87,9 +75,17 @@ class Connection:
         """Does the server not read what it is sent?"""
         return self._stdin.stuck(self._loop.time())
 
-    def write(self, line: bytes) -> bool:
+    def request(self, request: Request) -> bool:
+        """Send one request. False if it is lost."""
+        return self._stdin.write(request.line)
+
+    def write(self, line: bytes, via: int = 0) -> bool:
         """Send one line. False if it is lost."""
         return self._stdin.write(line)
+
+    def drop(self, drop: Drop) -> bool:
+        """Tell the server that nobody waits. False if it will not learn of it."""
+        return self._stdin.write(drop.line)
 
     def pause(self) -> None:
         """Take no more lines for now."""

@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterable
 
 from metamcp_worker.child import wire
 from metamcp_worker.errors import Code, PipeFull, TooLarge
-from metamcp_worker.frames import Call, Cancel, Error, Frame, Notice, Progress, Result
+from metamcp_worker.frames import (
+    Ask,
+    Call,
+    Cancel,
+    Error,
+    Frame,
+    Notice,
+    Progress,
+    Reply,
+    Result,
+    Tell,
+)
 from metamcp_worker.pipe import QUEUE_BYTES_MAX, Pipe
 
 BEHIND_BYTES = 16 * 1024 * 1024
@@ -25,16 +36,17 @@ somebody, a notification is not."""
 CLOSE_S_MAX = 1.0
 """For the last frames to be taken when the worker ends."""
 
-Called = Callable[[int, Call | Cancel], None]
+Received = Call | Cancel | Reply | Tell
+Receive = Callable[[int, Received], None]
 Gone = Callable[[int], None]
 
 
 class Fronts:
-    """`on_call(front, frame)` gets what fronts send; `on_gone(front)` is told when the pipe to a
+    """`receive(front, frame)` gets what fronts send; `on_gone(front)` is told when the pipe to a
     front is closed or replaced."""
 
-    def __init__(self, on_call: Called, on_gone: Gone) -> None:
-        self._on_call = on_call
+    def __init__(self, receive: Receive, on_gone: Gone) -> None:
+        self._receive = receive
         self._on_gone = on_gone
         self._pipes: dict[int, Pipe] = {}
         self._closing: set[Pipe] = set()
@@ -66,23 +78,29 @@ class Fronts:
             pipe.close()
             self._on_gone(front)
 
-    def send(self, front: int, frame: Frame) -> None:
-        """A frame for one front; a front that is not there any more misses it."""
+    def send(self, front: int, frame: Frame) -> bool:
+        """A frame for one front. False if it misses it: it is not there any more, or is behind."""
         pipe = self._pipes.get(front)
         if pipe is None:
-            return
-        if isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
-            self.left_out += 1
-            return
+            return False
         room = QUEUE_BYTES_MAX - RESERVE_BYTES - pipe.queued_bytes
-        if isinstance(frame, Result) and len(frame.body) > room:
-            # A missing answer would be waited for, so an error goes instead.
-            why = "the answer is lost, because too much waits for the front to read it"
-            frame = Error(frame.id, wire.error(Code.OVERLOADED, why))
+        if isinstance(frame, Result):
+            if len(frame.body) > room:
+                # A missing answer would be waited for, so an error goes instead.
+                why = "the answer is lost, because too much waits for the front to read it"
+                frame = Error(frame.id, wire.error(Code.OVERLOADED, why))
+        elif isinstance(frame, Ask):
+            if len(frame.params) > room:
+                return False
+        elif isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
+            self.left_out += 1
+            return False
         try:
             pipe.send(frame)
         except (PipeFull, TooLarge):
             self.left_out += 1
+            return False
+        return True
 
     def announce(self, frame: Frame) -> None:
         """A frame for all fronts."""
@@ -129,8 +147,8 @@ class Fronts:
 
     def _received(self, front: int, pipe: Pipe, frame: Frame) -> None:
         # A pipe that was replaced may still deliver what its front sent before it died.
-        if isinstance(frame, Call | Cancel) and self._pipes.get(front) is pipe:
-            self._on_call(front, frame)
+        if isinstance(frame, Received) and self._pipes.get(front) is pipe:
+            self._receive(front, frame)
 
     def _closed(self, front: int, pipe: Pipe) -> None:
         self._closing.discard(pipe)

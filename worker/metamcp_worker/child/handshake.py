@@ -13,17 +13,28 @@ Some servers take any first request but `initialize` for a fatal error and exit 
 on the Rust SDK before its version 3). For them the probe can be left out.
 """
 
+from collections.abc import Mapping
 from enum import Enum, auto
 
 from msgspec import Raw, Struct
 
 from metamcp_worker import codec
+from metamcp_worker.catalogue import Hint, hint
 from metamcp_worker.child.wire import LEGACY, MODERN, Ask, gateway_info, server_info
 from metamcp_worker.errors import Code
 
 PROBE_S_MAX = 2.0
 """How long a server may be silent about the probe. A longer wait would only delay the start of
 servers that ignore what they do not know; slow ones are recognised later (see above)."""
+
+
+ROUTABLE: Mapping[str, object] = {
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {},
+    "sampling": {},
+}
+"""What a server that all clients share may ask for: it goes to the client whose call it serves.
+What that client cannot do is refused in its name; the session is older than the client."""
 
 
 class Phase(Enum):
@@ -33,13 +44,15 @@ class Phase(Enum):
 
 
 class Met(Struct, frozen=True):
-    """The server is known. `initialized`: it waits for the notification of that name."""
+    """The server is known. `initialized`: it waits for the notification of that name. `hint`: how
+    long all this may be kept."""
 
     protocol: str
     server_info: Raw
     capabilities: Raw
     instructions: str | None
     initialized: bool
+    hint: Hint = Hint()
 
 
 class Refused(Struct, frozen=True):
@@ -73,9 +86,15 @@ class _Initialized(Struct, rename="camel"):
 
 
 class Handshake:
-    """One negotiation. Each method gives what to do next; a request is answered at most once."""
+    """One negotiation. Each method gives what to do next; a request is answered at most once.
 
-    def __init__(self, version: str, *, probe: bool, now: float, probe_s: float) -> None:
+    `shared`: the session is for all clients, so it is declared what any of them might do.
+    """
+
+    def __init__(
+        self, version: str, *, probe: bool, now: float, probe_s: float, shared: bool
+    ) -> None:
+        self._capabilities: Mapping[str, object] = ROUTABLE if shared else {}
         self.phase = Phase.PROBE if probe else Phase.INITIALIZE
         self._info = gateway_info(version)
         self._silent_at = now + probe_s
@@ -86,8 +105,7 @@ class Handshake:
             return Ask("server/discover")
         params: dict[str, object] = {
             "protocolVersion": LEGACY[0],
-            # Nothing that a server may ask of a client can be passed on to one yet.
-            "capabilities": {},
+            "capabilities": self._capabilities,
             "clientInfo": Raw(self._info),
         }
         return Ask("initialize", codec.dump(params))
@@ -138,8 +156,14 @@ def _discovered(result: bytes) -> Met | None:
         return None
     if MODERN not in found.supported_versions:
         return None
-    info = server_info(found.meta)
-    return Met(MODERN, info, _object(found.capabilities), found.instructions, initialized=False)
+    return Met(
+        MODERN,
+        server_info(found.meta),
+        _object(found.capabilities),
+        found.instructions,
+        initialized=False,
+        hint=hint(codec.level(result)),
+    )
 
 
 def _initialized(result: bytes) -> Met | Refused:

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping
 from msgspec import Raw, Struct
 
 from metamcp_worker import catalogue, codec
+from metamcp_worker.catalogue import Hint, hint, strictest
 from metamcp_worker.child.wire import Ask
 from metamcp_worker.errors import Code
 
 PAGES_MAX = 100
-ITEMS_MAX = 1000
-"""Definitions per list: far above what a model can choose from."""
+ITEMS_MAX = 3000
+"""Definitions per list: far above what a model can choose from, but a gateway behind this one, or a
+server that wraps a whole API, may well list two thousand for its clients to search."""
 ITEM_BYTES_MAX = 64 * 1024
 LISTING_BYTES_MAX = 32 * 1024 * 1024
 """All definitions of a server together; every front holds a copy."""
@@ -57,13 +59,15 @@ class _Error(Struct):
 class Listing:
     """One pass over some lists. Ask what `ask` says, feed the answer, until `ask` gives None.
 
-    `lists`: what was read; a list that could not be read is missing. `warnings`: sentences.
-    `failed`: why the tools could not be read, or empty; nothing more is asked then.
+    `lists`: what was read, and `hints` of each list; one that could not be read is missing.
+    `warnings`: sentences. `failed`: why the tools could not be read, or empty; nothing more is
+    asked then.
     """
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._todo = [kind for kind in catalogue.KINDS if kind in set(kinds)]
         self.lists: dict[str, tuple[Raw, ...]] = {}
+        self.hints: dict[str, Hint] = {}
         self.warnings: list[str] = []
         self.failed = ""
         self._bytes = 0
@@ -87,6 +91,7 @@ class Listing:
             return
         for item in items:
             self._take(kind, item)
+        self._page_hints.append(hint(page))
         self._pages += 1
         self._turn(bytes(page.get("nextCursor", b"null")))
 
@@ -166,6 +171,7 @@ class Listing:
                 f"or {LISTING_BYTES_MAX} bytes"
             )
         self.lists[kind] = tuple(self._found.values())
+        self.hints[kind] = strictest(self._page_hints)
         self._begin()
 
     def _begin(self) -> None:
@@ -173,6 +179,7 @@ class Listing:
         self._found: dict[str, Raw] = {}
         self._cursors: set[bytes] = set()
         self._cursor = b""
+        self._page_hints: list[Hint] = []
         self._pages: int = 0
         self._left_out = 0
         self._too_many = 0

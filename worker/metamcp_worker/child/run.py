@@ -9,40 +9,37 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections import Counter
-from collections.abc import Callable
 from importlib import metadata
 
-from metamcp_worker import catalogue, codec, frames, loop, messages, orphans, packets
-from metamcp_worker.child import inprocess, process, wire
+from metamcp_worker import codec, frames, loop, messages, orphans, packets
+from metamcp_worker.child import wire
 from metamcp_worker.child.actions import (
     Action,
     Announce,
     Count,
+    Drop,
     Fail,
     Ready,
     Relisted,
     Reply,
+    Request,
     Stray,
     Warn,
     Write,
 )
-from metamcp_worker.child.connection import Connection
-from metamcp_worker.child.fronts import Fronts
-from metamcp_worker.child.host import Exited, Host, SpawnFailed
+from metamcp_worker.child.fronts import Fronts, Received
+from metamcp_worker.child.host import SpawnFailed
+from metamcp_worker.child.launch import launch
+from metamcp_worker.child.report import Report
 from metamcp_worker.child.session import Session
+from metamcp_worker.child.transport import Transport
 from metamcp_worker.errors import Code, TooLarge
-from metamcp_worker.frames import Call, Cancel, Down, Error
+from metamcp_worker.frames import Ask, Call, Cancel, Down, Error, Tell
 from metamcp_worker.messages import (
     AttachFailed,
     AttachFront,
-    Beat,
-    Counted,
-    Listed,
-    Message,
     RunServer,
     ServerDown,
-    ServerReady,
     Spawned,
     Stop,
 )
@@ -86,13 +83,12 @@ class Worker:
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self._channel = Channel(sock, self._ordered, self._supervisor_gone, self._fd_lost)
-        self._fronts = Fronts(self._called, self._front_gone)
+        self._report = Report(self._channel)
+        self._fronts = Fronts(self._front_says, self._front_gone)
         self._session: Session | None = None
-        self._connection: Connection | None = None
+        self._connection: Transport | None = None
         self._over: asyncio.Future[Stop | Fail | None] = self._loop.create_future()
-        self._counts: Counter[str] = Counter()
         self._spawned_at = 0.0
-        self._beats = 0
         self._ticks = 0
         self._tick_due = self._loop.time()
         self._lag_s = 0.0
@@ -155,9 +151,9 @@ class Worker:
             await connection.close()
             if why.reason in {"exit", "signal", "protocol"} and connection.last_words:
                 message = f"{message}; its last line on stderr: {connection.last_words[:500]}"
-        self._report()
+        self._tell_news()
         how = connection.exit if connection is not None else None
-        self._tell(
+        self._report.tell(
             ServerDown(
                 reason=why.reason,
                 message=message,
@@ -194,7 +190,7 @@ class Worker:
     def _fd_lost(self, data: bytes) -> None:
         match messages.unpack_to_child(data):
             case AttachFront(front=front):
-                self._tell(AttachFailed(what="front", number=front))
+                self._report.tell(AttachFailed(what="front", number=front))
             case _:
                 self._finish(Fail("spawn", "the worker has no free descriptors"))
 
@@ -210,17 +206,12 @@ class Worker:
             self._finish(Fail("spawn", f"what the worker was told to start is broken: {error}"))
             return
         self._spawned_at = self._loop.time()
-        start: Callable[[Exited], Host]
-        if spec.module is None:
-            start = lambda told: process.spawn(spec, told)  # noqa: E731 - one of two, as a pair
-        else:
-            start = lambda told: inprocess.host(spec, told)  # noqa: E731 - see above
         try:
-            self._connection = Connection(spec, start, self)
+            self._connection = launch(spec, VERSION, self)
         except SpawnFailed as error:
             self._finish(Fail("spawn", str(error)))
             return
-        self._tell(Spawned(pid=self._connection.pid))
+        self._report.tell(Spawned(pid=self._connection.pid))
         self._session = Session(spec, VERSION, self._spawned_at)
         self._do(self._session.start())
 
@@ -229,42 +220,49 @@ class Worker:
         if not self._over.done():
             self._over.set_result(why)
 
-    def _tell(self, message: Message, fd: int | None = None) -> None:
-        self._channel.send(messages.pack(message), () if fd is None else (fd,))
-
     # --- fronts -----------------------------------------------------------------------------
 
-    def _called(self, front: int, frame: Call | Cancel) -> None:
-        session, connection = self._session, self._connection
+    def _front_says(self, front: int, frame: Received) -> None:
+        session, connection, now = self._session, self._connection, self._loop.time()
         if session is None or connection is None:
             if isinstance(frame, Call):
                 body = wire.error(Code.SERVER_DOWN, "the server has not been started yet")
                 self._fronts.send(front, Error(frame.id, body))
-        elif isinstance(frame, Call):
-            self._do(session.call(front, frame, self._loop.time(), stuck=connection.stuck()))
-        else:
-            self._do(session.cancel(front, frame))
+            return
+        match frame:
+            case Call():
+                self._do(session.call(front, frame, now, stuck=connection.stuck()))
+            case Cancel():
+                self._do(session.cancel(front, frame, now))
+            case frames.Reply():
+                self._do(session.reply(front, frame, now))
+            case Tell():
+                self._do(session.tell(front, frame, now))
 
     def _front_gone(self, front: int) -> None:
         if self._session is not None:
-            self._do(self._session.front_gone(front))
+            self._do(self._session.front_gone(front, self._loop.time()))
 
     # --- the server: a Listener -------------------------------------------------------------
 
-    def received(self, lines: list[bytes]) -> None:
+    def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
         assert self._session is not None
         now = self._loop.time()
         for line in lines:
-            self._do(self._session.receive(line, now))
+            self._do(self._session.receive(line, now, stream, via))
         if self._relief is None and self._fronts.behind():
             assert self._connection is not None
             self._connection.pause()
             self._relief = self._loop.create_task(self._relieve(self._connection))
 
+    def failed(self, key: bytes, error: bytes) -> None:
+        assert self._session is not None
+        self._do(self._session.failed(key, error, self._loop.time()))
+
     def lost(self, failure: Fail) -> None:
         self._finish(failure)
 
-    async def _relieve(self, connection: Connection) -> None:
+    async def _relieve(self, connection: Transport) -> None:
         """Read on as soon as no front is behind."""
         end = self._loop.time() + FRONT_BEHIND_S_MAX
         while behind := self._fronts.behind():
@@ -280,19 +278,17 @@ class Worker:
         for action in actions:
             match action:
                 case Reply(front, frame):
-                    self._fronts.send(front, frame)
-                case Write(line, call):
-                    assert self._connection is not None
-                    if not self._connection.write(line):
-                        self._counts["lost_write"] += 1
-                        if call and self._session is not None:
-                            self._do(self._session.unsent(call))
+                    if not self._fronts.send(front, frame) and isinstance(frame, Ask):
+                        assert self._session is not None
+                        self._do(self._session.unasked(frame.question, self._loop.time()))
+                case Request() | Write() | Drop():
+                    self._send(action)
                 case Announce(frame):
                     self._fronts.announce(frame)
                 case Count(counter):
-                    self._counts[counter] += 1
+                    self._report.count(counter)
                 case Ready() | Relisted():
-                    self._tell_lists(action)
+                    self._report.lists(action, self._loop.time() - self._spawned_at)
                 case Fail():
                     self._finish(action)
                 case Warn(text):
@@ -302,31 +298,19 @@ class Worker:
                     assert self._connection is not None
                     self._connection.stray(line)
 
-    def _tell_lists(self, found: Ready | Relisted) -> None:
-        lists = found.catalogue
-        blob = packets.blob(catalogue.pack(lists))
-        if isinstance(found, Relisted):
-            self._tell(
-                Listed(
-                    tools=len(lists.tools),
-                    prompts=len(lists.prompts),
-                    resources=len(lists.resources),
-                    list_hash=found.list_hash,
-                ),
-                blob,
-            )
-            return
-        self._tell(
-            ServerReady(
-                protocol=lists.protocol,
-                start_s=self._loop.time() - self._spawned_at,
-                tools=len(lists.tools),
-                prompts=len(lists.prompts),
-                resources=len(lists.resources),
-                list_hash=found.list_hash,
-            ),
-            blob,
-        )
+    def _send(self, action: Request | Write | Drop) -> None:
+        assert self._connection is not None
+        match action:
+            case Request(key):
+                sent = self._connection.request(action)
+                if not sent and self._session is not None:
+                    self._do(self._session.unsent(key, self._loop.time()))
+            case Write(line, via):
+                sent = self._connection.write(line, via)
+            case Drop():
+                sent = self._connection.drop(action)
+        if not sent:
+            self._report.count("lost_write")
 
     # --- time -------------------------------------------------------------------------------
 
@@ -337,37 +321,26 @@ class Worker:
             self._connection.tick()
             self._do(self._session.tick(now))
         if self._ticks % BEAT_TICKS == 0:
-            self._beat()
-        self._report()
+            inflight, queued = 0, 0
+            if self._session is not None:
+                inflight, queued = self._session.in_flight, self._session.queued
+            self._report.beat(self._lag_s * 1000, inflight, queued)
+            self._lag_s = 0.0
+        self._tell_news()
         self._ticks += 1
         # After a pause of the whole machine the beats that were missed are not made up for.
         self._tick_due = max(self._tick_due + TICK_S, now)
         self._timer = self._loop.call_at(self._tick_due, self._tick)
 
-    def _beat(self) -> None:
-        session = self._session
-        self._beats += 1
-        self._tell(
-            Beat(
-                seq=self._beats,
-                lag_ms=self._lag_s * 1000,
-                inflight=session.in_flight if session else 0,
-                queued=session.queued if session else 0,
-            )
-        )
-        self._lag_s = 0.0
-
-    def _report(self) -> None:
-        """Send what was logged and counted."""
+    def _tell_news(self) -> None:
+        """What was logged and counted."""
         if self._connection is not None:
             for lines in self._connection.logged():
-                self._tell(lines)
+                self._report.tell(lines)
         if self._fronts.left_out:
-            self._counts["left_out"] += self._fronts.left_out
+            self._report.count("left_out", self._fronts.left_out)
             self._fronts.left_out = 0
-        if self._counts:
-            self._tell(Counted(counts=dict(self._counts)))
-            self._counts.clear()
+        self._report.counted()
 
 
 def _version() -> str:

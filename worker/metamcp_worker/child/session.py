@@ -1,48 +1,44 @@
 """The MCP client side of one connection to a server, in both eras, without I/O.
 
-Owns: the order of handshake, lists and calls; who gets which answer; what becomes of every line
-that the server sends. Never: reading, writing, waiting, clocks; each method takes what happened and
-the time, and gives what is to be done.
+Owns: the calls of fronts and who gets which answer; what becomes of every line that the server
+sends. Never: reading, writing, waiting, clocks; each method takes what happened and the time, and
+gives what is to be done.
 
 Bodies are not opened: the envelope of a line is decoded, the result or error in it goes to the
-front as the bytes it came in.
+front as the bytes it came in. What else there is to a connection has a room of its own: `opening`
+for handshake and lists, `asks` for questions of the server, `notices` for notifications,
+`listening` and `subscriptions` for what is watched, `levels` for how much is logged.
 """
 
-import math
 import re
 
-from msgspec import Raw
-
-from metamcp_worker import catalogue, codec
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.child import wire
+from metamcp_worker import codec, frames
+from metamcp_worker.child import holders, notices, wire
 from metamcp_worker.child.actions import (
-    Action,
-    Announce,
+    Actions,
     Count,
+    Drop,
     Fail,
     Purpose,
-    Ready,
-    Relisted,
     Reply,
+    Request,
     Stray,
-    Warn,
     Write,
 )
+from metamcp_worker.child.asks import Asks
 from metamcp_worker.child.calls import Calls
-from metamcp_worker.child.handshake import PROBE_S_MAX, Handshake, Met, Phase, Refused
-from metamcp_worker.child.listing import CHANGES, Listing, declared
-from metamcp_worker.child.wire import Ask, Stamp
+from metamcp_worker.child.faults import Faults
+from metamcp_worker.child.levels import Levels
+from metamcp_worker.child.listening import Listening, stripped
+from metamcp_worker.child.listing import CHANGES, declared
+from metamcp_worker.child.opening import Opening
+from metamcp_worker.child.own import Own
+from metamcp_worker.child.subscriptions import Subscriptions
+from metamcp_worker.child.wire import Ask
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import Code
-from metamcp_worker.frames import METHOD_BYTES_MAX, Call, Cancel, Error, Notice, Progress, Result
+from metamcp_worker.frames import Call, Cancel, Error, Result, Tell
 from metamcp_worker.spec import ServerSpec
-
-RELIST_S_MIN = 0.5
-"""Between two readings of the lists, however often the server says that they changed."""
-
-LISTEN_AGAIN_S = 5.0
-"""After a server ended its subscription; what it could not announce meanwhile is then read."""
 
 # An answer that is no valid JSON still shows, at its beginning or at its end, whom it is for.
 _ANSWER_HEAD = re.compile(
@@ -54,7 +50,9 @@ _ANSWER_TAIL = re.compile(
 _TAIL_BYTES = 128
 _UNSENT = "does not read its input; the call was not sent to it"
 
-Actions = list[Action]
+SET_LEVEL = "logging/setLevel"
+WATCH_TASKS = "metamcp/tasks"
+"""What a front tells of its clients that is not for the server as it stands."""
 
 
 class Session:
@@ -62,36 +60,35 @@ class Session:
 
     def __init__(self, spec: ServerSpec, version: str, now: float) -> None:
         self._spec = spec
-        self._version = version
+        self._faults = Faults(spec.name)
         self._calls = Calls(concurrency=spec.concurrency, queue=spec.queue)
-        self._start_by = now + spec.start_timeout_s
-        probe_s = min(PROBE_S_MAX, spec.start_timeout_s / 4)
-        self._handshake = Handshake(version, probe=spec.probe, now=now, probe_s=probe_s)
-        self._stamp = Stamp(wire.MODERN, version)
-        self._met: Met | None = None
-        self._own: dict[bytes, Purpose] = {}
-        self._listing: Listing | None = None
-        self._page_by = 0.0
-        self._changed: frozenset[str] = frozenset()
-        self._list_again_at = 0.0
-        self._listen_at = math.inf
-        self._lists: dict[str, tuple[Raw, ...]] = {}
-        self._list_hash = ""
+        self._own = Own(version, self._calls.new_id)
+        self._opening = Opening(spec, version, self._own, now)
+        self._asks = Asks(self._calls, self._faults)
+        self._levels = Levels(sessions=spec.url is not None)
+        self._listening = Listening(
+            self._own, self._faults, timeout_s=spec.timeout_s, calls_max=spec.queue
+        )
+        self._watched: Listening | Subscriptions = self._listening
+        self._stamp = self._own.stamp
+        self._modern = False
+        self._logs = False
+        self._ready = False
         self._draining = False
         self._failed = False
 
     @property
     def ready(self) -> bool:
-        return bool(self._list_hash)
+        return self._ready
 
     @property
     def probing(self) -> bool:
         """Is the server being asked whether it is modern?"""
-        return self._met is None and self._handshake.phase is Phase.PROBE
+        return self._opening.probing
 
     @property
     def in_flight(self) -> int:
-        return len(self._calls.in_flight)
+        return len(self._calls.in_flight) + self._watched.waiting
 
     @property
     def queued(self) -> int:
@@ -101,39 +98,71 @@ class Session:
 
     def start(self) -> Actions:
         """The server runs: say the first words."""
-        return [self._ask(Purpose.HANDSHAKE, self._handshake.ask())]
+        return self._opening.start()
 
     def call(self, front: int, frame: Call, now: float, *, stuck: bool = False) -> Actions:
         """A front calls. `stuck`: the server does not read what it is sent."""
         timeout_s = frame.deadline_ms / 1000 or self._spec.timeout_s
         if self._draining or self._failed:
-            return [self._error(front, frame.id, Code.SERVER_DOWN, "is stopping")]
+            return [self._faults.answer(front, frame.id, Code.SERVER_DOWN, "is stopping")]
         if stuck:
-            return [self._error(front, frame.id, Code.OVERLOADED, _UNSENT)]
-        if self.ready and self._calls.free():
-            return [self._send(front, frame, now + timeout_s, timeout_s)]
+            return [self._faults.answer(front, frame.id, Code.OVERLOADED, _UNSENT)]
+        if self._ready and self._calls.free():
+            return self._begin(front, frame, now + timeout_s, timeout_s, now)
         if self._calls.wait(front, frame, now + timeout_s, timeout_s):
             return []
         why = f"has {self.in_flight} calls in flight and {self.queued} waiting; try again later"
-        return [self._error(front, frame.id, Code.OVERLOADED, why)]
+        return [self._faults.answer(front, frame.id, Code.OVERLOADED, why)]
 
-    def cancel(self, front: int, frame: Cancel) -> Actions:
+    def cancel(self, front: int, frame: Cancel, now: float) -> Actions:
         """A front does not wait for this call any more. Nothing is answered."""
-        key = self._calls.cancel(front, frame.id)
-        if not key:
-            return []
-        return [Write(wire.cancelled(key, frame.reason)), *self._next_turns()]
+        key, found = self._calls.cancel(front, frame.id, now)
+        if not found:
+            self._watched.cancel(front, frame.id)
+        return self._given_up([key] if key else [], frame.reason, now)
 
-    def unsent(self, key: bytes) -> Actions:
-        """The line of this call could not be written; who called learns it now."""
-        lost = self._calls.in_flight.pop(key, None)
-        return [self._error(lost.front, lost.call, Code.OVERLOADED, _UNSENT)] if lost else []
+    def reply(self, front: int, frame: frames.Reply, now: float) -> Actions:
+        """A front answers a question of the server."""
+        return self._asks.replied(front, frame, now)
 
-    def front_gone(self, front: int) -> Actions:
+    def unasked(self, question: int, now: float) -> Actions:
+        """A front cannot be given this question of the server."""
+        return self._asks.undelivered(question, now)
+
+    def tell(self, front: int, frame: Tell, now: float) -> Actions:
+        """A front has a notification of its clients."""
+        if frame.method == SET_LEVEL:
+            self._levels.tell(frame.body)
+            return self._set_level(b"") if self._logs else []
+        if frame.method == WATCH_TASKS and (self._modern or not self._ready):
+            return self._listening.watch_tasks(front, frame.body, now)
+        if frame.method == "notifications/progress":
+            return self._asks.progressed(front, frame.body)
+        if frame.method == WATCH_TASKS or not self._ready:
+            return [Count("untold_notification")]
+        return notices.told(frame, modern=self._modern)
+
+    def unsent(self, key: bytes, now: float) -> Actions:
+        """The line of this request could not be written; who called learns it now."""
+        unsent = self._calls.in_flight.pop(key, None)
+        error = self._faults.body(Code.OVERLOADED, _UNSENT)
+        if unsent is None:
+            return self._own_answered(key, b"", error, now, lost=True)
+        return [Reply(unsent.front, Error(unsent.call, error)), *self._next_turns(now)]
+
+    def failed(self, key: bytes, error: bytes, now: float) -> Actions:
+        """There will be no answer of the server to this request, but this error of the way."""
+        lost = self._calls.leave(key, now)
+        if lost is None:
+            return self._own_answered(key, b"", error, now, lost=True)
+        asked = self._asks.over(key, told=True)
+        return [*asked, Reply(lost.front, Error(lost.call, error)), *self._next_turns(now)]
+
+    def front_gone(self, front: int, now: float) -> Actions:
         """Nobody is left who would take the answers to this front's calls."""
-        keys = self._calls.forget(front)
-        cancels = [Write(wire.cancelled(key, b"the client is gone")) for key in keys]
-        return [*cancels, *self._next_turns()]
+        keys = self._calls.forget(front, now)
+        actions = self._given_up(keys, b"the client is gone", now)
+        return [*actions, *self._watched.front_gone(front, now)]
 
     def drain(self) -> None:
         """Take no more calls."""
@@ -142,33 +171,43 @@ class Session:
     def fail_calls(self, code: Code, why: str) -> Actions:
         """Answer every call with an error, because the connection is lost."""
         self._failed = True
-        return [self._error(front, call, code, why) for front, call in self._calls.all()]
+        asked = [
+            action
+            for key in list(self._calls.in_flight)
+            for action in self._asks.over(key, told=True)
+            if isinstance(action, Reply)
+        ]
+        calls = [self._faults.answer(front, call, code, why) for front, call in self._calls.all()]
+        return [*asked, *calls, *self._watched.lost(self._faults.body(code, why))]
 
     def tick(self, now: float) -> Actions:
         """Time has passed; called a few times per second."""
         if self._failed:
             return []
-        actions = [] if self.ready else self._start_tick(now)
+        actions = self._opened(self._opening.tick(now), now)
+        actions += self._asks.tick(now)
         sent, waiting = self._calls.expired(now)
         for key, one in sent:
-            actions.append(self._timed_out(one.front, one.call, one.method, one.timeout_s))
-            actions.append(Write(wire.cancelled(key, b"timeout")))
+            actions.append(Drop(key, wire.cancelled(key, b"timeout")))
+            actions += self._asks.over(key, told=True)
+            actions.append(self._faults.timed_out(one.front, one.call, one.method, one.timeout_s))
         for late in waiting:
             frame = late.frame
-            actions.append(self._timed_out(late.front, frame.id, frame.method, late.timeout_s))
-        if self.ready and self._listing is not None and now >= self._page_by:
-            self._listing.silent()
-            actions += self._next_page(now)
-        if now >= self._listen_at and self._met is not None:
-            self._listen_at = math.inf
-            self._changed = declared(self._met.capabilities)
-            actions += self._listen()
-        return [*actions, *self._relist(now), *self._next_turns()]
+            actions.append(
+                self._faults.timed_out(late.front, frame.id, frame.method, late.timeout_s)
+            )
+        actions += self._watched.tick(now)
+        if self._listening.gap and self._opening.met is not None:
+            self._listening.gap = False
+            actions += self._opening.changed(declared(self._opening.met.capabilities), now)
+        return [*actions, *self._next_turns(now)]
 
     # --- what the server says ---------------------------------------------------------------
 
-    def receive(self, line: bytes, now: float) -> Actions:
-        """One line of the server."""
+    def receive(
+        self, line: bytes, now: float, stream: bytes | None = None, via: int = 0
+    ) -> Actions:
+        """One message of the server. `stream`, `via`: where it came from, see `transport`."""
         if self._failed:
             return []
         try:
@@ -183,8 +222,8 @@ class Session:
         if envelope.method is None:
             return self._answered(envelope, now)
         if envelope.id:
-            return self._asked(envelope.method, bytes(envelope.id))
-        return self._notified(envelope.method, bytes(envelope.params), now)
+            return self._asked(envelope, stream, via, now)
+        return self._notified(envelope.method, bytes(envelope.params), stream, via, now)
 
     def _answered(self, envelope: Envelope, now: float) -> Actions:
         key, result, error = bytes(envelope.id), bytes(envelope.result), bytes(envelope.error)
@@ -197,201 +236,139 @@ class Session:
         if bool(result) == bool(error) or (error and not error.startswith(b"{")):
             broken = [Count("broken_reply")]
             why = "sent an answer that has not either a result or an error object"
-            result, error = b"", self._error_body(Code.INTERNAL_ERROR, why)
+            result, error = b"", self._faults.body(Code.INTERNAL_ERROR, why)
         found = self._calls.in_flight.pop(key, None)
         if found is None:
             return [*broken, *self._own_answered(key, result, error, now)]
+        if not self._asks.none:
+            broken += self._asks.over(key, told=True)
         frame = Error(found.call, error) if error else Result(found.call, result)
-        return [*broken, Reply(found.front, frame), *self._next_turns()]
+        return [*broken, Reply(found.front, frame), *self._next_turns(now)]
 
-    def _own_answered(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
-        purpose = self._own.pop(key, None)
+    def _own_answered(
+        self, key: bytes, result: bytes, error: bytes, now: float, *, lost: bool = False
+    ) -> Actions:
+        """The answer to a request of the gateway's own. `lost`: the error is not the server's."""
+        purpose = self._own.take(key)
         if purpose is None:
+            self._calls.late(key)
             used = self._calls.was_used(key)
-            return [Count("late_reply" if used else "unknown_id")]
-        if purpose is Purpose.HANDSHAKE:
-            shaken = self._handshake.failed(error) if error else self._handshake.answered(result)
-            return self._shaken(shaken, now)
-        if purpose is Purpose.LIST and self._listing is not None:
-            if error:
-                self._listing.refused(error)
-            else:
-                self._listing.answered(result)
-            return self._next_page(now)
-        if purpose is Purpose.LISTEN and not error:  # it ended; an error: it cannot listen at all
-            self._listen_at = now + LISTEN_AGAIN_S
+            return [] if lost else [Count("late_reply" if used else "unknown_id")]
+        if purpose is Purpose.HANDSHAKE or purpose is Purpose.LIST:
+            return self._opened(self._opening.answered(purpose, result, error, now), now)
+        if purpose is Purpose.LISTEN:
+            return self._listening.answered(key, error, now, lost=lost)
+        if purpose is Purpose.SUBSCRIBE and isinstance(self._watched, Subscriptions):
+            return self._watched.answered(key, result, error, now)
         return []
 
-    def _asked(self, method: str, id: bytes) -> Actions:  # noqa: A002 - the wire's own name
-        """A request of the server. No client can be asked yet, and none was declared able."""
+    def _asked(self, envelope: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
+        """A request of the server."""
+        id = bytes(envelope.id)  # noqa: A001 - the wire's own name
         if not codec.id_ok(id):
             return [Count("broken_request")]
-        if method == "ping":
-            return [Write(wire.answer(id, b"{}"))]
-        message = f"{method[:80]} cannot be passed on to a client; it was not declared either"
-        return [Write(wire.refusal(id, wire.error(Code.METHOD_NOT_FOUND, message)))]
+        if envelope.method == "ping":
+            return [Write(wire.answer(id, b"{}"), via)]
+        if self._modern:
+            why = f"MetaMCP: servers of revision {wire.MODERN} send no requests"
+            refusal = wire.refusal(id, wire.error(Code.METHOD_NOT_FOUND, why))
+            return [Count("unroutable_request"), Write(refusal, via)]
+        return self._asks.asked(envelope, stream, via, now)
 
-    def _notified(self, method: str, params: bytes, now: float) -> Actions:
+    def _notified(
+        self, method: str, params: bytes, stream: bytes | None, via: int, now: float
+    ) -> Actions:
         if method == "notifications/progress":
-            return self._progressed(params)
+            return notices.progressed(params, self._calls)
         if method in CHANGES:
-            self._changed |= CHANGES[method]
-            return self._relist(now)
-        if method in {"notifications/cancelled", "notifications/subscriptions/acknowledged"}:
-            return []  # About requests of the server's own, or about our subscription.
-        if len(method.encode()) > METHOD_BYTES_MAX:
-            return [Count("broken_notification")]
-        return [Announce(Notice(method, params))]
-
-    def _progressed(self, params: bytes) -> Actions:
-        try:
-            members = codec.level(params)
-        except codec.Malformed:
-            return [Count("broken_notification")]
-        found = self._calls.in_flight.get(bytes(members.pop("progressToken", Raw())))
-        if found is None or not found.wants_progress:
-            return [Count("unknown_token")]
-        return [Reply(found.front, Progress(found.call, codec.dump(members)))]
+            return self._opening.changed(CHANGES[method], now)
+        if method == "notifications/subscriptions/acknowledged":
+            return self._listening.acknowledged(params, stream, now)
+        if method == "notifications/cancelled":
+            if self._modern:
+                return self._listening.torn_down(params, now)
+            return self._asks.withdrawn(params, via, now)
+        if self._modern:
+            params = stripped(params)
+        return notices.noticed(method, params, self._calls, stream, now, modern=self._modern)
 
     def _unreadable(self, line: bytes, why: str, now: float) -> Actions:
         """A line that is no JSON object: a broken answer to somebody, or noise."""
         found = _ANSWER_HEAD.match(line) or _ANSWER_TAIL.search(line[-_TAIL_BYTES:])
         key = found[1] if found else b""
-        if key not in self._calls.in_flight and key not in self._own:
+        if key not in self._calls.in_flight and not self._own.knows(key):
             return [Count("stray_stdout"), Stray(line)]
-        error = self._error_body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {why}")
+        error = self._faults.body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {why}")
         call = self._calls.in_flight.pop(key, None)
         if call is None:
             return [Count("broken_reply"), *self._own_answered(key, b"", error, now)]
         return [
             Count("broken_reply"),
+            *self._asks.over(key, told=True),
             Reply(call.front, Error(call.call, error)),
-            *self._next_turns(),
+            *self._next_turns(now),
         ]
-
-    # --- start and lists --------------------------------------------------------------------
-
-    def _start_tick(self, now: float) -> Actions:
-        if now >= self._start_by:
-            waits = "the answer to initialize or server/discover" if not self._met else "its lists"
-            message = f"it did not give {waits} within {self._spec.start_timeout_s:g} s"
-            return self._fail(Fail("start_timeout", message))
-        if self._met is None and self._handshake.silent(now):
-            return [self._ask(Purpose.HANDSHAKE, self._handshake.ask())]
-        return []
-
-    def _shaken(self, found: Ask | Met | Refused, now: float) -> Actions:
-        if isinstance(found, Ask):
-            return [self._ask(Purpose.HANDSHAKE, found)]
-        if isinstance(found, Refused):
-            return self._fail(Fail("protocol", found.message))
-        self._met = found
-        self._stamp = Stamp(found.protocol, self._version)
-        first: Actions = []
-        if found.initialized:
-            first = [Write(wire.notification("notifications/initialized"))]
-        self._listing = Listing(declared(found.capabilities))
-        return [*first, *self._next_page(now)]
-
-    def _relist(self, now: float) -> Actions:
-        """Read again what changed, unless that happened just now or still goes on."""
-        if not self.ready or self._listing is not None or self._met is None:
-            return []
-        changed = self._changed & declared(self._met.capabilities) if self._changed else ()
-        if not changed or now < self._list_again_at:
-            return []
-        self._changed = frozenset()
-        self._list_again_at = now + RELIST_S_MIN
-        self._listing = Listing(changed)
-        return self._next_page(now)
-
-    def _next_page(self, now: float) -> Actions:
-        assert self._listing is not None
-        ask = self._listing.ask()
-        if ask is None:
-            return self._listed(self._listing)
-        self._page_by = now + self._spec.timeout_s
-        return [self._ask(Purpose.LIST, ask)]
-
-    def _listed(self, done: Listing) -> Actions:
-        self._listing = None
-        actions: Actions = [Warn(text) for text in done.warnings]
-        if done.failed and not self.ready:
-            return [*actions, *self._fail(Fail("protocol", done.failed))]
-        if done.failed:
-            actions.append(Warn(f"{done.failed}; the list stays as it was"))
-        self._lists |= done.lists
-        found = self._catalogue()
-        was_ready, before = self.ready, self._list_hash
-        self._list_hash = catalogue.list_hash(found)
-        if was_ready:
-            changed = self._list_hash != before
-            return [*actions, Relisted(found, self._list_hash)] if changed else actions
-        return [*actions, Ready(found, self._list_hash), *self._listen(), *self._next_turns()]
-
-    def _catalogue(self) -> ServerCatalogue:
-        assert self._met is not None
-        return ServerCatalogue(
-            protocol=self._met.protocol,
-            serverInfo=self._met.server_info,
-            capabilities=self._met.capabilities,
-            instructions=self._met.instructions,
-            tools=self._lists.get("tools", ()),
-            prompts=self._lists.get("prompts", ()),
-            resources=self._lists.get("resources", ()),
-            resourceTemplates=self._lists.get("resourceTemplates", ()),
-        )
-
-    def _listen(self) -> Actions:
-        """A modern server announces changes only to those who listen."""
-        if self._met is None or self._met.protocol != wire.MODERN:
-            return []
-        kinds = declared(self._met.capabilities) & {"tools", "prompts", "resources"}
-        if not kinds:
-            return []
-        wanted = {f"{kind}ListChanged": True for kind in sorted(kinds)}
-        ask = Ask("subscriptions/listen", codec.dump({"notifications": wanted}))
-        return [self._ask(Purpose.LISTEN, ask)]
 
     # --- small things -----------------------------------------------------------------------
 
-    def _ask(self, purpose: Purpose, ask: Ask) -> Write:
-        """A request of our own; the one before it of the same purpose is not waited for."""
-        for key in [key for key, older in self._own.items() if older is purpose]:
-            del self._own[key]
-        key = self._calls.new_id()
-        self._own[key] = purpose
-        meta = b"" if ask.method == "initialize" else self._stamp.own()
-        return Write(wire.request(key, ask.method, ask.params, meta))
+    def _opened(self, actions: Actions, now: float) -> Actions:
+        """After a step of the opening: the server may have become ready, or useless."""
+        if any(isinstance(one, Fail) for one in actions):
+            self._failed = True
+        elif self._opening.ready and not self._ready:
+            actions += self._begin_all(now)
+        return actions
 
-    def _send(self, front: int, frame: Call, deadline: float, timeout_s: float) -> Write:
+    def _begin_all(self, now: float) -> Actions:
+        """The server is ready: what waited for that can begin."""
+        met = self._opening.met
+        assert met is not None
+        self._ready = True
+        self._stamp = self._own.stamp
+        self._modern = met.protocol == wire.MODERN
+        if self._modern:
+            begun = self._listening.start(declared(met.capabilities), now)
+        else:
+            self._watched = Subscriptions(
+                self._own, self._faults,
+                timeout_s=self._spec.timeout_s, calls_max=self._spec.queue,
+            )  # fmt: skip
+            logging = codec.level(met.capabilities).get("logging", b"")
+            self._logs = bytes(logging).startswith(b"{")
+            begun = self._set_level(b"") if self._logs else []
+        return [*begun, *self._next_turns(now)]
+
+    def _begin(
+        self, front: int, frame: Call, deadline: float, timeout_s: float, now: float
+    ) -> Actions:
+        """Send a call to the server, or take care of it here."""
+        if frame.method in holders.METHODS:
+            return self._watched.call(front, frame, deadline, timeout_s, now)
         key = self._calls.send(front, frame, deadline, timeout_s)
         line = wire.request(key, frame.method, frame.params, self._stamp.of(frame, key))
-        return Write(line, call=key)
+        request = Request(key, line, frame.method, frame.params, frame.caller)
+        if self._logs:
+            return [*self._set_level(frame.caller), request]
+        return [request]
 
-    def _next_turns(self) -> Actions:
-        if not self._calls.queued or not self.ready:
+    def _set_level(self, caller: bytes) -> Actions:
+        """Tell the server how much to log, if this client needs more of it than was told."""
+        params = self._levels.before(caller)
+        return [self._own.ask(Purpose.LEVEL, Ask(SET_LEVEL, params, caller))] if params else []
+
+    def _next_turns(self, now: float) -> Actions:
+        if not self._calls.queued or not self._ready:
             return []
         return [
-            self._send(one.front, one.frame, one.deadline, one.timeout_s)
+            action
             for one in self._calls.turns()
+            for action in self._begin(one.front, one.frame, one.deadline, one.timeout_s, now)
         ]
 
-    def _fail(self, failure: Fail) -> Actions:
-        self._failed = True
-        return [failure]
-
-    def _timed_out(self, front: int, call: int, method: str, timeout_s: float) -> Reply:
-        why = f"did not answer {method} within {timeout_s:g} s"
-        return self._error(front, call, Code.TIMED_OUT, why, {"timeout_s": timeout_s})
-
-    def _error(
-        self, front: int, call: int, code: Code, why: str, data: dict[str, object] | None = None
-    ) -> Reply:
-        return Reply(front, Error(call, self._error_body(code, why, data)))
-
-    def _error_body(self, code: Code, why: str, data: dict[str, object] | None = None) -> bytes:
-        """`why` continues the sentence that the server's name begins."""
-        return wire.error(
-            code, f"server '{self._spec.name}' {why}", {"server": self._spec.name, **(data or {})}
-        )
+    def _given_up(self, keys: list[bytes], reason: bytes, now: float) -> Actions:
+        """These calls are not waited for any more, and neither is the answer to what they ask."""
+        actions: Actions = []
+        for key in keys:
+            actions.append(Drop(key, wire.cancelled(key, reason)))
+            actions += self._asks.over(key, told=False)
+        return [*actions, *self._next_turns(now)]

@@ -29,10 +29,12 @@ _STAMP_BYTES_MAX = 4096
 
 
 class Ask(Struct, frozen=True):
-    """A request that the gateway itself makes. `params`: a raw object without `_meta`."""
+    """A request that the gateway itself makes. `params`: a raw object without `_meta`. `caller`:
+    the client for whose sake, as in `frames.Call`, or empty."""
 
     method: str
     params: bytes = b"{}"
+    caller: bytes = b""
 
 
 def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
@@ -105,9 +107,9 @@ class Stamp:
             parts.append(others)
         return b"{" + b",".join(parts) + b"}" if parts else b""
 
-    def own(self) -> bytes:
-        """`_meta` of a request that the gateway makes for itself."""
-        return b"{" + self._stamp(b"") + b"}" if self._modern else b""
+    def own(self, caller: bytes = b"") -> bytes:
+        """`_meta` of a request that the gateway itself makes, for this client or for nobody."""
+        return b"{" + self._stamp(caller) + b"}" if self._modern else b""
 
     def _stamp(self, caller: bytes) -> bytes:
         stamp = self._stamps.get(caller)

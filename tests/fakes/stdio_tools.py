@@ -1,0 +1,95 @@
+"""Tools of the scripted server that need nobody: answers, pauses, processes, bad manners."""
+
+import json
+import os
+import time
+
+from tests.fakes.stdio_wire import Json, Refused, Wire, content
+
+DEEP = 100_000
+FOREVER_S = 3600.0
+
+
+class Tools(Wire):
+    def tool_echo(self, _: object, text: str = "") -> Json:
+        return {**content(text), "structuredContent": {"text": text, "x": 1.0}}
+
+    def tool_blob(self, _: object, kib: int = 1) -> Json:
+        return content("x" * (kib * 1024))
+
+    def tool_sleep(self, number: object, ms: float = 0) -> None:
+        self.later(ms, lambda: self.reply(number, result=content(f"slept {ms} ms")))
+
+    def tool_pid(self, _: object) -> Json:
+        return content(str(os.getpid()))
+
+    def tool_environ(self, _: object) -> Json:
+        return content(json.dumps({"environ": dict(os.environ), "cwd": os.getcwd()}))
+
+    def tool_fail(self, _: object) -> Json:
+        return {**content("it did not work"), "isError": True}
+
+    def tool_error(self, _: object, code: int = -32050) -> Json:
+        raise Refused(code, "a failure", {"reason": "scripted", "n": 1.0})
+
+    def tool_raw(self, _: object, **__: object) -> Json:
+        """The parameters of this very call, byte for byte."""
+        whole = self.line.decode()
+        start = whole.index('"params":') + len('"params":')
+        return content(whole[start : json.JSONDecoder().raw_decode(whole, start)[1]])
+
+    def tool_client(self, _: object) -> Json:
+        """What the client said of itself: in initialize, or in this request."""
+        return content(json.dumps({**self.declared, "capabilities": self.capabilities_of_client}))
+
+    def tool_progress(self, _: object, n: int = 3) -> Json:
+        for step in range(1, n + 1) if self.token is not None else ():
+            self.notify("notifications/progress", progressToken=self.token, progress=step, total=n)
+        return content(f"{n} steps")
+
+    def tool_crash(self, _: object, code: int = 3) -> Json:
+        os.write(2, b"crashing with %d\n" % code)
+        os._exit(code)
+
+    def tool_spawn_daemon(self, _: object) -> Json:
+        """A process that nobody's group or session holds; its pid."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            grandchild = os.fork()
+            if grandchild:
+                os.write(writing, str(grandchild).encode())
+                os._exit(0)
+            time.sleep(FOREVER_S)
+            os._exit(0)
+        os.waitpid(child, 0)
+        return content(os.read(reading, 20).decode())
+
+    def tool_deafen(self, _: object) -> Json:
+        self.deaf = True
+        return content("reads no more")
+
+    def tool_close_stdout(self, _: object) -> None:
+        os.close(1)
+
+    def tool_odd(self, number: int, kind: str = "both") -> None:
+        """Answers that are none."""
+        result = content("odd")
+        if kind == "both":
+            self.send({"id": number, "result": result, "error": {"code": 1, "message": "odd"}})
+        elif kind == "neither":
+            self.send({"id": number})
+        elif kind == "deep":
+            deep = b"[" * DEEP + b"]" * DEEP
+            self.send_line(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (number, deep))
+        elif kind == "bad-utf8":
+            self.send_line(b'{"result":{"text":"\xff"},"jsonrpc":"2.0","id":%d}' % number)
+        elif kind == "float-id":
+            self.send_line(b'{"jsonrpc":"2.0","id":%d.0,"result":{}}' % number)
+        elif kind == "string-id":
+            self.send({"id": str(number), "result": result})
+        elif kind == "twice":
+            self.send({"id": number + 1000, "result": result})
+            self.send({"id": number, "result": result})
+            self.send({"id": number, "result": content("again")})

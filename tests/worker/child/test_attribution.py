@@ -1,0 +1,168 @@
+"""Any history of callers, questions, answers, cancellations and ends: nobody is asked what another
+caused, no question hangs, nothing comes after its call."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metamcp_worker import frames
+from metamcp_worker.child.actions import Action, Announce, Reply
+from metamcp_worker.child.calls import LINGER_S_MAX
+from metamcp_worker.errors import Code
+from metamcp_worker.frames import Ask, Call, Error, Notice, Progress, Result, Withdraw
+from tests.worker.child.talk import Json, ready_legacy
+
+Caller = tuple[int, int, int]
+
+CALLERS = [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["call", "call", "ask", "ask", "ask", "log", "reply", "reply", "answer", "cancel",
+             "withdraw", "wait", "long", "gone", "fail"]
+        ),
+        st.integers(0, 7),
+        st.booleans(),
+    ),
+    min_size=25,
+    max_size=60,
+)  # fmt: skip
+
+
+class World:
+    """Fronts and a server that does what it wants, but knows on whose behalf.
+
+    `open`: calls that a front waits for; `work`: what the server is at, by id: the call, and when
+    it stops at the latest; `asked`: its own requests that are not answered, by number.
+    """
+
+    def __init__(self) -> None:
+        self.talk = ready_legacy(timeout_s=50.0, concurrency=4)
+        self.calls = self.asks = 0
+        self.open: dict[tuple[int, int], Caller] = {}
+        self.work: dict[int, tuple[tuple[int, int], float]] = {}
+        self.causes: dict[tuple[int, int], Caller] = {}
+        self.asked: set[int] = set()
+        self.questions: dict[int, tuple[int, int]] = {}
+        self.seen = len(self.talk.wrote)
+        self.cause: Caller | None = None
+
+    def do(self, what: str, which: int, own_stream: bool) -> None:
+        if what == "call":
+            self.call(*CALLERS[which % len(CALLERS)])
+        elif what == "long":
+            self.heard(self.talk.tick(LINGER_S_MAX))
+        elif what == "wait":
+            self.heard(self.talk.tick(which * 10))
+        elif what == "gone":
+            front = which % 2 + 1
+            self.open = {key: one for key, one in self.open.items() if key[0] != front}
+            self.questions = {n: key for n, key in self.questions.items() if key[0] != front}
+            self.heard(self.talk.note(self.talk.session.front_gone(front, self.talk.now)))
+        elif what in {"ask", "log", "answer", "fail"} and self.work:
+            number = sorted(self.work)[which % len(self.work)]
+            self.serve(what, number, b"%d" % number if own_stream else None)
+        elif what == "cancel" and self.open:
+            key = sorted(self.open)[which % len(self.open)]
+            del self.open[key]
+            self.questions = {n: one for n, one in self.questions.items() if one != key}
+            self.heard(self.talk.cancel(*key))
+        elif what == "reply" and self.questions:
+            question = sorted(self.questions)[which % len(self.questions)]
+            front, _ = self.questions.pop(question)
+            reply = frames.Reply(question, b'{"code":1}', own_stream)
+            self.heard(self.talk.note(self.talk.session.reply(front, reply, self.talk.now)))
+        elif what == "withdraw" and self.asked:
+            number = sorted(self.asked)[which % len(self.asked)]
+            self.asked.discard(number)
+            self.heard(self.talk.tells("notifications/cancelled", requestId=number))
+
+    def call(self, front: int, peer: int) -> None:
+        self.calls += 1
+        key = (front, self.calls)
+        self.open[key] = self.causes[key] = (front, peer, 0 if peer else self.calls)
+        params = b'{"name":"%d"}' % self.calls
+        call = Call(self.calls, "tools/call", params, peer=peer)
+        self.heard(self.talk.note(self.talk.session.call(front, call, self.talk.now)))
+
+    def serve(self, what: str, number: int, stream: bytes | None) -> None:
+        """The server does something on behalf of this request."""
+        key, until = self.work[number]
+        if self.talk.now >= until:
+            del self.work[number]
+            return
+        self.cause = self.causes[key]
+        if what == "ask":
+            self.asks += 1
+            self.asked.add(self.asks)
+            self.heard(self.talk.asks(self.asks, stream=stream))
+        elif what == "log":
+            self.heard(self.talk.tells("notifications/message", stream, data=1))
+        elif what == "fail":
+            del self.work[number]
+            found = self.talk.session.failed(b"%d" % number, b"{}", self.talk.now)
+            self.heard(self.talk.note(found))
+        else:
+            del self.work[number]
+            self.heard(self.talk.says({"jsonrpc": "2.0", "id": number, "result": {}}))
+        self.cause = None
+
+    def heard(self, actions: list[Action]) -> None:
+        """Look at all that was said to fronts and to the server."""
+        for action in actions:
+            if isinstance(action, Reply):
+                self.fronts_hear(action.front, action.frame)
+            assert not isinstance(action, Announce) or not self.open
+        for message in self.talk.wrote[self.seen :]:
+            self.server_hears(message)
+        self.seen = len(self.talk.wrote)
+
+    def fronts_hear(
+        self, front: int, frame: Result | Error | Progress | Ask | Withdraw | Notice
+    ) -> None:
+        if isinstance(frame, Withdraw):
+            assert self.questions.pop(frame.question)[0] == front
+            return
+        key = (front, frame.id)
+        assert key in self.open, "something came after the end of its call"
+        if isinstance(frame, Ask):
+            self.questions[frame.question] = key
+        if isinstance(frame, Ask | Notice):
+            assert self.open[key] == self.cause, "it went to who did not cause it"
+        if isinstance(frame, Result | Error):
+            del self.open[key]
+            assert key not in self.questions.values(), "a question outlived its call"
+
+    def server_hears(self, message: Json) -> None:
+        if message.get("method") == "tools/call":
+            number = int(message["params"]["name"])
+            (key,) = [one for one in self.causes if one[1] == number]
+            self.work[message["id"]] = (key, float("inf"))
+        elif message.get("method") == "notifications/cancelled":
+            key, _ = self.work[message["params"]["requestId"]]
+            until = self.talk.now + min(LINGER_S_MAX, 50.0)
+            self.work[message["params"]["requestId"]] = (key, until)
+        elif "method" not in message:
+            self.asked.remove(message["id"])  # It is there: no answer comes twice or for nothing.
+
+    def end(self, *, crash: bool) -> None:
+        """The connection is lost, or every call comes to its end."""
+        if crash:
+            self.heard(self.talk.note(self.talk.session.fail_calls(Code.TOO_LARGE, "was ended")))
+            assert self.talk.asks(self.asks + 1) == []
+        else:
+            while self.open:
+                self.heard(self.talk.tick(100.0))
+            assert not self.asked
+        assert not self.open
+        assert not self.questions
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS, st.booleans())
+def test_questions_reach_only_their_cause_and_are_answered_once(
+    steps: list[tuple[str, int, bool]], crash: bool
+) -> None:
+    world = World()
+    for step in steps:
+        world.do(*step)
+    world.end(crash=crash)

@@ -1,0 +1,202 @@
+"""One message to a server by HTTP POST, and what comes back until its answer is there.
+
+Owns: reading an answer as JSON or as a stream of events, passing on what comes before it, taking up
+a stream that broke. Never: sessions, eras, what to do about a failure.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+
+from msgspec import Struct
+
+from metamcp_worker import codec
+from metamcp_worker.child import headers, replies
+from metamcp_worker.child.intake import Body
+from metamcp_worker.child.link import Link, Refused
+from metamcp_worker.child.replies import Word
+from metamcp_worker.child.resume import Resume
+from metamcp_worker.errors import MetaMCPError, TooLarge
+from metamcp_worker.fetch import Broken, Response, Unreachable
+from metamcp_worker.sse import Event, EventReader
+
+ANSWER_S_MAX = 24 * 3600.0
+"""For a request whose time its caller measures, and ends."""
+OPEN_S_MAX = 30.0
+"""For what needs no work of the server: to open a stream, to take a notification."""
+PIECE_S_MAX = 60.0
+"""For the next piece of a body that has begun."""
+LINGER_S_MAX = 1.0
+"""For the end of a stream after the answer. A new connection costs more than that over TLS."""
+REFUSAL_BYTES_MAX = 1024 * 1024
+"""Of the body of a refusal: pages for humans have some KiB."""
+
+_ANSWERS = frozenset({200, 201, 203})
+_GIVEN_UP = "the stream of its answer ended before the answer, and cannot be taken up again"
+
+
+class Post(Struct, frozen=True):
+    """A request to send. `stream`, `via`: where what comes before its answer belongs, see
+    `transport`. `resumable`: a stream that breaks can be taken up again."""
+
+    key: bytes
+    line: bytes
+    headers: Mapping[str, str]
+    stream: bytes
+    via: int = 0
+    resumable: bool = False
+    answer_s: float = ANSWER_S_MAX
+
+    @property
+    def in_session(self) -> bool:
+        return headers.SESSION in self.headers
+
+
+class Answer(Struct, frozen=True):
+    """`message`: it has the id of the request. `session_id`: that the server gives, or empty."""
+
+    message: bytes
+    session_id: str
+
+
+class _StreamGone(MetaMCPError):
+    """The server has the stream no more."""
+
+
+class SessionOver(MetaMCPError):
+    """The server did not look at the request, because it has forgotten the session."""
+
+
+@contextlib.asynccontextmanager
+async def exchange(link: Link, post: Post) -> AsyncGenerator[Answer]:
+    """Send it and wait for the answer. Raises SessionOver, Refused, Unreachable, Broken, TooLarge
+    and codec.Malformed.
+
+    What is done inside `async with` is done before the connection is seen to, so that an answer
+    does not wait for the end of its stream, which follows it and makes the connection free.
+    """
+    response = await link.origin.send("POST", post.headers, post.line, answer_s=post.answer_s)
+    link.begun(post.key)
+    session_id = response.header(headers.SESSION)
+    resume = Resume()
+    async with Body(link.intake, response) as body:
+        if response.status not in _ANSWERS:
+            message = await _refusal(link, post, response, body)
+        elif response.media_type == headers.EVENTS:
+            message = await _events(link, post, body, resume)
+        else:
+            message = _whole(await body.whole(wait_s=PIECE_S_MAX), post.key)
+        if message:
+            body.holds(0)
+            yield Answer(message, session_id)
+            await body.ended(wait_s=LINGER_S_MAX)
+            return
+    yield Answer(await _resumed(link, post, resume, session_id), session_id)
+
+
+def _whole(body: bytes, key: bytes) -> bytes:
+    found = replies.answer(replies.one_line(body), key)
+    if found is None:
+        raise codec.Malformed("it is no answer")
+    return found
+
+
+async def tell(
+    link: Link,
+    line: bytes,
+    said: Mapping[str, str],
+    *,
+    answer_s: float = OPEN_S_MAX,
+    url: str = "",
+) -> int:
+    """Send what is not answered. The HTTP status. Raises Unreachable and Broken."""
+    response = await link.origin.send("POST", said, line, answer_s=answer_s, url=url)
+    async with Body(link.intake, response) as body:
+        # Read to its end, the connection can be used again.
+        with contextlib.suppress(TooLarge):
+            await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
+        return response.status
+
+
+async def _refusal(link: Link, post: Post, response: Response, body: Body) -> bytes:
+    try:
+        whole = await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
+    except (Broken, TooLarge):
+        whole = b""  # The status says enough.
+    found = replies.refusal(response.status, whole, post.key, in_session=post.in_session)
+    if found is Word.SESSION_OVER:
+        raise SessionOver
+    if not post.in_session and not replies.about(whole, post.key):
+        link.doubt()  # It refuses what any server of its era would look at.
+    if found is Word.NO_ANSWER:
+        challenge = response.header("www-authenticate")
+        raise Refused(replies.trouble(link.faults, response.status, challenge), response.status)
+    return found
+
+
+async def _events(link: Link, post: Post, body: Body, resume: Resume) -> bytes:
+    """Pass on events until the answer. Nothing if the stream ends before it and may be taken up.
+    Raises Broken and TooLarge."""
+    reader = EventReader()
+    why = _GIVEN_UP
+    try:
+        while piece := await body.piece(wait_s=None):
+            answer = _take(link, post, resume, reader.feed(piece))
+            if answer:
+                return answer
+            body.holds(reader.held_bytes)
+    except Broken as error:
+        why = str(error)
+    if not post.resumable or not resume.last_id:
+        raise Broken(why)
+    return b""
+
+
+def _take(link: Link, post: Post, resume: Resume, events: list[Event]) -> bytes:
+    """Pass on what these events bring; the answer, if it is among them."""
+    for event in events:
+        resume.saw(event)
+        if event.event != "message" or not event.data:
+            continue
+        message = replies.one_line(event.data)
+        try:
+            answer = replies.answer(message, post.key)
+        except codec.Malformed:
+            link.stray(message)
+            continue
+        if answer is not None:
+            return answer
+        link.deliver(message, post.stream, post.via)
+    return b""
+
+
+async def _resumed(link: Link, post: Post, resume: Resume, session_id: str) -> bytes:
+    """Take up the stream as often as it makes sense, until the answer."""
+    said = {**post.headers, "Accept": headers.EVENTS}
+    if session_id:
+        said[headers.SESSION] = session_id
+    while (delay_s := resume.ended()) is not None:
+        await asyncio.sleep(delay_s)
+        try:
+            answer = await _taken_up(link, post, resume, said)
+        except _StreamGone:
+            break
+        except (Unreachable, Broken):
+            continue
+        if answer:
+            return answer
+    raise Broken(_GIVEN_UP)
+
+
+async def _taken_up(
+    link: Link, post: Post, resume: Resume, said: Mapping[str, str | bytes]
+) -> bytes:
+    """One more connection of the stream; see `_events`."""
+    said = {**said, headers.LAST_EVENT: resume.last_id}
+    response = await link.origin.send("GET", said, answer_s=OPEN_S_MAX)
+    async with Body(link.intake, response) as body:
+        if response.status >= 500:
+            return b""
+        if response.status != 200 or response.media_type != headers.EVENTS:
+            raise _StreamGone
+        return await _events(link, post, body, resume)

@@ -1,0 +1,29 @@
+"""What a caller is told when its server does not answer it.
+
+Owns: the error objects that name the server, one sentence each. Never: when they are sent, errors
+of servers.
+"""
+
+from metamcp_worker.child import wire
+from metamcp_worker.child.actions import Reply
+from metamcp_worker.errors import Code
+from metamcp_worker.frames import Error
+
+
+class Faults:
+    """`why` continues the sentence that the server's name begins."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    def body(self, code: Code, why: str, data: dict[str, object] | None = None) -> bytes:
+        """The raw error object."""
+        about = {"server": self._server, **(data or {})}
+        return wire.error(code, f"server '{self._server}' {why}", about)
+
+    def answer(self, front: int, call: int, code: Code, why: str) -> Reply:
+        return Reply(front, Error(call, self.body(code, why)))
+
+    def timed_out(self, front: int, call: int, method: str, timeout_s: float) -> Reply:
+        why = f"did not answer {method} within {timeout_s:g} s"
+        return Reply(front, Error(call, self.body(Code.TIMED_OUT, why, {"timeout_s": timeout_s})))

@@ -1,0 +1,101 @@
+"""Bodies of answers as they come, with bounded memory and under back-pressure.
+
+Owns: the gate that a pause closes, how many large bodies are read at once. Never: what is in them,
+connections.
+
+Many answers may come at once, and each may have the size of the largest message. So all may grow
+until they are large, but only a few beyond that; the others wait where they are, in the buffers of
+the system.
+"""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from metamcp_worker.errors import TooLarge
+from metamcp_worker.fetch import Broken, Response
+from metamcp_worker.frames import BODY_BYTES_MAX
+
+LARGE_BYTES = 64 * 1024
+"""Held of a message that is not whole; beyond it a place is needed."""
+LARGE_AT_ONCE_MAX = 3
+"""Messages that grow beyond that at the same time."""
+
+
+class Intake:
+    """What all answers of one server share."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(LARGE_AT_ONCE_MAX)
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def pause(self) -> None:
+        """Read nothing for now; the server's side fills up."""
+        self._open.clear()
+
+    def resume(self) -> None:
+        self._open.set()
+
+    async def opened(self) -> None:
+        if not self._open.is_set():
+            await self._open.wait()
+
+
+class Body:
+    """One answer's body. Use it in `async with`; it closes the answer."""
+
+    def __init__(self, intake: Intake, response: Response) -> None:
+        self._intake = intake
+        self._response = response
+        self._held = 0
+        self._has_place = False
+
+    async def piece(self, *, wait_s: float | None) -> bytes:
+        """What comes next; nothing at the end. Raises Broken."""
+        await self._intake.opened()
+        if self._held > LARGE_BYTES and not self._has_place:
+            await self._intake.places.acquire()
+            self._has_place = True
+        data = await self._response.piece(wait_s=wait_s)
+        self._held += len(data)
+        return data
+
+    async def whole(self, *, wait_s: float, limit_bytes: int = BODY_BYTES_MAX) -> bytes:
+        """All of it; `wait_s` is for each piece. Raises Broken and TooLarge."""
+        length = self._response.header("content-length")
+        if length.isdecimal() and len(length) < 20 and int(length) > limit_bytes:
+            raise TooLarge("the answer", int(length), limit_bytes)
+        pieces: list[bytes] = []
+        while data := await self.piece(wait_s=wait_s):
+            if self._held > limit_bytes:
+                raise TooLarge("the answer", self._held, limit_bytes)
+            pieces.append(data)
+        return b"".join(pieces)
+
+    async def ended(self, *, wait_s: float) -> None:
+        """Wait a little for the end, when nothing more is to come: then the connection stays."""
+        with contextlib.suppress(Broken, TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while await self._response.piece(wait_s=None):
+                    pass
+
+    def holds(self, size_bytes: int) -> None:
+        """Of what came so much is still kept, because its message is not whole."""
+        self._held = size_bytes
+        if self._has_place and size_bytes <= LARGE_BYTES:
+            self._has_place = False
+            self._intake.places.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.holds(0)
+        await self._response.close()

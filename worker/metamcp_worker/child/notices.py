@@ -1,0 +1,80 @@
+"""Notifications that are passed on: of the server to a call or to everybody, of a client to the
+server.
+
+Owns: which notification goes to whom. Never: lists that change, subscriptions, questions.
+"""
+
+from msgspec import Raw
+
+from metamcp_worker import codec
+from metamcp_worker.child import wire
+from metamcp_worker.child.actions import Actions, Announce, Count, Reply, Write
+from metamcp_worker.child.calls import Calls
+from metamcp_worker.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
+
+LOG = "notifications/message"
+
+#: They name what they are about, and fronts know which of their clients that concerns.
+_FOR_ALL = frozenset({
+    "notifications/elicitation/complete",
+    "notifications/resources/updated",
+    "notifications/tasks",
+    "notifications/tasks/status",
+})  # fmt: skip
+
+#: Those of the gateway's own connection, which a client has no say in; and of what no client was
+#: declared to announce.
+_NOT_FOR_SERVERS = frozenset({
+    "notifications/cancelled",
+    "notifications/initialized",
+    "notifications/roots/list_changed",
+})  # fmt: skip
+
+
+def progressed(params: bytes, calls: Calls) -> Actions:
+    """Progress of the call whose id is the token."""
+    try:
+        members = codec.level(params)
+    except codec.Malformed:
+        return [Count("broken_notification")]
+    found = calls.in_flight.get(bytes(members.pop("progressToken", Raw())))
+    if found is None or not found.wants_progress:
+        return [Count("unknown_token")]
+    return [Reply(found.front, Progress(found.call, codec.dump(members)))]
+
+
+def noticed(
+    method: str, params: bytes, calls: Calls, stream: bytes | None, now: float, *, modern: bool
+) -> Actions:
+    """Any other notification. `stream`: see `transport`."""
+    if len(method.encode()) > METHOD_BYTES_MAX:
+        return [Count("broken_notification")]
+    if method in _FOR_ALL:
+        return [Announce(Notice(method, params))]
+    key = calls.cause(stream, now)
+    if method == LOG and modern and not stream:
+        # A modern server logs for those requests that asked for it.
+        key = _newest_with_logs(calls) if key else b""
+    if key:
+        found = calls.in_flight[key]
+        return [Reply(found.front, Notice(method, params, found.call))]
+    if method == LOG and key is not None:
+        return [Count("unattributed_log")]
+    return [Announce(Notice(method, params))]
+
+
+def told(tell: Tell, *, modern: bool) -> Actions:
+    """A client has a notification for the server. There are none for modern ones."""
+    if modern or tell.method in _NOT_FOR_SERVERS:
+        return [Count("untold_notification")]
+    return [Write(wire.notification(tell.method, tell.body))]
+
+
+def _newest_with_logs(calls: Calls) -> bytes:
+    for key in reversed(calls.in_flight):
+        try:
+            if "logLevel" in codec.level(calls.in_flight[key].caller or b"{}"):
+                return key
+        except codec.Malformed:
+            continue
+    return b""

@@ -1,0 +1,87 @@
+"""The transport to a server at a URL.
+
+Owns: which way is taken to it, the limits of its connections, how it is stopped. Never: what the
+ways do (`streamable`, `sse2024`).
+
+With `transport = "auto"` streamable HTTP is tried first, as its specification says: only a server
+that refuses `initialize` as something it does not know is asked for the older event stream.
+"""
+
+import asyncio
+
+from metamcp_worker.child import headers, replies
+from metamcp_worker.child.actions import Drop, Request
+from metamcp_worker.child.host import SpawnFailed
+from metamcp_worker.child.link import TELLS_AT_ONCE_MAX, Link, Refused
+from metamcp_worker.child.sessions import SESSIONS_MAX
+from metamcp_worker.child.sse2024 import Sse2024
+from metamcp_worker.child.streamable import Streamable
+from metamcp_worker.child.transport import Listener, Transport
+from metamcp_worker.fetch import Auth, Limits, Origin, Unreachable
+from metamcp_worker.spec import ServerSpec
+
+OWN_REQUESTS_MAX = 64
+"""Lists, subscriptions, looks whether the server is there: they never wait for calls."""
+
+
+def remote(
+    spec: ServerSpec, version: str, listener: Listener, auth: Auth | None = None
+) -> Transport:
+    """The way to `spec.url`. `version`: of the gateway. `auth`: adds credentials to each request.
+    Raises SpawnFailed if the URL cannot be used."""
+    kept, refused = headers.configured(spec.headers)
+    # Each session has a stream, may be opened and may be closed.
+    requests_max = spec.concurrency + OWN_REQUESTS_MAX + TELLS_AT_ONCE_MAX + 3 * SESSIONS_MAX
+    try:
+        origin = Origin(
+            spec.url or "", headers=kept, auth=auth, limits=Limits(requests_max=requests_max)
+        )
+    except (Unreachable, ValueError) as error:
+        raise SpawnFailed(f"cannot connect to {spec.name}: {error}") from None
+    made = Remote(spec, version, listener, origin)
+    for name in refused:
+        made.warn(f"the header {name!r} of its configuration is not sent: it is the gateway's own")
+    return made
+
+
+class Remote(Link):
+    """A `Transport`."""
+
+    def __init__(self, spec: ServerSpec, version: str, listener: Listener, origin: Origin) -> None:
+        super().__init__(spec, listener, origin)
+        self._way: Streamable | Sse2024
+        if spec.transport == "sse":
+            self._way = Sse2024(self)
+        else:
+            elsewhere = self._elsewhere if spec.transport == "auto" else None
+            self._way = Streamable(self, version, elsewhere)
+
+    def request(self, request: Request) -> bool:
+        if self.lost:
+            return False
+        self._way.request(request)
+        return True
+
+    def write(self, line: bytes, via: int = 0) -> bool:
+        return not self.lost and self._way.write(line, via)
+
+    def drop(self, drop: Drop) -> bool:
+        return not self.lost and self._way.drop(drop)
+
+    def doubt(self) -> None:
+        self._way.doubt()
+
+    def tick(self) -> None:
+        """Called a few times per second."""
+        self._way.tick(asyncio.get_running_loop().time())
+
+    async def stop(self) -> None:
+        """Break off what is under way, and say goodbye."""
+        await self.kill()
+        if not self.gone:
+            await self._way.farewell()
+
+    def _elsewhere(self, request: Request, refused: Refused) -> None:
+        """It does not know streamable HTTP; perhaps what was before that."""
+        self._way = Sse2024(self, replies.sentence(refused.status))
+        self._way.request(request)
