@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SUITE := tests/conformance/node_modules/.installed
+CLIENTS := tests/clients/node_modules/.installed
 
-.PHONY: help setup run demo check style types pure test bench lock clean
+.PHONY: help setup run demo check style types pure test conformance bench lock clean
 
 help: ## what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 $(STAMP): pyproject.toml requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,8 +38,21 @@ types: $(STAMP)
 pure: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not live and not process" tests
 
-test: check ## everything: check, then the real processes
+test: check $(SUITE) $(CLIENTS) ## everything: check, then the real processes
 	$(BIN)/python -m pytest -q -m "live or process" tests
+
+$(SUITE): tests/conformance/package.json tests/conformance/package-lock.json
+	npm ci --prefix tests/conformance --silent --no-audit --no-fund
+	@# Node.js brings a script for a debugger; what ends with .py below tests is ours and is checked.
+	@find tests/conformance/node_modules -name '*.py' -delete
+	@touch $(SUITE)
+
+$(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
+	npm ci --prefix tests/clients --silent --no-audit --no-fund --ignore-scripts
+	@touch $(CLIENTS)
+
+conformance: $(STAMP) $(SUITE) ## the official suite in every cell: direct, and through the gateway
+	$(BIN)/python -m tests.conformance.run
 
 bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios of one run
 	$(BIN)/python -m benchmarks.relay
@@ -49,4 +64,4 @@ lock: ## resolve requirements/dev.txt anew
 		--strip-extras --no-header --allow-unsafe -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove what the other verbs made
-	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules dist .mypy_cache .ruff_cache .hypothesis

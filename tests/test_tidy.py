@@ -29,7 +29,7 @@ EVERYTHING = sorted(
 
 #: The worker's files that the supervisor may import.
 CONTRACT = {
-    "catalogue", "codec", "connect", "errors", "frames", "messages", "orphans", "packets", "pipe", "serve",
+    "catalogue", "codec", "connect", "errors", "frames", "messages", "oauth", "orphans", "packets", "pipe", "serve",
     "spec",
 }  # fmt: skip
 
@@ -37,11 +37,14 @@ CONTRACT = {
 PURE_BY_ROOM = {
     "metamcp_worker": "asgi bounds catalogue codec errors frames headers messages names spec sse",
     "metamcp_worker.child": (
-        "actions asks calls faults handshake holders levels lines listening listing logs notices"
-        " opening own session subscriptions wire"
+        "actions asks calls faults handshake headers holders levels lines listening listing logs"
+        " notices opening own replies resume session sessions subscriptions wire"
     ),
     "metamcp_worker.connect": "exchanges legacy modern session",
-    "metamcp_worker.front": "answers catalog guard inbound session",
+    "metamcp_worker.front": (
+        "answers asked asking catalog guard inbound levels mrtr openapi params parked peers resume"
+        " session"
+    ),
     "metamcp_supervisor": "verbs",
     "metamcp_supervisor.lives": "backoff gate pulse server sessions states workers",
     "metamcp_supervisor.wanted": (
@@ -68,8 +71,14 @@ IMPURE_IMPORTS = {
 DEPENDENCIES = {
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
     "httptools": {"metamcp_worker.serve"},
-    "httpx2": {"metamcp_worker.fetch"},
-    "mcp": {"metamcp_worker.child.inprocess"},
+    "cryptography": {"metamcp_worker.oauth.vault"},
+    "httpx2": {
+        "metamcp_worker.child.oauth", "metamcp_worker.fetch", "metamcp_worker.oauth.flow",
+        "metamcp_worker.oauth.guarded",
+    },
+    "mcp": {
+        "metamcp_worker.child.inprocess", "metamcp_worker.oauth.flow", "metamcp_worker.oauth.shelf",
+    },
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},
     "prometheus_client": {"metamcp_supervisor.watched.metrics"},

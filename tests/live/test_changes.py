@@ -1,14 +1,14 @@
 """What clients are told without asking: lists that changed, and servers that are away."""
 
-import http.client
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
+from metamcp_worker import codec
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
+from tests.live.raw import Raw
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -22,71 +22,32 @@ def gateway() -> Iterator[Gateway]:
         yield running
 
 
-class Stream:
-    """The messages of one SSE stream."""
-
-    def __init__(self, port: int, method: str, body: bytes | None, headers: dict[str, str]) -> None:
-        self.http = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        self.http.request(method, "/mcp", body, headers)
-        self.answer = self.http.getresponse()
-        assert self.answer.status == 200, self.answer.read()
-
-    def next(self) -> dict[str, Any]:
-        """The next message; comments and empty lines in between are skipped."""
-        while True:
-            line = self.answer.readline()
-            assert line, "the stream has ended"
-            if line.startswith(b"data:"):
-                found: dict[str, Any] = json.loads(line[5:])
-                return found
-
-    def close(self) -> None:
-        self.answer.close()
-        self.http.close()
-
-
-def session_stream(client: Client, port: int) -> Stream:
-    return Stream(port, "GET", None, {**client.headers(), "Accept": "text/event-stream"})
-
-
-def listen_stream(client: Client, port: int) -> Stream:
-    params = {"_meta": client.meta(), "notifications": {"toolsListChanged": True}}
-    message = {"jsonrpc": "2.0", "id": "l1", "method": "subscriptions/listen", "params": params}
-    headers = client.headers("subscriptions/listen")
-    return Stream(port, "POST", json.dumps(message).encode(), headers)
-
-
 @pytest.mark.promise("M28")
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("server", ["alpha", "beta"])
 def test_a_new_tool_is_announced_in_both_eras_and_listed(gateway: Gateway, server: str) -> None:
-    legacy, modern = Client(gateway.port, LEGACY), Client(gateway.port, MODERN)
-    one = session_stream(legacy, gateway.port)
-    other = listen_stream(modern, gateway.port)
-    assert other.next()["method"] == "notifications/subscriptions/acknowledged"
-    name = legacy.text(f"{server}__change")
-    assert one.next()["method"] == CHANGED
-    told = other.next()
-    assert told["method"] == CHANGED
-    assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "l1"
-    assert f"{server}__{name}" in legacy.tools()
-    assert f"{server}__{name}" in modern.tools()
-    for opened in (one, other, legacy, modern):
-        opened.close()
+    legacy, modern = Raw(gateway.port, LEGACY), Raw(gateway.port, MODERN)
+    with legacy.listen() as one, modern.listen(toolsListChanged=True) as other:
+        name = legacy.text(f"{server}__change")
+        assert one.next().method == CHANGED
+        told = other.next()
+    assert told.method == CHANGED
+    meta = codec.value(told.params)["_meta"]
+    assert meta["io.modelcontextprotocol/subscriptionId"] == "l1"
+    assert f"{server}__{name}" in legacy.names()
+    assert f"{server}__{name}" in modern.names()
 
 
 @pytest.mark.promise("M28")
 def test_a_quick_restart_is_no_change_and_a_stop_is_one(gateway: Gateway) -> None:
-    client = Client(gateway.port, LEGACY)
-    stream = session_stream(client, gateway.port)
-    before = client.tools()
-    gateway.ctl("restart", "alpha", "--wait")
-    assert client.tools() == before
-    gateway.ctl("stop", "alpha", "--wait")
-    assert stream.next()["method"] == CHANGED
-    assert client.tools() == [name for name in before if not name.startswith("alpha__")]
-    stream.close()
-    client.close()
+    client = Raw(gateway.port, LEGACY)
+    before = client.names()
+    with client.listen() as stream:
+        gateway.ctl("restart", "alpha", "--wait")
+        assert client.names() == before
+        gateway.ctl("stop", "alpha", "--wait")
+        assert stream.next().method == CHANGED
+    assert client.names() == [name for name in before if not name.startswith("alpha__")]
 
 
 @pytest.mark.promise("M75")

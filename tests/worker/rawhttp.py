@@ -45,6 +45,8 @@ class Client:
         self._reader = reader
         self._writer = writer
         self._events = b""
+        self.event_ids: list[str] = []
+        """Of the events that were read, those without data included."""
 
     @classmethod
     async def connect(cls, port: int) -> "Client":
@@ -85,7 +87,9 @@ class Client:
                 return None
             self._events += chunk
         event, _, self._events = self._events.partition(b"\n\n")
-        data = [line for line in event.split(b"\n") if line.startswith(b"data: ")]
+        lines = event.split(b"\n")
+        self.event_ids += [line[4:].decode() for line in lines if line.startswith(b"id: ")]
+        data = [line for line in lines if line.startswith(b"data: ") and len(line) > 6]
         return codec.value(data[0][6:]) if data else await self.event()
 
     async def closed(self) -> bytes:

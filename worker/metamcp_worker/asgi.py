@@ -4,11 +4,14 @@ Owns: the names of ASGI's types, the two keys that our scopes have beyond ASGI, 
 answer that the server gives without the application. Never: a connection, an application.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from metamcp_worker import codec
+
+COPY_BYTES_MAX = 64 * 1024
+"""Parts of more than this are not copied together: sending them one by one costs less."""
 
 Scope = dict[str, Any]
 Event = dict[str, Any]
@@ -31,9 +34,10 @@ class Peer(Protocol):
     def abort(self) -> None:
         """Cut the connection without sending what waits."""
 
-    def answer(self, head: bytes, body: bytes) -> bool:
-        """Send a whole answer in one piece. `head`: status line and headers, without the length.
-        False: the client has not read what was sent before, so `send` has to wait for it."""
+    def answer(self, head: bytes, *body: bytes) -> bool:
+        """Send a whole answer at once. `head`: status line and headers, without the length; `body`:
+        in as many parts as it is in. False: the client has not read what was sent before, so `send`
+        has to wait for it."""
         ...
 
 
@@ -41,6 +45,15 @@ def error_body(code: int, sentence: str) -> bytes:
     """A JSON-RPC error for a request whose id is not known."""
     error = {"code": code, "message": sentence}
     return codec.dump({"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def whole(head: bytes, body: Sequence[bytes], *, last: bool) -> Sequence[bytes]:
+    """A whole HTTP answer: one part if it is small, else as many as it came in. `head`: without the
+    length; `last`: the connection closes behind it."""
+    size = sum(map(len, body))
+    end = b"connection: close\r\n\r\n" if last else b"\r\n"
+    parts = (head, b"content-length: %d\r\n" % size, end, *body)
+    return parts if size > COPY_BYTES_MAX else (b"".join(parts),)
 
 
 def last_words(status: int, body: bytes) -> bytes:

@@ -3,9 +3,8 @@
 Owns: connections and their limits, where a redirect may lead, what of a failed request may have
 been processed. Never: MCP, what a status means, retries.
 
-The requests go straight to the transport of httpx2, which is a third cheaper than going through its
-client. Only a request with `auth` goes through the client, because flows of authorization are its
-part. There is no cookie jar: one shared by all callers would tie them together.
+The requests go straight to the transport of httpx2, a third cheaper than through its client, whose
+part are flows of authorization. There is no cookie jar: it would tie all callers together.
 
 The pool of a transport looks at each of its connections twice per request, so a pool is kept small
 and a busy origin has several, here called lanes. A lane is closed when its last request ends; only
@@ -22,7 +21,7 @@ from typing import Self
 import httpx2
 from msgspec import Struct
 
-from metamcp_worker import frames
+from metamcp_worker import frames, keepalive
 from metamcp_worker.errors import MetaMCPError, TooLarge
 
 Auth = httpx2.Auth
@@ -284,6 +283,7 @@ class Origin:
             verify=self._tls,
             trust_env=False,
             proxy=self._proxy,
+            socket_options=keepalive.OPTIONS,
             limits=httpx2.Limits(
                 max_connections=LANE_CONNECTIONS_MAX,
                 max_keepalive_connections=self._limits.idle_connections_max,

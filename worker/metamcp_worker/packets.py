@@ -131,6 +131,11 @@ class Channel:
     def closed(self) -> bool:
         return not self._open
 
+    @property
+    def queued(self) -> int:
+        """Packets that wait for the peer to read."""
+        return len(self._queue)
+
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Queue one packet. The channel takes the descriptors and closes them once sent."""
         if not self._open:

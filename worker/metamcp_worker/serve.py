@@ -76,15 +76,14 @@ class Connection(HttpToolsProtocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    def answer(self, head: bytes, body: bytes) -> bool:
+    def answer(self, head: bytes, *body: bytes) -> bool:
         cycle = self._running
         assert cycle is not None
         if self.flow.write_paused or cycle.response_started:
             return False
         if not cycle.disconnected:
             cycle.response_started = cycle.response_complete = True
-            end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-            self.transport.write(b"".join((head, b"content-length: %d\r\n" % len(body), end, body)))
+            self.transport.writelines(asgi.whole(head, body, last=not cycle.keep_alive))
             if not cycle.keep_alive:
                 self.transport.close()
             self.on_response_complete()

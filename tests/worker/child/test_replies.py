@@ -65,6 +65,11 @@ def test_a_message_becomes_one_line() -> None:
     assert replies.one_line(b'\n{\r\n  "a":\n1}\n') == b'{    "a": 1}'
 
 
+def test_an_error_whose_members_are_of_other_types_is_still_the_answer() -> None:
+    strange = {"jsonrpc": "2.0", "id": 7, "error": {"code": "x"}}
+    assert refused(400, strange) == refused(404, strange, in_session=True) == strange
+
+
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
 def test_an_error_of_the_server_is_the_answer_whatever_the_status(status: int) -> None:
     found = refused(status, error(-32601))

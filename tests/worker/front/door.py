@@ -8,7 +8,7 @@ from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.http import App
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.messages import ServerState
+from metamcp_worker.messages import ServerState, SessionRecord
 from metamcp_worker.serve import HttpServer
 from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec
 
@@ -26,15 +26,24 @@ META: dict[str, Any] = {
 }
 
 
+OFF = (("s", "v"), ("s", "none"))
+"""Tools that are switched off; what the only server does not list would be asked of it."""
+
+
 class Door:
-    """`peer`: the worker of the one server, `s`, whose tools are `t` and `u`."""
+    """`peer`: the worker of the one server, `s`, whose tools are `t` and `u`. `kept`, `over`: what
+    another front would hear of the sessions."""
 
     def __init__(self, hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")) -> None:
         self.spec = FrontSpec(version="1.2.3", endpoints=_endpoints("default", "dev"), hosts=hosts)
         self.stats = Stats()
         self.calls = Calls(self.stats, lambda server: None)
         self.calls.configure(self.spec)
-        self.app = App(self.calls, self.stats, self.spec)
+        self.kept: list[SessionRecord] = []
+        self.over: list[str] = []
+        self.app = App(
+            self.calls, self.stats, self.spec, on_kept=self.kept.append, on_over=self.over.extend
+        )
         self.calls.lists_changed = self.app.lists_changed
         self.server = HttpServer(self.app, on_refused=self.stats.refused)
         self.peer = Peer()
@@ -54,8 +63,9 @@ class Door:
         self.calls.server_state(ServerState(server="s", state="ready", listed=True, generation=1))
         self.calls.refresh()
 
-    def serve_only(self, *endpoints: str) -> None:
-        spec = FrontSpec(version="1", endpoints=_endpoints(*endpoints), hosts=self.spec.hosts)
+    def serve_only(self, *endpoints: str, sse: bool = True) -> None:
+        served = _endpoints(*endpoints, sse=sse)
+        spec = FrontSpec(version="1", endpoints=served, hosts=self.spec.hosts)
         self.calls.configure(spec)
         self.calls.refresh()
         self.app.reconfigure(spec)
@@ -69,12 +79,39 @@ class Door:
         """On a connection of its own."""
         return await (await self.connect()).ask(data)
 
-    async def initialize(self, protocol: str = LEGACY, path: str = "/mcp") -> str:
+    async def initialize(
+        self, protocol: str = LEGACY, path: str = "/mcp", **capabilities: object
+    ) -> str:
         """The id of a new session."""
-        params = {"protocolVersion": protocol, "capabilities": {}, "clientInfo": {"name": "c"}}
+        params = {
+            "protocolVersion": protocol,
+            "capabilities": capabilities,
+            "clientInfo": {"name": "c"},
+        }
         reply = await self.ask(legacy("initialize", params, path=path))
         assert reply.status == 200, reply
         return reply.headers["mcp-session-id"]
+
+    async def call(self, session: str, *headers: str, **more: Any) -> Client:
+        """A client that has called the tool `t` and waits."""
+        client = await self.connect()
+        client.send(legacy("tools/call", {"name": "t", **more}, *headers, session=session))
+        return client
+
+    async def news(self, session: str, *headers: str) -> Client:
+        """A client that reads the stream of a session."""
+        client = await self.connect()
+        client.send(bodiless("GET", f"Mcp-Session-Id: {session}", *headers))
+        head = await client.head()
+        assert head.headers["content-type"] == "text/event-stream", head
+        return client
+
+    async def answer(self, session: str, question: Any, body: str) -> int:
+        """Post the answer to what a client was asked; `body`: its member `result` or `error`, raw.
+        The status."""
+        raw_id = codec.dump(question["id"]).decode()
+        message = f'{{"jsonrpc":"2.0","id":{raw_id},{body}}}'
+        return (await self.ask(post(message.encode(), f"Mcp-Session-Id: {session}"))).status
 
     async def close(self) -> None:
         for client in self._clients:
@@ -85,10 +122,12 @@ class Door:
         self.peer.close()
 
 
-def _endpoints(*names: str) -> tuple[EndpointSpec, ...]:
+def _endpoints(*names: str, sse: bool = True) -> tuple[EndpointSpec, ...]:
     bare = NamingSpec(style="bare")
     return tuple(
-        EndpointSpec(name=name, servers=("s",), naming=bare, default=name == "default")
+        EndpointSpec(
+            name=name, servers=("s",), naming=bare, disabled=OFF, default=name == "default", sse=sse
+        )
         for name in names
     )
 

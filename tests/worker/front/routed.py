@@ -22,7 +22,7 @@ class Front:
         self.notices: asyncio.Queue[tuple[str, str, bytes]] = asyncio.Queue()
         self.routing = Routing(
             self._end, self.late.put_nowait, self.wanted.append,
-            lambda *notice: self.notices.put_nowait(notice),
+            lambda server, method, params: self.notices.put_nowait((server, method, params)),
         )  # fmt: skip
         self.routing.configure({"git": timeout_s}, hold_s)
         self._peers: list[Peer] = []

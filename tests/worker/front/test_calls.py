@@ -1,92 +1,19 @@
 """The path of a request: who may, who owns it, what it is called there, what comes back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.errors import Code, Refused
-from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.frames import Error, Progress, Result
-from metamcp_worker.front.calls import NAME_BYTES_MAX, NOT_FOUND_LEGACY, Answer, Calls, Request
-from metamcp_worker.front.stats import Stats
-from metamcp_worker.front.views import View
-from metamcp_worker.messages import ServerState
-from metamcp_worker.spec import EndpointSpec, FrontSpec
+from metamcp_worker.frames import Notice, Progress, Result
+from metamcp_worker.front.calls import Answer
+from metamcp_worker.front.eras import NOT_FOUND_LEGACY
+from metamcp_worker.front.methods import NAME_BYTES_MAX
 
+from .called import Front, request, with_front
 from .callers import Caller
-from .offers import MODERN, endpoint, offer, prompt, resource, template
-from .peers import WAIT_S, Peer
-
-
-def request(
-    method: str, params: bytes, *, meta: bytes = b"{}", caller: bytes = b"", modern: bool = True
-) -> Request:
-    return Request(method, codec.level(params), codec.level(meta), caller, modern)
-
-
-class Front:
-    """Calls over these servers, all of them attached to a peer."""
-
-    def __init__(self, endpoints: tuple[EndpointSpec, ...]) -> None:
-        self.stats = Stats()
-        self.calls = Calls(self.stats, lambda server: None)
-        self.calls.configure(FrontSpec(version="1", endpoints=endpoints, hosts=()))
-        self.peers: dict[str, Peer] = {}
-
-    async def add(self, server: str, catalogue: ServerCatalogue) -> None:
-        self.calls.catalogue(server, catalogue)
-        self.calls.server_state(ServerState(server=server, state="ready", listed=True))
-        peer = self.peers[server] = Peer()
-        await self.calls.attach(server, 1, peer.fd)
-        self.calls.refresh()
-
-    @property
-    def view(self) -> View:
-        view = self.calls.view("default")
-        assert view is not None
-        return view
-
-    async def sent(self, server: str, asked: Request) -> CallFrame:
-        """Start the request and see what `server` gets."""
-        self.calls.start(self.view, asked, None)
-        return await self.peers[server].call()
-
-    async def answered(self, server: str, asked: Request, body: bytes, code: int = 0) -> Answer:
-        """Start the request, let `server` answer, and see what comes back."""
-        call = self.calls.start(self.view, asked, None)
-        number = (await self.peers[server].call()).id
-        self.peers[server].write(Error(number, body) if code else Result(number, body))
-        return await call.answer
-
-    def refusal(self, asked: Request) -> Refused:
-        with pytest.raises(Refused) as refusal:
-            self.calls.start(self.view, asked, None)
-        return refusal.value
-
-    async def close(self) -> None:
-        await self.calls.close()
-        for peer in self.peers.values():
-            peer.close()
-
-
-def with_front(
-    test: Callable[[Front], Awaitable[None]], *endpoints: EndpointSpec, **offers: ServerCatalogue
-) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(2 * WAIT_S):
-            front = Front(endpoints or (endpoint(*offers),))
-            for server, catalogue in offers.items():
-                await front.add(server, catalogue)
-            try:
-                await test(front)
-            finally:
-                await front.close()
-
-    asyncio.run(main())
+from .offers import LEGACY, MODERN, endpoint, offer, prompt, resource, template
 
 
 @pytest.mark.promise("M22")
@@ -105,21 +32,21 @@ def test_arguments_reach_the_server_as_the_bytes_that_the_client_sent() -> None:
     with_front(talk, a=offer("t"), b=offer("t"))
 
 
-def test_tasks_are_offered_to_servers_only_where_a_client_can_come_back_for_them() -> None:
+@pytest.mark.promise("M24")
+def test_tasks_are_offered_to_servers_only_for_clients_of_their_era() -> None:
     capabilities = b'{"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{},"a/b":{ }}}'
     caller = b'{"clientCapabilities":%b,"clientInfo":{ }}' % capabilities
 
-    async def one(front: Front) -> None:
+    async def talk(front: Front) -> None:
         asked = request("tools/call", b'{"name":"a__t"}', caller=caller)
         assert (await front.sent("a", asked)).caller == caller
-
-    async def two(front: Front) -> None:
-        asked = request("tools/call", b'{"name":"a__t"}', caller=caller)
+        asked.modern = False
         left = caller.replace(b'"io.modelcontextprotocol/tasks":{},', b"")
         assert (await front.sent("a", asked)).caller == left
+        asked.caller = b'{"clientInfo":{"name":"x/tasks"}}'
+        assert (await front.sent("a", asked)).caller == asked.caller
 
-    with_front(one, a=offer("t", protocol=MODERN))
-    with_front(two, a=offer("t", protocol=MODERN), b=offer("t"))
+    with_front(talk, a=offer("t", protocol=MODERN), b=offer("t"))
 
 
 @pytest.mark.promise("M21")
@@ -157,6 +84,29 @@ def test_every_method_finds_its_server_and_the_servers_own_name(
         a=offer("t", prompts=[prompt("p")], resources=[resource("r:a")]),
         b=offer("t", prompts=[prompt("p")], templates=[template("t:{x}")]),
     )
+
+
+@pytest.mark.promise("M21")
+@pytest.mark.parametrize(
+    ("method", "params", "sent"),
+    [
+        ("resources/read", b'{"uri":"r:b/a","x":1.0}', b'{"uri":"r:a","x":1.0}'),
+        ("resources/read", b'{"uri":"t:b/7"}', b'{"uri":"t:7"}'),
+        (
+            "completion/complete",
+            b'{"ref":{"type":"ref/resource","uri":"t:b/{x}"},"argument":{}}',
+            b'{"ref":{"type":"ref/resource","uri":"t:{x}"},"argument":{}}',
+        ),
+    ],
+)
+def test_a_uri_that_two_servers_have_reaches_the_second_as_its_own(
+    method: str, params: bytes, sent: bytes
+) -> None:
+    async def talk(front: Front) -> None:
+        assert (await front.sent("b", request(method, params))).params == sent
+
+    both = offer(resources=[resource("r:a")], templates=[template("t:{x}")])
+    with_front(talk, a=both, b=both)
 
 
 @pytest.mark.parametrize(
@@ -206,75 +156,62 @@ def test_unknown_methods_and_uris_go_to_the_only_server_of_an_endpoint() -> None
 
 
 @pytest.mark.promise("M22")
-@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+def test_what_the_only_server_does_not_list_it_may_have_under_its_bare_name(method: str) -> None:
+    async def bare(front: Front) -> None:
+        frame = await front.sent("a", request(method, b'{"name":"hidden","x":1.0}'))
+        assert frame.params == b'{"name":"hidden","x":1.0}'
+        refusal = front.refusal(request(method, b'{"name":"off"}'))
+        assert refusal.code == Code.INVALID_PARAMS
+
+    async def prefixed(front: Front) -> None:
+        assert front.refusal(request(method, b'{"name":"hidden"}')).code == Code.INVALID_PARAMS
+
+    with_front(bare, endpoint("a", style="bare", disabled=(("a", "off"),)), a=offer("t"))
+    with_front(prefixed, endpoint("a", "b", style="bare"), a=offer("t"), b=offer())
+    with_front(prefixed, endpoint("a"), a=offer("t"))
+
+
+@pytest.mark.promise("M22")
+@pytest.mark.parametrize("protocol", [LEGACY, MODERN])
 @pytest.mark.parametrize(
     ("body", "code"),
     [
         (b'{"content":[{"type":"hologram","x":1.0}],"structuredContent":[1],"z": null}', 0),
         (b'{"resultType":"input_required","requestState":"opaque"}', 0),
         (b'{"code":-31999,"message":"own","data":{"n":12345678901234567890},"more":1}', -31999),
+        (b'{"code":-32002,"message":"own"}', -32002),
+        (b'[{"isError":true}]', 0),
     ],
 )
-def test_answers_of_a_modern_server_pass_as_they_are(modern: bool, body: bytes, code: int) -> None:
-    async def talk(front: Front) -> None:
-        asked = request("tools/call", b'{"name":"a__t"}', modern=modern)
-        assert await front.answered("a", asked, body, code) == Answer(body, code)
-
-    with_front(talk, a=offer("t", protocol=MODERN))
-
-
-@pytest.mark.promise("M22")
-@pytest.mark.parametrize(
-    ("method", "modern", "body", "expected"),
-    [
-        ("tools/call", False, b'{"content":[]}', b'{"content":[]}'),
-        ("tools/call", True, b'{"content":[]}', b'{"resultType":"complete","content":[]}'),
-        ("tools/call", True, b"{}", b'{"resultType":"complete"}'),
-        ("tools/call", True, b'{"resultType":"x"}', b'{"resultType":"x"}'),
-        (
-            "tools/call",
-            True,
-            b'{"content":["resultType"]}',
-            b'{"resultType":"complete","content":["resultType"]}',
-        ),
-        ("tools/call", True, b'[{"isError":true}]', b'[{"isError":true}]'),
-        ("tools/call", True, b'[{"resultType":1}]', b'[{"resultType":1}]'),
-        (
-            "resources/read",
-            True,
-            b'{"contents":[]}',
-            b'{"resultType":"complete","ttlMs":0,"cacheScope":"private","contents":[]}',
-        ),
-        (
-            "resources/read",
-            True,
-            b'{"ttlMs":5}',
-            b'{"resultType":"complete","cacheScope":"private","ttlMs":5}',
-        ),
-    ],
-)
-def test_answers_of_a_legacy_server_get_what_a_modern_client_needs(
-    method: str, modern: bool, body: bytes, expected: bytes
+def test_answers_between_peers_of_one_era_pass_as_they_are(
+    protocol: str, body: bytes, code: int
 ) -> None:
     async def talk(front: Front) -> None:
-        params = b'{"uri":"r:"}' if method == "resources/read" else b'{"name":"a__t"}'
-        asked = request(method, params, modern=modern)
-        assert await front.answered("a", asked, body) == Answer(expected)
+        asked = request("tools/call", b'{"name":"a__t"}', modern=protocol == MODERN)
+        assert await front.answered("a", asked, body, code) == Answer(body, code)
 
-    with_front(talk, a=offer("t", resources=[resource("r:")]))
+    with_front(talk, a=offer("t", protocol=protocol))
 
 
 @pytest.mark.promise("M23")
-def test_a_legacy_not_found_gets_its_modern_code_for_modern_clients_only() -> None:
+@pytest.mark.parametrize(
+    ("modern", "body", "expected"),
+    [
+        (True, b'{"content":[]}', Answer(b'{"resultType":"complete","content":[]}')),
+        (False, b'{"structuredContent":[]}', Answer(b"{}")),
+        (True, b'{"code":-32002}', Answer(b'{"code":-32602}', -32602)),
+    ],
+)
+def test_answers_between_the_eras_are_converted(
+    modern: bool, body: bytes, expected: Answer
+) -> None:
     async def talk(front: Front) -> None:
-        body = b'{"code":-32002,"message":"gone","data":{"uri":"r:"}}'
-        read = request("resources/read", b'{"uri":"r:"}', modern=True)
-        answer = await front.answered("a", read, body, -32002)
-        assert answer == Answer(body.replace(b"-32002", b"-32602"), Code.INVALID_PARAMS)
-        read.modern = False
-        assert await front.answered("a", read, body, -32002) == Answer(body, -32002)
+        asked = request("tools/call", b'{"name":"a__t"}', modern=modern)
+        code = -32002 if expected.code else 0
+        assert await front.answered("a", asked, body, code) == expected
 
-    with_front(talk, a=offer(resources=[resource("r:")]))
+    with_front(talk, a=offer("t", protocol=LEGACY if modern else MODERN))
 
 
 @pytest.mark.promise("M23")
@@ -364,5 +301,22 @@ def test_a_request_is_left_as_the_client_made_it() -> None:
         asked = request("tools/call", b'{"name":"a__t"}')
         await front.sent("a", asked)
         assert asked.params == {"name": Raw(b'"a__t"')}
+
+    with_front(talk, a=offer("t"))
+
+
+def test_what_a_server_says_beside_calls_is_told_by_its_method() -> None:
+    async def talk(front: Front) -> None:
+        told: list[tuple[str, bytes]] = []
+        loop = asyncio.get_running_loop()
+        others: asyncio.Future[tuple[str, str, bytes]] = loop.create_future()
+        front.calls.on_notice("x/mine", lambda server, params: told.append((server, params)))
+        front.calls.notified = lambda server, method, params: others.set_result(
+            (server, method, params)
+        )
+        front.peers["a"].write(Notice("x/mine", b"{}"))
+        front.peers["a"].write(Notice("x/other", b"[]"))
+        assert await others == ("a", "x/other", b"[]")
+        assert told == [("a", b"{}")]
 
     with_front(talk, a=offer("t"))

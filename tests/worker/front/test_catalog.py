@@ -1,15 +1,15 @@
 """What an endpoint merges of its servers: order, owners, collisions, hashes."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.front.catalog import URI_BYTES_MAX, Catalog, Merged, Owner
+from metamcp_worker.catalogue import Hint, ServerCatalogue
+from metamcp_worker.front.catalog import Catalog, Merged
+from metamcp_worker.front.offers import Owner
 from metamcp_worker.spec import EndpointSpec
 
-from .offers import MODERN, endpoint, offer, prompt, resource, template
+from .offers import MODERN, endpoint, offer, prompt, resource, tool
 
 
 def catalog(**offers: ServerCatalogue) -> Catalog:
@@ -77,78 +77,82 @@ def test_a_forgotten_server_takes_its_names_with_it() -> None:
     assert found.unknown == ("a",)
 
 
-@pytest.mark.promise("M20")
-def test_the_first_server_keeps_a_uri_and_the_rest_is_noted() -> None:
-    one, other = offer(resources=[resource("file:///x")]), offer(resources=[resource("file:///x")])
-    found = merged(endpoint("b", "a"), a=one, b=other)
-    assert listed(found, "resources") == ["file:///x"]
-    assert found.resource("file:///x") == Owner("b", b'"file:///x"')
-    assert found.notes == ("a also lists 'file:///x'; it stays with b",)
-
-
 def test_a_tool_that_one_server_lists_twice_appears_once() -> None:
     found = merged(endpoint("a"), a=offer("x", "x"))
     assert listed(found, "tools") == ["a__x"]
-    assert found.notes == ("a lists tools 'x' twice; the first one counts",)
 
 
 def test_what_nobody_could_ask_for_is_left_out() -> None:
-    long = resource("file:///" + "x" * URI_BYTES_MAX)
     broken = [Raw(b'{"title":"no name"}'), Raw(b'{"name":7}'), Raw(b"[]")]
-    found = merged(endpoint("a"), a=offer("x", *broken, resources=[long]))
-    assert listed(found, "tools") == ["a__x"]
-    assert listed(found, "resources") == []
+    assert listed(merged(endpoint("a"), a=offer("x", *broken)), "tools") == ["a__x"]
 
 
-@pytest.mark.promise("M21")
-@pytest.mark.parametrize(
-    ("uri", "server"),
-    [
-        ("file:///notes/today", "notes"),
-        ("file:///notes/2026/today", "files"),
-        ("file:///", "files"),
-        ("db://main/users?limit=3", "db"),
-        ("db://main/users", "db"),
-        ("http://elsewhere/", None),
-        ("xfile:///notes/today", None),
-        ("fixed://one", "db"),
-        ("fixed://one/two", None),
-    ],
-)
-def test_a_uri_that_is_not_listed_goes_to_the_most_specific_template(
-    uri: str, server: str | None
-) -> None:
+def app(uri: str, name: str = "show", **more: object) -> Raw:
+    """A tool with a user interface."""
+    return tool(name, _meta={"ui": {"resourceUri": uri, "x": 1.0}, **more}, x=[1.0])
+
+
+@pytest.mark.promise("M20")
+def test_the_script_of_an_app_calls_tools_by_the_names_of_its_server() -> None:
     found = merged(
-        endpoint("files", "notes", "db"),
-        files=offer(templates=[template("file:///{+path}")]),
-        notes=offer(templates=[template("file:///notes/{day}")]),
-        db=offer(templates=[template("db://main/{table}{?limit}"), template("fixed://one")]),
+        endpoint("a", "b", "c"),
+        a=offer("both", "own", app("ui://a/x")),
+        b=offer("both", "other", resources=[resource("ui://b/x")]),
+        c=offer("plain", "own"),
     )
-    owner = found.resource(uri)
-    assert (owner.server if owner else None) == server
+    assert found.tool("own") == Owner("a", b'"own"')
+    assert found.tool("other") == Owner("b", b'"other"')
+    assert found.tool("both") is None, "two servers have it"
+    assert found.tool("plain") is None, "no app can mean it"
+    assert "own" not in listed(found, "tools")
 
 
-@pytest.mark.promise("M98")
-def test_a_hostile_template_does_not_hold_up_matching() -> None:
-    evil = template("x:" + "{+a}a" * 200 + "b")
-    found = merged(endpoint("a", "b"), a=offer(templates=[evil]), b=offer())
-    assert found.resource("x:" + "a" * 2000) is None
+def test_a_disabled_tool_is_no_apps_either() -> None:
+    spec = endpoint("a", "b", disabled=(("a", "own"),))
+    assert merged(spec, a=offer("own", app("ui://a/x")), b=offer()).tool("own") is None
 
 
-@given(st.text(max_size=60), st.text(max_size=30))
-def test_any_text_can_be_a_template_and_a_uri(text: str, uri: str) -> None:
-    found = merged(endpoint("a", "b"), a=offer(templates=[template(text)]), b=offer())
-    assert found.resource(uri) in {
-        None,
-        Owner("a", found.lists["resourceTemplates"][0].item.raw_key),
-    }
-    assert found.resource_or_template(text) is not None
+@pytest.mark.promise("M22")
+def test_a_tool_names_its_interface_as_the_endpoint_exposes_it() -> None:
+    own = tool("plain", _meta={"ui": {"resourceUri": "ui://x/other"}})
+    flat = {"ui/resourceUri": "ui://x/1"}
+    second = offer(own, app("ui://x/1", **flat), resources=[resource("ui://x/1")])
+    found = merged(endpoint("a", "b"), a=offer(app("ui://x/1")), b=second)
+    plain, moved = (entry.item.raw for entry in found.lists["tools"][1:])
+    assert plain == bytes(own)
+    assert moved == bytes(app("ui://x/1", **flat)).replace(b"ui://x/1", b"ui://b/x/1")
+    assert found.resource("ui://x/1") == Owner("a")
+    assert found.resource("ui://b/x/1") == Owner("b", b'"ui://x/1"')
 
 
-def test_the_only_server_of_an_endpoint_gets_every_other_uri() -> None:
-    found = merged(endpoint("a"), a=offer(protocol=MODERN))
-    assert found.resource("any://thing") == Owner("a", legacy=False)
-    assert merged(endpoint("a", "b"), a=offer(), b=offer()).resource("any://thing") is None
+@pytest.mark.parametrize("broken", [b'{"ui":[]}', b"7", b'{"ui":{"resourceUri":7}}', b"{}"])
+def test_what_is_no_link_of_a_tool_is_left_alone(broken: bytes) -> None:
+    raw = Raw(b'{"name":"t","description":"resourceUri","_meta":%b}' % broken)
+    found = merged(endpoint("a"), a=offer(raw))
+    assert found.lists["tools"][0].item.raw == bytes(raw)
+    assert found.resource("ui://x") == Owner("a")
+
+
+@pytest.mark.promise("M20")
+def test_a_list_holds_as_long_as_its_strictest_server_says() -> None:
+    def kept(server: ServerCatalogue, **hints: Hint) -> ServerCatalogue:
+        return replace(server, hints=hints)
+
+    hour, minute = Hint(3600_000, "public"), Hint(60_000, "private")
+    servers = catalog(
+        a=kept(offer("x", protocol=MODERN), tools=hour, discover=hour),
+        b=kept(offer("y", prompts=[prompt("p")], protocol=MODERN), tools=minute, prompts=hour),
+        c=kept(offer("z"), tools=hour),
+    )
+    assert servers.merge(endpoint("a")).hints["tools"] == hour
+    assert servers.merge(endpoint("a", "b")).hints == {
+        "tools": Hint(60_000, "private"), "prompts": hour, "resources": Hint(),
+        "resourceTemplates": Hint(), "discover": Hint(),
+    }  # fmt: skip
+    assert servers.merge(endpoint("a", "c")).hints["tools"] == Hint()
+    servers.set_listed("a", False)
+    assert servers.merge(endpoint("a")).hints["tools"] == Hint(), "it may come back at any moment"
+    assert servers.merge(endpoint("b", "z")).hints["prompts"] == Hint()
 
 
 @pytest.mark.promise("M28")

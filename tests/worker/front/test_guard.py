@@ -2,9 +2,30 @@
 
 import pytest
 
-from metamcp_worker.front.guard import Facts, Guard, Headers, Refusal, accepted, host_of, is_json
+from metamcp_worker.front.guard import (
+    API,
+    MCP,
+    MESSAGES,
+    SSE,
+    Facts,
+    Guard,
+    Headers,
+    Refusal,
+    Route,
+    accepted,
+    host_of,
+    is_json,
+)
 
-GUARD = Guard(("localhost", "[::1]", "Box.example"), {b"/mcp": "default", b"/metamcp/a/mcp": "a"})
+PATHS = {
+    b"/mcp": Route("default"),
+    b"/metamcp/a/mcp": Route("a"),
+    b"/sse": Route("default", SSE),
+    b"/messages": Route("default", MESSAGES),
+    b"/api": Route("default", API),
+    b"/api/": Route("default", API),
+}
+GUARD = Guard(("localhost", "[::1]", "Box.example"), PATHS)
 POST: Headers = [
     (b"host", b"localhost:6270"),
     (b"content-type", b"application/json"),
@@ -23,7 +44,52 @@ def test_a_request_that_passes_gives_its_facts_without_blanks() -> None:
         (b"x-other", b"2"),
     ]
     facts = GUARD.check("POST", b"/metamcp/a/mcp?x=/mcp", headers)
-    assert facts == Facts("a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"")
+    assert facts == Facts("a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"", headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "kind", "rest", "query"),
+    [
+        ("GET", b"/mcp?a", MCP, b"", b"a"),
+        ("GET", b"/sse?a", SSE, b"", b"a"),
+        ("POST", b"/messages?session_id=1", MESSAGES, b"", b"session_id=1"),
+        ("GET", b"/api", API, b"", b""),
+        ("POST", b"/api/tools/a%2Fb?x=1?y", API, b"tools/a%2Fb", b"x=1?y"),
+        ("GET", b"http://localhost/api//?q", API, b"/", b"q"),
+    ],
+)
+def test_a_path_leads_to_an_endpoint_and_a_kind(
+    method: str, target: bytes, kind: str, rest: bytes, query: bytes
+) -> None:
+    facts = GUARD.check(method, target, POST)
+    assert isinstance(facts, Facts)
+    assert (facts.endpoint, facts.kind) == ("default", kind)
+    assert (facts.rest, facts.query) == (rest, query)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("POST", b"/sse", 405),  # what newer clients try first, and then know which era it is
+        ("DELETE", b"/sse", 405),
+        ("GET", b"/messages", 405),
+        ("DELETE", b"/api", 405),
+        ("GET", b"/apis", 404),
+        ("GET", b"/sse/", 404),
+        ("GET", b"/mcp/", 404),
+    ],
+)
+def test_each_kind_of_path_has_its_own_methods(method: str, target: bytes, status: int) -> None:
+    refusal = GUARD.check(method, target, POST)
+    assert isinstance(refusal, Refusal)
+    assert refusal.status == status
+
+
+def test_what_is_posted_to_a_stream_needs_no_accept() -> None:
+    headers = [*POST[:2], (b"accept", b"text/plain")]
+    assert isinstance(GUARD.check("POST", b"/messages", headers), Facts)
+    assert isinstance(GUARD.check("POST", b"/mcp", headers), Refusal)
+    assert isinstance(GUARD.check("POST", b"/messages", [POST[0], POST[2]]), Refusal)
 
 
 def test_a_repeated_routing_header_is_left_to_the_era_to_refuse() -> None:

@@ -275,7 +275,7 @@ def test_every_client_that_wants_to_know_is_told_of_a_changed_list() -> None:
             await client.head()
             await client.event()
         await until(lambda: door.app.counts().streams == 3)
-        door.offer(offer("t", "u", "v"))
+        door.offer(offer("t", "u", "w"))
         for client in (old, new, other):
             assert (await client.event())["method"] == "notifications/tools/list_changed"
 

@@ -54,7 +54,7 @@ def test_the_handshake_opens_a_session_in_a_revision_that_both_speak(
         reply = await door.ask(legacy("initialize", {**PARAMS, "protocolVersion": asked}))
         result = reply.json["result"]
         assert result["protocolVersion"] == spoken
-        assert result["capabilities"] == {"tools": {"listChanged": True}}
+        assert result["capabilities"]["tools"] == {"listChanged": True}
         assert result["serverInfo"] == {"name": "metamcp", "version": "1.2.3"}
         assert len(reply.headers["mcp-session-id"]) >= 22  # 128 bits
         assert door.app.counts().sessions[spoken] == 1
@@ -121,9 +121,10 @@ def test_a_call_in_a_session_is_relayed_with_what_the_client_said_of_itself() ->
         assert call.params == b'{"name":"t","arguments":{}}'
         assert call.meta == b'{"a/b":1}'
         assert codec.value(call.caller) == {
-            "clientCapabilities": {"experimental": {"x": [1.5]}},  # what needs no way back
-            "clientInfo": {"name": "c", "version": "1"},
+            "clientCapabilities": PARAMS["capabilities"],
+            "clientInfo": PARAMS["clientInfo"],
         }
+        assert call.peer > 0
         door.peer.write(Error(call.id, b'{"code":-32602,"message":"no", "x":1}'))
         reply = await client.reply()
         assert reply.status == 200  # an error of a method is no matter of HTTP in this era

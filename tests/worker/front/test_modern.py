@@ -6,15 +6,14 @@ import pytest
 
 from metamcp_worker import codec
 from metamcp_worker.errors import Code
-from metamcp_worker.frames import Error, Progress, Result
-from metamcp_worker.front import modern as era
+from metamcp_worker.frames import Error, Notice, Progress, Result
 
 from ..rawhttp import post, until
 from .door import META, MODERN, VERSION_KEY, Door, modern, with_door
 from .offers import offer, resource
 
+LEVEL = "io.modelcontextprotocol/logLevel"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 TOKEN: dict[str, Any] = {**META, "progressToken": "p"}
 
 
@@ -129,8 +128,11 @@ LADDER: dict[str, tuple[bytes, int, str]] = {
         modern("tools/call", {"name": "t"}, meta={**META, "progressToken": None}),
         Code.INVALID_PARAMS, "progress token",
     ),
+    "a level that nobody knows": (
+        modern("tools/call", {"name": "t"}, meta={**META, LEVEL: "loud"}),
+        Code.INVALID_PARAMS, "must be one of debug",
+    ),
     "no tool": (modern("tools/call"), Code.INVALID_PARAMS, "needs the tool"),
-    "unknown tool": (modern("tools/call", {"name": "v"}), Code.INVALID_PARAMS, "Unknown tool: v"),
     "bad cursor": (modern("tools/list", {"cursor": "x"}), Code.INVALID_PARAMS, "Invalid cursor"),
 }  # fmt: skip
 
@@ -188,12 +190,6 @@ def test_a_name_may_be_spelled_in_each_way_of_the_protocol(uri: str, header: str
         assert (await client.reply()).status == 200
 
     with_door(talk)
-
-
-def test_header_values_that_cannot_be_read_are_nothing() -> None:
-    assert era.header_text(b"=?base64?gA==?=") is None  # no UTF-8
-    assert era.header_text(b"=?base64?d A==?=") is None
-    assert era.header_text(b"=?base64?=") == "=?base64?="
 
 
 def test_discovery_says_what_this_era_needs_to_know() -> None:
@@ -287,45 +283,33 @@ def test_without_progress_or_without_a_token_or_a_reader_the_answer_is_json() ->
     with_door(talk)
 
 
-@pytest.mark.promise("M23")
-def test_a_subscription_is_acknowledged_told_and_ended_under_the_id_of_its_request() -> None:
+@pytest.mark.promise("M21")
+@pytest.mark.parametrize(
+    ("level", "heard"),
+    [
+        (None, []),
+        ("debug", ["info", "error", "unheard-of"]),
+        ("warning", ["error", "unheard-of"]),
+    ],
+)
+def test_log_messages_go_to_the_request_that_asked_for_them(
+    level: str | None, heard: list[str]
+) -> None:
     async def talk(door: Door) -> None:
         client = await door.connect()
-        wish = {
-            "toolsListChanged": True,
-            "promptsListChanged": False,
-            "resourceSubscriptions": ["a:"],
-        }
-        client.send(modern("subscriptions/listen", {"notifications": wish}, id="7"))
-        assert (await client.head()).headers["content-type"] == "text/event-stream"
-        tag = {SUBSCRIPTION: "7"}
-        assert await client.event() == {
-            "jsonrpc": "2.0",
-            "method": "notifications/subscriptions/acknowledged",
-            "params": {"_meta": tag, "notifications": {"toolsListChanged": True}},
-        }
-        door.app.lists_changed("default", frozenset({"prompts", "resources"}))
-        door.app.lists_changed("dev", frozenset({"tools"}))
-        door.app.lists_changed("default", frozenset({"tools"}))
-        assert await client.event() == {
-            "jsonrpc": "2.0",
-            "method": "notifications/tools/list_changed",
-            "params": {"_meta": tag},
-        }
-        door.serve_only("dev")
-        result = {"resultType": "complete", "_meta": tag}
-        assert await client.event() == {"jsonrpc": "2.0", "id": "7", "result": result}
-        assert await client.event() is None
-
-    with_door(talk)
-
-
-def test_a_subscription_needs_its_wishes_and_a_reader() -> None:
-    async def talk(door: Door) -> None:
-        listen = "subscriptions/listen"
-        assert (await door.ask(modern(listen))).outcome == (400, -32602)
-        wish: dict[str, Any] = {"notifications": {}}
-        reply = await door.ask(modern(listen, wish, "Accept: application/json"))
-        assert reply.outcome == (406, -32600)
+        meta = META if level is None else {**META, LEVEL: level}
+        client.send(modern("tools/call", {"name": "t"}, meta=meta))
+        call = await door.peer.call()
+        for said in ("info", "error", "unheard-of"):
+            params = b'{"level":"%b","data":1.0}' % said.encode()
+            door.peer.write(Notice("notifications/message", params, call.id))
+        door.peer.write(Notice("notifications/elicitation/complete", b"{}", call.id))
+        door.peer.write(Notice("notifications/example.com/x", b'{"n":1.0}', call.id))
+        door.peer.write(Result(call.id, b"{}"))
+        await client.head()
+        for said in heard:
+            assert (await client.event())["params"] == {"level": said, "data": 1.0}
+        assert (await client.event())["method"] == "notifications/example.com/x"
+        assert (await client.event())["id"] == 1
 
     with_door(talk)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from metamcp_worker import codec
-from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.catalogue import DISCOVER, Hint, ServerCatalogue
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import policy, views
 from metamcp_worker.front.views import View, Views
@@ -79,19 +80,45 @@ def test_a_modern_page_says_how_long_it_holds_and_who_made_it() -> None:
     }
 
 
-def test_legacy_clients_see_object_output_schemas_only() -> None:
+@pytest.mark.promise("M20")
+def test_a_modern_page_holds_as_long_as_its_servers_say_but_for_the_local_user_only() -> None:
+    hints = {"tools": Hint(5000, "public"), "discover": Hint(9, "public")}
+    seen = view(endpoint("a"), a=replace(offer("x", protocol="2026-07-28"), hints=hints))
+    answer = page(seen, "tools/list", modern=True)
+    assert (answer["ttlMs"], answer["cacheScope"]) == (5000, "public")
+    assert seen.hint(DISCOVER) == {"ttlMs": 9, "cacheScope": "public"}
+    seen.principal = "somebody"
+    assert seen.hint("tools") == {"ttlMs": 5000, "cacheScope": "private"}
+    assert "ttlMs" not in page(view(endpoint("a"), a=offer()), "tools/list")
+
+
+@pytest.mark.promise("M20")
+def test_a_resource_that_two_servers_have_is_listed_twice() -> None:
+    raw = Raw(b'{"name":"n","uri":"ui://x/1","x":1.0}')
+    seen = view(endpoint("a", "b"), a=offer(resources=[raw]), b=offer(resources=[raw]))
+    moved = bytes(raw).replace(b"ui://x/1", b"ui://b/x/1")
+    expected = b'{"resources":[%b,%b]}' % (bytes(raw), moved)
+    assert seen.page("resources/list", {}, modern=False) == expected
+
+
+@pytest.mark.parametrize("protocol", ["2025-11-25", "2026-07-28"])
+def test_legacy_clients_see_object_output_schemas_only(protocol: str) -> None:
     tools = [
         tool("object", outputSchema={"type": "object"}),
         tool("array", outputSchema={"type": "array"}, title="kept"),
         tool("any", outputSchema=True),
     ]
+    offers = {"a": offer(*tools, protocol=protocol), "b": offer()}
     for style in ("bare", "namespaced"):
-        seen = view(endpoint("a", style=style), a=offer(*tools))
+        seen = view(endpoint("a", "b", style=style), **offers)
         legacy = page(seen, "tools/list")["tools"]
         assert ["outputSchema" in one for one in legacy] == [True, False, False]
         assert legacy[1]["title"] == "kept"
         modern = page(seen, "tools/list", modern=True)["tools"]
         assert all("outputSchema" in one for one in modern)
+        alone = page(view(endpoint("a", style=style), **offers), "tools/list")["tools"]
+        same_era = protocol == "2025-11-25"
+        assert ["outputSchema" in one for one in alone] == [True, same_era, same_era]
 
 
 @pytest.mark.promise("M20")
@@ -181,21 +208,6 @@ def test_nobody_but_the_local_user_sees_a_list_yet() -> None:
     with pytest.raises(Refused, match="somebody may not send tools/list"):
         page(seen, "tools/list")
     assert seen.principal != policy.LOCAL
-
-
-def test_capabilities_name_what_is_there_or_may_still_come() -> None:
-    listed = {"listChanged": True}
-    some = ServerCatalogue(
-        protocol="2025-11-25", capabilities=Raw(b'{"completions":{},"prompts":{}}')
-    )
-    seen = view(endpoint("a", "b"), a=offer("x"), b=some)
-    for modern in (False, True):
-        capabilities = codec.value(seen.capabilities(modern=modern))
-        assert capabilities == {"tools": listed, "prompts": listed, "completions": {}}
-    early = codec.value(view(endpoint("a", "b"), a=offer()).capabilities(modern=False))
-    assert early == {"tools": listed, "prompts": listed, "resources": listed}
-    broken = ServerCatalogue(protocol="2025-11-25", capabilities=Raw(b"[]"))
-    assert view(endpoint("a"), a=broken).capabilities(modern=True) == b"{}"
 
 
 @pytest.mark.promise("M28")

@@ -11,7 +11,9 @@ from msgspec import Struct
 from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.frames import Ask, Error, Notice, Progress, Result, Withdraw
 
-Reason = Literal["spawn", "exit", "clean", "signal", "start_timeout", "protocol", "limit"]
+Reason = Literal[
+    "spawn", "exit", "clean", "signal", "start_timeout", "authorization", "protocol", "limit"
+]  # fmt: skip
 """Why a server is down: the exit classes that a worker can tell apart."""
 
 

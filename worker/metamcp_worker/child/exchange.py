@@ -37,7 +37,8 @@ _GIVEN_UP = "the stream of its answer ended before the answer, and cannot be tak
 
 class Post(Struct, frozen=True):
     """A request to send. `stream`, `via`: where what comes before its answer belongs, see
-    `transport`. `resumable`: a stream that breaks can be taken up again."""
+    `transport`. `resumable`: a stream that breaks can be taken up again. `own`: it is the
+    gateway's, and waits for no call."""
 
     key: bytes
     line: bytes
@@ -45,6 +46,7 @@ class Post(Struct, frozen=True):
     stream: bytes
     via: int = 0
     resumable: bool = False
+    own: bool = True
     answer_s: float = ANSWER_S_MAX
 
     @property
@@ -75,7 +77,7 @@ async def exchange(link: Link, post: Post) -> AsyncGenerator[Answer]:
     What is done inside `async with` is done before the connection is seen to, so that an answer
     does not wait for the end of its stream, which follows it and makes the connection free.
     """
-    response = await link.origin.send("POST", post.headers, post.line, answer_s=post.answer_s)
+    response = await _begun(link, post)
     link.begun(post.key)
     session_id = response.header(headers.SESSION)
     resume = Resume()
@@ -92,6 +94,26 @@ async def exchange(link: Link, post: Post) -> AsyncGenerator[Answer]:
             await body.ended(wait_s=LINGER_S_MAX)
             return
     yield Answer(await _resumed(link, post, resume, session_id), session_id)
+
+
+async def _begun(link: Link, post: Post) -> Response:
+    """Send it, at the pace at which a server takes connections; the head of the answer."""
+    starting = not post.own
+
+    def written() -> None:
+        nonlocal starting
+        if starting:
+            starting = False
+            link.starts.release()
+
+    if starting:
+        await link.starts.acquire()
+    try:
+        return await link.origin.send(
+            "POST", post.headers, post.line, answer_s=post.answer_s, written=written
+        )
+    finally:
+        written()
 
 
 def _whole(body: bytes, key: bytes) -> bytes:

@@ -4,6 +4,9 @@ Owns: the error objects that name the server, one sentence each. Never: when the
 of servers.
 """
 
+from msgspec import Raw, Struct
+
+from metamcp_worker import codec
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Reply
 from metamcp_worker.errors import Code
@@ -27,3 +30,24 @@ class Faults:
     def timed_out(self, front: int, call: int, method: str, timeout_s: float) -> Reply:
         why = f"did not answer {method} within {timeout_s:g} s"
         return Reply(front, Error(call, self.body(Code.TIMED_OUT, why, {"timeout_s": timeout_s})))
+
+
+def unauthorized(error: bytes, server: str) -> str:
+    """What an error object of ours says of the lack of authorization, after "it"; nothing if it is
+    about something else. For one who is not to open its link, because that ends with the worker.
+    """
+    try:
+        failure = codec.typed(_Failure, error)
+        if failure.code != Code.AUTHORIZATION_NEEDED:
+            return ""
+        if "authorization_url" in codec.level(failure.data):
+            return f"needs authorization: run 'metamcp login {server}'"
+    except codec.Malformed:
+        return ""
+    return failure.message.removeprefix(f"server '{server}' ")
+
+
+class _Failure(Struct):
+    code: int = 0
+    message: str = ""
+    data: Raw = Raw(b"{}")

@@ -15,6 +15,10 @@ _BUILT_IN = frozenset({"auto", "http", "sse"})
 
 def launch(spec: ServerSpec, version: str, listener: Listener) -> Transport:
     """Start the server, or the way to it. Raises SpawnFailed."""
+    if spec.url is not None and spec.oauth is not None:
+        from metamcp_worker.child.oauth import authorized
+
+        return authorized(spec, version, listener)
     if spec.url is not None:
         from metamcp_worker.child.remote import remote
 

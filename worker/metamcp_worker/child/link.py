@@ -2,12 +2,18 @@
 
 Owns: every task that works for a server and its end, the bytes that wait to be sent, which error
 becomes of which failure. Never: the protocol of a way, which way is taken.
+
+Tasks are cancelled through scopes of anyio, because the HTTP client below shields what it must not
+leave half done (closing connections, for one) in scopes of anyio, which a plain cancellation of a
+task does not respect.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Generator, Hashable
 from typing import Any
+
+import anyio
 
 from metamcp_worker import codec
 from metamcp_worker.child.actions import Fail
@@ -24,6 +30,9 @@ QUEUE_BYTES_MAX = 64 * 1024 * 1024
 TELLS_MAX = 4096
 """Notifications and answers that wait to be sent: more than there can be calls to cancel."""
 TELLS_AT_ONCE_MAX = 64
+STARTS_AT_ONCE_MAX = 32
+"""Requests that are not wholly sent. Many need a new connection, and servers have short queues for
+those: a hundred is common, and what does not fit is reset."""
 CLOSE_S_MAX = 2.0
 """For cancelled tasks to close their connections."""
 
@@ -54,10 +63,11 @@ class Link(Distant):
         self._listener = listener
         self._lost = False
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
-        self._all: set[asyncio.Task[None]] = set()
+        self._scopes: dict[asyncio.Task[None], anyio.CancelScope] = {}
         self._queued: dict[bytes, int] = {}
         self._queued_bytes = 0
         self._tells = 0
+        self.starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self._telling = asyncio.Semaphore(TELLS_AT_ONCE_MAX)
 
     @property
@@ -129,19 +139,21 @@ class Link(Distant):
 
     def start(self, name: Hashable, work: Work) -> asyncio.Task[None]:
         """Run this until its end, or until `cut` or the end of everything."""
-        task = asyncio.get_running_loop().create_task(self._rooted(work))
+        scope = anyio.CancelScope()
+        task = asyncio.get_running_loop().create_task(self._rooted(work, scope))
         self._tasks[name] = task
-        self._all.add(task)
+        self._scopes[task] = scope
         task.add_done_callback(lambda done: self._ended(name, done))
         return task
 
     def running(self, name: Hashable) -> bool:
         return name in self._tasks
 
-    def cut(self, name: Hashable) -> bool:
-        """Cancel it: what it reads is closed. False if it has already ended."""
+    def cut(self, name: Hashable) -> None:
+        """Cancel it, if it runs: what it reads is closed."""
         task = self._tasks.get(name)
-        return task is not None and task.cancel()
+        if task is not None:
+            self._scopes[task].cancel()
 
     async def ended(self, name: Hashable) -> None:
         """Wait until it has ended, if it runs."""
@@ -151,14 +163,16 @@ class Link(Distant):
     def abort(self) -> None:
         """Cancel everything."""
         self._lost = True
-        for task in self._all:
-            task.cancel()
+        for scope in self._scopes.values():
+            scope.cancel()
 
     async def kill(self) -> None:
         """Cancel everything, and wait for that."""
         self.abort()
-        if self._all:
-            await asyncio.wait(self._all, timeout=CLOSE_S_MAX)
+        if self._scopes:
+            _, late = await asyncio.wait(list(self._scopes), timeout=CLOSE_S_MAX)
+            for task in late:
+                task.cancel()
 
     async def close(self) -> None:
         await self.kill()
@@ -197,9 +211,10 @@ class Link(Distant):
             if isinstance(error, Unreachable | Broken):
                 self.doubt()
 
-    async def _rooted(self, work: Work) -> None:
+    async def _rooted(self, work: Work, scope: anyio.CancelScope) -> None:
         try:
-            await work()
+            with scope:
+                await work()
         except Exception as error:  # noqa: BLE001 - a task root
             self.lose(Fail("exit", f"its connection failed with {type(error).__name__}: {error}"))
 
@@ -212,7 +227,7 @@ class Link(Distant):
             self.lose(Fail("exit", f"what it sent led to {type(error).__name__}: {error}"))
 
     def _ended(self, name: Hashable, task: asyncio.Task[None]) -> None:
-        self._all.discard(task)
+        del self._scopes[task]
         if self._tasks.get(name) is task:
             del self._tasks[name]
 

@@ -12,6 +12,7 @@ from metamcp_worker import catalogue
 from metamcp_worker.catalogue import DISCOVER, Hint, ServerCatalogue
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Actions, Fail, Purpose, Ready, Relisted, Warn, Write
+from metamcp_worker.child.faults import unauthorized
 from metamcp_worker.child.handshake import PROBE_S_MAX, Handshake, Met, Phase, Refused
 from metamcp_worker.child.listing import Listing, declared
 from metamcp_worker.child.own import Own
@@ -58,6 +59,8 @@ class Opening:
 
     def answered(self, purpose: Purpose, result: bytes, error: bytes, now: float) -> Actions:
         """The answer to a request of ours: a raw result or a raw error."""
+        if error and not self.ready and (why := unauthorized(error, self._spec.name)):
+            return [Fail("authorization", f"it {why}")]
         if purpose is Purpose.HANDSHAKE:
             shaken = self._handshake.failed(error) if error else self._handshake.answered(result)
             return self._shaken(shaken, now)

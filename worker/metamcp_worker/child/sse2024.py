@@ -18,6 +18,7 @@ from metamcp_worker.child.intake import Body
 from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.errors import Code, MetaMCPError, TooLarge
 from metamcp_worker.fetch import Broken, Unreachable
+from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.sse import Event, EventReader
 
 ENDPOINT_BYTES_MAX = 8192
@@ -109,6 +110,8 @@ class Sse2024:
                     self._link.lose(self._no_stream(response.status))
                     return
                 await self._events(body)
+        except NotAuthorized as error:
+            self._link.lose(Fail("authorization", f"it {error}"))
         except (Unreachable, Broken) as error:
             self._link.lose(Fail("exit", f"its event stream is not there: {error}"))
         except TooLarge as error:

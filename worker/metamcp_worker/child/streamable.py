@@ -109,7 +109,7 @@ class Streamable:
         endless = not request.own or request.method == "subscriptions/listen"
         post = Post(
             request.key, request.line, said, request.key,
-            answer_s=ANSWER_S_MAX if endless else self._own_s,
+            own=request.own, answer_s=ANSWER_S_MAX if endless else self._own_s,
         )  # fmt: skip
         async with exchange(self._link, post) as answer:
             message = answer.message
@@ -170,7 +170,8 @@ class Streamable:
         self._sent[request.key] = session
         post = Post(
             request.key, request.line, session.headers, request.key, session.via,
-            resumable=True, answer_s=self._own_s if request.own else ANSWER_S_MAX,
+            resumable=True, own=request.own,
+            answer_s=self._own_s if request.own else ANSWER_S_MAX,
         )  # fmt: skip
         try:
             async with exchange(self._link, post) as answer:
@@ -201,7 +202,7 @@ class Streamable:
                 status = await tell(self._link, line, session.headers)
             except Unreachable:
                 self.doubt()
-            except Broken as error:
+            except (Broken, Refused) as error:
                 self._link.warn(f"a notification or an answer to it was lost: {error}")
             else:
                 if status == 404:

@@ -16,15 +16,19 @@ REQUEST_CANCELLED = -32800
 """What the SDKs of the session era answer a cancelled request with: over HTTP a response has to end
 somehow, and this is what ends it."""
 COMMENT = b": keep-alive\n\n"
+HEAD, MIDDLE, TAIL = b'{"jsonrpc":"2.0","id":', b',"result":', b"}"
+"""What stands around the id and the body of a result."""
 
 
 def result(raw_id: bytes, body: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (raw_id, body)
+    # Joined and not formatted: formatting grows its buffer step by step, which makes a large body
+    # fifty times as slow.
+    return b"".join((HEAD, raw_id, MIDDLE, body, TAIL))
 
 
 def raw_error(raw_id: bytes, body: bytes) -> bytes:
     """`body`: the whole error object, as it came."""
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, body)
+    return b"".join((HEAD, raw_id, b',"error":', body, TAIL))
 
 
 def error(raw_id: bytes, code: int, message: str, data: bytes = b"") -> bytes:
@@ -46,6 +50,14 @@ def notification(method: str, params: bytes = b"") -> bytes:
     return b'{"jsonrpc":"2.0","method":%b}' % name
 
 
+def request(raw_id: bytes, method: str, params: bytes) -> bytes:
+    """`params`: raw, perhaps empty."""
+    name = codec.dump(method)
+    if params:
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, name, params)
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, name)
+
+
 def progress(token: bytes, params: bytes) -> bytes:
     """`token`: the client's own, raw; `params`: those of the server, without a token."""
     return notification(
@@ -58,7 +70,7 @@ def event(message: bytes) -> bytes:
     string, so blanks in their place change nothing; inside an event they would end the data."""
     if b"\n" in message or b"\r" in message:
         message = message.replace(b"\r", b" ").replace(b"\n", b" ")
-    return b"event: message\ndata: %b\n\n" % message
+    return b"".join((b"event: message\ndata: ", message, b"\n\n"))
 
 
 def members(fields: Mapping[str, bytes]) -> bytes:

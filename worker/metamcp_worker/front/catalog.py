@@ -1,7 +1,7 @@
 """Everything there is behind this front, and what of it one endpoint merges into its lists.
 
-Owns: the servers' catalogues, opened once; the order of merged lists; who owns a name, a URI or a
-template; the hash of each merged list. Never: pages and their bytes (`views`), routing, transport.
+Owns: the servers' offers; the order of merged lists; who owns a name; the hash of each merged list.
+Never: pages and their bytes (`views`), what leads to a resource (`uris`), routing, transport.
 
 A merged *list* holds what the listed servers offer. A merged *table* also holds what servers offer
 that are away just now: a name does not change because the server of another one went down, and a
@@ -9,111 +9,74 @@ call to a server that is away is told so instead of "unknown tool".
 """
 
 import hashlib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from metamcp_worker import codec, names
-from metamcp_worker.catalogue import KINDS, ServerCatalogue
+from metamcp_worker.catalogue import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
+from metamcp_worker.front.capabilities import Declared
+from metamcp_worker.front.offers import Item, Offer, Owner, relinked
+from metamcp_worker.front.uris import Exposed, Places, Uris
 from metamcp_worker.spec import EndpointSpec
 
-URI_BYTES_MAX = 2048
-"""Of a resource or template; as long as the URLs that browsers and servers agree on."""
 NOTES_MAX = 100
 """Sentences about what a merge left out; the rest is alike."""
-MODERN_SINCE = "2026-07-28"
-"""The first protocol revision without sessions. Revisions are dates, so they compare as text."""
-
-#: The member that names a definition, per kind.
-KEYS = {"tools": "name", "prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate"}
-#: Capabilities that an endpoint takes over from its servers.
-CAPABILITIES = ("tools", "prompts", "resources", "completions")
-
-
-class Item(Struct, frozen=True, gc=False):
-    """One definition of a server. `key`: the server's own name of it, `raw_key` as JSON; `digest`
-    of the whole definition."""
-
-    key: str
-    raw_key: bytes
-    raw: bytes
-    digest: bytes
-
-
-class Offer:
-    """What one server offers, opened as far as merging needs it."""
-
-    def __init__(self, catalogue: ServerCatalogue) -> None:
-        self.legacy = catalogue.protocol < MODERN_SINCE
-        self.instructions = catalogue.instructions or ""
-        self.items = {kind: _items(kind, catalogue.of(kind)) for kind in KINDS}
-        self.capabilities = _capabilities(catalogue.capabilities)
-
-
-class Owner(Struct, frozen=True, gc=False):
-    """Where requests about one thing go. `original`: the server's own name as raw JSON."""
-
-    server: str
-    original: bytes = b""
-    legacy: bool = True
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One definition in a merged list. `key`: the exposed name, or the URI."""
+    """One definition in a merged list. `key`: the exposed name, or the exposed URI."""
 
     key: str
     item: Item
 
 
-class Template(Struct, frozen=True):
-    """A resource template: which URIs it covers, and how much of it is fixed text."""
-
-    owner: Owner
-    pattern: re.Pattern[str]
-    literal_chars: int
-
-
 class Merged(Struct, frozen=True):
     """What one endpoint makes of its servers. A value: rebuilt as a whole, never changed.
 
-    `templates`: the most specific first. `unknown`: servers of which nothing is known yet.
-    `only`: the owner of everything else, on an endpoint with one server.
+    `apps`: tools by the names that the user interface of their own server knows, where the endpoint
+    has others. `kinds`: the lists that some server has. `declared`: the servers' capabilities.
+    `eras`: is a server of the handshake era? `tasked`: the servers whose tasks have other ids here
+    than there. `unknown`: servers of which nothing is known yet. `only`: the owner of everything
+    else, on an endpoint with one server. `barred`: names that are not, where names are bare; None:
+    no name that is not in a table is anybody's.
     """
 
     endpoint: str
     lists: dict[str, tuple[Entry, ...]]
     hashes: dict[str, bytes]
+    hints: dict[str, Hint]
     tools: dict[str, Owner]
+    apps: dict[str, Owner]
     prompts: dict[str, Owner]
-    resources: dict[str, Owner]
-    templates: tuple[Template, ...]
-    template_keys: dict[str, Owner]
-    capabilities: frozenset[str]
+    uris: Uris
+    kinds: frozenset[str]
+    declared: tuple[Declared, ...]
+    eras: dict[str, bool]
+    tasked: frozenset[str]
     instructions: str | None
     unknown: tuple[str, ...]
     only: Owner | None
+    barred: frozenset[str] | None
     notes: tuple[str, ...]
 
     def tool(self, name: str) -> Owner | None:
-        return self.tools.get(name)
+        return self.tools.get(name) or self.apps.get(name) or self._unlisted(name)
 
     def prompt(self, name: str) -> Owner | None:
-        return self.prompts.get(name)
+        return self.prompts.get(name) or self._unlisted(name)
 
     def resource(self, uri: str) -> Owner | None:
-        """By its URI, else by the most specific template that covers it, else the only server."""
-        owner = self.resources.get(uri)
-        if owner is not None:
-            return owner
-        for template in self.templates:
-            if template.pattern.match(uri):
-                return template.owner
-        return self.only
+        return self.uris.resource(uri) or self.only
 
     def resource_or_template(self, uri: str) -> Owner | None:
-        """The same, where the URI may also be a template itself."""
-        return self.template_keys.get(uri) or self.resource(uri)
+        return self.uris.resource_or_template(uri) or self.only
+
+    def _unlisted(self, name: str) -> Owner | None:
+        """A server may have what it does not list, and says best itself that it has not."""
+        if self.only is None or self.barred is None or name in self.barred:
+            return None
+        return self.only
 
 
 class Catalog:
@@ -140,25 +103,30 @@ class Catalog:
     def merge(self, endpoint: EndpointSpec) -> Merged:
         offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
         merge = _Merge(endpoint, offers, self._listed)
+        uris = merge.by_uri()
         tools = merge.named("tools", frozenset(endpoint.disabled))
         prompts = merge.named("prompts", frozenset())
-        resources = merge.by_uri("resources")
-        template_keys = merge.by_uri("resourceTemplates")
         return Merged(
             endpoint=endpoint.name,
             lists=merge.lists,
             hashes={kind: _hash(entries) for kind, entries in merge.lists.items()},
+            hints={what: merge.hint(what) for what in (*KINDS, DISCOVER)},
             tools=tools,
+            apps=_apps(tools, offers),
             prompts=prompts,
-            resources=resources,
-            templates=_templates(template_keys),
-            template_keys=template_keys,
-            capabilities=frozenset(
-                name for offer in offers.values() for name in offer.capabilities
+            uris=uris,
+            kinds=frozenset(kind for offer in offers.values() for kind in offer.kinds()),
+            declared=tuple(offer.declared for offer in offers.values()),
+            eras={server: offer.legacy for server, offer in offers.items()},
+            tasked=frozenset(
+                server
+                for server, offer in offers.items()
+                if len(endpoint.servers) > 1 and offer.declared.has_tasks()
             ),
             instructions=_instructions(endpoint, offers, self._listed),
             unknown=tuple(name for name in endpoint.servers if name not in offers),
             only=_only(endpoint, offers),
+            barred=_barred(endpoint),
             notes=tuple(merge.notes),
         )
 
@@ -172,76 +140,75 @@ class _Merge:
         self._endpoint = endpoint
         self._offers = offers
         self._listed = frozenset(listed)
+        self._exposed: dict[str, Exposed] = {}
         self.lists: dict[str, tuple[Entry, ...]] = {}
         self.notes: list[str] = []
 
+    def by_uri(self) -> Uris:
+        """Resources and templates under their own URIs, as far as no other server has them."""
+        places = Places(self._note)
+        self._exposed = {
+            server: places.add(server, offer) for server, offer in self._offers.items()
+        }
+        for kind in ("resources", "resourceTemplates"):
+            self.lists[kind] = tuple(
+                Entry(self._exposed[server][kind][item.key], item)
+                for server, offer in self._offers.items()
+                if server in self._listed
+                for item in offer.items[kind]
+                if item.key in self._exposed[server][kind]
+            )
+        return places.uris()
+
     def named(self, kind: str, disabled: frozenset[names.Pair]) -> dict[str, Owner]:
-        """Tools or prompts under their exposed names."""
+        """Tools or prompts under their exposed names; `by_uri` comes first."""
         found: dict[names.Pair, Item] = {}
         for server, offer in self._offers.items():
+            moved = self._moved(server)
             for item in offer.items[kind]:
-                pair = (server, item.key)
-                if pair in found:
-                    self._note(f"{server} lists {kind} {item.key!r} twice; the first one counts")
-                elif pair not in disabled:
-                    found[pair] = item
+                if (server, item.key) not in disabled:
+                    found[server, item.key] = relinked(item, moved) if moved else item
         exposed = names.expose(list(found), self._endpoint.naming)
         entries: list[Entry] = []
         table: dict[str, Owner] = {}
         for (pair, item), name in zip(found.items(), exposed, strict=True):
-            table[name] = self._owner(pair[0], item)
+            table[name] = Owner(pair[0], item.raw_key, self._offers[pair[0]].legacy)
             if pair[0] in self._listed:
                 entries.append(Entry(name, item))
         self.lists[kind] = tuple(entries)
         return table
 
-    def by_uri(self, kind: str) -> dict[str, Owner]:
-        """Resources or templates under their own URIs; the first server keeps a URI."""
-        entries: list[Entry] = []
-        table: dict[str, Owner] = {}
-        for server, offer in self._offers.items():
-            for item in offer.items[kind]:
-                first = table.get(item.key)
-                if first is not None:
-                    self._note(f"{server} also lists {item.key!r}; it stays with {first.server}")
-                elif len(item.key.encode("utf-8", "replace")) > URI_BYTES_MAX:
-                    self._note(f"{server} lists a URI of more than {URI_BYTES_MAX} bytes")
-                else:
-                    table[item.key] = self._owner(server, item)
-                    if server in self._listed:
-                        entries.append(Entry(item.key, item))
-        self.lists[kind] = tuple(entries)
-        return table
+    def hint(self, what: str) -> Hint:
+        """How long this list, or the discovery, may be kept: as briefly as one server wants. A
+        server that is away may come back at any moment; one that has no such list has no say."""
+        hints: list[Hint] = []
+        for server in self._endpoint.servers:
+            offer = self._offers.get(server)
+            if offer is None or server not in self._listed:
+                hints.append(Hint())
+            elif what == DISCOVER or what in offer.kinds():
+                hints.append(offer.hints.get(what, Hint()))
+        return strictest(hints)
 
-    def _owner(self, server: str, item: Item) -> Owner:
-        return Owner(server, item.raw_key, self._offers[server].legacy)
+    def _moved(self, server: str) -> dict[str, str]:
+        resources = self._exposed[server]["resources"]
+        return {uri: exposed for uri, exposed in resources.items() if uri != exposed}
 
     def _note(self, sentence: str) -> None:
         if len(self.notes) < NOTES_MAX:
             self.notes.append(sentence)
 
 
-def _items(kind: str, definitions: Sequence[Raw]) -> tuple[Item, ...]:
-    """The definitions that name themselves; what does not cannot be asked for."""
-    items: list[Item] = []
-    for definition in definitions:
-        try:
-            raw_key = codec.level(definition).get(KEYS[kind], Raw(b"null"))
-        except codec.Malformed:
-            continue
-        key = codec.text(raw_key)
-        if key is not None:
-            raw = bytes(definition)
-            items.append(Item(key, bytes(raw_key), raw, hashlib.sha256(raw).digest()))
-    return tuple(items)
-
-
-def _capabilities(raw: Raw) -> frozenset[str]:
-    try:
-        declared = codec.level(raw)
-    except codec.Malformed:
-        return frozenset()
-    return frozenset(name for name in CAPABILITIES if bytes(declared.get(name, b"null")) != b"null")
+def _apps(tools: Mapping[str, Owner], offers: Mapping[str, Offer]) -> dict[str, Owner]:
+    """The script of a user interface calls the tools of its server by the names that these have
+    there. Those that stand for one tool only, of a server with a user interface, are understood."""
+    found: dict[str, list[Owner]] = {}
+    for owner in tools.values():
+        if offers[owner.server].has_app():
+            found.setdefault(codec.text(owner.original) or "", []).append(owner)
+    return {
+        name: owners[0] for name, owners in found.items() if len(owners) == 1 and name not in tools
+    }
 
 
 def _hash(entries: Iterable[Entry]) -> bytes:
@@ -259,6 +226,12 @@ def _only(endpoint: EndpointSpec, offers: Mapping[str, Offer]) -> Owner | None:
     return Owner(server, legacy=offers[server].legacy if server in offers else True)
 
 
+def _barred(endpoint: EndpointSpec) -> frozenset[str] | None:
+    if len(endpoint.servers) != 1 or endpoint.naming.style != "bare":
+        return None
+    return frozenset(name for server, name in endpoint.disabled if server in endpoint.servers)
+
+
 def _instructions(
     endpoint: EndpointSpec, offers: Mapping[str, Offer], listed: Iterable[str]
 ) -> str | None:
@@ -271,32 +244,3 @@ def _instructions(
     if len(endpoint.servers) == 1:
         return next(iter(texts.values()), None)
     return "\n\n".join(f"# {server}\n\n{text}" for server, text in texts.items()) or None
-
-
-_EXPRESSION = re.compile(r"\{([^{}]*)\}")
-_ANYTHING = frozenset("+#./;?&")
-
-
-def _templates(table: Mapping[str, Owner]) -> tuple[Template, ...]:
-    found = [
-        Template(owner, _pattern(template), len(_EXPRESSION.sub("", template)))
-        for template, owner in table.items()
-    ]
-    return tuple(sorted(found, key=lambda one: -one.literal_chars))
-
-
-def _pattern(template: str) -> re.Pattern[str]:
-    """Which URIs a template (RFC 6570) covers, read generously: the server has the last word.
-
-    A plain expression `{x}` covers what has no slash, `{x*}` and those with an operator anything.
-    Every piece but the last is atomic, so that matching takes linear time whatever the template.
-    """
-    pieces = _EXPRESSION.split(template)
-    pattern = re.escape(pieces[0])
-    for at in range(1, len(pieces), 2):
-        expression, literal = pieces[at], re.escape(pieces[at + 1])
-        anything = expression[:1] in _ANYTHING or expression.endswith("*")
-        gap = r"[\s\S]*?" if anything else r"[^/]*?"
-        last = at + 2 == len(pieces)
-        pattern += gap + literal + r"\Z" if last else f"(?>{gap}{literal})"
-    return re.compile(pattern if len(pieces) > 1 else pattern + r"\Z")

@@ -5,7 +5,7 @@ eras, methods, deciding what to answer.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from metamcp_worker.asgi import CONNECTION, Peer, Receive, Scope, Send
 from metamcp_worker.errors import Code
@@ -61,6 +61,12 @@ class Exchange:
         )
         await self._send({"type": "http.response.body", "body": body})
 
+    async def result(self, raw_id: bytes, body: bytes) -> None:
+        """The same as `finish`, for a raw result: it may be large, so no copy is made of it."""
+        parts = (answers.HEAD, raw_id, answers.MIDDLE, body, answers.TAIL)
+        if self._stream is not None or not self.peer.answer(_OK, *parts):
+            await self.finish(200, answers.result(raw_id, body))
+
     async def empty(self, status: int, headers: Headers = ()) -> None:
         length = () if status == 204 else ((b"content-length", b"0"),)
         await self._send(
@@ -86,10 +92,27 @@ class Exchange:
 
     async def stand(self, stream: Stream, endpoint: str, news: Mapping[str, bytes]) -> None:
         """Answer with a stream that tells these news, until one side ends it."""
-        self.peer.on_lost = stream.end
+        self.watch(stream.end)
         try:
             await self._streams.stand(Standing(stream, endpoint, self._address, news))
         finally:
+            self.unwatch(stream.end)
+
+    async def follow(self, stream: Stream) -> None:
+        """Answer with a stream that somebody else fills and ends."""
+        self.watch(stream.end)
+        try:
+            await stream.run()
+        finally:
+            self.unwatch(stream.end)
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Call this if the client goes."""
+        self.peer.on_lost = on_lost
+
+    def unwatch(self, on_lost: Callable[[], None]) -> None:
+        """Not any more. By now the connection may belong to its next request."""
+        if self.peer.on_lost == on_lost:
             self.peer.on_lost = None
 
     def check_stream(self) -> None:
@@ -100,15 +123,20 @@ class Exchange:
             message = "There are as many streams as there may be; try again later."
             raise Declined(503, message, "streams", Code.OVERLOADED)
 
+    def begin(self) -> Stream | None:
+        """The answer becomes a stream, if it is none yet. None if this client reads none."""
+        if self._stream is None and self.facts.accepts_sse:
+            self._stream = self.stream()
+            self._running = asyncio.get_running_loop().create_task(self._stream.run())
+        return self._stream
+
     def put(self, event: bytes) -> bool:
         """Tell something before the answer: with the first event the answer becomes a stream.
         False if this client reads none."""
-        if self._stream is None:
-            if not self.facts.accepts_sse:
-                return False
-            self._stream = self.stream()
-            self._running = asyncio.get_running_loop().create_task(self._stream.run())
-        self._stream.put(event)
+        stream = self.begin()
+        if stream is None:
+            return False
+        stream.put(event)
         return True
 
     async def finish(self, status: int, body: bytes) -> None:
@@ -116,7 +144,7 @@ class Exchange:
         if self._stream is None:
             await self.json(status, body)
         else:
-            self._stream.farewell = answers.event(body)
+            self._stream.close(answers.event(body))
             await self.settle()
 
     async def settle(self) -> None:
@@ -124,13 +152,6 @@ class Exchange:
         if self._stream is not None and self._running is not None:
             self._stream.end()
             await self._running
-
-    async def relay(self, call: Call, raw_id: bytes, statuses: Mapping[int, int]) -> None:
-        """What the call brings, when it does. `statuses`: by the code of an error, 200 for
-        others."""
-        answer = await outcome(call)
-        code = 0 if answer is None else answer.code
-        await self.finish(statuses.get(code, 200) if code else 200, message(raw_id, answer))
 
 
 async def outcome(call: Call) -> Answer | None:

@@ -1,7 +1,7 @@
 """The header policy: what a request must look like before anyone reads its body.
 
-Owns: the rules for Host, Origin, target, path, method, Content-Type, Accept and Content-Length, and
-the words for each refusal. Never: bytes of a body, MCP, sending.
+Owns: the kinds of paths, the rules for Host, Origin, target, path, method, Content-Type, Accept and
+Content-Length, and the words for each refusal. Never: bytes of a body, MCP, sending.
 
 No HTTP server is strict about everything, so all of this is checked again here, on the raw list of
 headers, where a repeated one is still visible. Browsers are the reason for Host and Origin: a page
@@ -17,18 +17,40 @@ from msgspec import Struct
 
 from metamcp_worker.frames import BODY_BYTES_MAX
 
-METHODS = ("POST", "GET", "DELETE", "OPTIONS")
+MCP, SSE, MESSAGES, API = "mcp", "sse", "messages", "api"
+#: What is served at each kind of path.
+METHODS: Mapping[str, tuple[str, ...]] = {
+    MCP: ("POST", "GET", "DELETE", "OPTIONS"),
+    SSE: ("GET", "OPTIONS"),
+    MESSAGES: ("POST", "OPTIONS"),
+    API: ("GET", "POST", "OPTIONS"),
+}
 VERDICTS_KEPT = 128
 """Verdicts that are remembered, one for each combination of values; clients use a handful."""
 BLANKS = b" \t"
 """What may stand around the value of a header without belonging to it."""
 
 Headers = Sequence[tuple[bytes, bytes]]
+Verdict = tuple["Route", bool, bytes, bytes]
+"""Of a request that passed: the route, whether the client reads event streams, rest, query."""
+
+
+class Route(Struct, frozen=True, gc=False):
+    """Where a path leads: an endpoint, and one of the kinds above."""
+
+    endpoint: str
+    kind: str = MCP
 
 
 class Facts(Struct, gc=False):
     """What the rest needs to know of a request that passed. Header values are without blanks at
-    their ends; an absent one is None. `repeated`: a routing header that came more than once."""
+    their ends; an absent one is None. `repeated`: a routing header that came more than once;
+    `headers`: all of them.
+
+    Of a POST of MCP that is all. Of others, `rest` is what of the path lies below a route that
+    leads to a whole tree, `query` what stands behind the question mark, both as they came, and
+    `resume` the header Last-Event-ID.
+    """
 
     endpoint: str
     accepts_sse: bool
@@ -37,6 +59,11 @@ class Facts(Struct, gc=False):
     method: bytes | None = None
     name: bytes | None = None
     repeated: bytes = b""
+    headers: Headers = ()
+    resume: bytes | None = None
+    kind: str = MCP
+    rest: bytes = b""
+    query: bytes = b""
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -50,7 +77,9 @@ class Refusal(Struct, frozen=True, gc=False):
 
 
 #: Headers that two readers could take differently when they are repeated.
-_SINGLE = frozenset({b"content-length", b"content-type", b"host", b"mcp-session-id", b"origin"})
+_SINGLE = frozenset({
+    b"content-length", b"content-type", b"host", b"last-event-id", b"mcp-session-id", b"origin",
+})  # fmt: skip
 _ROUTING = frozenset({b"mcp-method", b"mcp-name", b"mcp-protocol-version"})
 _HOST = re.compile(
     rb"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::(?P<port>[0-9]{1,5}))?"
@@ -68,11 +97,13 @@ _NOTHING_HERE = (
 
 
 class Guard:
-    """The policy of one configuration. `hosts`: names without port; `paths`: path to endpoint."""
+    """The policy of one configuration. `hosts`: names without port; `paths`: where each leads. One
+    that ends with a slash leads there with all that is below it."""
 
-    def __init__(self, hosts: Iterable[str], paths: Mapping[bytes, str]) -> None:
+    def __init__(self, hosts: Iterable[str], paths: Mapping[bytes, Route]) -> None:
         self._hosts = frozenset(filter(None, (host_of(host.encode()) for host in hosts)))
         self._paths = dict(paths)
+        self._trees = {path: route for path, route in paths.items() if path.endswith(b"/")}
         # A client sends these five alike each time, so nearly every verdict is known already.
         self._verdict = functools.lru_cache(VERDICTS_KEPT)(self._judge)
 
@@ -93,18 +124,23 @@ class Guard:
             return verdict
         if method == "POST" and not _length_ok(get(b"content-length")):
             return too_large()
-        endpoint, accepts_sse = verdict
+        route, accepts_sse, rest, query = verdict
         version, session = get(b"mcp-protocol-version"), get(b"mcp-session-id")
         routed, subject = get(b"mcp-method"), get(b"mcp-name")
-        return Facts(
-            endpoint,
+        facts = Facts(
+            route.endpoint,
             accepts_sse,
             version and version.strip(BLANKS),
             session and session.strip(BLANKS),
             routed and routed.strip(BLANKS),
             subject and subject.strip(BLANKS),
             repeated,
+            headers,
         )
+        if route.kind != MCP or method != "POST":
+            facts.kind, facts.rest, facts.query = route.kind, rest, query
+            facts.resume = get(b"last-event-id")
+        return facts
 
     def _judge(
         self,
@@ -114,32 +150,43 @@ class Guard:
         origin: bytes | None,
         content_type: bytes | None,
         accept: bytes | None,
-    ) -> Refusal | tuple[str, bool]:
-        """Why not, or the endpoint and whether the client reads event streams."""
+    ) -> "Refusal | Verdict":
+        """Why not, or where the request leads."""
         refusal = self._check_caller(host, origin)
         if refusal is not None:
             return refusal
-        path = target.partition(b"?")[0]
+        path, _, query = target.partition(b"?")
         if not target.startswith(b"/"):
             absolute = _ABSOLUTE.fullmatch(target)
             if absolute is None or host_of(absolute["authority"]) != host_of(host or b""):
                 return Refusal(400, "The request target names another host than Host.", "target")
-            path = absolute["rest"].partition(b"?")[0]
-        endpoint = self._paths.get(path)
-        if endpoint is None:
+            path, _, query = absolute["rest"].partition(b"?")
+        route, rest = self._route(path)
+        if route is None:
             return Refusal(404, _NOTHING_HERE, "path")
-        if method not in METHODS:
-            allow = ", ".join(METHODS)
-            message = f"The method {method} is not served here; use POST."
+        if method not in METHODS[route.kind]:
+            allow = ", ".join(METHODS[route.kind])
+            message = f"The method {method} is not served here; use {METHODS[route.kind][0]}."
             return Refusal(405, message, "method", allow=allow)
         accepts_json, accepts_sse = accepted(b"*/*" if accept is None else accept)
         if method == "POST":
             if not is_json(content_type or b""):
                 return Refusal(415, "The Content-Type must be application/json.", "content_type")
-            if not accepts_json:
+            # What is posted for a stream of HTTP+SSE is answered there, so nothing is read here.
+            if not accepts_json and route.kind != MESSAGES:
                 message = "Accept must allow application/json and text/event-stream."
                 return Refusal(406, message, "accept")
-        return endpoint, accepts_sse
+        return route, accepts_sse, rest, query
+
+    def _route(self, path: bytes) -> tuple[Route | None, bytes]:
+        """Where the path leads, and what of it lies below that."""
+        route = self._paths.get(path)
+        if route is not None:
+            return route, b""
+        for tree, leads in self._trees.items():
+            if path.startswith(tree):
+                return leads, path[len(tree) :]
+        return None, b""
 
     def _check_caller(self, host: bytes | None, origin: bytes | None) -> Refusal | None:
         if host is None:

@@ -6,32 +6,41 @@ of changed lists, the end of everything at a drain. Never: what an era says, HTT
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec import Struct
 
 from metamcp_worker.asgi import TARGET, Receive, Scope, Send
+from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused
 from metamcp_worker.frames import BODY_BYTES_MAX
-from metamcp_worker.front import answers, inbound
+from metamcp_worker.front import answers, guard, inbound
 from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange
-from metamcp_worker.front.guard import METHODS, Facts, Guard, Refusal, too_large
+from metamcp_worker.front.guard import METHODS, Facts, Guard, Refusal, Route, too_large
 from metamcp_worker.front.legacy import Legacy
 from metamcp_worker.front.modern import Modern
-from metamcp_worker.front.session import HANDSHAKE_VERSIONS, Sessions
+from metamcp_worker.front.notices import Notices
+from metamcp_worker.front.rest import Rest
+from metamcp_worker.front.session import HANDSHAKE_VERSIONS, Session, Sessions
+from metamcp_worker.front.sse2024 import Sse
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
+from metamcp_worker.front.subscriptions import Subscriptions
+from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.front.views import View
-from metamcp_worker.spec import FrontSpec
+from metamcp_worker.messages import SessionRecord
+from metamcp_worker.spec import EndpointSpec, FrontSpec
 
 SESSION_ID_BYTES = 24
 """Of randomness: nobody guesses one, although it opens nothing."""
+NONCE_BYTES = 6
+"""Of randomness in the ids of requests and events that a front makes: no two fronts share one."""
 SWEEP_S = 60.0
 """Between two looks for sessions that are over; they are refused in time anyway."""
 
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
-_ALLOW = (b"allow", ", ".join(METHODS).encode())
 _NO_FACTS = Facts("", accepts_sse=False)
 _NOT_YET = Refusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
 _POST_ONLY = Refusal(
@@ -47,7 +56,8 @@ class Counts(Struct, frozen=True):
 
 
 class App:
-    """Everything that a front serves over HTTP."""
+    """Everything that a front serves over HTTP. `on_kept`: told what another front needs to know of
+    a session; `on_over`: told which of these have ended."""
 
     def __init__(
         self,
@@ -55,14 +65,27 @@ class App:
         stats: Stats,
         spec: FrontSpec,
         mint: Callable[[], str] = lambda: secrets.token_urlsafe(SESSION_ID_BYTES),
+        on_kept: Callable[[SessionRecord], None] = lambda record: None,
+        on_over: Callable[[tuple[str, ...]], None] = lambda ids: None,
     ) -> None:
         self._calls = calls
         self._stats = stats
+        self._on_kept = on_kept
+        self._on_over = on_over
         self._loop = asyncio.get_running_loop()
+        now = self._loop.time
         self._streams = Streams(stats.refused)
-        self._sessions = Sessions()
-        self._modern = Modern(calls)
-        self._legacy = Legacy(calls, stats.refused, self._sessions, mint, self._loop.time)
+        self._sessions = Sessions(secrets.token_hex(NONCE_BYTES), self._over)
+        self._subscriptions = Subscriptions(calls)
+        self._notices = Notices(calls, self._sessions)
+        self._tasks = Tasks(calls)
+        self._modern = Modern(calls, self._subscriptions, self._tasks)
+        self._rest = Rest(calls)
+        self._dialogue = Dialogue(
+            calls, self._subscriptions, self._tasks, stats.refused, self._kept, mint, now
+        )
+        self._legacy = Legacy(self._sessions, self._dialogue, mint, now, self._kept)
+        self._sse = Sse(self._legacy, self._dialogue, self._sessions, mint)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
         self._endpoints: frozenset[str] = frozenset()
         self._open = 0
@@ -71,14 +94,15 @@ class App:
 
     def reconfigure(self, spec: FrontSpec) -> None:
         """Serve this from now on. Sessions and streams of endpoints that are gone end."""
-        paths: dict[bytes, str] = {}
+        paths: dict[bytes, Route] = {}
         for endpoint in spec.endpoints:
-            paths[f"/metamcp/{endpoint.name}/mcp".encode()] = endpoint.name
-            if endpoint.default:
-                paths[b"/mcp"] = endpoint.name
+            paths |= _paths(endpoint)
         self._guard = Guard(spec.hosts, paths)
         self._version = spec.version
-        names = frozenset(paths.values())
+        servers = {endpoint.name: endpoint.servers for endpoint in spec.endpoints}
+        self._dialogue.configure(servers)
+        self._notices.configure(servers)
+        names = frozenset(servers)
         self._streams.end(self._endpoints - names)
         self._sessions.keep(names)
         self._endpoints = names
@@ -86,8 +110,21 @@ class App:
     def lists_changed(self, endpoint: str, kinds: frozenset[str]) -> None:
         """Tell every client of this endpoint that wants to know. `kinds`: as in a catalogue."""
         methods = frozenset(LIST_CHANGED[kind] for kind in kinds)
-        self._sessions.missed(endpoint, methods)
+        self._sessions.listed(endpoint, methods)
         self._streams.announce(endpoint, methods)
+
+    def adopt(self, records: Iterable[SessionRecord]) -> None:
+        """Go on with these sessions of another front."""
+        known = {record.id: record for record in records}
+        served = [one for one in known.values() if one.endpoint in self._endpoints]
+        adopted = self._legacy.adopt(served)
+        for session in adopted:
+            view = self._calls.view(session.endpoint)
+            if view is not None:
+                for uri in session.watched:
+                    self._subscriptions.adopt(view, uri, session)
+        if lost := tuple(name for name in known if name not in self._sessions):
+            self._on_over(lost)
 
     def counts(self) -> Counts:
         return Counts(self._streams.running, dict(self._sessions.by_protocol()))
@@ -96,6 +133,7 @@ class App:
         """End the streams that wait for news, and wait for open requests. To be awaited together
         with the server's own drain, which lets no new requests in."""
         self._sweep.cancel()
+        self._modern.close()
         self._streams.close()
         if self._open:
             self._idle = self._loop.create_future()
@@ -121,18 +159,34 @@ class App:
         view = self._calls.view(facts.endpoint)
         legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
         if method == "OPTIONS":
-            await exchange.empty(204, [_ALLOW])
+            await exchange.empty(204, [(b"allow", ", ".join(METHODS[facts.kind]).encode())])
         elif view is None:
             await self._refuse(exchange, _NOT_YET, receive)
-        elif method == "POST":
-            await self._post(exchange, self._legacy if legacy else self._modern, view, receive)
-        elif not legacy:
-            await self._refuse(exchange, _POST_ONLY, receive)
+        elif facts.kind == guard.MCP:
+            if method == "POST":
+                era = self._legacy if legacy else self._modern
+                await self._post(exchange, era.post, view, receive)
+            elif legacy:
+                get = self._legacy.get if method == "GET" else self._legacy.delete
+                await self._get(exchange, get, view)
+            else:
+                await self._refuse(exchange, _POST_ONLY, receive)
+        elif facts.kind == guard.API:
+            body = b"" if method == "GET" else await self._body(exchange, receive)
+            if body is not None:
+                await self._rest.answer(exchange, method, body, view, self._version)
+        elif facts.kind == guard.SSE:
+            await self._get(exchange, self._sse.get, view)
         else:
-            try:
-                await (self._legacy.get if method == "GET" else self._legacy.delete)(exchange)
-            except Declined as why:
-                await self._decline(exchange, answers.NO_ID, why)
+            await self._post(exchange, self._sse.post, view, receive)
+
+    async def _get(
+        self, exchange: Exchange, get: Callable[[Exchange, View], Awaitable[None]], view: View
+    ) -> None:
+        try:
+            await get(exchange, view)
+        except Declined as why:
+            await self._decline(exchange, answers.NO_ID, why)
 
     async def _body(self, exchange: Exchange, receive: Receive) -> bytes | None:
         """The whole body; None if there is nobody or nothing left to answer."""
@@ -154,7 +208,11 @@ class App:
         return None
 
     async def _post(
-        self, exchange: Exchange, era: Legacy | Modern, view: View, receive: Receive
+        self,
+        exchange: Exchange,
+        post: Callable[[Exchange, Envelope, View, str], Awaitable[None]],
+        view: View,
+        receive: Receive,
     ) -> None:
         body = await self._body(exchange, receive)
         if body is None:
@@ -164,7 +222,7 @@ class App:
             message = inbound.read(body)
             if message.method is not None:
                 raw_id = bytes(message.id) or answers.NO_ID
-            answering = era.post(exchange, message, view, self._version)
+            answering = post(exchange, message, view, self._version)
             # A call may wait for long; what it was made of need not be kept as long as that.
             del body, message
             await answering
@@ -191,6 +249,34 @@ class App:
             allow = [(b"allow", why.allow.encode())] if why.allow else ()
             await exchange.json(why.status, body, allow)
 
+    def _kept(self, session: Session) -> None:
+        """A session with a stream of its own transport ends with that; all others may outlive this
+        front."""
+        if session.tapes is not None:
+            self._on_kept(session.record())
+
+    def _over(self, sessions: list[Session]) -> None:
+        for session in sessions:
+            self._subscriptions.forget(session)
+            self._tasks.forget(session)
+        ids = tuple(session.id for session in sessions if session.tapes is not None)
+        if ids:
+            self._on_over(ids)
+
     def _expire(self) -> None:
         self._sessions.expire(self._loop.time())
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
+
+
+def _paths(endpoint: EndpointSpec) -> dict[bytes, Route]:
+    """Where each path of this endpoint leads."""
+    name = endpoint.name
+    kinds = {"mcp": guard.MCP}
+    if endpoint.sse:
+        kinds |= {"sse": guard.SSE, "messages": guard.MESSAGES}
+    if endpoint.rest:
+        kinds |= {"api": guard.API, "api/": guard.API}
+    paths = {f"/metamcp/{name}/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
+    if endpoint.default:
+        paths |= {f"/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
+    return paths

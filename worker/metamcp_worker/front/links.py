@@ -37,12 +37,13 @@ class Call:
     """One request on its way to a server. `answer` raises nothing but CancelledError.
 
     `frame`: while it is not sent yet. `label`: its method, for the figures. `modern`, `legacy`: the
-    client's era and the server's. `caller`: takes what the server says before its answer.
+    client's era and the server's. `caller`: takes what the server says before its answer. `mend`:
+    what is still to be done to the result.
     """
 
     __slots__ = (
-        "_cancel", "answer", "caller", "deadline", "frame", "id", "label", "legacy", "modern",
-        "server", "started", "wire",
+        "_cancel", "answer", "caller", "deadline", "frame", "id", "label", "legacy", "mend",
+        "modern", "server", "started", "wire",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class Call:
         self.modern = modern
         self.legacy = legacy
         self.caller = caller
+        self.mend: Callable[[bytes], bytes] | None = None
         self.started = now
         self.deadline = 0.0
         self.wire: Wire | None = None
@@ -76,6 +78,12 @@ class Call:
         """Of what is still to be sent."""
         frame = self.frame
         return len(frame.params) + len(frame.meta) + len(frame.caller) if frame else 0
+
+    def interim(self, answer: Answer) -> None:
+        """Answer who waits now. The call goes on: its own answer comes to another future, which is
+        `answer` from now on."""
+        waiting, self.answer = self.answer, self.answer.get_loop().create_future()
+        waiting.set_result(answer)
 
     def cancel(self, reason: str) -> None:
         """Nobody waits any more: tell the server and free everything. Idempotent."""

@@ -1,26 +1,37 @@
 """Revision 2026-07-28: requests that stand alone.
 
-Owns: what such a request must carry and in which order that is checked, discovery, subscriptions,
-and the rule that a client cancels by going away. Never: sessions, lists, the way to a server.
+Owns: what such a request must carry and in which order that is checked, discovery, what of a call
+its client is told, and the rule that a client cancels by going away. Never: sessions, lists, the
+way to a server, subscriptions (`listen`), calls that wait for their client (`parking`).
 """
 
-import base64
-import binascii
-import re
-from collections.abc import Mapping
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
+from metamcp_worker import codec, headers
+from metamcp_worker.catalogue import DISCOVER
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused
-from metamcp_worker.front import answers, inbound
-from metamcp_worker.front.calls import Calls, Request
-from metamcp_worker.front.exchange import Exchange
+from metamcp_worker.front import answers, asking, inbound, levels, mrtr, params, parked, policy
+from metamcp_worker.front.calls import Answer, Call, Calls
+from metamcp_worker.front.exchange import Exchange, outcome
+from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.guard import Facts
+from metamcp_worker.front.listen import Listening
+from metamcp_worker.front.methods import METHODS, Request
+from metamcp_worker.front.params import Wishes
+from metamcp_worker.front.parking import Parking, Talk
+from metamcp_worker.front.peers import Peers
 from metamcp_worker.front.questions import Question
 from metamcp_worker.front.session import HANDSHAKE_VERSIONS
-from metamcp_worker.front.views import CACHE_HINTS, LIST_METHODS, View
+from metamcp_worker.front.subscriptions import Subscriptions
+from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.front.views import LIST_METHODS, View
 
 VERSIONS: tuple[str, ...] = ("2026-07-28",)
 SUPPORTED = (*VERSIONS, *HANDSHAKE_VERSIONS)
@@ -34,47 +45,67 @@ _CLIENT_INFO = _PREFIX + "clientInfo"
 _LOG_LEVEL = _PREFIX + "logLevel"
 STAMP = (PROTOCOL_VERSION, _CAPABILITIES, _CLIENT_INFO, _LOG_LEVEL)
 """The members of `_meta` that a request of this era says who asks with."""
-_SUBSCRIPTION = _PREFIX + "subscriptionId"
 _SERVER_INFO = _PREFIX + "serverInfo"
+STATE_BYTES = 32
+"""Of randomness in what a client brings back: whoever guessed one would go on with the call."""
+URL_REQUIRED = -32042
+"""A legacy server answers nothing before a URL was visited. Never sent to clients of this era."""
 
-#: Which parameter `Mcp-Name` repeats.
-_NAMED = {
-    "tools/call": "name",
-    "prompts/get": "name",
-    "resources/read": "uri",
-    "tasks/get": "taskId",
-    "tasks/update": "taskId",
-    "tasks/cancel": "taskId",
-}
 #: Methods of the handshake era that this one has not; no server may make them exist here.
 _GONE = frozenset({
     "initialize", "logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe",
     "tasks/list", "tasks/result",
 })  # fmt: skip
-#: What one may subscribe to, and the notification for it.
-_SUBSCRIPTIONS = {
-    "toolsListChanged": "notifications/tools/list_changed",
-    "promptsListChanged": "notifications/prompts/list_changed",
-    "resourcesListChanged": "notifications/resources/list_changed",
-}
-_SENTINEL = re.compile(r"=\?base64\?(?P<payload>.*)\?=", re.DOTALL)
+#: What never goes to the client of a request: it has a stream of its own, or is of the other era.
+_ELSEWHERE = frozenset(
+    {
+        "notifications/cancelled",
+        "notifications/elicitation/complete",
+        "notifications/initialized",
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+        "notifications/resources/updated",
+        "notifications/roots/list_changed",
+        "notifications/subscriptions/acknowledged",
+        "notifications/tasks",
+        "notifications/tasks/status",
+        "notifications/tools/list_changed",
+    }
+)
 _NONE = Raw()
 
 
 class Asked(Struct, gc=False):
-    """A request that passed every check. `token`: the raw progress token, or empty."""
+    """A request that passed every check. `token`: the raw progress token, or empty; `level`: of
+    the log messages that it wants, None for none; `identity`: who the client says it is, raw."""
 
     params: dict[str, Raw]
     meta: dict[str, Raw]
     caller: bytes
     token: bytes = b""
+    level: str | None = None
+    identity: bytes = b""
 
 
 class Modern:
     """Answers the POSTs of this era."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        subscriptions: Subscriptions,
+        tasks: Tasks,
+        mint: Callable[[], str] = lambda: secrets.token_urlsafe(STATE_BYTES),
+    ) -> None:
         self._calls = calls
+        self._listening = Listening(subscriptions, tasks)
+        self._peers = Peers()
+        self._parking = Parking(asyncio.get_running_loop(), mint)
+        self._wishes: WeakKeyDictionary[View, Mapping[str, Wishes]] = WeakKeyDictionary()
+
+    def close(self) -> None:
+        """The front ends: whoever has not come back by now does not any more."""
+        self._parking.close()
 
     async def post(self, exchange: Exchange, message: Envelope, view: View, version: str) -> None:
         """`version`: of the gateway. Raises Refused and Declined."""
@@ -89,75 +120,131 @@ class Modern:
         del message  # it holds the body
         if method in LIST_METHODS:
             body = view.page(method, asked.params, modern=True)
-            await exchange.json(200, answers.result(raw_id, body))
+            await exchange.result(raw_id, body)
         elif method == "server/discover":
             await exchange.json(200, answers.result(raw_id, discovery(view, version)))
         elif method == "subscriptions/listen":
-            await self._listen(exchange, raw_id, asked)
+            filters = asked.params.get("notifications", Raw())
+            await self._listening.answer(exchange, raw_id, filters, asked.caller, view)
         elif method in _GONE:
             raise Refused(
                 Code.METHOD_NOT_FOUND, f"{method} does not exist in revision {VERSIONS[0]}."
             )
         else:
-            request = Request(method, asked.params, asked.meta, asked.caller, modern=True)
-            calling = self._call(exchange, raw_id, request, asked.token, view)
-            del asked, request
-            await calling
+            if method == "tools/call":
+                self._check_arguments(exchange.facts, asked.params, view)
+            client = _Client(exchange, asked.token, asked.level)
+            call = self._resumed(client, method, asked, view)
+            if call is None:
+                call = self._started(client, method, asked, view)
+            relaying = self._relay(exchange, raw_id, call, asked.caller)
+            del asked, call  # they hold arguments and result
+            await relaying
 
-    async def _call(
-        self, exchange: Exchange, raw_id: bytes, request: Request, token: bytes, view: View
-    ) -> None:
-        request.wants_progress = bool(token) and exchange.facts.accepts_sse
-        call = self._calls.start(view, request, _Client(exchange, token))
-        del request
-        exchange.peer.on_lost = lambda: call.cancel("the client went away")
+    def _check_arguments(self, facts: Facts, given: Mapping[str, Raw], view: View) -> None:
+        wishes = self._wishes.get(view)
+        if wishes is None:
+            tools = ((entry.key, entry.item.raw) for entry in view.merged.lists["tools"])
+            wishes = self._wishes[view] = params.annotated(tools)
+        if wishes:
+            one = wishes.get(codec.text(given.get("name", _NONE)) or "")
+            if one is not None:
+                params.check(one, given.get("arguments"), facts.headers)
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def _started(self, client: "_Client", method: str, asked: Asked, view: View) -> Call:
+        request = Request(method, asked.params, asked.meta, asked.caller, modern=True)
+        request.wants_progress = client.reads_progress
+        request.peer = self._peers.number(view.principal, asked.identity)
+        call = self._calls.start(view, request, client)
+        interactive = call.legacy and method in mrtr.METHODS
+        if interactive and asking.may_be_asked_anything(asked.caller):
+            bound = _bound(view, method, call.server, asked.params)
+            client.talk = Talk(self._parking, call, bound, asked.caller)
+        return call
+
+    def _resumed(self, client: "_Client", method: str, asked: Asked, view: View) -> Call | None:
+        """The call that this request goes on with; None: it begins one. Raises Refused."""
+        given = asked.params
+        if not ("requestState" in given or "inputResponses" in given) or method not in mrtr.METHODS:
+            return None
+        subject = METHODS[method].subject(given) or ""
+        owner = METHODS[method].find(view.merged, subject)
+        state = codec.text(given.get("requestState", _NONE))
+        if parked.is_state(state):
+            policy.authorize(view.principal, view.endpoint, method, subject)
+            bound = _bound(view, method, owner.server if owner is not None else "", given)
+            responses = _responses(given)
+            talk = self._parking.take(state or "", bound)
+            client.talk = talk
+            talk.resume(client, asked.caller, responses)
+            return talk.call
+        if owner is not None and owner.legacy:
+            # Its server knows neither of the two: a client that visited a URL asks once more.
+            if bytes(given.get("requestState", b"null")) != b"null":
+                raise Refused(Code.INVALID_PARAMS, parked.OVER)
+            asked.params = mrtr.original(given)
+        return None
+
+    async def _relay(self, exchange: Exchange, raw_id: bytes, call: Call, caller: bytes) -> None:
+        lost = partial(call.cancel, "the client went away")
+        exchange.watch(lost)
         try:
-            await exchange.relay(call, raw_id, HTTP_STATUS)
+            answer = await outcome(call)
         finally:
-            exchange.peer.on_lost = None
-
-    async def _listen(self, exchange: Exchange, raw_id: bytes, asked: Asked) -> None:
-        wanted = _wanted(asked.params.get("notifications", _NONE))
-        exchange.check_stream()
-        tag = codec.dump({"_meta": {_SUBSCRIPTION: Raw(raw_id)}})
-        done = codec.splice(tag, {"resultType": b'"complete"'})
-        stream = exchange.stream(farewell=answers.event(answers.result(raw_id, done)))
-        honoured = codec.splice(tag, {"notifications": codec.dump(dict.fromkeys(wanted, True))})
-        stream.put(
-            answers.event(
-                answers.notification("notifications/subscriptions/acknowledged", honoured)
-            )
-        )
-        news = {
-            method: answers.event(answers.notification(method, tag)) for method in wanted.values()
-        }
-        await exchange.stand(stream, exchange.facts.endpoint, news)
+            exchange.unwatch(lost)
+        if call.answer.done():
+            call.caller = None  # it may hold the call, and nobody hears anything any more
+        code = 0 if answer is None else answer.code
+        if answer is not None and code == URL_REQUIRED and call.legacy:
+            answer = visits(answer, caller)
+            code = answer.code
+        message = message_of(raw_id, answer)
+        del answer, call, lost  # they hold the body, which may be large
+        await exchange.finish(HTTP_STATUS.get(code, 200) if code else 200, message)
 
 
 class _Client:
-    """The client of one request: what comes before its answer goes on the same stream."""
+    """The client of one request: what comes before its answer goes on the same stream. `talk`: if
+    it can be asked something."""
 
-    __slots__ = ("_exchange", "_token")
+    __slots__ = ("_exchange", "_level", "_token", "talk")
 
-    def __init__(self, exchange: Exchange, token: bytes) -> None:
+    def __init__(self, exchange: Exchange, token: bytes, level: str | None) -> None:
         self._exchange = exchange
         self._token = token
+        self._level = level
+        self.talk: Talk | None = None
+
+    @property
+    def reads_progress(self) -> bool:
+        return bool(self._token) and self._exchange.facts.accepts_sse
 
     def progressed(self, params: bytes) -> None:
-        self._exchange.put(answers.event(answers.progress(self._token, params)))
+        if self._token:
+            self._exchange.put(answers.event(answers.progress(self._token, params)))
 
     def told(self, method: str, params: bytes) -> None:
+        if method == levels.MESSAGE:
+            if self._level is None or not levels.passes(self._level, params):
+                return
+        elif method in _ELSEWHERE:
+            return
         self._exchange.put(answers.event(answers.notification(method, params)))
 
     def asked(self, question: Question) -> None:
-        question.refuse("The client of this call cannot be asked.")
+        if self.talk is None:
+            question.refuse("The client of this call cannot be asked.")
+        else:
+            self.talk.asked(question)
 
 
 def check(message: Envelope, facts: Facts) -> Asked:
     """The checks of this era, in their order. Raises Refused for the first that fails."""
     if facts.repeated:
-        raise _mismatch(f"{facts.repeated.decode().title()} came more than once.")
-    params, meta = inbound.parameters(message)
+        raise params.mismatch(f"{facts.repeated.decode().title()} came more than once.")
+    given, meta = inbound.parameters(message)
     version = meta.pop(PROTOCOL_VERSION, _NONE)
     capabilities = meta.pop(_CAPABILITIES, _NONE)
     if not version or not capabilities:
@@ -168,20 +255,26 @@ def check(message: Envelope, facts: Facts) -> Asked:
         raise Refused(Code.INVALID_PARAMS, f"params._meta: {_CAPABILITIES} must be an object.")
     claimed = "" if facts.version is None else facts.version.decode("latin-1")
     if codec.text(version) != claimed:
-        raise _mismatch("MCP-Protocol-Version is not the version in params._meta.")
+        raise params.mismatch("MCP-Protocol-Version is not the version in params._meta.")
     if facts.method is None or facts.method.decode("latin-1") != message.method:
-        raise _mismatch("Mcp-Method is not the method of the message.")
-    named = _NAMED.get(message.method or "")
+        raise params.mismatch("Mcp-Method is not the method of the message.")
+    named = headers.NAMED.get(message.method or "")
     if named is not None:
-        subject = params.get(named)
-        if subject is not None and (facts.name is None or not _same(subject, facts.name)):
-            raise _mismatch(f"Mcp-Name is not params.{named}.")
+        subject = given.get(named)
+        if subject is not None and (facts.name is None or not params.same(subject, facts.name)):
+            raise params.mismatch(f"Mcp-Name is not params.{named}.")
     check_version(claimed)
     token = bytes(meta.pop("progressToken", b""))
     if token and not codec.id_ok(token):
         raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
-    caller = _caller(meta.pop(_CLIENT_INFO, _NONE), capabilities, meta.pop(_LOG_LEVEL, _NONE))
-    return Asked(params, meta, caller, token)
+    raw_level = meta.pop(_LOG_LEVEL, _NONE)
+    level = codec.text(raw_level) if raw_level else None
+    if raw_level and level not in levels.LEVELS:
+        names = ", ".join(levels.LEVELS)
+        raise Refused(Code.INVALID_PARAMS, f"params._meta: {_LOG_LEVEL} must be one of {names}.")
+    client_info = meta.pop(_CLIENT_INFO, _NONE)
+    caller = _caller(client_info, capabilities, raw_level)
+    return Asked(given, meta, caller, token, level, bytes(client_info))
 
 
 def check_version(version: str) -> None:
@@ -203,36 +296,42 @@ def discovery(view: View, version: str) -> bytes:
     }
     if view.instructions is not None:
         result["instructions"] = view.instructions
-    result |= CACHE_HINTS
+    result |= view.hint(DISCOVER)
     result["_meta"] = {_SERVER_INFO: {"name": "metamcp", "version": version}}
     return codec.dump(result)
 
 
-def header_text(value: bytes) -> str | None:
-    """What a header says: as it is, or what is inside `=?base64?…?=`. None: nothing readable."""
-    text = value.decode("latin-1")
-    found = _SENTINEL.fullmatch(text)
-    if found is None:
-        return text
+def visits(answer: Answer, caller: bytes) -> Answer:
+    """What a client of this era gets instead of the error that demands visits to URLs."""
+    wanted = mrtr.links(answer.body)
+    if not wanted:
+        members = {**codec.level(answer.body), "code": Raw(b"%d" % Code.INTERNAL_ERROR)}
+        return Answer(codec.dump(members), Code.INTERNAL_ERROR)
+    if all(asking.may_be_asked(caller, one.method, one.params) for one in wanted.values()):
+        return Answer(mrtr.result(wanted, ""))
+    error: dict[str, object] = {
+        "code": int(Code.MISSING_CAPABILITY),
+        "message": "The server needs visits to URLs first, which this request does not declare.",
+        "data": Raw(b'{"requiredCapabilities":{"elicitation":{"url":{}}}}'),
+    }
+    return Answer(codec.dump(error), Code.MISSING_CAPABILITY)
+
+
+def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> parked.Bound:
+    digest = parked.digest(given)
+    return parked.Bound(view.principal, view.endpoint, method, server, digest)
+
+
+def _responses(given: Mapping[str, Raw]) -> dict[str, Raw]:
+    """What the client answers, by question. What is no answer at all is left out, and asked for
+    again. Raises Refused."""
+    raw = given.get("inputResponses")
+    if raw is None:
+        return {}
     try:
-        decoded = base64.b64decode(found["payload"], validate=True)
-        canonical = base64.b64encode(decoded).decode() == found["payload"]
-        return decoded.decode() if canonical else None
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _same(raw: Raw, header: bytes) -> bool:
-    """Does this raw JSON string say what the header says?"""
-    body = bytes(raw)
-    if body == b'"%b"' % header and b"\\" not in body and not header.startswith(b"=?"):
-        return body.isascii()
-    text = codec.text(body)
-    return text is not None and text == header_text(header)
-
-
-def _mismatch(message: str) -> Refused:
-    return Refused(Code.HEADER_MISMATCH, message)
+        return {key: one for key, one in codec.level(raw).items() if bytes(one).startswith(b"{")}
+    except codec.Malformed:
+        raise Refused(Code.INVALID_PARAMS, "params.inputResponses must be an object.") from None
 
 
 def _caller(client_info: Raw, capabilities: Raw, log_level: Raw) -> bytes:
@@ -242,16 +341,3 @@ def _caller(client_info: Raw, capabilities: Raw, log_level: Raw) -> bytes:
     if log_level:
         caller += b',"logLevel":' + bytes(log_level)
     return caller + b"}"
-
-
-def _wanted(raw: Raw) -> Mapping[str, str]:
-    """What of a subscription is honoured: its name, and the notification for it."""
-    try:
-        wishes = codec.level(raw)
-    except codec.Malformed:
-        raise Refused(Code.INVALID_PARAMS, "params.notifications must be an object.") from None
-    return {
-        name: method
-        for name, method in _SUBSCRIPTIONS.items()
-        if bytes(wishes.get(name, b"")) == b"true"
-    }

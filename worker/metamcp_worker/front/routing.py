@@ -183,6 +183,11 @@ class Routing:
             with contextlib.suppress(PipeFull, TooLarge):  # nobody waits for a notification
                 link.target.pipe.send(Tell(method, params))
 
+    def reachable(self, server: str) -> bool:
+        """Does the server take calls now?"""
+        link = self._links.get(server)
+        return link is not None and link.target is not None
+
     def inflight(self) -> dict[str, int]:
         """Calls that wait for an answer, by server, held ones included."""
         counts = {link.server: len(link.held) for link in self._links.values()}

@@ -1,7 +1,7 @@
 """One front process: what the supervisor says, carried out; and the news that it wants.
 
 Owns: the control socket, the order in which messages take effect, heartbeat and figures, the end of
-the process. Never: HTTP, names, routing, policy.
+the process. Never: HTTP, names, routing, policy, sessions.
 
 Messages take effect one after the other, although attaching a pipe takes several turns of the loop:
 they wait in an inbox, and one task works it off. Lists are compared when the inbox is empty: twenty
@@ -19,8 +19,10 @@ from metamcp_worker import catalogue, codec, loop, messages, packets
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.http import App
+from metamcp_worker.front.keeping import Keeping
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.messages import (
+    Adopt,
     AttachFailed,
     AttachServer,
     Beat,
@@ -33,6 +35,7 @@ from metamcp_worker.messages import (
     Reconfigure,
     ServeOn,
     ServerState,
+    SessionRecord,
     Stop,
     ToFront,
     Wanted,
@@ -79,12 +82,14 @@ class Front:
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
         self._channel = Channel(sock, self._packet, self._supervisor_gone, self._fds_lost)
+        self._keeping = Keeping(self._tell, lambda: self._channel.queued)
 
     async def run(self) -> int:
         """Serve until it is over; then end everything. Returns the exit code."""
         self._spawn(self._obey())
         self._spawn(self._beat())
         self._spawn(self._report())
+        self._spawn(self._keeping.run())
         try:
             return await self._over
         finally:
@@ -146,6 +151,8 @@ class Front:
         match message:
             case ServeOn():
                 self._prepare(codec.typed(FrontSpec, _blob(fds)), fds)
+            case Adopt():
+                self._adopt(codec.typed(list[SessionRecord], _blob(fds)))
             case Listen():
                 self._calls.refresh()
                 await self._listen()
@@ -182,9 +189,22 @@ class Front:
         while fds:
             self._listeners.append(socket.socket(fileno=fds.pop(0)))
         self._calls.configure(spec)
-        self._app = App(self._calls, self._stats, spec)
+        self._app = App(
+            self._calls,
+            self._stats,
+            spec,
+            on_kept=self._keeping.kept,
+            on_over=self._keeping.over,
+        )
         self._calls.lists_changed = self._app.lists_changed
         self._server = HttpServer(self._app, on_refused=self._stats.refused)
+
+    def _adopt(self, records: list[SessionRecord]) -> None:
+        if self._app is None:
+            log.error("the front was given sessions before it was told what to serve")
+            return
+        self._calls.refresh()  # what they watch is looked up in the views
+        self._app.adopt(records)
 
     def _reconfigure(self, spec: FrontSpec) -> None:
         self._calls.configure(spec)
@@ -279,6 +299,7 @@ class Front:
         while not self._inbox.empty():
             packets.close_all(self._inbox.get_nowait()[1])
         self._tell_figures()
+        self._keeping.flush()
         self._channel.close()
 
 

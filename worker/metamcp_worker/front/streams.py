@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 
 from metamcp_worker.asgi import Event, Peer, Send
+from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import answers
 
 QUEUE_EVENTS_MAX = 1000
 QUEUE_BYTES_MAX = 1024 * 1024
 """What may wait for a client that does not read; then its stream is cut, and it may come back."""
+ANSWERS_BYTES_MAX = 2 * BODY_BYTES_MAX + QUEUE_BYTES_MAX
+"""Of answers that wait on a stream that goes on behind them: two of the largest."""
 KEEPALIVE_S = 15.0
 """Between two signs of life: less than what proxies call idle."""
 STREAMS_MAX = 10_000
@@ -40,17 +43,21 @@ _HEADERS = [
 
 class Stream:
     """One response as a stream of events. Whoever answers the request awaits `run`; everybody else
-    calls `put` and `end`, which never wait. `farewell`: the event that a stream ends with."""
+    calls the others, which never wait. `farewell`: the event that a stream ends with; `owed`:
+    answers that are still to come on it."""
 
     def __init__(self, streams: "Streams", send: Send, peer: Peer, farewell: bytes = b"") -> None:
         self.farewell = farewell
+        self.owed = 0
+        self._leaving = False
         self._streams = streams
         self._send = send
         self._peer = peer
         self._queue: list[bytes] = []
         self._waiting_events = 0
         self._waiting_bytes = 0
-        self._used = False
+        self._queued_answers_bytes = 0
+        self._waiting_answers_bytes = 0
         self._ended = False
         self._blocked = False
         self._turn: asyncio.Future[None] | None = None
@@ -60,16 +67,31 @@ class Stream:
         one turn of the loop, before anything could be sent, is not the client's fault."""
         if self._ended:
             return
-        self._used = True
         full = self._waiting_bytes + len(event) > QUEUE_BYTES_MAX
         if self._blocked and (full or self._waiting_events >= QUEUE_EVENTS_MAX):
-            self._streams.on_refused("slow_reader")
-            self._queue.clear()
-            self._ended = True
-            self._peer.abort()
+            self._cut()
         else:
             self._append(event)
         self._wake()
+
+    def answer(self, event: bytes) -> None:
+        """Queue an answer on a stream that goes on behind it. It may be large, so it does not count
+        with the others."""
+        if self._ended:
+            return
+        if self._waiting_answers_bytes + len(event) > ANSWERS_BYTES_MAX:
+            self._cut()
+        else:
+            self._append(event)
+            self._waiting_bytes -= len(event)
+            self._queued_answers_bytes += len(event)
+            self._waiting_answers_bytes += len(event)
+        self._wake()
+
+    def close(self, event: bytes) -> None:
+        """Queue the last event, however large it is."""
+        self.farewell = event
+        self.end()
 
     def announce(self, event: bytes) -> None:
         """Queue one event that says no more when it is said twice."""
@@ -84,11 +106,17 @@ class Stream:
                 self._append(self.farewell)
             self._wake()
 
-    async def first(self) -> bool:
-        """Wait until something was put (True), or the stream was ended before (False)."""
-        if not self._used and not self._ended:
-            await self._wait(None)
-        return self._used
+    def leave(self) -> None:
+        """End as soon as no answer is owed any more."""
+        self._leaving = True
+        if not self.owed:
+            self.end()
+
+    def paid(self) -> None:
+        """One answer that was owed is there, or will never be."""
+        self.owed -= 1
+        if self._leaving:
+            self.leave()
 
     async def run(self) -> None:
         """Send what comes, until the end."""
@@ -98,15 +126,21 @@ class Stream:
             while True:
                 while self._queue:
                     events, self._queue = self._queue, []
+                    large, self._queued_answers_bytes = self._queued_answers_bytes, 0
                     chunk = b"".join(events)
-                    await self._sent(
+                    count, size = len(events), len(chunk)
+                    events.clear()
+                    sent = self._sent(
                         {"type": "http.response.body", "body": chunk, "more_body": True}
                     )
-                    self._waiting_events -= len(events)
-                    self._waiting_bytes -= len(chunk)
+                    del chunk  # it may be large, and there may be long to wait
+                    await sent
+                    self._waiting_events -= count
+                    self._waiting_bytes -= size - large
+                    self._waiting_answers_bytes -= large
                 if self._ended:
                     break
-                await self._wait(KEEPALIVE_S)
+                await self._wait()
             await self._sent({"type": "http.response.body", "body": b""})
         finally:
             self._streams.running -= 1
@@ -115,6 +149,12 @@ class Stream:
         self._blocked = True
         await self._send(event)
         self._blocked = False
+
+    def _cut(self) -> None:
+        self._streams.on_refused("slow_reader")
+        self._queue.clear()
+        self._ended = True
+        self._peer.abort()
 
     def _append(self, event: bytes) -> None:
         self._queue.append(event)
@@ -125,15 +165,14 @@ class Stream:
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
 
-    async def _wait(self, keepalive_s: float | None) -> None:
+    async def _wait(self) -> None:
         loop = asyncio.get_running_loop()
         self._turn = loop.create_future()
-        timer = loop.call_later(keepalive_s, self._sign_of_life) if keepalive_s else None
+        timer = loop.call_later(KEEPALIVE_S, self._sign_of_life)
         try:
             await self._turn
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
             self._turn = None
 
     def _sign_of_life(self) -> None:
@@ -194,9 +233,10 @@ class Streams:
                 standing.stream.end()
 
     def close(self) -> None:
-        """End all standing streams, and take no more."""
+        """End all standing streams when they owe nothing, and take no more."""
         self._closed = True
-        self.end(frozenset(standing.endpoint for standing in self._standing.values()))
+        for standing in list(self._standing.values()):
+            standing.stream.leave()
 
 
 def _is_loopback(address: str) -> bool:

@@ -18,8 +18,9 @@ from msgspec import Raw
 from metamcp_worker import codec
 from metamcp_worker.catalogue import KINDS, ServerCatalogue
 from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front import policy
+from metamcp_worker.front import capabilities, policy
 from metamcp_worker.front.catalog import Catalog, Entry, Merged
+from metamcp_worker.front.offers import CAPABILITIES, KEYS
 from metamcp_worker.spec import EndpointSpec, FrontSpec
 
 LIST_METHODS: Mapping[str, str] = {
@@ -36,13 +37,6 @@ PAGE_BYTES_MAX = 8 * 1024 * 1024
 CHECKSUM_BYTES = 6
 """Enough to tell our cursors of this list from anything else; a cursor opens nothing."""
 
-CACHE_HINTS: Mapping[str, int | str] = {"ttlMs": 0, "cacheScope": "private"}
-"""A list may change at any moment, and what tells of it reaches only those who listen: so nobody
-may take it for fresh later on. It belongs to one principal: so nobody may share it."""
-#: The capability under which the lists of each kind are declared.
-_CAPABILITY = {"tools": "tools", "prompts": "prompts", "resources": "resources",
-               "resourceTemplates": "resources"}  # fmt: skip
-
 
 class View:
     """What `principal` sees on one endpoint. `merged`: its lists and tables."""
@@ -53,6 +47,7 @@ class View:
         self.merged = merged
         self.instructions: str | None = merged.instructions
         self._version = version
+        self._capabilities: dict[bool, bytes] = {}
         self._pages: dict[tuple[str, bool, int], bytes] = {}
         self._starts = {(kind, modern, 0) for kind in KINDS for modern in (False, True)}
         self._places: dict[str, dict[str, int]] = {}
@@ -72,27 +67,36 @@ class View:
         return page
 
     def capabilities(self, *, modern: bool) -> bytes:
-        """The raw capabilities: what some server has, or may have while nothing is known of it,
-        because a client asks once and would never look again. Both eras spell these alike."""
-        found = {
-            _CAPABILITY[kind]: {"listChanged": True}
-            for kind in KINDS
-            if self.merged.unknown
-            or self.merged.lists[kind]
-            or _CAPABILITY[kind] in self.merged.capabilities
-        }
-        completions: dict[str, object] = {}
-        if "completions" in self.merged.capabilities:
-            completions["completions"] = {}
-        return codec.dump({**found, **completions})
+        """The raw capabilities for clients of one era. While nothing is known of a server its lists
+        are declared, because a client asks once and would never look again."""
+        found = self._capabilities.get(modern)
+        if found is None:
+            merged = self.merged
+            kinds = KINDS if merged.unknown else merged.kinds
+            lists = list(dict.fromkeys(CAPABILITIES[kind] for kind in KINDS if kind in kinds))
+            if merged.only is not None and merged.declared:
+                found = capabilities.of_one(merged.declared[0], lists, modern=modern)
+            else:
+                found = capabilities.of_many(merged.declared, lists, modern=modern)
+            self._capabilities[modern] = found
+        return found
+
+    def hint(self, what: str) -> dict[str, object]:
+        """How long, and by whom, a result may be kept: one of KINDS, or DISCOVER. What belongs to
+        one principal is not shared with others."""
+        hint = self.merged.hints[what]
+        scope = hint.cacheScope if self.principal == policy.LOCAL else "private"
+        return {"ttlMs": hint.ttlMs, "cacheScope": scope}
 
     def _build(self, kind: str, start: int, *, modern: bool) -> tuple[bytes, int]:
         """One page from the item at `start` on, and where the next one starts."""
         entries = self.merged.lists[kind]
+        only = self.merged.only
+        objects = not modern and (only is None or not only.legacy)
         definitions: list[bytes] = []
         size, end = 0, start
         for entry in entries[start : start + PAGE_ITEMS_MAX]:
-            definition = _definition(kind, entry, modern=modern)
+            definition = _definition(kind, entry, objects=objects)
             size += len(definition) + 1
             if definitions and size > PAGE_BYTES_MAX:
                 break
@@ -103,7 +107,7 @@ class View:
         if end < len(entries):
             result["nextCursor"] = self._cursor(kind, entries[end - 1].key)
         if modern:
-            result |= CACHE_HINTS
+            result |= self.hint(kind)
             result["_meta"] = {
                 "io.modelcontextprotocol/serverInfo": {"name": "metamcp", "version": self._version}
             }
@@ -191,21 +195,22 @@ class Views:
         )
 
 
-def _definition(kind: str, entry: Entry, *, modern: bool) -> bytes:
-    """The definition as it came, but for its name, and for legacy clients, whose revisions know
-    object results only, an output schema of any other type."""
+def _definition(kind: str, entry: Entry, *, objects: bool) -> bytes:
+    """The definition as it came, but for its name. `objects`: without an output schema of any other
+    type. Legacy revisions know no other, and a client may refuse a whole list for one tool of a
+    modern server, or of one of several servers; what the only server sends, it gets anyway."""
     raw = entry.item.raw
-    renamed = entry.key != entry.item.key
-    schema = kind == "tools" and not modern and b'"outputSchema"' in raw
-    if not renamed and not schema:
+    another = entry.key != entry.item.key
+    schema = objects and kind == "tools" and b'"outputSchema"' in raw
+    if not another and not schema:
         return raw
     members = codec.level(raw)
     if schema and "outputSchema" in members and not _is_object_schema(members["outputSchema"]):
         del members["outputSchema"]
-    elif not renamed:
+    elif not another:
         return raw
-    if renamed:
-        members["name"] = Raw(codec.dump(entry.key))
+    if another:
+        members[KEYS[kind]] = Raw(codec.dump(entry.key))
     return codec.dump(members)
 
 

@@ -1,0 +1,177 @@
+"""Runs cells: one gateway for all of them, the fixtures, and a few runs of the suite at a time."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.conformance import results, suite
+from tests.conformance.cells import CLIENT_SCENARIOS, ENDPOINTS, Behind, Cell, Direct, Played
+from tests.conformance.results import Json, Score, Scores
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+
+FIXTURE = [sys.executable, str(suite.ROOT / "tests" / "fakes" / "everything.py")]
+BASELINE = Path(__file__).parent / "baseline.json"
+
+#: Runs at a time. A run mostly waits; with more of them, some miss the deadlines of the suite.
+LANES = 4
+
+#: A scenario has deadlines of its own, which a busy machine can miss: what got worse is run once
+#: more, alone. With more than these it is not the machine.
+AGAIN_MAX = 5
+
+STOP_S = 10
+
+#: Until calls that nobody comes back for are over: the fixture does not wait long for answers.
+QUIET_S_MAX = 20
+
+#: How the scenarios begin in which a server asks the client something.
+QUESTIONS = "input-required-result-"
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "alpha": fake("--tools", "5", "--page", "2"),
+    "beta": fake("--resources"),
+}
+
+
+class Baseline:
+    """What every cell reached when it was last written down."""
+
+    def __init__(self) -> None:
+        self.cells: Json = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+
+    def like(self, cell: Cell) -> Scores:
+        """What the cell is written as a difference from."""
+        if isinstance(cell, Behind):
+            return results.read(self.cells.get(cell.direct.name, {}), {})
+        return {}
+
+    def of(self, cell: Cell) -> Scores | None:
+        """None if nothing is expected: it never ran, and no other run says what it should do."""
+        if cell.name in self.cells:
+            return results.read(self.cells[cell.name], self.like(cell))
+        if isinstance(cell, Behind) and cell.same_era:
+            return self.like(cell) or None
+        return None
+
+    def take(self, found: dict[Cell, Scores]) -> None:
+        """Writes down what is not worse; the direct runs first, because others refer to them."""
+        for cell in sorted(found, key=lambda cell: not isinstance(cell, Direct)):
+            if not results.worse(found[cell], self.of(cell) or {}):
+                self.cells[cell.name] = results.written(found[cell], self.like(cell))
+        BASELINE.write_text(json.dumps(dict(sorted(self.cells.items())), indent=1) + "\n")
+
+
+# --- what is run ------------------------------------------------------------------------------
+
+
+@contextmanager
+def fixture(era: str) -> Generator[str]:
+    """The fixture over HTTP; its address."""
+    command = [*FIXTURE, "--transport", "http", "--era", era]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url, "the fixture does not start"
+            yield url
+        finally:
+            process.terminate()
+            process.wait(STOP_S)
+
+
+@contextmanager
+def gateway(cells: Sequence[Behind]) -> Generator[Gateway]:
+    """One gateway with all endpoints of these cells, and the servers that they need."""
+    with ExitStack() as stack:
+        stdio: dict[str, dict[str, Any]] = dict(OTHERS)
+        tables: list[str] = []
+        for served, transport, era in sorted({(c.served, c.transport, c.era) for c in cells}):
+            if transport == "stdio":
+                stdio[served] = {"command": [*FIXTURE, "--era", era]}
+            else:
+                url = stack.enter_context(fixture(era))
+                tables.append(f'[servers.{served}]\nurl = "{url}"')
+            for endpoint in ENDPOINTS:
+                servers = [served] if endpoint == "bare" else [served, *OTHERS]
+                tables.append(
+                    f"[namespaces.{served}-{endpoint}]\nservers = {json.dumps(servers)}\n"
+                    f'[endpoints.{served}-{endpoint}]\nnamespace = "{served}-{endpoint}"\n'
+                    'naming = { style = "bare" }'
+                )
+        yield stack.enter_context(Gateway(stdio, extra="\n".join(tables)))
+
+
+def run(cells: Sequence[Cell], baseline: Baseline) -> dict[Cell, Scores]:
+    """All cells; those of one lane run one after the other."""
+    behind = [cell for cell in cells if isinstance(cell, Behind)]
+    found: dict[Cell, Scores] = {}
+    with ExitStack() as stack:
+        running = stack.enter_context(gateway(behind)) if behind else None
+        lanes: dict[str, list[Cell]] = {}
+        for cell in cells:
+            lanes.setdefault(cell.lane, []).append(cell)
+
+        def work(lane: list[Cell]) -> None:
+            for cell in lane:
+                found[cell] = once(cell, running, baseline.of(cell) or {})
+
+        with ThreadPoolExecutor(LANES) as pool:
+            list(pool.map(work, sorted(lanes.values(), key=len, reverse=True)))
+    return found
+
+
+def once(cell: Cell, running: Gateway | None, wanted: Scores) -> Scores:
+    if isinstance(cell, Played):
+        scenarios = CLIENT_SCENARIOS[cell.revision]
+        return settled(lambda names: played(cell, names or scenarios), wanted)
+    revision = "" if cell.scenarios else cell.revision
+    with ExitStack() as stack:
+        if isinstance(cell, Direct):
+            url = stack.enter_context(fixture("both"))
+        else:
+            assert running is not None
+            url = f"http://localhost:{running.port}/metamcp/{cell.at}/mcp"
+
+        def play(names: Sequence[str]) -> Scores:
+            return suite.server(url, revision, names or cell.scenarios)
+
+        if isinstance(cell, Behind) and cell.guesses and running is not None:
+            return afresh(play, cell, running)
+        return settled(play, wanted)
+
+
+def afresh(play: Callable[[Sequence[str]], Scores], cell: Behind, running: Gateway) -> Scores:
+    """A whole run, and each scenario of questions again when its server has no calls any more.
+
+    Some scenarios never come back for the call that they began. While it waits for them, nobody
+    can say whose call a further question of that server belongs to.
+    """
+    found = dict(play(()))
+    for scenario in [one for one in found if one.startswith(QUESTIONS) and found[one].lost]:
+        quiet = f"{cell.served} has no calls any more"
+        until(lambda: not running.server(cell.served)["inflight"], quiet, QUIET_S_MAX)
+        found |= play([scenario])
+    return found
+
+
+def settled(play: Callable[[Sequence[str]], Scores], wanted: Scores) -> Scores:
+    """A whole run, and once more what got worse in it."""
+    found = play(())
+    suspects = list(results.worse(found, wanted))
+    if len(suspects) > AGAIN_MAX:
+        return found
+    return {**found, **(play(suspects) if suspects else {})}
+
+
+def played(cell: Played, scenarios: Sequence[str]) -> Scores:
+    command = f"{sys.executable} -m tests.conformance.client_shim {cell.era}"
+    found: dict[str, Score] = {}
+    for scenario in scenarios:
+        found |= suite.client(command, cell.revision, scenario)
+    return found

@@ -1,0 +1,78 @@
+"""A client of one URL in a process of its own, which says how much memory large answers cost it.
+
+    python tests/fakes/far_reader.py URL ERA COUNT AT_ONCE BYTES
+
+It calls the tool `big` so often, so many at once, and prints the growth of its peak in bytes.
+"""
+
+import asyncio
+import json
+import resource
+import sys
+
+from metamcp_worker.child import wire
+from metamcp_worker.child.actions import Fail, Request
+from metamcp_worker.child.remote import remote
+from metamcp_worker.spec import ServerSpec
+
+
+class Sizes:
+    """A `Listener` that keeps nothing but the size of what came."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[bytes, int] = {}
+        self.news = asyncio.Event()
+
+    def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
+        if stream:
+            self.sizes[stream] = len(lines[0])
+            self.news.set()
+
+    def failed(self, key: bytes, error: bytes) -> None:
+        sys.exit(error.decode())
+
+    def lost(self, failure: Fail) -> None:
+        sys.exit(failure.message)
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def main(url: str, era: str, count: int, at_once: int, size: int) -> None:
+    ear = Sizes()
+    transport = remote(ServerSpec(name="far", url=url), "1.0", ear)
+    stamp = wire.Stamp(wire.MODERN if era == "modern" else wire.LEGACY[0], "1.0")
+
+    async def ask(key: bytes, method: str, params: bytes) -> int:
+        meta = stamp.own()
+        line = wire.request(key, method, params, meta)
+        transport.request(Request(key, line, method, params))
+        while key not in ear.sizes:
+            ear.news.clear()
+            await ear.news.wait()
+        return ear.sizes[key]
+
+    if era == "modern":
+        await ask(b"1", "server/discover", b"{}")
+    else:
+        info = {"name": "t", "version": "1"}
+        hello = {"protocolVersion": wire.LEGACY[0], "capabilities": {}, "clientInfo": info}
+        await ask(b"1", "initialize", json.dumps(hello).encode())
+        transport.write(wire.notification("notifications/initialized"))
+    before = peak()
+    params = json.dumps({"name": "big", "arguments": {"size": size}}).encode()
+    keys = iter(range(2, count + 2))
+
+    async def caller() -> None:
+        for key in keys:
+            assert await ask(b"%d" % key, "tools/call", params) > size
+
+    await asyncio.gather(*(caller() for _ in range(at_once)))
+    sys.stdout.write(f"{peak() - before}\n")
+    await transport.stop()
+    await transport.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))

@@ -1,0 +1,129 @@
+"""Real servers of the official SDK, in each of the ways in which it serves HTTP."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import pytest
+
+from metamcp_worker.child import wire
+from tests.worker.child.far import Far, can, far
+from tests.worker.rawhttp import run, until
+
+FAKE = Path(__file__).parent.parent.parent / "fakes" / "sdk_http.py"
+BIG = 16 * 1024 * 1024 - 1024
+
+pytestmark = pytest.mark.process
+
+
+@contextlib.contextmanager
+def server(way: str, journal: str = "") -> Generator[str]:
+    """Such a server in a process of its own; its URL."""
+    command = [sys.executable, str(FAKE), "--way", way, "--journal", journal]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.kill()
+
+
+@contextlib.asynccontextmanager
+async def met(way: str, era: str, journal: str = "") -> AsyncGenerator[Far]:
+    """A transport to such a server, with the handshake done."""
+    with server(way, journal) as url:
+        async with far(url) as there:
+            if era == "modern":
+                assert "result" in await there.discover()
+            else:
+                assert "result" in await there.initialize()
+            yield there
+
+
+ALL = [
+    ("stateful", "modern"), ("stateful", "legacy"), ("json", "modern"), ("json", "legacy"),
+    ("stateless", "modern"), ("stateless", "legacy"), ("sse", "legacy"),
+]  # fmt: skip
+
+
+@pytest.mark.promise("M11")
+@pytest.mark.promise("M12")
+@pytest.mark.parametrize(("way", "era"), ALL)
+def test_lists_calls_and_the_largest_result_cross_in_every_way(way: str, era: str) -> None:
+    async def main() -> None:
+        async with met(way, era) as there:
+            found = await there.ask("tools/list", own=True)
+            assert {"echo", "big"} < {tool["name"] for tool in found["result"]["tools"]}
+            assert await there.text(there.call("echo", text="äöü €")) == "äöü €"
+            assert len(await there.text(there.call("big", size=BIG))) == BIG
+            assert await there.text(there.call("progress")) == "done"
+            assert there.ear.losses == []
+
+    run(main)
+
+
+@pytest.mark.promise("M23")
+@pytest.mark.parametrize(
+    ("way", "era"), [("stateful", "modern"), ("stateful", "legacy"), ("sse", "legacy")]
+)
+def test_the_server_learns_of_a_cancellation(way: str, era: str, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.touch()
+
+    async def main() -> None:
+        async with met(way, era, str(journal)) as there:
+            key = there.call("wait")
+            await until(lambda: journal.read_text() == "began\n")
+            there.drop(key)
+            await until(lambda: journal.read_text() == "began\nended\n")
+            assert await there.text(there.call("echo", text="hi")) == "hi"
+            assert there.ear.answer(key) is None
+
+    run(main)
+
+
+@pytest.mark.promise("M23")
+@pytest.mark.parametrize("way", ["stateful", "sse"])
+def test_progress_comes_before_the_answer(way: str) -> None:
+    async def main() -> None:
+        async with met(way, "legacy") as there:
+            key = there.call("progress")
+            assert await there.text(key) == "done"
+            note, stream, _ = there.ear.messages[-2]
+            assert note["params"]["progressToken"] == int(key)
+            assert stream == (None if way == "sse" else key)
+
+    run(main)
+
+
+@pytest.mark.promise("M23")
+def test_a_question_comes_on_the_stream_of_its_call_and_is_answered_in_its_session() -> None:
+    async def main() -> None:
+        async with met("stateful", "legacy") as there:
+            key = there.call("ask", can("elicitation"))
+            await there.ear.until(lambda: there.ear.messages[-1][0].get("method"))
+            question, stream, via = there.ear.messages[-1]
+            assert (question["method"], stream, via) == ("elicitation/create", key, 1)
+            answer = {"action": "accept", "content": {"name": "Ada"}}
+            line = wire.answer(json.dumps(question["id"]).encode(), json.dumps(answer).encode())
+            assert there.transport.write(line, via)
+            assert "Ada" in await there.text(key)
+
+    run(main)
+
+
+@pytest.mark.promise("M23")
+def test_a_modern_server_says_on_the_subscription_what_changed() -> None:
+    async def main() -> None:
+        async with met("stateful", "modern") as there:
+            wanted = {"notifications": {"toolsListChanged": True}}
+            key = there.send("subscriptions/listen", wanted, own=True)
+            await there.ear.until(lambda: len(there.ear.messages) == 2)
+            note, stream, _ = there.ear.messages[-1]
+            assert note["method"] == "notifications/subscriptions/acknowledged"
+            assert stream == key
+
+    run(main)

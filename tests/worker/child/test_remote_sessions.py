@@ -1,0 +1,164 @@
+"""Handshakes with a legacy server that go wrong, and what is said in a session meanwhile."""
+
+import json
+
+import pytest
+
+from metamcp_worker.child import wire
+from tests.fakes.http_server import Server, running
+from tests.worker.child.far import can, far
+from tests.worker.rawhttp import run, until
+from tests.worker.scripted import Request, Wire
+
+
+class Odd(Server):
+    """It does something else with these messages: a status, or a whole answer."""
+
+    odd: dict[str, int | bytes] = {}  # noqa: RUF012 - each test sets its own
+
+    async def post(self, wire: Wire, request: Request) -> bool:
+        found = self.odd.get(json.loads(request.body).get("method", "answer"))
+        if isinstance(found, int):
+            await wire.answer(b"", status=f"{found} X")
+            return True
+        if found is not None:
+            await wire.write(found)
+            return False
+        return await super().post(wire, request)
+
+
+def odd(server: Server, **methods: int | bytes) -> None:
+    assert isinstance(server, Odd)
+    server.odd = {name.replace("__", "/"): found for name, found in methods.items()}
+
+
+def test_a_session_id_that_fits_into_no_header_is_refused() -> None:
+    async def main() -> None:
+        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+            body = b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25"}}'
+            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nMcp-Session-Id: a b\r\n\r\n"
+            odd(server, initialize=head % len(body) + body)
+            found = await there.ask("initialize", own=True)
+            assert "session id" in found["failed"]["message"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("status", "reason"), [(429, "exit"), (500, "exit"), (407, "protocol")])
+def test_a_refused_handshake_is_tried_again_if_time_can_heal_it(status: int, reason: str) -> None:
+    async def main() -> None:
+        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+            odd(server, initialize=status)
+            there.send("initialize", own=True)
+            await there.ear.until(lambda: there.ear.losses)
+            assert there.ear.losses[0].reason == reason
+
+    run(main)
+
+
+def test_a_refusal_that_nothing_heals_is_the_answer_to_the_handshake() -> None:
+    async def main() -> None:
+        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+            odd(server, initialize=422)
+            found = await there.ask("initialize", own=True)
+            assert found["failed"]["data"]["status"] == 422
+            assert there.ear.losses == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("answer", [503, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", b""])
+def test_a_further_session_that_cannot_be_opened_fails_the_call_and_is_tried_again(
+    answer: int | bytes,
+) -> None:
+    async def main() -> None:
+        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+            await there.initialize()
+            await there.text(there.call("echo", text="hi"))
+            odd(server, initialize=answer)
+            found = await there.outcome(there.call("echo", can("roots"), text="hi"))
+            assert found["failed"]["code"] in {-32603, -10001}
+            odd(server)
+            assert await there.text(there.call("echo", can("roots"), text="hi")) == "hi"
+            assert there.ear.losses == []
+
+    run(main)
+
+
+def test_a_session_whose_settings_are_refused_is_used_all_the_same() -> None:
+    async def main() -> None:
+        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+            await there.initialize()
+            await there.ask("logging/setLevel", {"level": "debug"}, own=True)
+            server.sessions.clear()
+            odd(server, logging__setLevel=500)
+            assert await there.text(there.call("echo", text="hi")) == "hi"
+            (log,) = there.transport.logged()
+            assert "could not be set up" in log.lines[0]
+
+    run(main)
+
+
+@pytest.mark.parametrize("answer", [400, b""])
+def test_a_notification_that_is_refused_or_lost_is_logged(answer: int | bytes) -> None:
+    async def main() -> None:
+        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+            await there.initialize()
+            await there.text(there.call("echo", text="hi"))
+            odd(server, notifications__x=answer)
+            assert there.transport.write(wire.notification("notifications/x"))
+            logged: list[str] = []
+
+            def warned() -> bool:
+                logged.extend(line for log in there.transport.logged() for line in log.lines)
+                return bool(logged)
+
+            await until(warned)
+            assert "answer to it" in logged[0]
+
+    run(main)
+
+
+def test_an_answer_to_a_session_that_is_over_is_not_said_in_another() -> None:
+    async def main() -> None:
+        async with running(era="legacy") as (server, url), far(url) as there:
+            await there.initialize()
+            await there.text(there.call("echo", text="hi"))
+            server.sessions.clear()
+            assert there.transport.write(wire.answer(b'"q"', b"{}"))
+            await until(lambda: b'"q"' in server.seen[-1].body)
+            assert await there.text(there.call("echo", text="hi")) == "hi"
+            (session,) = server.sessions.values()
+            assert [one.get("method") for one in session.told] == [
+                "notifications/initialized", "tools/call",
+            ]  # fmt: skip
+            assert not there.transport.write(wire.answer(b'"q"', b"{}"), 7)
+
+    run(main)
+
+
+def test_a_notification_is_answered_with_as_much_as_the_server_likes() -> None:
+    async def main() -> None:
+        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+            await there.initialize()
+            head = b"HTTP/1.1 202 Accepted\r\nContent-Length: 3000000\r\n\r\n"
+            odd(server, notifications__x=head + b"x" * 3_000_000)
+            assert there.transport.write(wire.notification("notifications/x"))
+            await until(lambda: b"notifications/x" in server.seen[-1].body)
+            assert await there.text(there.call("echo", text="hi")) == "hi"
+            assert there.transport.logged() == []
+
+    run(main)
+
+
+def test_many_cancellations_at_once_reach_the_server() -> None:
+    async def main() -> None:
+        async with running(era="legacy") as (server, url), far(url) as there:
+            await there.initialize()
+            keys = [there.call("wait") for _ in range(300)]
+            await until(lambda: len(server.calls) == 300)
+            assert all(there.drop(key) for key in keys)
+            await until(lambda: len(server.cancelled) == 300)
+            assert sorted(server.cancelled) == sorted(int(key) for key in keys)
+
+    run(main)

@@ -1,0 +1,64 @@
+"""When a stream is taken up again."""
+
+from metamcp_worker.child import resume
+from metamcp_worker.child.resume import Resume
+from metamcp_worker.sse import Event
+
+
+def test_a_stream_without_event_ids_cannot_be_taken_up() -> None:
+    stream = Resume()
+    stream.saw(Event(b"x"))
+    assert stream.ended() is None
+
+
+def test_the_server_says_when_to_come_back() -> None:
+    stream = Resume()
+    stream.saw(Event(b"", id=b"e1", retry_ms=500))
+    assert stream.ended() == 0.5
+    assert stream.last_id == b"e1"
+
+
+def test_the_id_of_the_last_event_that_had_one_counts() -> None:
+    stream = Resume()
+    stream.saw(Event(b"", id=b"e1"))
+    stream.saw(Event(b"x"))
+    assert stream.last_id == b"e1"
+    stream.saw(Event(b"x", id=b""))
+    assert stream.ended() is None
+
+
+def test_without_progress_a_stream_is_given_up() -> None:
+    stream = Resume()
+    stream.saw(Event(b"", id=b"e1"))
+    waits = [stream.ended() for _ in range(resume.ATTEMPTS_MAX + 1)]
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, None]
+
+
+def test_a_stream_that_brings_events_is_taken_up_for_ever() -> None:
+    stream = Resume()
+    for number in range(100):
+        stream.saw(Event(b"", id=b"%d" % number, retry_ms=200))
+        assert stream.ended() == 0.2
+
+
+def test_a_stream_of_no_request_is_never_given_up() -> None:
+    stream = Resume(endless=True)
+    waits = [stream.ended() for _ in range(50)]
+    assert waits[:3] == [1.0, 2.0, 4.0]
+    assert waits[-1] == resume.DELAY_S_MAX
+
+
+def test_what_a_server_says_about_waiting_has_bounds() -> None:
+    stream = Resume(endless=True)
+    stream.saw(Event(b"", retry_ms=0))
+    assert stream.ended() == resume.RETRY_S_MIN
+    assert stream.ended() == 2.0
+    stream.saw(Event(b"", retry_ms=999_999_999))
+    assert stream.ended() == resume.RETRY_S_MAX
+
+
+def test_a_stream_can_begin_anew() -> None:
+    stream = Resume(endless=True)
+    stream.saw(Event(b"", id=b"e1"))
+    stream.anew()
+    assert stream.last_id == b""

@@ -1,0 +1,94 @@
+"""Calls on the loop, over servers whose workers the test plays."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from metamcp_worker import codec
+from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.errors import Refused
+from metamcp_worker.frames import Call as CallFrame
+from metamcp_worker.frames import Error, Result
+from metamcp_worker.front.calls import Answer, Calls, Request
+from metamcp_worker.front.stats import Stats
+from metamcp_worker.front.views import View
+from metamcp_worker.messages import ServerState
+from metamcp_worker.spec import EndpointSpec, FrontSpec
+
+from .offers import endpoint
+from .peers import WAIT_S, Peer
+
+
+def request(
+    method: str, params: bytes, *, meta: bytes = b"{}", caller: bytes = b"", modern: bool = True
+) -> Request:
+    return Request(method, codec.level(params), codec.level(meta), caller, modern)
+
+
+class Front:
+    """Calls over these servers, all of them attached to a peer."""
+
+    def __init__(self, endpoints: tuple[EndpointSpec, ...]) -> None:
+        self.stats = Stats()
+        self.calls = Calls(self.stats, lambda server: None)
+        self.calls.configure(FrontSpec(version="1", endpoints=endpoints, hosts=()))
+        self.peers: dict[str, Peer] = {}
+        self._peers: list[Peer] = []
+
+    async def add(self, server: str, catalogue: ServerCatalogue) -> None:
+        self.calls.catalogue(server, catalogue)
+        self.calls.server_state(ServerState(server=server, state="ready", listed=True))
+        await self.attach(server, 1)
+        self.calls.refresh()
+
+    async def attach(self, server: str, generation: int) -> Peer:
+        """A worker of this generation; it is the one in `peers` from now on."""
+        peer = self.peers[server] = Peer()
+        self._peers.append(peer)
+        await self.calls.attach(server, generation, peer.fd)
+        return peer
+
+    @property
+    def view(self) -> View:
+        view = self.calls.view("default")
+        assert view is not None
+        return view
+
+    async def sent(self, server: str, asked: Request) -> CallFrame:
+        """Start the request and see what `server` gets."""
+        self.calls.start(self.view, asked, None)
+        return await self.peers[server].call()
+
+    async def answered(self, server: str, asked: Request, body: bytes, code: int = 0) -> Answer:
+        """Start the request, let `server` answer, and see what comes back."""
+        call = self.calls.start(self.view, asked, None)
+        number = (await self.peers[server].call()).id
+        self.peers[server].write(Error(number, body) if code else Result(number, body))
+        return await call.answer
+
+    def refusal(self, asked: Request) -> Refused:
+        with pytest.raises(Refused) as refusal:
+            self.calls.start(self.view, asked, None)
+        return refusal.value
+
+    async def close(self) -> None:
+        await self.calls.close()
+        for peer in self._peers:
+            peer.close()
+
+
+def with_front(
+    test: Callable[[Front], Awaitable[None]], *endpoints: EndpointSpec, **offers: ServerCatalogue
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(2 * WAIT_S):
+            front = Front(endpoints or (endpoint(*offers),))
+            for server, catalogue in offers.items():
+                await front.add(server, catalogue)
+            try:
+                await test(front)
+            finally:
+                await front.close()
+
+    asyncio.run(main())

@@ -1,0 +1,120 @@
+"""What the supervisor is told of sessions, and at which pace."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from metamcp_worker import codec, packets
+from metamcp_worker.front.keeping import OVER_MAX, QUEUED_MAX, Keeping
+from metamcp_worker.messages import Message, SessionKept, SessionRecord, SessionsOver
+
+from .peers import WAIT_S
+
+
+def record(session: str, level: str = "") -> SessionRecord:
+    return SessionRecord(
+        id=session, endpoint="default", protocol="2025-11-25", caller="{}", level=level
+    )
+
+
+class Supervisor:
+    """Takes messages; `queued` of them wait, as far as the front knows."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[SessionRecord | tuple[str, ...]] = asyncio.Queue()
+        self.queued = 0
+        self.looked: asyncio.Queue[int] = asyncio.Queue()
+        self.keeping = Keeping(self._take, self._queued)
+
+    def _take(self, message: Message, fds: tuple[int, ...]) -> None:
+        if isinstance(message, SessionKept):
+            (fd,) = fds
+            self.told.put_nowait(codec.typed(SessionRecord, packets.read_blob(fd)))
+        else:
+            assert isinstance(message, SessionsOver)
+            self.told.put_nowait(message.ids)
+
+    def _queued(self) -> int:
+        self.looked.put_nowait(self.queued)
+        return self.queued
+
+
+def with_supervisor(test: Callable[[Supervisor], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(WAIT_S):
+            supervisor = Supervisor()
+            running = asyncio.create_task(supervisor.keeping.run())
+            try:
+                await test(supervisor)
+            finally:
+                running.cancel()
+                with suppress(asyncio.CancelledError):
+                    await running
+
+    asyncio.run(main())
+
+
+def test_of_a_session_the_newest_record_is_told() -> None:
+    async def talk(supervisor: Supervisor) -> None:
+        supervisor.keeping.kept(record("a"))
+        supervisor.keeping.kept(record("b"))
+        supervisor.keeping.kept(record("a", "debug"))
+        assert [await supervisor.told.get(), await supervisor.told.get()] == [
+            record("a", "debug"), record("b")
+        ]  # fmt: skip
+        supervisor.keeping.kept(record("a", "info"))
+        assert await supervisor.told.get() == record("a", "info")
+
+    with_supervisor(talk)
+
+
+def test_of_a_session_that_is_over_the_end_is_told_only() -> None:
+    async def talk(supervisor: Supervisor) -> None:
+        supervisor.keeping.kept(record("a"))
+        supervisor.keeping.over(("a", "b"))
+        supervisor.keeping.kept(record("c"))
+        assert [await supervisor.told.get(), await supervisor.told.get()] == [
+            ("a", "b"), record("c")
+        ]  # fmt: skip
+
+    with_supervisor(talk)
+
+
+def test_very_many_ends_are_told_in_messages_that_fit() -> None:
+    async def talk(supervisor: Supervisor) -> None:
+        ids = tuple(f"{number:0>100}" for number in range(2 * OVER_MAX + 1))
+        supervisor.keeping.over(ids)
+        first, second, third = [await supervisor.told.get() for _ in range(3)]
+        assert isinstance(first, tuple)
+        assert isinstance(second, tuple)
+        assert isinstance(third, tuple)
+        assert first + second + third == ids
+        assert len(codec.dump(SessionsOver(ids=first))) < packets.PACKET_BYTES_MAX
+
+    with_supervisor(talk)
+
+
+def test_a_supervisor_that_does_not_read_is_not_flooded() -> None:
+    async def talk(supervisor: Supervisor) -> None:
+        supervisor.queued = QUEUED_MAX
+        supervisor.keeping.kept(record("a"))
+        await supervisor.looked.get()
+        await supervisor.looked.get()
+        assert supervisor.told.empty()
+        supervisor.queued = QUEUED_MAX - 1
+        assert await supervisor.told.get() == record("a")
+
+    with_supervisor(talk)
+
+
+def test_at_the_end_everything_is_told_at_once() -> None:
+    async def talk(supervisor: Supervisor) -> None:
+        supervisor.queued = QUEUED_MAX
+        supervisor.keeping.kept(record("a"))
+        supervisor.keeping.over(("b",))
+        supervisor.keeping.flush()
+        assert [supervisor.told.get_nowait(), supervisor.told.get_nowait()] == [
+            ("b",), record("a")
+        ]  # fmt: skip
+
+    with_supervisor(talk)

@@ -1,0 +1,223 @@
+"""Going on with a stream after a lost connection, over real sockets."""
+
+import asyncio
+
+import pytest
+
+from metamcp_worker.frames import Ask, Call, Cancel, Progress, Result
+from metamcp_worker.front import streams
+
+from ..rawhttp import Client, until
+from .door import Door, bodiless, legacy, with_door
+from .offers import offer
+
+CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+async def told(door: Door, session: str) -> tuple[Client, Call]:
+    """A call in whose middle something was told, and the client that has read it."""
+    client = await door.call(session, _meta={"progressToken": "p"})
+    call = await door.peer.call()
+    door.peer.write(Progress(call.id, b'{"progress":1}'))
+    await client.head()
+    assert (await client.event())["params"]["progress"] == 1
+    return client, call
+
+
+async def lost(door: Door, client: Client, connections: int) -> None:
+    """Break this connection, and wait until the gateway knows."""
+    await client.close()
+    await until(lambda: door.server.connections == connections)
+
+
+async def resumed(door: Door, session: str, event_id: str) -> Client:
+    return await door.news(session, f"Last-Event-ID: {event_id}")
+
+
+@pytest.mark.promise("M23")
+@pytest.mark.parametrize(
+    ("protocol", "first"), [("2025-11-25", b"retry: "), ("2025-06-18", b"event: message")]
+)
+def test_a_stream_begins_with_an_id_where_clients_understand_that(
+    protocol: str, first: bytes
+) -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize(protocol)
+        client = await door.call(session, _meta={"progressToken": "p"})
+        call = await door.peer.call()
+        door.peer.write(Progress(call.id, b'{"progress":1}'))
+        await client.head()
+        chunk = await client.chunk()
+        assert chunk.startswith(b"id: ")
+        assert chunk.partition(b"\n")[2].startswith(first)
+
+    with_door(talk)
+
+
+def test_a_call_of_which_nothing_is_told_is_answered_with_plain_json() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client = await door.call(session)
+        door.peer.write(Result((await door.peer.call()).id, b"{}"))
+        reply = await client.reply()
+        assert reply.headers["content-type"] == "application/json"
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M23")
+@pytest.mark.parametrize("protocol", ["2025-11-25", "2025-06-18"])
+def test_a_client_that_comes_back_gets_what_it_missed_and_the_answer_once(protocol: str) -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize(protocol)
+        client, call = await told(door, session)
+        await lost(door, client, 1)
+        door.peer.write(Progress(call.id, b'{"progress":2}'))
+        second = await resumed(door, session, client.event_ids[-1])
+        assert (await second.event())["params"]["progress"] == 2
+        door.peer.write(Progress(call.id, b'{"progress":3}'))
+        assert (await second.event())["params"]["progress"] == 3
+        door.peer.write(Result(call.id, b'{"n":1}'))
+        assert (await second.event())["result"] == {"n": 1}
+        assert await second.event() is None
+        third = await resumed(door, session, second.event_ids[-1])
+        assert await third.event() is None  # there is nothing behind the answer
+
+    with_door(talk)
+
+
+def test_a_call_that_ended_in_the_meantime_is_answered_to_whoever_comes_back_for_it() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client, call = await told(door, session)
+        await lost(door, client, 1)
+        door.peer.write(Result(call.id, b'{"n":1}'))
+        ping = legacy("ping", id=9, session=session)
+        assert (await door.ask(ping)).status == 200  # behind the result, which came before it
+        for _ in range(2):  # the second connection may break as well
+            second = await resumed(door, session, client.event_ids[-1])
+            assert (await second.event())["result"] == {"n": 1}
+            assert await second.event() is None
+
+    with_door(talk)
+
+
+def test_a_client_may_come_back_before_anybody_knows_that_it_was_gone() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client, call = await told(door, session)
+        second = await resumed(door, session, client.event_ids[0])
+        assert (await second.event())["params"]["progress"] == 1
+        assert await client.event() is None  # the connection before was given up
+        door.peer.write(Result(call.id, b"{}"))
+        assert (await second.event())["result"] == {}
+
+    with_door(talk)
+
+
+def test_a_question_waits_for_a_client_that_comes_back() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize(roots={})
+        client, call = await told(door, session)
+        await lost(door, client, 1)
+        door.peer.write(Ask(call.id, 1, "roots/list", b"{}"))
+        second = await resumed(door, session, client.event_ids[-1])
+        question = await second.event()
+        await door.answer(session, question, '"result":{"roots":[]}')
+        assert not (await door.peer.read()).failed  # type: ignore[union-attr] # it is a Reply
+
+    with_door(talk)
+
+
+def test_the_stream_of_a_session_tells_what_was_lost_on_the_way() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        first = await door.news(session)
+        door.offer(offer("t"))
+        assert await first.event() == CHANGED
+        await lost(door, first, 1)
+        door.app.lists_changed("default", frozenset({"prompts"}))
+        second = await resumed(door, session, first.event_ids[0])
+        assert await second.event() == CHANGED  # it claims not to have read that
+        assert (await second.event())["method"] == "notifications/prompts/list_changed"
+        third = await resumed(door, session, second.event_ids[-1])
+        door.offer(offer("t", "u"))
+        assert await third.event() == CHANGED
+        assert await second.event() is None
+
+    with_door(talk)
+
+
+def test_with_an_id_that_names_nothing_the_stream_is_a_new_one() -> None:
+    async def talk(door: Door) -> None:
+        session, other = await door.initialize(), await door.initialize()
+        client, _ = await told(door, other)
+        for name in ("nonsense", client.event_ids[-1]):  # also that of somebody else's stream
+            news = await resumed(door, session, name)
+            door.offer(offer("t"))
+            assert await news.event() == CHANGED
+            door.offer(offer("t", "u"))
+            assert await news.event() == CHANGED
+
+    with_door(talk)
+
+
+def test_who_resumes_needs_a_session_and_names_one_event() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client, _ = await told(door, session)
+        name = f"Last-Event-ID: {client.event_ids[-1]}"
+        assert (await door.ask(bodiless("GET", name))).outcome == (400, -32600)
+        twice = bodiless("GET", f"Mcp-Session-Id: {session}", name, name)
+        assert (await door.ask(twice)).outcome == (400, -32600)
+        gone = bodiless("GET", "Mcp-Session-Id: gone", name)
+        assert (await door.ask(gone)).outcome == (404, -32600)
+
+    with_door(talk)
+
+
+def test_a_call_can_be_cancelled_by_a_client_that_came_back() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client, call = await told(door, session)
+        await lost(door, client, 1)
+        second = await resumed(door, session, client.event_ids[-1])
+        params = {"requestId": 1, "reason": "enough"}
+        await door.ask(legacy("notifications/cancelled", params, id=None, session=session))
+        assert await door.peer.read() == Cancel(call.id, b"enough")
+        assert (await second.event())["error"]["code"] == -32800
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+def test_a_reader_that_was_too_slow_can_come_back_for_the_answer() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client, call = await told(door, session)
+        large = b'{"progress":2,"message":"%b"}' % (b"x" * streams.QUEUE_BYTES_MAX)
+        while door.stats.refusals != {"slow_reader": 1}:
+            await asyncio.to_thread(door.peer.write, Progress(call.id, large))
+        door.peer.write(Result(call.id, b'{"n":1}'))
+        await until(lambda: not any(door.calls.inflight().values()))
+        second = await resumed(door, session, client.event_ids[-1])
+        while "result" not in (message := await second.event()):
+            assert message["method"] == "notifications/progress"
+        assert message["result"] == {"n": 1}
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+def test_an_answer_of_the_largest_size_waits_for_its_client() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client, call = await told(door, session)
+        await lost(door, client, 1)
+        body = b'{"x":"%b"}' % (b"x" * (16 * 1024 * 1024 - 8))
+        await asyncio.to_thread(door.peer.write, Result(call.id, body))
+        second = await resumed(door, session, client.event_ids[-1])
+        assert len((await second.event())["result"]["x"]) == len(body) - 8
+        assert await second.event() is None
+
+    with_door(talk)

@@ -1,0 +1,256 @@
+"""HTTP+SSE of 2024-11-05, over raw sockets and with the official client."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from mcp.client.session import ClientSession
+from mcp.client.sse import sse_client
+
+from metamcp_worker import codec
+from metamcp_worker.frames import Ask, Progress, Reply, Result
+from metamcp_worker.front import streams
+
+from ..rawhttp import Client, post, run, until
+from .door import Door, bodiless, with_door
+from .offers import offer
+from .test_streams import Wire
+
+HELLO: dict[str, Any] = {
+    "protocolVersion": "2024-11-05", "capabilities": {"roots": {}}, "clientInfo": {"name": "c"},
+}  # fmt: skip
+
+
+class Line:
+    """One stream, and where messages for it are posted."""
+
+    def __init__(self, door: Door, stream: Client, path: str) -> None:
+        self.door = door
+        self.stream = stream
+        self.path = path
+
+    @classmethod
+    async def open(cls, door: Door, path: str = "/sse") -> "Line":
+        stream = await door.connect()
+        stream.send(bodiless("GET", path=path))
+        head = await stream.head()
+        assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
+        name, _, where = (await stream.chunk()).decode().strip().partition("\n")
+        assert name == "event: endpoint"
+        return cls(door, stream, where.removeprefix("data: "))
+
+    async def say(self, **members: Any) -> int:
+        """Post a message; the status."""
+        body = codec.dump({"jsonrpc": "2.0", **members})
+        reply = await self.door.ask(post(body, "Accept: */*", path=self.path))
+        return reply.status
+
+    async def ask(self, method: str, params: object = None, name: object = 1) -> Any:
+        """Post a request, and read its answer from the stream."""
+        more = {} if params is None else {"params": params}
+        assert await self.say(id=name, method=method, **more) == 202
+        answer = await self.stream.event()
+        assert answer["id"] == name
+        return answer
+
+    async def hello(self) -> Any:
+        answer = await self.ask("initialize", HELLO, "h")
+        assert await self.say(method="notifications/initialized") == 202
+        return answer["result"]
+
+
+@pytest.mark.promise("M3")
+@pytest.mark.parametrize("path", ["/sse", "/metamcp/default/sse", "/metamcp/dev/sse"])
+def test_a_stream_says_where_to_post_and_brings_every_answer(path: str) -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door, path)
+        endpoint = "dev" if "dev" in path else "default"
+        assert line.path.startswith(f"/metamcp/{endpoint}/messages?session_id=")
+        result = await line.hello()
+        assert (result["protocolVersion"], result["serverInfo"]["name"]) == (
+            "2024-11-05",
+            "metamcp",
+        )
+        tools = (await line.ask("tools/list"))["result"]["tools"]
+        assert [tool["name"] for tool in tools] == ["t", "u"]
+        assert (await line.ask("ping", name="p"))["result"] == {}
+        assert (await line.ask("tools/call", {"name": "none"}))["error"]["code"] == -32602
+        assert door.app.counts().sessions["2024-11-05"] == 1
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M3")
+@pytest.mark.parametrize("protocol", ["2024-11-05", "2025-06-18", "2025-11-25"])
+def test_any_revision_with_a_handshake_can_be_spoken(protocol: str) -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door)
+        answer = await line.ask("initialize", {**HELLO, "protocolVersion": protocol})
+        assert answer["result"]["protocolVersion"] == protocol
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M3")
+def test_progress_questions_and_answers_of_several_calls_share_the_stream() -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door)
+        await line.hello()
+        for name in (1, 2):
+            params = {"name": "t", "_meta": {"progressToken": name}}
+            assert await line.say(id=name, method="tools/call", params=params) == 202
+        first, second = await door.peer.call(), await door.peer.call()
+        door.peer.write(Progress(second.id, b'{"progress":1}'))
+        assert (await line.stream.event())["params"]["progressToken"] == 2
+        door.peer.write(Ask(first.id, 5, "roots/list", b"{}"))
+        question = await line.stream.event()
+        assert await line.say(id=question["id"], result={"roots": []}) == 202
+        assert await door.peer.read() == Reply(5, b'{"roots":[]}')
+        door.peer.write(Result(second.id, b'{"n":2}'))
+        door.peer.write(Result(first.id, b'{"n":1}'))
+        answers = [await line.stream.event() for _ in range(2)]
+        assert [answer["result"]["n"] for answer in answers] == [2, 1]
+        door.offer(offer("t"))
+        assert (await line.stream.event())["method"] == "notifications/tools/list_changed"
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M3")
+def test_with_the_stream_the_session_and_its_calls_end() -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door)
+        await line.hello()
+        await line.say(id=1, method="tools/call", params={"name": "t"})
+        call = await door.peer.call()
+        await line.stream.close()
+        assert (await door.peer.cancelled()).id == call.id
+        await until(lambda: door.app.counts().sessions["2024-11-05"] == 0)
+        assert await line.say(id=2, method="ping") == 404
+        assert (door.kept, door.over) == ([], [])  # no other front could go on with it
+
+    with_door(talk)
+
+
+def test_a_drain_waits_for_the_answers_that_are_owed_on_a_stream() -> None:
+    async def talk(door: Door) -> None:
+        busy, idle = await Line.open(door), await Line.open(door)
+        await busy.hello()
+        await busy.say(id=1, method="tools/call", params={"name": "t"})
+        call = await door.peer.call()
+        drain = asyncio.create_task(door.app.drain(30))
+        assert await idle.stream.event() is None
+        door.peer.write(Result(call.id, b'{"n":1}'))
+        assert (await busy.stream.event())["result"] == {"n": 1}
+        assert await busy.stream.event() is None
+        await drain
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+def test_a_message_for_no_stream_is_refused() -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door)
+        ping = codec.dump({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        for path, status in (
+            ("/metamcp/default/messages", 400),
+            ("/metamcp/default/messages?session_id=", 400),
+            (line.path + "&session_id=x", 400),
+            ("/metamcp/default/messages?session_id=x", 404),
+            (line.path.replace("default", "dev"), 404),
+        ):
+            assert (await door.ask(post(ping, path=path))).outcome == (status, -32600), path
+        name = line.path.partition("=")[2]
+        assert (await door.ask(post(ping, f"Mcp-Session-Id: {name}"))).outcome == (404, -32600)
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+def test_what_is_wrong_with_a_message_is_said_where_its_answer_would_be() -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door)
+        assert (await line.ask("ping"))["error"]["code"] == -32600  # before the handshake
+        assert (await line.ask("initialize", {}))["error"]["code"] == -32602
+        await line.hello()
+        assert (await line.ask("initialize", HELLO))["error"]["code"] == -32600  # a second one
+        assert await line.say(method="notifications/example") == 202
+        broken = await door.ask(post(b"{", path=line.path))
+        assert broken.outcome == (400, -32700)
+        assert (await line.ask("ping"))["result"] == {}
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+def test_an_answer_of_the_largest_size_fits_on_the_stream() -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door)
+        await line.hello()
+        await line.say(id=1, method="tools/call", params={"name": "t"})
+        call = await door.peer.call()
+        body = b'{"x":"%b"}' % (b"x" * (16 * 1024 * 1024 - 8))
+        await asyncio.to_thread(door.peer.write, Result(call.id, body))
+        assert len((await line.stream.event())["result"]["x"]) == len(body) - 8
+        assert (await line.ask("ping"))["result"] == {}
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M98")
+def test_answers_that_wait_for_a_slow_reader_are_bounded_apart_from_what_else_waits() -> None:
+    async def main() -> None:
+        wire = Wire()
+        stream = wire.stream()
+        wire.reads.clear()
+        task = asyncio.create_task(stream.run())
+        await until(lambda: wire.streams.running == 1)
+        large = b"x" * (streams.ANSWERS_BYTES_MAX // 2)
+        for _ in range(2):
+            stream.answer(large)
+        stream.put(b"small")
+        assert wire.cut == 0
+        stream.answer(large)
+        await task
+        assert (wire.cut, wire.refused) == (1, ["slow_reader"])
+
+    run(main)
+
+
+@pytest.mark.promise("M3")
+def test_the_transport_is_not_served_where_it_is_switched_off() -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door, "/metamcp/dev/sse")
+        door.serve_only("default", sse=False)
+        assert await line.stream.event() is None
+        for path in ("/sse", "/metamcp/default/sse"):
+            assert (await door.ask(bodiless("GET", path=path))).outcome == (404, -32600)
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M3")
+def test_the_official_client_of_that_transport_lists_calls_and_sees_progress() -> None:
+    async def talk(door: Door) -> None:
+        seen: list[float] = []
+
+        async def progressed(progress: float, total: float | None, message: str | None) -> None:
+            seen.append(progress)
+
+        async def serve() -> None:
+            call = await door.peer.call()
+            door.peer.write(Progress(call.id, b'{"progress":1}'))
+            door.peer.write(Result(call.id, b'{"content":[{"type":"text","text":"hi"}]}'))
+
+        server = asyncio.create_task(serve())
+        url = f"http://localhost:{door.port}/metamcp/default/sse"
+        async with sse_client(url) as pair, ClientSession(*pair) as session:
+            await session.initialize()
+            assert [tool.name for tool in (await session.list_tools()).tools] == ["t", "u"]
+            result = await session.call_tool("t", {}, progress_callback=progressed)
+            assert result.content[0].type == "text"
+        await server
+        assert seen == [1.0]
+
+    with_door(talk)

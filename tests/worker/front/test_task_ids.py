@@ -1,0 +1,134 @@
+"""Ids of tasks on endpoints with several servers, and where they stand."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metamcp_worker import codec
+from metamcp_worker.front import task_ids
+from metamcp_worker.front.catalog import Catalog, Merged
+from metamcp_worker.front.questions import Question
+from metamcp_worker.front.task_ids import RELATED, Related, created, exposed, in_result, owner
+
+from .callers import Caller
+from .offers import MODERN, endpoint, offer
+
+
+def merged(*servers: str, name: str = "default") -> Merged:
+    """Modern ones, but for `old`."""
+    catalog = Catalog()
+    for server in servers:
+        catalog.put(server, offer() if server == "old" else offer(protocol=MODERN))
+    return catalog.merge(endpoint(*servers, name=name))
+
+
+def shout(task: str) -> str:
+    return task.upper()
+
+
+def raw(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+@pytest.mark.promise("M24")
+@given(st.text())
+def test_an_exposed_id_leads_to_its_server_and_its_own_id(task: str) -> None:
+    found = merged("new", "old")
+    for server in ("new", "old"):
+        whose = owner(found, exposed("default", server, task))
+        assert whose is not None
+        assert (whose.server, codec.value(whose.original)) == (server, task)
+        assert whose.legacy is (server == "old")
+
+
+@pytest.mark.promise("M98")
+@given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
+def test_no_other_text_is_the_id_of_a_task(task: str) -> None:
+    assert owner(merged("new", "old"), task) is None
+
+
+def test_an_id_holds_on_its_endpoint_only_and_in_one_spelling() -> None:
+    task = exposed("default", "new", "t")
+    assert owner(merged("new", "old", name="other"), task) is None
+    assert owner(merged("old", "third"), task) is None
+    for another in (task + "=", task + "\n", " " + task, task[:-1]):
+        assert owner(merged("new", "old"), another) is None
+
+
+def test_the_only_server_of_an_endpoint_has_every_task_under_its_own_id() -> None:
+    whose = owner(merged("new"), "anything")
+    assert whose is not None
+    assert (whose.server, whose.original) == ("new", b"")
+
+
+@pytest.mark.promise("M24")
+@pytest.mark.parametrize(
+    ("method", "body", "expected"),
+    [
+        (
+            "tools/call",
+            b'{"resultType":"task","taskId":"a","ttlMs": 1.0,"x":{"taskId":"a"}}',
+            b'{"resultType":"task","taskId":"A","ttlMs":1.0,"x":{"taskId":"a"}}',
+        ),
+        ("tools/call", b'{"task":{"taskId":"a","n": 1}}', b'{"task":{"taskId":"A","n":1}}'),
+        ("tools/call", b'{"content":[],"taskId":"a"}', None),
+        ("tools/call", b'{"content":["taskId"],"task":7}', None),
+        ("tasks/get", b'{"taskId":"a","x":{"taskId":"a"}}', b'{"taskId":"A","x":{"taskId":"a"}}'),
+        ("tasks/cancel", b'{"taskId":"a"}', b'{"taskId":"A"}'),
+        ("tasks/update", b'{"taskId":7}', None),
+        ("tasks/update", b"{}", None),
+        ("tasks/get", b'["taskId"]', None),
+        ("tasks/result", b'{"taskId":"a","content":[]}', None),
+    ],
+)  # fmt: skip
+def test_ids_in_results_are_exposed_where_they_mean_a_task(
+    method: str, body: bytes, expected: bytes | None
+) -> None:
+    assert in_result(method, body, shout) == (expected or body)
+
+
+@pytest.mark.promise("M24")
+@pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
+def test_what_belongs_to_a_task_names_it_as_the_client_knows_it(method: str) -> None:
+    body = raw({"content": [], "_meta": {"x": 1.0, RELATED: {"taskId": "a", "y": 2.0}}})
+    found = codec.value(in_result(method, body, shout))
+    assert found["_meta"] == {"x": 1.0, RELATED: {"taskId": "A", "y": 2.0}}
+
+
+def test_a_result_says_which_task_it_stands_for() -> None:
+    assert created(b'{"resultType":"task","taskId":"a"}') == "a"
+    assert created(b'{"task":{"taskId":"a"}}') == "a"
+    assert created(b'{"taskId":"a"}') is None
+    assert created(b'{"content":[]}') is None
+    assert created(b'["taskId"]') is None
+
+
+@pytest.mark.promise("M24")
+def test_what_comes_before_the_answer_names_the_task_too() -> None:
+    def refuse(question: Question, body: bytes, failed: bool) -> None:
+        raise AssertionError("nobody answers")
+
+    inner = Caller()
+    caller = Related(inner, shout)
+    params = raw({"_meta": {RELATED: {"taskId": "a"}}, "n": 1.0})
+    expected = {"_meta": {RELATED: {"taskId": "A"}}, "n": 1.0}
+    caller.progressed(b'{"progress":1.0}')
+    caller.progressed(params)
+    caller.told("notifications/message", params)
+    caller.told("notifications/message", b'{"data":"taskId"}')
+    caller.asked(Question("s", 1, 1, "roots/list", params, refuse))
+    assert inner.progress[0] == b'{"progress":1.0}'
+    assert codec.value(inner.progress[1]) == expected
+    assert codec.value(inner.notices[0][1]) == expected
+    assert inner.notices[1][1] == b'{"data":"taskId"}'
+    assert codec.value(inner.questions[0].params) == expected
+
+
+def test_ids_of_tasks_fit_into_a_header() -> None:
+    task = exposed("default", "a-server", "t" * 512)
+    assert len(task) <= task_ids.ID_BYTES_MAX
+    assert task.isascii()
+    assert task.isprintable()

@@ -1,0 +1,215 @@
+"""Tasks over real pipes, with the workers played by the test."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from metamcp_worker import codec
+from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.errors import Code, Refused
+from metamcp_worker.frames import Ask, Notice, Result, Tell
+from metamcp_worker.front.links import Answer
+from metamcp_worker.front.task_ids import exposed
+from metamcp_worker.front.tasks import WATCHER_TASKS_MAX, Tasks
+
+from .called import Front, request, with_front
+from .callers import Caller
+from .offers import LEGACY, MODERN, endpoint, offer
+from .peers import Peer
+
+CORE = b'{"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}}'
+EXTENSION = b'{"extensions":{"io.modelcontextprotocol/tasks":{}}}'
+
+
+def tasked(protocol: str) -> ServerCatalogue:
+    capabilities = Raw(EXTENSION if protocol == MODERN else CORE)
+    return replace(offer("t", protocol=protocol), capabilities=capabilities)
+
+
+class Client:
+    """A watcher that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def task_changed(self, params: bytes) -> None:
+        self.told.put_nowait(params)
+
+
+def with_tasks(test: Callable[[Front, Tasks], Awaitable[None]], *servers: str) -> None:
+    """Modern ones, but for `old`."""
+
+    async def main(front: Front) -> None:
+        await test(front, Tasks(front.calls))
+
+    offers = {one: tasked(LEGACY if one == "old" else MODERN) for one in servers}
+    with_front(main, endpoint(*servers), **offers)
+
+
+async def told(peer: Peer) -> list[str]:
+    """The whole set of tasks that a worker is to watch."""
+    frame = await peer.read()
+    assert isinstance(frame, Tell)
+    assert frame.method == "metamcp/tasks"
+    found: list[str] = codec.value(frame.body)["taskIds"]
+    return found
+
+
+@pytest.mark.promise("M24")
+def test_a_task_of_one_of_several_servers_is_found_again() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        task = exposed("default", "new", "7")
+        asked = request("tools/call", b'{"name":"new__t"}')
+        answer = await front.answered("new", asked, b'{"resultType":"task","taskId":"7","x": 1.0}')
+        assert answer == Answer(b'{"resultType":"task","taskId":"%b","x":1.0}' % task.encode())
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            asked = request(method, b'{"taskId":"%b","inputResponses":{ }}' % task.encode())
+            frame = await front.sent("new", asked)
+            assert (frame.method, frame.params) == (method, b'{"taskId":"7","inputResponses":{ }}')
+        answer = await front.answered("new", asked, b'{"code":-32602,"taskId":"7"}', -32602)
+        assert answer.body == b'{"code":-32602,"taskId":"7"}'
+
+    with_tasks(talk, "new", "other", "old")
+
+
+@pytest.mark.promise("M24")
+def test_a_task_of_the_handshake_era_is_found_again() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        task = exposed("default", "old", "7").encode()
+        asked = request("tools/call", b'{"name":"old__t","task":{"ttl": 9}}', modern=False)
+        answer = await front.answered("old", asked, b'{"task":{"taskId":"7","status":"working"}}')
+        assert answer == Answer(b'{"task":{"taskId":"%b","status":"working"}}' % task)
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            frame = await front.sent(
+                "old", request(method, b'{"taskId":"%b"}' % task, modern=False)
+            )
+            assert frame.params == b'{"taskId":"7"}'
+        listing = front.refusal(request("tasks/list", b"{}", modern=False))
+        assert listing.code == Code.METHOD_NOT_FOUND
+
+    with_tasks(talk, "new", "old")
+
+
+@pytest.mark.promise("M24")
+def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        caller = Caller()
+        asked = request("tools/call", b'{"name":"old__t"}', modern=False)
+        call = front.calls.start(front.view, asked, caller)
+        number = (await front.peers["old"].call()).id
+        meta = b'{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%b"}}}'
+        front.peers["old"].write(Ask(number, 1, "roots/list", meta % b"7"))
+        front.peers["old"].write(Result(number, b'{"content":[]}'))
+        assert await call.answer == Answer(b'{"content":[]}')
+        task = exposed("default", "old", "7")
+        assert [one.params for one in caller.questions] == [meta % task.encode()]
+
+    with_tasks(talk, "new", "old")
+
+
+@pytest.mark.promise("M24")
+@pytest.mark.parametrize(("server", "modern"), [("new", True), ("old", False)])
+def test_on_an_endpoint_with_one_server_tasks_pass_as_they_are(server: str, modern: bool) -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        body = b'{"resultType":"task","taskId":"7" ,"task":{"taskId": "7"}}'
+        asked = request("tools/call", b'{"name":"%b__t"}' % server.encode(), modern=modern)
+        assert await front.answered(server, asked, body) == Answer(body)
+        frame = await front.sent(server, request("tasks/get", b'{"taskId": "7"}', modern=modern))
+        assert frame.params == b'{"taskId":"7"}'
+
+    with_tasks(talk, server)
+
+
+@pytest.mark.promise("M24")
+@pytest.mark.parametrize(("server", "modern"), [("new", False), ("old", True)])
+def test_tasks_do_not_cross_the_eras(server: str, modern: bool) -> None:
+    async def one(front: Front, tasks: Tasks) -> None:
+        asked = request("tasks/get", b'{"taskId":"7"}', modern=modern)
+        assert front.refusal(asked).code == Code.METHOD_NOT_FOUND
+
+    async def two(front: Front, tasks: Tasks) -> None:
+        task = exposed("default", server, "7").encode()
+        asked = request("tasks/get", b'{"taskId":"%b"}' % task, modern=modern)
+        assert front.refusal(asked).code == Code.METHOD_NOT_FOUND
+        assert front.refusal(request("tasks/get", b'{"taskId":"7"}')).message == "Unknown task: 7"
+        name = b'{"name":"%b__t"}' % server.encode()
+        body = b'{"resultType":"complete","taskId":"7"}'
+        asked = request("tools/call", name, modern=modern)
+        assert await front.answered(server, asked, body) == Answer(body)
+
+    with_tasks(one, server)
+    with_tasks(two, server, "third")
+
+
+@pytest.mark.promise("M24")
+def test_a_server_is_told_what_is_watched_and_clients_how_it_goes_on() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        one, two, peer = Client(), Client(), front.peers["new"]
+        first, second = exposed("default", "new", "1"), exposed("default", "new", "2")
+        old = exposed("default", "old", "1")
+        assert tasks.watch(front.view, (first, "none", old), one) == (first,)
+        assert tasks.watch(front.view, (first, second), two) == (first, second)
+        assert await told(peer) == ["1", "2"]
+        meta = b'{"io.modelcontextprotocol/subscriptionId":"9","v":1.0}'
+        peer.write(Notice("notifications/tasks", b'{"_meta":%b,"taskId":"1","n": 1.0}' % meta))
+        expected = b'{"_meta":{"v":1.0},"taskId":"%b","n":1.0}' % first.encode()
+        assert [await one.told.get(), await two.told.get()] == [expected, expected]
+        tasks.forget(two)
+        assert await told(peer) == ["1"]
+        new = await front.attach("new", 2)
+        assert await told(new) == ["1"]
+        tasks.forget(one)
+        tasks.forget(one)
+        assert await told(new) == []
+
+    with_tasks(talk, "new", "old")
+
+
+@pytest.mark.promise("M24")
+def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they_are_over() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        mine, other, peer = Client(), Client(), front.peers["old"]
+        tasks.created(front.view, b'{"task":{"taskId":"7"}}', mine)
+        tasks.created(front.view, b'{"task":{"taskId":"8"}}', other)
+        tasks.created(front.view, b'{"content":[]}', other)
+        for status in (b"working", b"completed", b"working"):
+            params = b'{"taskId":"7","status":"%b"}' % status
+            peer.write(Notice("notifications/tasks/status", params))
+        peer.write(Notice("notifications/tasks/status", b"[]"))
+        peer.write(Notice("notifications/tasks/status", b'{"taskId":"8","x": 1}'))
+        assert await other.told.get() == b'{"taskId":"8","x": 1}'
+        assert [mine.told.get_nowait() for _ in range(mine.told.qsize())] == [
+            b'{"taskId":"7","status":"working"}', b'{"taskId":"7","status":"completed"}'
+        ]  # fmt: skip
+
+    with_tasks(talk, "old")
+
+
+def test_one_client_cannot_watch_without_end() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        greedy, old = Client(), Client()
+        ids = [f"t{number}" for number in range(WATCHER_TASKS_MAX)]
+        assert len(tasks.watch(front.view, ids, greedy)) == WATCHER_TASKS_MAX
+        assert tasks.watch(front.view, ids[:1], greedy) == ("t0",)
+        with pytest.raises(Refused) as refusal:
+            tasks.watch(front.view, ["more"], greedy)
+        assert refusal.value.code == Code.OVERLOADED
+        tasks.created(front.view, b'{"task":{"taskId":"7"}}', old)
+
+    with_tasks(talk, "new")
+
+
+def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        greedy = Client()
+        for number in range(WATCHER_TASKS_MAX + 1):
+            tasks.created(front.view, b'{"task":{"taskId":"%d"}}' % number, greedy)
+        for number in (0, WATCHER_TASKS_MAX):
+            params = b'{"taskId":"%d"}' % number
+            front.peers["old"].write(Notice("notifications/tasks/status", params))
+        assert await greedy.told.get() == b'{"taskId":"%d"}' % WATCHER_TASKS_MAX
+
+    with_tasks(talk, "old")

@@ -1,0 +1,67 @@
+"""Where a remote server may lead the gateway, and where not."""
+
+import pytest
+
+from metamcp_worker.oauth.addresses import Reach, farthest, is_loopback_name, may_lead, reach
+
+PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8"]
+PRIVATE = [
+    "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1", "fd00::1", "fc00::1",
+    "::ffff:10.0.0.1",
+]  # fmt: skip
+LOOPBACK = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"]
+NEVER = [
+    "0.0.0.0", "169.254.169.254", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
+    "192.0.2.1", "198.18.0.1", "203.0.113.1", "::", "fe80::1", "fe80::1%eth0", "fec0::1", "ff02::1",
+    "2001:db8::1", "::ffff:169.254.169.254",
+    # These lead to an IPv4 address, here to one that is not public.
+    "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::", "2001::1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", [*PUBLIC, *PRIVATE, *LOOPBACK])
+def test_an_address_is_public_private_or_of_this_machine(address: str) -> None:
+    kinds = {Reach.PUBLIC: PUBLIC, Reach.PRIVATE: PRIVATE, Reach.LOOPBACK: LOOPBACK}
+    found = reach(address)
+    assert found is not None
+    assert address in kinds[found]
+
+
+@pytest.mark.parametrize("address", NEVER)
+@pytest.mark.parametrize("server", list(Reach))
+def test_nobody_leads_to_what_is_no_place_for_a_server(server: Reach, address: str) -> None:
+    assert reach(address) is None
+    assert not may_lead(server, address)
+
+
+def test_a_server_leads_to_what_is_as_far_away_as_itself_or_farther() -> None:
+    allowed = {
+        Reach.PUBLIC: PUBLIC,
+        Reach.PRIVATE: [*PUBLIC, *PRIVATE],
+        Reach.LOOPBACK: [*PUBLIC, *PRIVATE, *LOOPBACK],
+    }
+    for server, good in allowed.items():
+        every = [*PUBLIC, *PRIVATE, *LOOPBACK]
+        assert [one for one in every if may_lead(server, one)] == good
+
+
+def test_a_server_with_several_addresses_counts_as_its_farthest() -> None:
+    assert farthest(["127.0.0.1", "::1"]) is Reach.LOOPBACK
+    assert farthest(["127.0.0.1", "10.0.0.1"]) is Reach.PRIVATE
+    assert farthest(["10.0.0.1", "8.8.8.8"]) is Reach.PUBLIC
+    assert farthest(["127.0.0.1", "169.254.169.254"]) is Reach.PUBLIC
+    assert farthest([]) is Reach.PUBLIC
+
+
+def test_only_names_of_loopback_need_no_encryption() -> None:
+    for host in ("localhost", "LOCALHOST.", "127.0.0.1", "127.1.2.3", "[::1]", "::1"):
+        assert is_loopback_name(host)
+    for host in (
+        "localhost.example",
+        "127.0.0.1.example",
+        "10.0.0.1",
+        "0x7f000001",
+        "",
+        "2130706433",
+    ):
+        assert not is_loopback_name(host)

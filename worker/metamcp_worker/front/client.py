@@ -1,0 +1,143 @@
+"""The client of one request in a session: what its server says and asks before the answer.
+
+Owns: on which stream that goes, which log messages the client does not want, and what becomes of a
+question that cannot be asked. Never: the way to a server, the table of open questions (`asked`),
+what is kept of a stream (`resume`).
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from msgspec import Raw
+
+from metamcp_worker import codec
+from metamcp_worker.front import answers, levels
+from metamcp_worker.front.asking import may_be_asked
+from metamcp_worker.front.exchange import message
+from metamcp_worker.front.guard import Facts
+from metamcp_worker.front.links import Answer
+from metamcp_worker.front.questions import Question
+from metamcp_worker.front.resume import Tape
+from metamcp_worker.front.session import Session
+from metamcp_worker.front.streams import Stream
+
+ELICIT = "elicitation/create"
+_WITHDRAWN = "the server does not wait for the answer any more"
+_NONE = Raw(b"null")
+
+
+class Outlet(Protocol):
+    """Where the answer to one message goes: an `Exchange`, or a stream that is open already."""
+
+    facts: Facts
+
+    def json(
+        self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> Awaitable[None]: ...
+
+    def result(self, raw_id: bytes, body: bytes) -> Awaitable[None]: ...
+
+    def empty(self, status: int) -> Awaitable[None]: ...
+
+    def begin(self) -> Stream | None: ...
+
+    def put(self, event: bytes) -> bool: ...
+
+    def settle(self) -> Awaitable[None]: ...
+
+    def watch(self, on_lost: Callable[[], None]) -> None: ...
+
+    def unwatch(self, on_lost: Callable[[], None]) -> None: ...
+
+
+class Client:
+    """Takes what comes for one request; a `questions.Caller`. `raw_id`: of the request; `token`:
+    its raw progress token, or empty."""
+
+    __slots__ = ("_gone", "_stream", "_tape", "_token", "outlet", "raw_id", "session")
+
+    def __init__(self, outlet: Outlet, session: Session, raw_id: bytes, token: bytes) -> None:
+        self.outlet = outlet
+        self.session = session
+        self.raw_id = raw_id
+        self._token = token
+        self._gone = False
+        self._stream: Stream | None = None
+        self._tape: Tape | None = None
+
+    def progressed(self, params: bytes) -> None:
+        self._put(answers.progress(self._token, params))
+
+    def told(self, method: str, params: bytes) -> None:
+        if method != levels.MESSAGE or levels.passes(self.session.level, params):
+            self._put(answers.notification(method, params))
+
+    def asked(self, question: Question) -> None:
+        if may_be_asked(self.session.caller, question.method, question.params):
+            self.ask(question)
+        else:
+            question.refuse(f"The client has not declared what {question.method} needs.")
+
+    def ask(self, question: Question) -> None:
+        """Ask the client this, which it has declared to understand."""
+        session = self.session
+        if session.asked.full:
+            question.refuse(f"The client has {len(session.asked)} open questions already.")
+            return
+        raw_id, params = session.asked.put(question)
+        question.on_withdrawn = partial(self._withdraw, raw_id)
+        if not self._reach(answers.request(raw_id, question.method, params)):
+            session.asked.take(raw_id)
+            question.refuse("The client reads no event stream now, so it cannot be asked.")
+        elif question.method == ELICIT and b'"elicitationId"' in params:
+            elicitation = codec.text(codec.level(params).get("elicitationId", _NONE))
+            if elicitation is not None:
+                session.elicited(question.server, elicitation)
+
+    def gone(self) -> None:
+        """The connection is lost; the client may come back on another one."""
+        self._gone = True
+        if self._tape is not None and self._stream is not None:
+            self._tape.lose(self._stream)
+            self._stream.end()
+
+    def finish(self, answer: Answer | None, now: float) -> Awaitable[None]:
+        """The one answer to the request, behind what was told before it. None: it was cancelled."""
+        if self._tape is not None:
+            self._tape.end(answers.event(message(self.raw_id, answer)), now)
+            return self.outlet.settle()
+        if answer is None or answer.code:
+            return self.outlet.json(200, message(self.raw_id, answer))
+        return self.outlet.result(self.raw_id, answer.body)
+
+    def close(self) -> None:
+        """The request is over, whether it was answered or not."""
+        if self._tape is not None and not self._tape.over:
+            self._tape.forget()
+
+    def _reach(self, body: bytes) -> bool:
+        """Put a question where the client is likely to read it soonest."""
+        heard = self._tape is None or self._tape.reader is not None
+        return (heard and self._put(body)) or self.session.tell(body) or self._put(body)
+
+    def _put(self, body: bytes) -> bool:
+        """On the stream of the request. False if there is none and can be none."""
+        event = answers.event(body)
+        if self._tape is None:
+            tapes = self.session.tapes
+            if tapes is None:
+                return self.outlet.put(event)
+            self._stream = None if self._gone else self.outlet.begin()
+            if self._stream is None:
+                return False
+            self._tape = tapes.open(self._stream)
+            if self.session.primed:
+                self._tape.prime()
+        self._tape.put(event)
+        return True
+
+    def _withdraw(self, raw_id: bytes) -> None:
+        if self.session.asked.take(raw_id) is not None:
+            params = {"requestId": Raw(raw_id), "reason": _WITHDRAWN}
+            self._reach(answers.notification("notifications/cancelled", codec.dump(params)))

@@ -1,0 +1,229 @@
+"""What a client says within its session, message by message.
+
+Owns: the methods that the gateway answers by itself in the handshake era, requests and their ids,
+cancellation by notification, answers to what the client was asked. Never: HTTP, which session a
+message belongs to, how sessions begin and end.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from msgspec import Raw
+
+from metamcp_worker import codec
+from metamcp_worker.codec import Envelope
+from metamcp_worker.errors import Code, Refused
+from metamcp_worker.front import answers, levels, mrtr, policy
+from metamcp_worker.front.calls import Calls, Request
+from metamcp_worker.front.client import Client, Outlet
+from metamcp_worker.front.driver import Drive, Kept, wants_input
+from metamcp_worker.front.exchange import message, outcome
+from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.session import INFLIGHT_MAX, Session, request_key
+from metamcp_worker.front.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
+from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.front.views import LIST_METHODS, View
+
+_NONE = Raw()
+_NULL = Raw(b"null")
+_OK = Answer(b"{}")
+_INITIALIZED = "notifications/initialized"
+#: Requests that the gateway answers by itself.
+_OURS = frozenset({*LIST_METHODS, levels.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
+
+
+class Steady:
+    """A request that is not worth cancelling: its answer is as good as there."""
+
+    def cancel(self, reason: str) -> None:
+        pass
+
+
+_STEADY = Steady()
+
+
+class Dialogue:
+    """Answers messages in sessions. `on_refused`: counts what came to nothing; `on_kept`: told when
+    what another front would need to know of a session is other now; `mint`: makes ids that nobody
+    guesses; `now`: the clock."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        subscriptions: Subscriptions,
+        tasks: Tasks,
+        on_refused: Callable[[str], None],
+        on_kept: Callable[[Session], None],
+        mint: Callable[[], str],
+        now: Callable[[], float],
+    ) -> None:
+        self._calls = calls
+        self._subscriptions = subscriptions
+        self._tasks = tasks
+        self._on_refused = on_refused
+        self._on_kept = on_kept
+        self._mint = mint
+        self._now = now
+        self._kept = Kept()
+        self._servers: Mapping[str, Sequence[str]] = {}
+
+    def configure(self, servers: Mapping[str, Sequence[str]]) -> None:
+        """Which servers each endpoint exposes."""
+        self._servers = servers
+
+    def answer(
+        self,
+        outlet: Outlet,
+        said: Envelope,
+        params: dict[str, Raw],
+        meta: dict[str, Raw],
+        session: Session,
+        view: View,
+    ) -> Awaitable[None]:
+        """What is left to do, once what was said has taken effect. `params`, `meta`: of what was
+        said. Raises Refused."""
+        raw_id, method = bytes(said.id), said.method
+        if method is None:
+            self._answered(session, raw_id, bytes(said.result), bytes(said.error))
+            return outlet.empty(202)
+        if not raw_id:
+            self._notified(session, view, method, params, bytes(said.params))
+            return outlet.empty(202)
+        if method == "ping":
+            return outlet.json(200, answers.result(raw_id, b"{}"))
+        key = request_key(raw_id)
+        if key in session.inflight:
+            raise Refused(Code.INVALID_REQUEST, "A request with this id is still in flight.")
+        if len(session.inflight) >= INFLIGHT_MAX:
+            raise Refused(Code.OVERLOADED, f"This session has {INFLIGHT_MAX} requests in flight.")
+        token = bytes(meta.pop("progressToken", _NONE))
+        if token and not codec.id_ok(token):
+            raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
+        request = Request(method, params, meta, session.caller, modern=False, peer=session.number)
+        if method in _OURS:
+            return self._own(outlet, raw_id, request, session, view)
+        request.wants_progress = bool(token) and outlet.facts.accepts_sse
+        return self._call(Client(outlet, session, raw_id, token), key, request, view)
+
+    # --- what needs no answer -------------------------------------------------------------------
+
+    def _answered(self, session: Session, raw_id: bytes, result: bytes, error: bytes) -> None:
+        """An answer to a question; what nobody asked in this session is counted."""
+        question = session.asked.take(request_key(raw_id))
+        if question is None:
+            self._on_refused("stray_answer")
+        elif error:
+            question.fail(error)
+        else:
+            question.answer(result)
+
+    def _notified(
+        self, session: Session, view: View, method: str, params: dict[str, Raw], raw: bytes
+    ) -> None:
+        """What a client tells concerns one of its requests, one question, or the only server."""
+        if method == "notifications/cancelled":
+            call = session.inflight.get(request_key(bytes(params.get("requestId", _NONE))))
+            if call is None:
+                self._on_refused("stray_cancel")
+            else:
+                call.cancel(codec.text(params.get("reason", b"null")) or "the client cancelled it")
+        elif method == "notifications/progress":
+            found = session.asked.progress(params)
+            if found is None:
+                self._on_refused("stray_progress")
+            else:
+                question, progress = found
+                self._calls.tell(question.server, method, progress)
+        elif method != _INITIALIZED and view.merged.only is not None:
+            policy.authorize(view.principal, view.endpoint, method, "")
+            self._calls.tell(view.merged.only.server, method, raw if raw[:1] == b"{" else b"")
+
+    # --- requests -------------------------------------------------------------------------------
+
+    async def _own(
+        self, outlet: Outlet, raw_id: bytes, request: Request, session: Session, view: View
+    ) -> None:
+        """What the gateway answers by itself. A refusal of the method is no matter of HTTP in this
+        era."""
+        key = request_key(raw_id)
+        session.inflight[key] = _STEADY
+        try:
+            answer = await self._answer(request, session, view)
+            if answer is not None and not answer.code:
+                await outlet.result(raw_id, answer.body)
+            else:
+                await outlet.json(200, message(raw_id, answer))
+        except Refused as refused:
+            await outlet.json(200, answers.refused(raw_id, refused))
+        finally:
+            session.inflight.pop(key, None)
+            session.used_at = self._now()
+
+    async def _answer(self, request: Request, session: Session, view: View) -> Answer | None:
+        method, params = request.method, request.params
+        if method in LIST_METHODS:
+            return Answer(view.page(method, params, modern=False))
+        if method == levels.SET_LEVEL:
+            self._set_level(codec.text(params.get("level", _NULL)), session, view)
+            return _OK
+        uri = codec.text(params.get("uri", _NULL))
+        if uri is None:
+            raise Refused(Code.INVALID_PARAMS, f"{method} needs params.uri, a string.")
+        if method == SUBSCRIBE:
+            answer = await self._subscriptions.watch(view, uri, session)
+            if answer is not None and not answer.code:
+                session.watched[uri] = None
+        else:
+            answer = await self._subscriptions.unwatch(view, uri, session)
+            session.watched.pop(uri, None)
+        self._on_kept(session)
+        return answer
+
+    def _set_level(self, level: str | None, session: Session, view: View) -> None:
+        policy.authorize(view.principal, view.endpoint, levels.SET_LEVEL, "")
+        if level not in levels.LEVELS:
+            known = ", ".join(levels.LEVELS)
+            raise Refused(Code.INVALID_PARAMS, f"params.level must be one of {known}.")
+        session.set_level(level)
+        self._on_kept(session)
+        for server in self._servers.get(view.endpoint, ()):
+            self._calls.tell(server, levels.SET_LEVEL, codec.dump({"level": level}))
+
+    async def _call(self, client: Client, key: bytes, request: Request, view: View) -> None:
+        """Send the request to its server, wait for what that brings, and answer with it."""
+        session, outlet = client.session, client.outlet
+        kept, size = None, None
+        try:
+            call = self._calls.start(view, request, client)
+            session.inflight[key] = call
+            driven = not call.legacy and request.method in mrtr.METHODS
+            as_task = "task" in request.params
+            if driven and (size := self._kept.take(request)) is not None:
+                kept = request
+            del request
+            outlet.watch(client.gone)
+            answer = await outcome(call)
+            if driven and answer is not None and wants_input(answer):
+                start = partial(self._again, client, view.endpoint)
+                drive = Drive(call, kept, start, client.ask, self._mint)
+                session.inflight[key] = drive
+                answer = await drive.finish(answer)
+            if as_task and answer is not None and not answer.code:
+                self._tasks.created(view, answer.body, session)
+            await client.finish(answer, self._now())
+        except Refused as refused:  # as in `_own`
+            await outlet.json(200, answers.refused(client.raw_id, refused))
+        finally:
+            outlet.unwatch(client.gone)
+            client.close()
+            session.inflight.pop(key, None)
+            session.used_at = self._now()
+            if size is not None:
+                self._kept.give(size)
+
+    def _again(self, client: Client, endpoint: str, request: Request) -> Call:
+        """Raises Refused, as the endpoint may be another one by now."""
+        view = self._calls.view(endpoint)
+        if view is None:
+            raise Refused(Code.INVALID_REQUEST, "This endpoint is not served any more.")
+        return self._calls.start(view, request, client)

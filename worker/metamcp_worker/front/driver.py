@@ -1,0 +1,203 @@
+"""Calls of handshake-era clients that a server of the other era wants input for.
+
+Owns: asking the client what an `input_required` result wants, sending the call anew with the
+answers, and the bounds of that. Never: how a client is asked (`client`), the wire format of such
+results (`mrtr`), the first attempt.
+
+To the client it is one call, in the middle of which it is asked something, as its era knows it. To
+the server it is a row of requests, each of which stands alone.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from msgspec import Raw
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code, Refused
+from metamcp_worker.front import mrtr
+from metamcp_worker.front.asking import may_be_asked
+from metamcp_worker.front.calls import Request
+from metamcp_worker.front.exchange import outcome
+from metamcp_worker.front.links import Answer, Call, error
+from metamcp_worker.front.mrtr import InputRequired, Wanted
+from metamcp_worker.front.questions import Question
+
+_MARK = b"input_required"
+ROUNDS_MAX = 10
+"""Of one call, as the official clients of the other era count them."""
+ROUND_S_MAX = 300.0
+"""For a client, or the person behind it, to answer all questions of one round."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 0.25
+"""Before a round that asks nothing, where the server only wants to be asked again."""
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Parameters of all calls of one front that may have to be sent anew: four of the largest."""
+
+
+class Kept:
+    """How much is kept for calls that may have to be sent anew."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def take(self, request: Request) -> int | None:
+        """The size of what is kept from now on; None if that would be too much."""
+        size = sum(map(len, request.params.values()))
+        if self._bytes + size > KEPT_BYTES_MAX:
+            return None
+        self._bytes += size
+        return size
+
+    def give(self, size: int) -> None:
+        self._bytes -= size
+
+
+def wants_input(answer: Answer | None) -> bool:
+    """May this answer of a modern server ask for input? Cheap, and never wrongly no."""
+    return answer is not None and not answer.code and _MARK in answer.body
+
+
+class Drive:
+    """One such call. `request`: as it was sent first, None if that was too much to keep; `start`:
+    sends it; `ask`: asks the client; `mint`: makes the ids of visits to URLs."""
+
+    def __init__(
+        self,
+        call: Call,
+        request: Request | None,
+        start: Callable[[Request], Call],
+        ask: Callable[[Question], None],
+        mint: Callable[[], str],
+    ) -> None:
+        self._call = call
+        self._request = request
+        self._start = start
+        self._ask = ask
+        self._mint = mint
+        self._cancelled = False
+        self._open: list[Question] = []
+        self._turn: asyncio.Future[Answer | None] | None = None
+
+    def cancel(self, reason: str) -> None:
+        """Nobody waits any more, neither for the server nor for the client."""
+        self._cancelled = True
+        self._call.cancel(reason)
+        self._end_round(None)
+
+    async def finish(self, answer: Answer) -> Answer | None:
+        """What the call brings in the end, after this first answer; None: it was cancelled."""
+        for rounds in range(ROUNDS_MAX + 1):
+            wanted = self._wanted(answer)
+            if isinstance(wanted, Answer):
+                return wanted
+            if rounds == ROUNDS_MAX:
+                break
+            responses: dict[str, bytes] = {}
+            pause_s = min(PAUSE_S_MIN * 2**rounds, PAUSE_S_MAX)
+            ended = await self._round(wanted.requests, responses, pause_s)
+            if self._cancelled or ended is not None:
+                return ended
+            brought = await self._again(responses, wanted.state)
+            if brought is None:
+                return None
+            answer = brought
+        return self._failed(Code.INTERNAL_ERROR, f"asked for input more than {ROUNDS_MAX} times")
+
+    def _wanted(self, answer: Answer) -> InputRequired | Answer:
+        """What this answer asks for; or what the call ends with."""
+        try:
+            wanted = None if answer.code else mrtr.parse(answer.body)
+        except codec.Malformed as broken:
+            return self._failed(Code.INTERNAL_ERROR, f"asks for input, but {broken}")
+        if wanted is None:
+            return answer
+        if self._request is None:
+            return self._failed(Code.OVERLOADED, "asks for input to a call too large to repeat")
+        return self._refusal(self._request.caller, wanted.requests) or wanted
+
+    async def _again(self, responses: Mapping[str, bytes], state: Raw | None) -> Answer | None:
+        """Send the call anew, and wait for what it brings."""
+        request = self._request
+        assert request is not None
+        request.params = mrtr.retry(request.params, responses, state)
+        try:
+            self._call = self._start(request)
+        except Refused as why:
+            return Answer(codec.dump({"code": why.code, "message": why.message}), why.code)
+        return await outcome(self._call)
+
+    def _refusal(self, caller: bytes, requests: Mapping[str, Wanted]) -> Answer | None:
+        """Why these questions cannot be asked, if they cannot."""
+        for wanted in requests.values():
+            if not may_be_asked(caller, wanted.method, wanted.params):
+                what = f"asks the client {wanted.method}, which it has not declared to understand"
+                return self._failed(Code.MISSING_CAPABILITY, what)
+        return None
+
+    async def _round(
+        self, requests: Mapping[str, Wanted], responses: dict[str, bytes], pause_s: float
+    ) -> Answer | None:
+        """Ask the client everything at once, and collect its answers; or wait for so long, if
+        nothing is asked. What ends the call instead, if anything does."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[Answer | None] = loop.create_future()
+        self._turn = turn
+        late = self._failed(Code.TIMED_OUT, f"got no answer from the client in {ROUND_S_MAX:g} s")
+        timer = loop.call_later(
+            ROUND_S_MAX if requests else pause_s, self._end_round, late if requests else None
+        )
+
+        def collect(key: str, body: bytes, failed: bool) -> None:
+            if failed:  # there is no place for an error among the answers
+                self._end_round(Answer(body, _code(body)))
+                return
+            responses[key] = body
+            if len(responses) == len(requests):
+                self._end_round(None)
+
+        self._open = [self._question(key, one, collect) for key, one in requests.items()]
+        try:
+            for question in list(self._open):
+                if question.open:  # not if the one before could not be asked
+                    self._ask(question)
+            return await turn
+        finally:
+            timer.cancel()
+            self._end_round(None)
+
+    def _question(
+        self, key: str, wanted: Wanted, collect: Callable[[str, bytes, bool], None]
+    ) -> Question:
+        params = wanted.params
+        if wanted.method == mrtr.ELICIT and b'"url"' in params:
+            members = codec.level(params)
+            if codec.text(members.get("mode", Raw(b"null"))) == "url":
+                members["elicitationId"] = Raw(codec.dump(self._mint()))
+                params = codec.dump(members)
+
+        def reply(question: Question, body: bytes, failed: bool) -> None:
+            collect(key, body, failed)
+
+        return Question(self._call.server, self._call.id, 0, wanted.method, params, reply)
+
+    def _end_round(self, outcome: Answer | None) -> None:
+        """The first end counts. What is still open then, nobody waits for."""
+        turn, self._turn = self._turn, None
+        if turn is not None and not turn.done():
+            turn.set_result(outcome)
+        still, self._open = self._open, []
+        for question in still:
+            question.withdraw()
+
+    def _failed(self, code: Code, what: str) -> Answer:
+        server = self._call.server
+        return error(code, f"server '{server}' {what}", {"server": server})
+
+
+def _code(body: bytes) -> int:
+    """Of a client's error."""
+    try:
+        found = codec.level(body).get("code", Raw(b"0"))
+        return int(bytes(found)) or Code.INTERNAL_ERROR
+    except (codec.Malformed, ValueError):
+        return Code.INTERNAL_ERROR

@@ -1,0 +1,188 @@
+"""Which methods there are, and how a request of each finds its server.
+
+Owns: what a request is about, whose that is, and the server's own name for it in the parameters.
+Never: sending, answers, who may do what.
+
+Everything that is no name passes as the bytes it came in.
+"""
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Raw, Struct
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code, Refused
+from metamcp_worker.front import task_ids
+from metamcp_worker.front.capabilities import TASKS_EXTENSION
+from metamcp_worker.front.catalog import Merged
+from metamcp_worker.front.eras import NOT_FOUND_LEGACY, READ
+from metamcp_worker.front.offers import Owner
+from metamcp_worker.front.uris import URI_BYTES_MAX
+
+NAME_BYTES_MAX = 128
+"""Of a tool or prompt, as the protocol recommends; no endpoint exposes a longer one."""
+
+
+class Request(Struct):
+    """What a client asks, whatever its era.
+
+    `params`: without `_meta`, in the client's order. `meta`: what of `_meta` belongs to others than
+    the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
+    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`.
+    """
+
+    method: str
+    params: dict[str, Raw]
+    meta: dict[str, Raw]
+    caller: bytes
+    modern: bool
+    wants_progress: bool = False
+    peer: int = 0
+
+
+class Rule(Struct, frozen=True):
+    """How requests of one method find their server.
+
+    `what`: in texts. `subject`: the name or URI in the parameters, None if there is none.
+    `find`: its owner. `rename`: puts the server's own name into the parameters. `one_era`: only a
+    server of the client's era can be the owner.
+    """
+
+    what: str
+    subject: Callable[[Mapping[str, Raw]], str | None]
+    find: Callable[[Merged, str], Owner | None]
+    rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]]
+    bytes_max: int = NAME_BYTES_MAX
+    one_era: bool = False
+
+
+def _name(params: Mapping[str, Raw]) -> str | None:
+    return codec.text(params.get("name", b"null"))
+
+
+def _uri(params: Mapping[str, Raw]) -> str | None:
+    return codec.text(params.get("uri", b"null"))
+
+
+def _renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    return {**params, "name": Raw(original)} if original else params
+
+
+def _moved(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    return {**params, "uri": Raw(original)} if original else params
+
+
+def _ref(params: Mapping[str, Raw]) -> dict[str, Raw]:
+    try:
+        return codec.level(params.get("ref", b"{}"))
+    except codec.Malformed:
+        return {}
+
+
+def _ref_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    return {**params, "ref": Raw(codec.dump(_renamed(_ref(params), original)))}
+
+
+def _ref_moved(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    if not original:
+        return params
+    return {**params, "ref": Raw(codec.dump(_moved(_ref(params), original)))}
+
+
+def _task(params: Mapping[str, Raw]) -> str | None:
+    return codec.text(params.get("taskId", b"null"))
+
+
+def _task_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    return {**params, "taskId": Raw(original)} if original else params
+
+
+_RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
+_TASK = Rule("task", _task, task_ids.owner, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True)
+METHODS: Mapping[str, Rule] = {
+    task_ids.CALL: Rule("tool", _name, Merged.tool, _renamed),
+    "prompts/get": Rule("prompt", _name, Merged.prompt, _renamed),
+    READ: _RESOURCE,
+    "resources/subscribe": _RESOURCE,
+    "resources/unsubscribe": _RESOURCE,
+    **dict.fromkeys(sorted(task_ids.METHODS), _TASK),
+}
+COMPLETE = "completion/complete"
+#: Of a completion: by the type of what it completes.
+_REFERENCES: Mapping[str | None, Rule] = {
+    "ref/prompt": Rule("prompt", lambda params: _name(_ref(params)), Merged.prompt, _ref_renamed),
+    "ref/resource": Rule(
+        "resource", lambda params: _uri(_ref(params)), Merged.resource_or_template, _ref_moved,
+        URI_BYTES_MAX,
+    ),
+}  # fmt: skip
+
+
+def completion(request: Request) -> Rule | None:
+    """For a method that is not in the table; None if nobody knows it. Raises Refused."""
+    if request.method != COMPLETE:
+        return None
+    rule = _REFERENCES.get(codec.text(_ref(request.params).get("type", b"null")))
+    if rule is None:
+        raise Refused(
+            Code.INVALID_PARAMS,
+            f"{COMPLETE} needs params.ref.type to be one of {', '.join(map(str, _REFERENCES))}",
+        )
+    return rule
+
+
+def subject_of(rule: Rule, request: Request) -> str:
+    """Raises Refused."""
+    subject = rule.subject(request.params)
+    if subject is None:
+        raise Refused(
+            Code.INVALID_PARAMS, f"{request.method} needs the {rule.what} it is about, as a string"
+        )
+    if len(subject.encode("utf-8", "replace")) > rule.bytes_max:
+        raise _too_long(rule)
+    return subject
+
+
+def checked(owner: Owner | None, rule: Rule, subject: str, request: Request) -> Owner:
+    """The owner that was found, if it is one for this client. Raises Refused."""
+    if owner is None:
+        legacy_read = rule is _RESOURCE and not request.modern
+        code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
+        raise Refused(code, f"Unknown {rule.what}: {subject}")
+    if owner.legacy is request.modern:
+        raise Refused(
+            Code.METHOD_NOT_FOUND,
+            f"{request.method} does not lead to {owner.server}: it has no tasks of this revision",
+        )
+    return owner
+
+
+def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
+    """The server that has the resource, and the URI that it knows for it. Raises Refused, with the
+    code of the era in which one subscribes to a single resource."""
+    if len(uri.encode("utf-8", "replace")) > URI_BYTES_MAX:
+        raise _too_long(_RESOURCE)
+    owner = merged.resource(uri)
+    if owner is None:
+        raise Refused(NOT_FOUND_LEGACY, f"Unknown resource: {uri}")
+    original = codec.text(owner.original) if owner.original else uri
+    assert original is not None
+    return owner, original
+
+
+def without_tasks(caller: bytes) -> bytes:
+    """The caller as one that cannot take tasks of the other era."""
+    members = codec.level(caller)
+    try:
+        capabilities = codec.level(members["clientCapabilities"])
+        extensions = codec.level(capabilities["extensions"])
+    except (codec.Malformed, KeyError):
+        return caller
+    extensions.pop(TASKS_EXTENSION, None)
+    capabilities["extensions"] = Raw(codec.dump(extensions))
+    return codec.dump({**members, "clientCapabilities": Raw(codec.dump(capabilities))})
+
+
+def _too_long(rule: Rule) -> Refused:
+    what = f"No {rule.what} has a name of more than {rule.bytes_max} bytes"
+    return Refused(Code.INVALID_PARAMS, what)

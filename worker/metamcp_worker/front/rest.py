@@ -1,0 +1,162 @@
+"""Tools as plain HTTP: a list, a description, and a path for each tool.
+
+Owns: these paths, their statuses, the form of their answers. Never: reading bodies, who may come
+in, the way to a server; that is the same as for every other client.
+
+A caller of REST can be asked nothing and hears nothing before its answer, so it declares nothing,
+and what a server asks is refused.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from urllib.parse import unquote_to_bytes
+from weakref import WeakKeyDictionary
+
+from msgspec import Raw
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code, Refused
+from metamcp_worker.front import openapi, policy
+from metamcp_worker.front.calls import Answer, Calls
+from metamcp_worker.front.exchange import Exchange, outcome
+from metamcp_worker.front.methods import NAME_BYTES_MAX, Request
+from metamcp_worker.front.openapi import Tool
+from metamcp_worker.front.views import View
+
+DOCUMENT = b"openapi.json"
+FAILED = 422
+"""A tool says that it failed. The request was understood and nobody should send it again, as
+proxies and clients do when the status begins with a 5."""
+
+#: The statuses of errors; of all others the server is the cause.
+STATUSES: Mapping[int, int] = {
+    Code.PARSE_ERROR: 400,
+    Code.INVALID_REQUEST: 400,
+    Code.INVALID_PARAMS: 400,
+    Code.TOO_LARGE: 413,
+    Code.MISSING_CAPABILITY: 501,
+    Code.SERVER_DOWN: 502,
+    Code.OVERLOADED: 503,
+    Code.TIMED_OUT: 504,
+}
+#: Of a definition, what the list shows beside the name.
+_SHOWN = ("description", "inputSchema", "outputSchema")
+_ASKS = "The tool asks its caller something, and a caller of REST cannot be asked."
+
+
+class Rest:
+    """Answers what comes to the REST paths of an endpoint."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._lists: WeakKeyDictionary[View, bytes] = WeakKeyDictionary()
+        self._documents: WeakKeyDictionary[View, bytes] = WeakKeyDictionary()
+
+    async def answer(
+        self, exchange: Exchange, method: str, body: bytes, view: View, version: str
+    ) -> None:
+        """`version`: of the gateway."""
+        path = exchange.facts.rest
+        try:
+            if method == "POST" and path:
+                await self._call(exchange, _name(path), body, view, version)
+            elif method == "GET" and path == DOCUMENT:
+                await exchange.json(200, self._document(view, version))
+            elif method == "GET" and not path:
+                await exchange.json(200, self._list(view))
+            else:
+                allowed = b"POST" if path and path != DOCUMENT else b"GET"
+                why = f"Only {allowed.decode()} is served at this path."
+                error = _error(Code.INVALID_REQUEST, why)
+                await exchange.json(405, error, [(b"allow", allowed + b", OPTIONS")])
+        except Refused as why:
+            await exchange.json(STATUSES.get(why.code, 502), _error(why.code, why.message))
+
+    async def _call(
+        self, exchange: Exchange, name: str, body: bytes, view: View, version: str
+    ) -> None:
+        if name not in view.merged.tools:
+            error = _error(Code.INVALID_PARAMS, f"There is no tool {name[:NAME_BYTES_MAX]}.")
+            await exchange.json(404, error)
+            return
+        call = self._calls.start(view, _request(name, body, version), None)
+        lost = partial(call.cancel, "the client went away")
+        exchange.watch(lost)
+        try:
+            status, answer = _answered(await outcome(call))
+        finally:
+            exchange.unwatch(lost)
+        await exchange.json(status, answer)
+
+    def _list(self, view: View) -> bytes:
+        policy.authorize(view.principal, view.endpoint, "tools/list", "")
+        known = self._lists.get(view)
+        if known is None:
+            shown = [_shown(tool) for tool in _tools(view)]
+            known = self._lists[view] = codec.dump({"tools": shown})
+        return known
+
+    def _document(self, view: View, version: str) -> bytes:
+        policy.authorize(view.principal, view.endpoint, "tools/list", "")
+        known = self._documents.get(view)
+        if known is None:
+            known = openapi.document(view.endpoint, _tools(view), version, view.instructions)
+            self._documents[view] = known
+        return known
+
+
+def _tools(view: View) -> list[Tool]:
+    return [Tool(entry.key, codec.level(entry.item.raw)) for entry in view.merged.lists["tools"]]
+
+
+def _shown(tool: Tool) -> dict[str, object]:
+    members = {key: tool.definition[key] for key in _SHOWN if key in tool.definition}
+    return {"name": tool.name, **members}
+
+
+def _name(path: bytes) -> str:
+    """The tool that this path names."""
+    return unquote_to_bytes(path).decode(errors="backslashreplace")
+
+
+def _request(name: str, body: bytes, version: str) -> Request:
+    """The call of this tool with the arguments in `body`. Raises Refused."""
+    try:
+        body.decode()
+        codec.level(body or b"{}")
+    except (codec.Malformed, UnicodeDecodeError) as error:
+        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        message = f"The body must be a JSON object, the arguments of the tool: {why}."
+        raise Refused(Code.INVALID_PARAMS, message) from None
+    given = {"name": Raw(codec.dump(name)), "arguments": Raw(body or b"{}")}
+    caller = codec.dump({
+        "clientCapabilities": {}, "clientInfo": {"name": "metamcp-rest", "version": version},
+    })  # fmt: skip
+    return Request("tools/call", given, {}, caller, modern=True)
+
+
+def _answered(answer: Answer | None) -> tuple[int, bytes]:
+    """Status and body for what the call brought."""
+    if answer is None:
+        return 503, _error(Code.OVERLOADED, "The call was cancelled.")
+    if answer.code:
+        return STATUSES.get(answer.code, 502), b'{"error":%b}' % answer.body
+    body = answer.body
+    if b'"isError"' in body or b"input_required" in body:
+        members = _members(body)
+        if codec.text(members.get("resultType", Raw(b"null"))) == "input_required":
+            return 501, _error(Code.MISSING_CAPABILITY, _ASKS)
+        if bytes(members.get("isError", b"")) == b"true":
+            return FAILED, body
+    return 200, body
+
+
+def _members(body: bytes) -> dict[str, Raw]:
+    try:
+        return codec.level(body)
+    except codec.Malformed:
+        return {}
+
+
+def _error(code: int, message: str) -> bytes:
+    return codec.dump({"error": {"code": int(code), "message": message}})

@@ -1,0 +1,231 @@
+"""Streams that a client may go on with after its connection broke: event ids, and what is kept.
+
+Owns: the ids of events, which events of which stream are kept and for how long. Never: connections,
+sending, what an event says, the clock.
+
+The theory. A *tape* is what was told on one stream, in order; an event's place on its tape is its
+id. The *reader* of a tape is the connection that gets the events now, if there is one. When the
+connection breaks, the tape goes on without a reader; a client that comes back names the last event
+that it has, gets what is behind it, and is the reader from then on. An event is on one tape only,
+and a tape has one reader at most, so nothing is told twice to whoever says truly what it has.
+
+What is kept is bounded three ways: per session, per front, and in time. Beyond a bound the oldest
+events go first. A client that asks for those gets what is left: the answer is the youngest.
+"""
+
+import itertools
+import re
+from collections import deque
+from typing import Protocol
+
+RESUME_EVENTS_MAX = 1000
+"""Of one session."""
+RESUME_BYTES_MAX = 17 * 1024 * 1024
+"""Of one session: the largest answer, and what was told before it."""
+FRONT_BYTES_MAX = 64 * 1024 * 1024
+"""Of all sessions together: a few such answers."""
+EVENT_BYTES = 1024
+"""What an event counts beside its bytes: as much as a tape takes that has no other."""
+RESUME_S = 300.0
+"""After the end of a stream: long enough to wake up a laptop or to change the network."""
+WHOLE_BYTES_MAX = 64 * 1024
+"""A stream that ended with its reader there was read, as far as one can see from here, but the
+network may have lost its end. That much of it is kept; a larger one is not kept on suspicion."""
+NEWS_EVENTS_MAX = 100
+"""Of a stream that never ends: the youngest are what a client may have missed."""
+RETRY_MS = 1000
+"""When a client should come back. So long clients wait anyway, unless they are told."""
+
+_ID = re.compile(rb"(?P<nonce>[0-9A-Za-z]+)-(?P<tape>[0-9]{1,12})-(?P<place>[0-9]{1,12})")
+
+
+class Reader(Protocol):
+    """The connection that gets the events of a tape."""
+
+    def put(self, event: bytes) -> None: ...
+
+    def close(self, event: bytes) -> None:
+        """The last event, and the end."""
+        ...
+
+    def end(self) -> None: ...
+
+
+class Memory:
+    """What is kept in one front. `nonce`: tells its event ids from those of other fronts."""
+
+    def __init__(self, nonce: str) -> None:
+        self.nonce = nonce.encode()
+        self.size_bytes = 0
+        self.numbers = itertools.count(1)
+        self.over: dict[Tape, float] = {}
+        """Tapes that have ended, in order, and until when they are kept."""
+
+    def expire(self, now: float) -> None:
+        while self.over and next(iter(self.over.values())) <= now:
+            next(iter(self.over)).forget()
+
+    def full(self) -> bool:
+        """Is there more than may be, even without what has ended?"""
+        while self.size_bytes > FRONT_BYTES_MAX and self.over:
+            next(iter(self.over)).forget()
+        return self.size_bytes > FRONT_BYTES_MAX
+
+
+class Tapes:
+    """The tapes of one session."""
+
+    __slots__ = ("_filled", "_tapes", "events", "memory", "size_bytes")
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.events = 0
+        self.size_bytes = 0
+        self._tapes: dict[int, Tape] = {}
+        self._filled: dict[Tape, None] = {}
+
+    def open(self, reader: Reader, events_max: int = RESUME_EVENTS_MAX) -> "Tape":
+        """A new tape, of which at most so many events are kept."""
+        tape = Tape(self, next(self.memory.numbers), reader, events_max)
+        self._tapes[tape.number] = tape
+        return tape
+
+    def find(self, event_id: bytes) -> "tuple[Tape, list[bytes]] | None":
+        """The tape with this event, and what is behind it; None if there is no such event."""
+        found = _ID.fullmatch(event_id.strip(b" \t"))
+        if found is None or found["nonce"] != self.memory.nonce:
+            return None
+        tape = self._tapes.get(int(found["tape"]))
+        if tape is None or int(found["place"]) > tape.last:
+            return None
+        return tape, tape.after(int(found["place"]))
+
+    def clear(self) -> None:
+        """The session is over."""
+        for tape in list(self._tapes.values()):
+            tape.forget()
+
+    # --- for tapes ----------------------------------------------------------------------------
+
+    def count(self, tape: "Tape", events: int, size_bytes: int) -> None:
+        self.events += events
+        self.size_bytes += size_bytes
+        self.memory.size_bytes += size_bytes
+        if tape.events:
+            self._filled[tape] = None
+        else:
+            self._filled.pop(tape, None)
+
+    def shrink(self) -> None:
+        """Keep to the bounds: the events of the oldest tape go first. The very last one stays,
+        unless there is no room in the whole front."""
+        while self.events > 1 and (
+            self.events > RESUME_EVENTS_MAX or self.size_bytes > RESUME_BYTES_MAX
+        ):
+            next(iter(self._filled)).drop()
+        while self._filled and self.memory.full():
+            next(iter(self._filled)).drop()
+
+    def remove(self, tape: "Tape") -> None:
+        self._tapes.pop(tape.number, None)
+
+
+class Tape:
+    """What is told on one stream. `last`: the place of the youngest event; `events`: those that are
+    kept, the youngest last; `over`: nothing follows."""
+
+    __slots__ = (
+        "_events_max", "_tapes", "events", "last", "number", "over", "reader", "size_bytes",
+    )  # fmt: skip
+
+    def __init__(self, tapes: Tapes, number: int, reader: Reader, events_max: int) -> None:
+        self.number = number
+        self.last = 0
+        self.events: deque[bytes] = deque()
+        self.size_bytes = 0
+        self.reader: Reader | None = reader
+        self.over = False
+        self._tapes = tapes
+        self._events_max = events_max
+
+    def prime(self) -> None:
+        """An event that says nothing: with its id a client can come back before there is news."""
+        self.put(b"retry: %d\ndata: \n\n" % RETRY_MS)
+
+    def put(self, event: bytes) -> None:
+        numbered = self._keep(event)
+        if self.reader is not None:
+            self.reader.put(numbered)
+
+    def end(self, event: bytes, now: float) -> None:
+        """The last event."""
+        numbered = self._keep(event)
+        self.over = True
+        read = self.reader is not None
+        if self.reader is not None:
+            self.reader.close(numbered)
+            self.reader = None
+        if not self.events or (read and self.size_bytes > WHOLE_BYTES_MAX):
+            self.forget()
+        else:
+            self._tapes.memory.over[self] = now + RESUME_S
+
+    def lose(self, reader: Reader) -> None:
+        """This connection is gone."""
+        if self.reader is reader:
+            self.reader = None
+
+    def resume(self, reader: Reader, events: list[bytes]) -> None:
+        """Go on at this connection, with these events. The one before, if it is still there, is one
+        that the client has lost."""
+        if self.over:
+            for event in events[:-1]:
+                reader.put(event)
+            if events:
+                reader.close(events[-1])
+            else:
+                reader.end()
+            return
+        before, self.reader = self.reader, reader
+        if before is not None:
+            before.end()
+        for event in events:
+            reader.put(event)
+
+    def after(self, place: int) -> list[bytes]:
+        """The events behind this place, as far as they are kept."""
+        return list(itertools.islice(self.events, max(0, place - self._first + 1), None))
+
+    def drop(self) -> None:
+        """Keep the oldest event no longer."""
+        size = len(self.events.popleft()) + EVENT_BYTES
+        self.size_bytes -= size
+        self._tapes.count(self, -1, -size)
+        if self.over and not self.events:
+            self.forget()
+
+    def forget(self) -> None:
+        """Nobody can come back to this any more."""
+        count, size = len(self.events), self.size_bytes
+        self.events.clear()
+        self.size_bytes = 0
+        self._tapes.count(self, -count, -size)
+        self._tapes.memory.over.pop(self, None)
+        self._tapes.remove(self)
+
+    @property
+    def _first(self) -> int:
+        return self.last - len(self.events) + 1
+
+    def _keep(self, event: bytes) -> bytes:
+        self.last += 1
+        nonce = self._tapes.memory.nonce
+        numbered = b"id: %b-%d-%d\n%b" % (nonce, self.number, self.last, event)
+        size = len(numbered) + EVENT_BYTES
+        self.events.append(numbered)
+        self.size_bytes += size
+        self._tapes.count(self, 1, size)
+        if len(self.events) > self._events_max:
+            self.drop()
+        self._tapes.shrink()
+        return numbered

@@ -1,0 +1,144 @@
+"""Ids of tasks, on endpoints with several servers.
+
+Owns: the id under which such an endpoint exposes the task of a server, and the places where ids of
+tasks stand in what passes. Never: tasks, the state they are in, sending.
+
+A task is asked for by its id alone, so there the id has to say whose it is. A table would have to
+be kept as long as any task lives, and be shared by all fronts; so the exposed id is made of the
+server's name and its own id, with a checksum that holds it to this endpoint. It opens nothing:
+whoever may use the endpoint may ask its servers for any task. On an endpoint with one server ids
+stay what they are.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from metamcp_worker import codec
+from metamcp_worker.front.catalog import Merged
+from metamcp_worker.front.offers import Owner
+from metamcp_worker.front.questions import Caller, Question
+
+ID_BYTES_MAX = 1024
+"""Of an id as clients know it; it has to fit into a header, and is mostly a UUID."""
+CHECKSUM_BYTES = 6
+"""Enough to tell the ids of this endpoint from anything else."""
+
+CALL = "tools/call"
+#: Methods that name a task in `params.taskId`, in one era or in both.
+METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel", "tasks/result"})
+RELATED = "io.modelcontextprotocol/related-task"
+"""In the `_meta` of whatever belongs to a task, in revision 2025-11-25."""
+
+_ID = b'"taskId"'
+#: An id as the endpoint exposes it, of one of the server's own.
+Exposing = Callable[[str], str]
+
+
+def exposed(endpoint: str, server: str, task: str) -> str:
+    name = f"{server}\0{task}".encode("utf-8", "surrogatepass")
+    checksum = hashlib.sha256(endpoint.encode() + b"\0" + name).digest()[:CHECKSUM_BYTES]
+    return base64.urlsafe_b64encode(checksum + name).decode("ascii").rstrip("=")
+
+
+def owner(merged: Merged, task: str) -> Owner | None:
+    """Whose task this is, and its own id there."""
+    if merged.only is not None:
+        return merged.only
+    try:
+        data = base64.urlsafe_b64decode(task + "=" * (-len(task) % 4))
+        name = data[CHECKSUM_BYTES:].decode("utf-8", "surrogatepass")
+    except (binascii.Error, ValueError):
+        return None
+    server, _, original = name.partition("\0")
+    if server not in merged.eras or exposed(merged.endpoint, server, original) != task:
+        return None
+    return Owner(server, codec.dump(original), merged.eras[server])
+
+
+def in_result(method: str, body: bytes, expose: Exposing) -> bytes:
+    """The result of a request with the ids of its server in it as the endpoint exposes them."""
+    if _ID not in body:
+        return body
+    members = _level(body)
+    changed = _related(members, expose)
+    if method == CALL:
+        created = codec.text(members.get("resultType", b"null")) == "task"
+        changed = (created and _own(members, expose)) or _inner(members, "task", expose) or changed
+    elif method != "tasks/result":  # that is what the task brought, and nothing of the task itself
+        changed = _own(members, expose) or changed
+    return codec.dump(members) if changed else body
+
+
+def in_params(params: bytes, expose: Exposing) -> bytes:
+    """The same for a notification or a question that belongs to a task."""
+    if _ID not in params:
+        return params
+    members = _level(params)
+    return codec.dump(members) if _related(members, expose) else params
+
+
+def created(body: bytes) -> str | None:
+    """The id of the task that this result of `tools/call` stands for, in either era."""
+    if _ID not in body:
+        return None
+    members = _level(body)
+    if codec.text(members.get("resultType", b"null")) != "task":
+        members = _level(members.get("task", Raw()))
+    return codec.text(members.get("taskId", b"null"))
+
+
+class Related:
+    """A caller on an endpoint with several servers, in front of one that may have tasks: what
+    belongs to a task names it as the client knows it."""
+
+    __slots__ = ("_caller", "_expose")
+
+    def __init__(self, caller: Caller, expose: Exposing) -> None:
+        self._caller = caller
+        self._expose = expose
+
+    def progressed(self, params: bytes) -> None:
+        self._caller.progressed(in_params(params, self._expose))
+
+    def told(self, method: str, params: bytes) -> None:
+        self._caller.told(method, in_params(params, self._expose))
+
+    def asked(self, question: Question) -> None:
+        question.params = in_params(question.params, self._expose)
+        self._caller.asked(question)
+
+
+def _own(members: dict[str, Raw], expose: Exposing) -> bool:
+    task = codec.text(members.get("taskId", b"null"))
+    if task is None:
+        return False
+    members["taskId"] = Raw(codec.dump(expose(task)))
+    return True
+
+
+def _inner(members: dict[str, Raw], name: str, expose: Exposing) -> bool:
+    inner = _level(members.get(name, Raw()))
+    if not _own(inner, expose):
+        return False
+    members[name] = Raw(codec.dump(inner))
+    return True
+
+
+def _related(members: dict[str, Raw], expose: Exposing) -> bool:
+    meta = _level(members.get("_meta", Raw()))
+    if not _inner(meta, RELATED, expose):
+        return False
+    members["_meta"] = Raw(codec.dump(meta))
+    return True
+
+
+def _level(raw: Raw | bytes) -> dict[str, Raw]:
+    """The members of an object; of anything else, none."""
+    try:
+        return codec.level(raw)
+    except codec.Malformed:
+        return {}

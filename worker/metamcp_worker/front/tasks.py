@@ -1,0 +1,167 @@
+"""Tasks on their way through the gateway: who is told of them.
+
+Owns: which clients want to hear of which tasks, and telling servers and clients. Never: what a task
+is, where a request about one goes (`methods`), how ids are exposed (`task_ids`).
+
+A server of revision 2026-07-28 tells only of the tasks that it was asked about, so its worker is
+always given the whole set. One of the handshake era tells of every task; what nobody here wants to
+hear of goes no further.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Raw, Struct
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code, Refused
+from metamcp_worker.front import policy, task_ids
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.offers import Owner
+from metamcp_worker.front.subscriptions import SUBSCRIPTION_ID
+from metamcp_worker.front.views import View
+
+WATCHER_TASKS_MAX = 1000
+"""That one client may watch: more than it can have asked for at once."""
+TASKS_MAX = 100_000
+"""All that are watched through one front."""
+WATCH = "metamcp/tasks"
+"""What a worker is told: the whole set of tasks of its server that this front watches."""
+_CHANGED = ("notifications/tasks", "notifications/tasks/status")
+_OVER = frozenset({"completed", "failed", "cancelled"})
+
+
+class TaskWatcher(Protocol):
+    """A client that wants to hear of tasks, as long as it can be told."""
+
+    def task_changed(self, params: bytes) -> None:
+        """Raw params of the notification of its era. Never waits."""
+        ...
+
+
+class _Watched(Struct, frozen=True):
+    """One task that a client watches. `task`: the server's own id; `kept`: until it is told not to,
+    else until the task is over."""
+
+    server: str
+    task: str
+    kept: bool
+
+
+class Tasks:
+    """All tasks that are watched through one front."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._loop = asyncio.get_running_loop()
+        self._watchers: dict[TaskWatcher, dict[str, _Watched]] = {}
+        self._topics: dict[str, dict[str, dict[TaskWatcher, str]]] = {}
+        self._count = 0
+        self._stale: set[str] = set()
+        for method in _CHANGED:
+            calls.on_notice(method, self.changed)
+        calls.on_attached(self._told_later)
+
+    def watch(self, view: View, ids: Sequence[str], watcher: TaskWatcher) -> tuple[str, ...]:
+        """Tell `watcher` of these tasks until it is forgotten. Those that a server of its era may
+        have. Raises Refused."""
+        policy.authorize(view.principal, view.endpoint, "tasks/get", "")
+        found: dict[str, _Watched] = {}
+        for exposed in ids:
+            owner = task_ids.owner(view.merged, exposed)
+            if owner is not None and not owner.legacy:
+                found[exposed] = _watched(owner, exposed, kept=True)
+        own = self._watchers.get(watcher, {})
+        new = [exposed for exposed in found if exposed not in own]
+        if len(own) + len(new) > WATCHER_TASKS_MAX or self._count + len(new) > TASKS_MAX:
+            message = f"One client may watch {WATCHER_TASKS_MAX} tasks, all of them {TASKS_MAX}."
+            raise Refused(Code.OVERLOADED, message)
+        for exposed in new:
+            self._add(watcher, exposed, found[exposed])
+        return tuple(found)
+
+    def created(self, view: View, body: bytes, watcher: TaskWatcher) -> None:
+        """`body`: a result of `tools/call` as a client of the handshake era gets it. If it stands
+        for a task, `watcher` is told how that goes on until it is over; of very many only the
+        newest, since a client has to look after its tasks anyway."""
+        exposed = task_ids.created(body)
+        owner = None if exposed is None else task_ids.owner(view.merged, exposed)
+        if exposed is None or owner is None or not owner.legacy:
+            return
+        own = self._watchers.get(watcher, {})
+        if len(own) >= WATCHER_TASKS_MAX:
+            self._drop(watcher, next(iter(own)))
+        if exposed not in own and self._count < TASKS_MAX:
+            self._add(watcher, exposed, _watched(owner, exposed, kept=False))
+
+    def forget(self, watcher: TaskWatcher) -> None:
+        """The client is gone."""
+        for exposed in list(self._watchers.get(watcher, {})):
+            self._drop(watcher, exposed)
+
+    def changed(self, server: str, params: bytes) -> None:
+        """A server says how a task goes on."""
+        try:
+            members = codec.level(params)
+            meta = codec.level(members["_meta"]) if "_meta" in members else {}
+        except codec.Malformed:
+            return
+        task = codec.text(members.get("taskId", b"null"))
+        watchers = self._topics.get(server, {}).get(task or "", {})
+        if meta.pop(SUBSCRIPTION_ID, None) is not None:  # of the gateway's own subscription
+            members["_meta"] = Raw(codec.dump(meta))
+            params = codec.dump(members)
+        over = codec.text(members.get("status", b"null")) in _OVER
+        for watcher, exposed in list(watchers.items()):
+            if exposed != task:
+                watcher.task_changed(codec.dump({**members, "taskId": exposed}))
+            else:
+                watcher.task_changed(params)
+            if over and not self._watchers[watcher][exposed].kept:
+                self._drop(watcher, exposed)
+
+    # --- underneath ---------------------------------------------------------------------------
+
+    def _add(self, watcher: TaskWatcher, exposed: str, watched: _Watched) -> None:
+        self._watchers.setdefault(watcher, {})[exposed] = watched
+        tasks = self._topics.setdefault(watched.server, {})
+        tasks.setdefault(watched.task, {})[watcher] = exposed
+        self._count += 1
+        if watched.kept:
+            self._told_later(watched.server)
+
+    def _drop(self, watcher: TaskWatcher, exposed: str) -> None:
+        own = self._watchers[watcher]
+        watched = own.pop(exposed)
+        self._count -= 1
+        if not own:
+            del self._watchers[watcher]
+        tasks = self._topics[watched.server]
+        watchers = tasks[watched.task]
+        del watchers[watcher]
+        if not watchers:
+            del tasks[watched.task]
+            if watched.kept:
+                self._told_later(watched.server)
+
+    def _told_later(self, server: str) -> None:
+        """Tell the worker once, however much changes in this turn of the loop."""
+        if server in self._topics and not self._stale:
+            self._loop.call_soon(self._tell)
+        if server in self._topics:
+            self._stale.add(server)
+
+    def _tell(self) -> None:
+        stale, self._stale = self._stale, set()
+        for server in stale:
+            tasks = self._topics.get(server, {})
+            if not tasks:
+                self._topics.pop(server, None)
+            self._calls.tell(server, WATCH, codec.dump({"taskIds": list(tasks)}))
+
+
+def _watched(owner: Owner, exposed: str, *, kept: bool) -> _Watched:
+    task = codec.text(owner.original) if owner.original else exposed
+    assert task is not None
+    return _Watched(owner.server, task, kept)

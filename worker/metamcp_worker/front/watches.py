@@ -1,0 +1,286 @@
+"""Which resources clients watch, and which of that their servers know.
+
+Owns: who watches what, what is to be asked of a server next, and who waits for the outcome. Never:
+asking, waiting, notifications, views.
+
+The theory. A server is asked once for a resource, however many clients watch it. Whether somebody
+watches it and whether the server holds a subscription for it are two facts; `next` compares them
+and says what is to be asked. At most one request for a resource is on its way, since two might
+overtake each other, and after each of them the facts are compared anew. So whatever the order in
+which clients come and go, requests fail and servers restart, both facts agree in the end.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+from metamcp_worker.front.uris import URI_BYTES_MAX
+
+WATCHER_URIS_MAX = 1000
+"""Resources that one client may watch: more than any shows to its user."""
+URIS_MAX = 100_000
+"""All that is watched through one front: ten of each of ten thousand clients."""
+
+#: A server and a URI, as the server knows it.
+Key = tuple[str, str]
+_ENDS = "/?#"
+"""What a part of a URI ends with: behind it come the resources below."""
+
+
+class Watcher(Protocol):
+    """A client that watches resources, as long as it can be told."""
+
+    def updated(self, params: bytes) -> None:
+        """Raw params of a `notifications/resources/updated`. Never waits."""
+        ...
+
+
+class Full(Exception):
+    """So much is watched already. The text is a sentence."""
+
+
+class Settled(Struct, frozen=True):
+    """Who waits no longer. `answered`: with what the server said; else there was nothing to ask."""
+
+    number: int
+    answered: bool
+
+
+class _Waiting(Struct, frozen=True):
+    """Somebody who waits until a resource is watched, or is not."""
+
+    key: Key
+    pair: tuple[Watcher, str]
+    wanted: bool
+
+
+class _Topic:
+    """One resource of a server. `pairs`: who watches it, each with the URI that it knows for it;
+    `held`: the server has a subscription for it; `asking`: for one (True), or for its end (False);
+    `outdated`: meanwhile the server was started anew; `tired`: it refused one, so it is not asked
+    again for those who watch already."""
+
+    __slots__ = ("asking", "held", "outdated", "pairs", "tired", "waiting")
+
+    def __init__(self) -> None:
+        self.pairs: dict[tuple[Watcher, str], None] = {}
+        self.waiting: list[int] = []
+        self.held = False
+        self.asking: bool | None = None
+        self.outdated = False
+        self.tired = False
+
+    @property
+    def wish(self) -> bool | None:
+        """What the server is to be asked now, None: nothing."""
+        wanted = bool(self.pairs)
+        if self.asking is not None or wanted == self.held or (wanted and self.tired):
+            return None
+        return wanted
+
+
+class Watches:
+    """All that is watched. Who waits is a number that the caller chooses, unique for ever."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, _Topic]] = {}
+        self._watched: dict[Watcher, dict[str, Key]] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._count = 0
+
+    def watch(self, key: Key, watcher: Watcher, exposed: str, number: int) -> bool:
+        """`watcher` wants to be told of changes, and knows the resource as `exposed`. True: it is
+        from now on; False: `number` waits for it. Raises Full."""
+        pair = (watcher, exposed)
+        topic = self._topic(key)
+        if topic is not None and pair in topic.pairs and not self._waits(topic, pair):
+            return True
+        topic = self._join(key, pair)
+        if topic.held and topic.asking is None:
+            return True
+        topic.tired = False
+        self._wait(topic, number, _Waiting(key, pair, wanted=True))
+        return False
+
+    def adopt(self, key: Key, watcher: Watcher, exposed: str) -> list[Key]:
+        """`watcher` has watched this elsewhere. What may have to be asked. Raises Full."""
+        self._join(key, (watcher, exposed))
+        return self._open([key])
+
+    def moved(self, key: Key, watcher: Watcher, exposed: str) -> list[Key]:
+        """`exposed` stands for `key` now. If it stood for something else when `watcher` began to
+        watch that, it does not any more. What may have to be asked."""
+        before = self._watched.get(watcher, {}).get(exposed, key)
+        if before == key:
+            return []
+        self._leave((watcher, exposed), before)
+        return self._open([before])
+
+    def unwatch(self, watcher: Watcher, exposed: str, number: int) -> Key | None:
+        """`watcher` does not care any more. The resource for whose end `number` waits, or None if
+        that changes nothing at its server."""
+        key = self._watched.get(watcher, {}).get(exposed)
+        if key is None:
+            return None
+        topic = self._leave((watcher, exposed), key)
+        if topic.pairs or not (topic.held or topic.asking):
+            self._tidy(key)
+            return None
+        self._wait(topic, number, _Waiting(key, (watcher, exposed), wanted=False))
+        return key
+
+    def leave(self, watcher: Watcher) -> tuple[list[Key], list[int]]:
+        """`watcher` is gone. What may have to be asked, and who does not wait any more."""
+        numbers = [one for one, waiting in self._waiting.items() if waiting.pair[0] is watcher]
+        keys = [self._forget(number).key for number in numbers]
+        for exposed, key in list(self._watched.get(watcher, {}).items()):
+            self._leave((watcher, exposed), key)
+            keys.append(key)
+        return self._open(keys), numbers
+
+    def give_up(self, number: int) -> list[Key]:
+        """`number` does not wait any more; a client that never learns that it watches does not.
+        What may have to be asked."""
+        if number not in self._waiting:
+            return []
+        gone = self._forget(number)
+        topic = self._topics[gone.key[0]][gone.key[1]]
+        if gone.wanted and gone.pair in topic.pairs and not self._waits(topic, gone.pair):
+            self._leave(gone.pair, gone.key)
+        return self._open([gone.key])
+
+    def renew(self, server: str, asked: Collection[Key]) -> list[Key]:
+        """The server was started anew and holds nothing. `asked`: what is on its way to the new
+        process already. What may have to be asked."""
+        for uri, topic in self._topics.get(server, {}).items():
+            topic.held = topic.tired = False
+            topic.outdated = topic.asking is True and (server, uri) not in asked
+        return self._open([(server, uri) for uri in self._topics.get(server, {})])
+
+    def next(self, key: Key) -> bool | None:
+        """What the server is to be asked about this resource now: for a subscription (True), or for
+        its end. It counts as asked for that, until `done`."""
+        topic = self._topic(key)
+        if topic is None or topic.wish is None:
+            return None
+        topic.asking = topic.wish
+        topic.outdated = False
+        return topic.asking
+
+    def done(self, key: Key, *, ok: bool) -> list[Settled]:
+        """The server has answered what `next` said. Then look at `next` again."""
+        topic = self._topics[key[0]][key[1]]
+        asked, topic.asking = topic.asking, None
+        assert asked is not None
+        if topic.outdated:  # what was said is of a process that is not asked any more
+            return self._settle(topic, None, key)
+        topic.held = asked and ok
+        if asked and not ok:
+            topic.tired = True
+            for waiting in [self._waiting[number] for number in topic.waiting]:
+                if waiting.wanted and waiting.pair in topic.pairs:
+                    self._leave(waiting.pair, key)
+        return self._settle(topic, asked, key)
+
+    def watchers(self, server: str, uri: str) -> list[tuple[Watcher, str]]:
+        """Who is to be told that this resource changed, each with the URI that it knows for it.
+        Who watches a resource hears of those below it too."""
+        topics = self._topics.get(server)
+        if not topics or len(uri) > URI_BYTES_MAX:
+            return []
+        found: dict[Watcher, str] = {}
+        for above in _above(uri):
+            if above in topics:
+                for watcher, exposed in topics[above].pairs:
+                    found.setdefault(watcher, exposed + uri[len(above) :])
+        return list(found.items())
+
+    def empty(self) -> bool:
+        """Is nothing watched or held, and does nobody wait?"""
+        return not (self._topics or self._watched or self._waiting or self._count)
+
+    # --- underneath ---------------------------------------------------------------------------
+
+    def _topic(self, key: Key) -> _Topic | None:
+        return self._topics.get(key[0], {}).get(key[1])
+
+    def _check(self, watcher: Watcher) -> None:
+        if len(self._watched.get(watcher, ())) >= WATCHER_URIS_MAX:
+            raise Full(f"One client may watch {WATCHER_URIS_MAX} resources at once.")
+        if self._count >= URIS_MAX:
+            raise Full("As many resources are watched as may be; try again later.")
+
+    def _waits(self, topic: _Topic, pair: tuple[Watcher, str]) -> bool:
+        waiting = (self._waiting[number] for number in topic.waiting)
+        return any(one.wanted and one.pair == pair for one in waiting)
+
+    def _join(self, key: Key, pair: tuple[Watcher, str]) -> _Topic:
+        watcher, exposed = pair
+        if exposed not in self._watched.get(watcher, {}):
+            self._check(watcher)
+            self._count += 1
+        self._watched.setdefault(watcher, {})[exposed] = key
+        topic = self._topics.setdefault(key[0], {}).setdefault(key[1], _Topic())
+        topic.pairs[pair] = None
+        return topic
+
+    def _wait(self, topic: _Topic, number: int, waiting: _Waiting) -> None:
+        topic.waiting.append(number)
+        self._waiting[number] = waiting
+
+    def _forget(self, number: int) -> _Waiting:
+        waiting = self._waiting.pop(number)
+        self._topics[waiting.key[0]][waiting.key[1]].waiting.remove(number)
+        return waiting
+
+    def _leave(self, pair: tuple[Watcher, str], key: Key) -> _Topic:
+        watcher, exposed = pair
+        own = self._watched[watcher]
+        del own[exposed]
+        self._count -= 1
+        if not own:
+            del self._watched[watcher]
+        topic = self._topics[key[0]][key[1]]
+        del topic.pairs[pair]
+        return topic
+
+    def _settle(self, topic: _Topic, asked: bool | None, key: Key) -> list[Settled]:
+        """Those for whom this was the outcome; all of them if nothing more is to be asked."""
+        over = topic.wish is None
+        settled: list[Settled] = []
+        for number in list(topic.waiting):
+            answered = self._waiting[number].wanted is asked
+            if answered or over:
+                self._forget(number)
+                settled.append(Settled(number, answered))
+        self._tidy(key)
+        return settled
+
+    def _open(self, keys: Iterable[Key]) -> list[Key]:
+        """Those about which something is to be asked; what is of no use any more goes."""
+        found: list[Key] = []
+        for key in dict.fromkeys(keys):
+            self._tidy(key)
+            topic = self._topic(key)
+            if topic is not None and topic.wish is not None:
+                found.append(key)
+        return found
+
+    def _tidy(self, key: Key) -> None:
+        topic = self._topic(key)
+        if topic is None or topic.pairs or topic.waiting or topic.held or topic.asking is not None:
+            return
+        topics = self._topics[key[0]]
+        del topics[key[1]]
+        if not topics:
+            del self._topics[key[0]]
+
+
+def _above(uri: str) -> list[str]:
+    """The URI itself and those above it, the nearest first."""
+    found = [uri]
+    for at in range(len(uri) - 1, 0, -1):
+        if uri[at] in _ENDS:
+            found += [uri[: at + 1], uri[:at]]
+    return list(dict.fromkeys(found))
