@@ -52,6 +52,35 @@ CLIENT_SCENARIOS: dict[str, tuple[str, ...]] = {
     ),
 }
 
+_AUTH = tuple(
+    f"auth/{name}"
+    for name in (
+        "metadata-default", "metadata-var1", "metadata-var2", "metadata-var3", "basic-cimd",
+        "scope-from-www-authenticate", "scope-from-scopes-supported",
+        "scope-omitted-when-undefined", "scope-step-up", "scope-retry-limit",
+        "token-endpoint-auth-basic", "token-endpoint-auth-post", "token-endpoint-auth-none",
+        "pre-registration",
+    )
+)  # fmt: skip
+
+#: What it asks of a client that gets itself authorized. Not among them are the extensions that the
+#: gateway has not: clients with a key of their own (`client-credentials-jwt`), identity providers
+#: (`enterprise-managed-authorization`, `wif-jwt-bearer`), tokens bound to a key (`dpop`,
+#: `dpop-nonce`).
+AUTH_SCENARIOS: dict[str, tuple[str, ...]] = {
+    "2025-03-26": (
+        "auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback",
+    ),
+    LEGACY: _AUTH,
+    MODERN: (
+        *_AUTH, "auth/resource-mismatch", "auth/offline-access-scope",
+        "auth/offline-access-not-supported", "auth/authorization-server-migration",
+        "auth/iss-supported", "auth/iss-not-advertised", "auth/iss-supported-missing",
+        "auth/iss-wrong-issuer", "auth/iss-unexpected", "auth/iss-normalized",
+        "auth/metadata-issuer-mismatch", "auth/client-credentials-basic",
+    ),
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Direct:
@@ -120,10 +149,11 @@ class Played:
 
     revision: str
     era: Era
+    scenarios: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{self.revision}/client/{self.era}"
+        return f"{self.revision}/client/{'auth' if self.scenarios else self.era}"
 
     @property
     def lane(self) -> str:
@@ -144,7 +174,11 @@ def every() -> list[Cell]:
     ]
     tasks: list[Cell] = [Behind(MODERN, "modern", way, "aggregate", TASKS) for way in TRANSPORTS]
     played: list[Cell] = [Played(revision, era) for revision in ERA_OF for era in ERA_OF.values()]
-    return [*direct, *behind, *tasks, *played]
+    authorized: list[Cell] = [
+        Played(revision, ERA_OF.get(revision, "legacy"), scenarios)
+        for revision, scenarios in AUTH_SCENARIOS.items()
+    ]
+    return [*direct, *behind, *tasks, *played, *authorized]
 
 
 def chosen(patterns: list[str]) -> list[Cell]:

@@ -128,7 +128,7 @@ def run(cells: Sequence[Cell], baseline: Baseline) -> dict[Cell, Scores]:
 
 def once(cell: Cell, running: Gateway | None, wanted: Scores) -> Scores:
     if isinstance(cell, Played):
-        scenarios = CLIENT_SCENARIOS[cell.revision]
+        scenarios = cell.scenarios or CLIENT_SCENARIOS[cell.revision]
         return settled(lambda names: played(cell, names or scenarios), wanted)
     revision = "" if cell.scenarios else cell.revision
     with ExitStack() as stack:

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from metamcp_worker import codec, messages, orphans, packets
+from metamcp_worker import codec, memory, messages, orphans, packets
 from metamcp_worker.errors import DescriptorsLost, PeerGone
 from metamcp_worker.messages import Born, Exited, Fork, Forked, ForkFailed, Halted, Resumed, Signal
 
@@ -84,6 +84,7 @@ def main(
     os.set_inheritable(fd, False)
     _write("/proc/self/comm", "mmcp:nursery")
     orphans.become_subreaper()
+    memory.give_back_large_blocks()
     missing = _preload(preload)
     gc.collect()
     gc.freeze()  # the collector will not touch, and so not copy, the pages shared with workers

@@ -15,6 +15,7 @@ from metamcp_worker.front.guard import (
     accepted,
     host_of,
     is_json,
+    prefers_stream,
 )
 
 PATHS = {
@@ -182,6 +183,20 @@ def test_a_host_is_a_name_or_an_address_and_perhaps_a_port(
 )
 def test_accept_is_read_as_a_list_of_media_ranges(value: bytes, json: bool, sse: bool) -> None:
     assert accepted(value) == (json, sse)
+
+
+@pytest.mark.parametrize(
+    ("value", "streams"),
+    [
+        (b"application/json, text/event-stream", False),
+        (b"text/event-stream, application/json", True),
+        (b"Text/Event-Stream ;q=1, */*", True),
+        (b"*/*", False),
+        (b"", False),
+    ],
+)
+def test_who_names_event_streams_first_would_rather_read_one(value: bytes, streams: bool) -> None:
+    assert prefers_stream(value) == streams
 
 
 @pytest.mark.parametrize(

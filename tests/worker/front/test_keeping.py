@@ -1,6 +1,7 @@
 """What the supervisor is told of sessions, and at which pace."""
 
 import asyncio
+import resource
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -116,5 +117,22 @@ def test_at_the_end_everything_is_told_at_once() -> None:
         assert [supervisor.told.get_nowait(), supervisor.told.get_nowait()] == [
             ("b",), record("a")
         ]  # fmt: skip
+
+    with_supervisor(talk)
+
+
+def test_a_record_for_which_there_is_no_descriptor_is_told_later() -> None:
+    async def talk(supervisor: Supervisor) -> None:
+        usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+        supervisor.queued = QUEUED_MAX
+        supervisor.keeping.kept(record("a"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, usual[1]))
+        try:
+            supervisor.keeping.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+        assert supervisor.told.empty()
+        supervisor.keeping.flush()
+        assert supervisor.told.get_nowait() == record("a")
 
     with_supervisor(talk)

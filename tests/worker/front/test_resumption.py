@@ -221,3 +221,23 @@ def test_an_answer_of_the_largest_size_waits_for_its_client() -> None:
         assert await second.event() is None
 
     with_door(talk)
+
+
+@pytest.mark.promise("M2")
+@pytest.mark.parametrize(
+    ("method", "answer"), [("tools/list", "result"), ("resources/subscribe", "error")]
+)
+def test_who_would_rather_read_a_stream_gets_one_for_every_request(
+    method: str, answer: str
+) -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client = await door.connect()
+        accept = "Accept: text/event-stream, application/json"
+        client.send(legacy(method, {}, accept, session=session))
+        assert (await client.head()).headers["content-type"] == "text/event-stream"
+        assert answer in await client.event()
+        assert client.event_ids
+        assert await client.event() is None
+
+    with_door(talk)

@@ -134,7 +134,6 @@ def test_tasks_do_not_cross_the_eras(server: str, modern: bool) -> None:
         task = exposed("default", server, "7").encode()
         asked = request("tasks/get", b'{"taskId":"%b"}' % task, modern=modern)
         assert front.refusal(asked).code == Code.METHOD_NOT_FOUND
-        assert front.refusal(request("tasks/get", b'{"taskId":"7"}')).message == "Unknown task: 7"
         name = b'{"name":"%b__t"}' % server.encode()
         body = b'{"resultType":"complete","taskId":"7"}'
         asked = request("tools/call", name, modern=modern)
@@ -142,6 +141,28 @@ def test_tasks_do_not_cross_the_eras(server: str, modern: bool) -> None:
 
     with_tasks(one, server)
     with_tasks(two, server, "third")
+
+
+@pytest.mark.promise("M24")
+def test_a_task_that_nobody_knows_is_refused_as_a_server_with_tasks_would() -> None:
+    able = b'{"clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}'
+
+    async def tasked_ones(front: Front, tasks: Tasks) -> None:
+        asked = request("tasks/get", b'{"taskId":"7"}', caller=able)
+        assert front.refusal(asked).message == "Unknown task: 7"
+        asked.caller = b'{"clientCapabilities":{}}'
+        refusal = front.refusal(asked)
+        assert refusal.code == Code.MISSING_CAPABILITY
+        assert b"io.modelcontextprotocol/tasks" in refusal.data
+        asked.modern = False
+        assert front.refusal(asked).message == "Unknown task: 7"
+
+    async def others(front: Front) -> None:
+        asked = request("tasks/get", b'{"taskId":"7"}', caller=able)
+        assert front.refusal(asked).code == Code.METHOD_NOT_FOUND
+
+    with_tasks(tasked_ones, "new", "old")
+    with_front(others, a=offer("t"), b=tasked(LEGACY))
 
 
 @pytest.mark.promise("M24")

@@ -72,7 +72,7 @@ class Calls:
             policy.authorize(view.principal, view.endpoint, method, subject)
             owner = rule.find(merged, subject)
             if owner is None or rule.one_era:
-                owner = methods.checked(owner, rule, subject, request)
+                owner = methods.checked(merged, owner, rule, subject, request)
             params = rule.rename(params, owner.original)
         caller_said = request.caller
         if not request.modern and b"/tasks" in caller_said:  # whether the slash is escaped or not

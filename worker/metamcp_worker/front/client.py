@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec import Raw
 
 from metamcp_worker import codec
+from metamcp_worker.errors import Refused
 from metamcp_worker.front import answers, levels
 from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.exchange import message
@@ -102,6 +103,19 @@ class Client:
             self._tape.lose(self._stream)
             self._stream.end()
 
+    def begin(self) -> None:
+        """Answer with a stream, although there is nothing to tell yet."""
+        self._open()
+
+    def refuse(self, why: Refused, now: float) -> Awaitable[None]:
+        """The same as `finish`, for a request that comes to nothing. That is no matter of HTTP in
+        this era."""
+        body = answers.refused(self.raw_id, why)
+        if self._tape is None:
+            return self.outlet.json(200, body)
+        self._tape.end(answers.event(body), now)
+        return self.outlet.settle()
+
     def finish(self, answer: Answer | None, now: float) -> Awaitable[None]:
         """The one answer to the request, behind what was told before it. None: it was cancelled."""
         if self._tape is not None:
@@ -124,18 +138,23 @@ class Client:
     def _put(self, body: bytes) -> bool:
         """On the stream of the request. False if there is none and can be none."""
         event = answers.event(body)
-        if self._tape is None:
-            tapes = self.session.tapes
-            if tapes is None:
-                return self.outlet.put(event)
-            self._stream = None if self._gone else self.outlet.begin()
-            if self._stream is None:
-                return False
-            self._tape = tapes.open(self._stream)
-            if self.session.primed:
-                self._tape.prime()
-        self._tape.put(event)
-        return True
+        if self.session.tapes is None:
+            return self.outlet.put(event)
+        tape = self._open()
+        if tape is not None:
+            tape.put(event)
+        return tape is not None
+
+    def _open(self) -> Tape | None:
+        """The tape of the request's own stream, begun now if it was not. None if there is none."""
+        tapes = self.session.tapes
+        if self._tape is None and tapes is not None and not self._gone:
+            self._stream = self.outlet.begin()
+            if self._stream is not None:
+                self._tape = tapes.open(self._stream)
+                if self.session.primed:
+                    self._tape.prime()
+        return self._tape
 
     def _withdraw(self, raw_id: bytes) -> None:
         if self.session.asked.take(raw_id) is not None:

@@ -17,7 +17,7 @@ from metamcp_worker.front import answers, levels, mrtr, policy
 from metamcp_worker.front.calls import Calls, Request
 from metamcp_worker.front.client import Client, Outlet
 from metamcp_worker.front.driver import Drive, Kept, wants_input
-from metamcp_worker.front.exchange import message, outcome
+from metamcp_worker.front.exchange import outcome
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.session import INFLIGHT_MAX, Session, request_key
 from metamcp_worker.front.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
@@ -100,10 +100,13 @@ class Dialogue:
         if token and not codec.id_ok(token):
             raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
         request = Request(method, params, meta, session.caller, modern=False, peer=session.number)
+        client = Client(outlet, session, raw_id, token)
+        if outlet.facts.prefers_sse:
+            client.begin()
         if method in _OURS:
-            return self._own(outlet, raw_id, request, session, view)
+            return self._own(client, key, request, view)
         request.wants_progress = bool(token) and outlet.facts.accepts_sse
-        return self._call(Client(outlet, session, raw_id, token), key, request, view)
+        return self._call(client, key, request, view)
 
     # --- what needs no answer -------------------------------------------------------------------
 
@@ -140,22 +143,16 @@ class Dialogue:
 
     # --- requests -------------------------------------------------------------------------------
 
-    async def _own(
-        self, outlet: Outlet, raw_id: bytes, request: Request, session: Session, view: View
-    ) -> None:
-        """What the gateway answers by itself. A refusal of the method is no matter of HTTP in this
-        era."""
-        key = request_key(raw_id)
+    async def _own(self, client: Client, key: bytes, request: Request, view: View) -> None:
+        """What the gateway answers by itself."""
+        session = client.session
         session.inflight[key] = _STEADY
         try:
-            answer = await self._answer(request, session, view)
-            if answer is not None and not answer.code:
-                await outlet.result(raw_id, answer.body)
-            else:
-                await outlet.json(200, message(raw_id, answer))
+            await client.finish(await self._answer(request, session, view), self._now())
         except Refused as refused:
-            await outlet.json(200, answers.refused(raw_id, refused))
+            await client.refuse(refused, self._now())
         finally:
+            client.close()
             session.inflight.pop(key, None)
             session.used_at = self._now()
 
@@ -211,8 +208,8 @@ class Dialogue:
             if as_task and answer is not None and not answer.code:
                 self._tasks.created(view, answer.body, session)
             await client.finish(answer, self._now())
-        except Refused as refused:  # as in `_own`
-            await outlet.json(200, answers.refused(client.raw_id, refused))
+        except Refused as refused:
+            await client.refuse(refused, self._now())
         finally:
             outlet.unwatch(client.gone)
             client.close()

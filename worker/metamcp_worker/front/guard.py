@@ -31,7 +31,7 @@ BLANKS = b" \t"
 """What may stand around the value of a header without belonging to it."""
 
 Headers = Sequence[tuple[bytes, bytes]]
-Verdict = tuple["Route", bool, bytes, bytes]
+Verdict = tuple["Route", bool, bool, bytes, bytes]
 """Of a request that passed: the route, whether the client reads event streams, rest, query."""
 
 
@@ -45,7 +45,7 @@ class Route(Struct, frozen=True, gc=False):
 class Facts(Struct, gc=False):
     """What the rest needs to know of a request that passed. Header values are without blanks at
     their ends; an absent one is None. `repeated`: a routing header that came more than once;
-    `headers`: all of them.
+    `headers`: all of them. `prefers_sse`: the client would rather read a stream than JSON.
 
     Of a POST of MCP that is all. Of others, `rest` is what of the path lies below a route that
     leads to a whole tree, `query` what stands behind the question mark, both as they came, and
@@ -64,6 +64,7 @@ class Facts(Struct, gc=False):
     kind: str = MCP
     rest: bytes = b""
     query: bytes = b""
+    prefers_sse: bool = False
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -124,7 +125,7 @@ class Guard:
             return verdict
         if method == "POST" and not _length_ok(get(b"content-length")):
             return too_large()
-        route, accepts_sse, rest, query = verdict
+        route, accepts_sse, prefers_sse, rest, query = verdict
         version, session = get(b"mcp-protocol-version"), get(b"mcp-session-id")
         routed, subject = get(b"mcp-method"), get(b"mcp-name")
         facts = Facts(
@@ -136,6 +137,7 @@ class Guard:
             subject and subject.strip(BLANKS),
             repeated,
             headers,
+            prefers_sse=prefers_sse,
         )
         if route.kind != MCP or method != "POST":
             facts.kind, facts.rest, facts.query = route.kind, rest, query
@@ -169,6 +171,7 @@ class Guard:
             message = f"The method {method} is not served here; use {METHODS[route.kind][0]}."
             return Refusal(405, message, "method", allow=allow)
         accepts_json, accepts_sse = accepted(b"*/*" if accept is None else accept)
+        prefers_sse = accepts_sse and prefers_stream(accept or b"")
         if method == "POST":
             if not is_json(content_type or b""):
                 return Refusal(415, "The Content-Type must be application/json.", "content_type")
@@ -176,7 +179,7 @@ class Guard:
             if not accepts_json and route.kind != MESSAGES:
                 message = "Accept must allow application/json and text/event-stream."
                 return Refusal(406, message, "accept")
-        return route, accepts_sse, rest, query
+        return route, accepts_sse, prefers_sse, rest, query
 
     def _route(self, path: bytes) -> tuple[Route | None, bytes]:
         """Where the path leads, and what of it lies below that."""
@@ -233,6 +236,14 @@ def accepted(value: bytes) -> tuple[bool, bool]:
         not kinds.isdisjoint({b"application/json", b"application/*", b"*/*"}),
         not kinds.isdisjoint({b"text/event-stream", b"text/*", b"*/*"}),
     )
+
+
+def prefers_stream(value: bytes) -> bool:
+    """Does this Accept header name server-sent events before JSON? Weights apart, the order is all
+    that a client has to say what it would rather read."""
+    kinds = [item.partition(b";")[0].strip(BLANKS) for item in value.lower().split(b",")]
+    events, json = b"text/event-stream", b"application/json"
+    return events in kinds and (json not in kinds or kinds.index(events) < kinds.index(json))
 
 
 def is_json(value: bytes) -> bool:

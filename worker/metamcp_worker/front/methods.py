@@ -143,8 +143,12 @@ def subject_of(rule: Rule, request: Request) -> str:
     return subject
 
 
-def checked(owner: Owner | None, rule: Rule, subject: str, request: Request) -> Owner:
+def checked(
+    merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: Request
+) -> Owner:
     """The owner that was found, if it is one for this client. Raises Refused."""
+    if owner is None and rule is _TASK:
+        raise _unknown_task(merged, subject, request)
     if owner is None:
         legacy_read = rule is _RESOURCE and not request.modern
         code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
@@ -181,6 +185,28 @@ def without_tasks(caller: bytes) -> bytes:
     extensions.pop(TASKS_EXTENSION, None)
     capabilities["extensions"] = Raw(codec.dump(extensions))
     return codec.dump({**members, "clientCapabilities": Raw(codec.dump(capabilities))})
+
+
+def _unknown_task(merged: Merged, task: str, request: Request) -> Refused:
+    """In the order in which a server with tasks would refuse it."""
+    if not any(merged.eras[server] is not request.modern for server in merged.tasked):
+        return Refused(Code.METHOD_NOT_FOUND, f"Unknown method: {request.method}")
+    if request.modern and TASKS_EXTENSION not in _extensions(request.caller):
+        return Refused(
+            Code.MISSING_CAPABILITY,
+            f"{request.method} is for clients that declare the extension {TASKS_EXTENSION}",
+            codec.dump({"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}),
+        )
+    return Refused(Code.INVALID_PARAMS, f"Unknown task: {task}")
+
+
+def _extensions(caller: bytes) -> dict[str, Raw]:
+    """Those that a client declares."""
+    try:
+        capabilities = codec.level(codec.level(caller)["clientCapabilities"])
+        return codec.level(capabilities["extensions"])
+    except (codec.Malformed, KeyError):
+        return {}
 
 
 def _too_long(rule: Rule) -> Refused:
