@@ -29,8 +29,8 @@ EVERYTHING = sorted(
 
 #: The worker's files that the supervisor may import.
 CONTRACT = {
-    "catalogue", "codec", "connect", "errors", "frames", "messages", "oauth", "orphans", "packets", "pipe", "serve",
-    "spec",
+    "catalogue", "codec", "connect", "errors", "frames", "messages", "oauth", "orphans", "packets",
+    "pipe", "serve", "spec",
 }  # fmt: skip
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
@@ -42,8 +42,8 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.connect": "exchanges legacy modern session",
     "metamcp_worker.front": (
-        "answers asked asking catalog guard inbound levels mrtr openapi params parked peers resume"
-        " session"
+        "answers asked asking capabilities catalog eras guard inbound levels methods mrtr offers"
+        " openapi params parked peers resume session task_ids uris watches"
     ),
     "metamcp_supervisor": "verbs",
     "metamcp_supervisor.lives": "backoff gate pulse server sessions states workers",
@@ -73,11 +73,15 @@ DEPENDENCIES = {
     "httptools": {"metamcp_worker.serve"},
     "cryptography": {"metamcp_worker.oauth.vault"},
     "httpx2": {
-        "metamcp_worker.child.oauth", "metamcp_worker.fetch", "metamcp_worker.oauth.flow",
+        "metamcp_worker.child.oauth",
+        "metamcp_worker.fetch",
+        "metamcp_worker.oauth.flow",
         "metamcp_worker.oauth.guarded",
     },
     "mcp": {
-        "metamcp_worker.child.inprocess", "metamcp_worker.oauth.flow", "metamcp_worker.oauth.shelf",
+        "metamcp_worker.child.inprocess",
+        "metamcp_worker.oauth.flow",
+        "metamcp_worker.oauth.shelf",
     },
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},

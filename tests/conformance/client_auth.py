@@ -31,7 +31,8 @@ DOCUMENT = "https://conformance-test.local/client-metadata.json"
 def settings(scenario: str) -> str:
     """`oauth` of the server, with the credentials that the suite gives."""
     given: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-    found = {name: given[name] for name in ("client_id", "client_secret") if name in given}
+    found: dict[str, str] = {}
+    found |= {name: given[name] for name in ("client_id", "client_secret") if name in given}
     if "client-credentials" in scenario:
         found["grant"] = "client_credentials"
     if not found:
@@ -48,7 +49,7 @@ def authorized(gateway: Gateway) -> bool:
             return True
         if found["reason"] != "authorization" or login(gateway, SERVER)[0]:
             break
-    return gateway.server(SERVER)["state"] != "error"
+    return bool(gateway.server(SERVER)["state"] != "error")
 
 
 async def drive(url: str, era: str) -> None:
@@ -61,7 +62,8 @@ async def drive(url: str, era: str) -> None:
                     await client.call_tool(tool.name, {})
                     break
                 except MCPError as error:
-                    link: str = (error.data or {}).get("authorization_url", "")
+                    data: dict[str, Any] = dict(error.data or {})
+                    link = str(data.get("authorization_url", ""))
                     if error.code != Code.AUTHORIZATION_NEEDED or not link:
                         raise
                     await asyncio.to_thread(fetch, link)

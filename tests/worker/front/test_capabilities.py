@@ -39,7 +39,8 @@ def test_the_only_server_is_declared_as_it_declares_itself(
 ) -> None:
     raw = (
         b'{"x-own":{"n": 1.0},"tools":{"listChanged": true,"x":1.0},'
-        b'"resources":{"subscribe": true},"logging":{ },"completions":{"y":[]},"experimental":{"z":1.0},"extensions":{"a/ui":{ }},'
+        b'"resources":{"subscribe": true},"logging":{ },"completions":{"y":[]},'
+        b'"experimental":{"z":1.0},"extensions":{"a/ui":{ }},'
         b'"prompts":{"listChanged":false}}'
     )
     server = Declared.read(Raw(raw), legacy=not server_modern)
