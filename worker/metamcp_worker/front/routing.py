@@ -276,6 +276,7 @@ class Routing:
             case Withdraw(number):
                 question = wire.questions.pop(number, None)
                 if question is not None:
+                    self._go_on(wire, question.call)
                     question.withdraw()
             case Down(body):
                 reason, message = _why_down(body)
@@ -286,9 +287,7 @@ class Routing:
     def _asked(self, wire: Wire, ask: Ask) -> None:
         def reply(question: Question, body: bytes, failed: bool) -> None:
             wire.questions.pop(question.number, None)
-            waiting = wire.waiting.get(question.call)
-            if waiting is not None:
-                waiting.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
+            self._go_on(wire, question.call)
             # A full pipe: the worker ends the question in its own time.
             with contextlib.suppress(PipeFull, TooLarge):
                 if wire.pipe is not None:
@@ -302,6 +301,12 @@ class Routing:
         wire.questions[ask.question] = question
         call.deadline = self.loop.time() + QUESTION_S_MAX + MARGIN_S
         call.caller.asked(question)
+
+    def _go_on(self, wire: Wire, number: int) -> None:
+        """The own time of this call runs again, unless more is asked in it."""
+        call = wire.waiting.get(number)
+        if call is not None and all(one.call != number for one in wire.questions.values()):
+            call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
 
     def _withdraw(self, wire: Wire, call: Call) -> None:
         """The call has ended: what its server asked is not to be answered any more."""
