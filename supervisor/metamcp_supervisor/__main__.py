@@ -13,6 +13,11 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.connect:connect",
         "Be an MCP server on stdin and stdout: a bridge to the gateway.",
     ),
+    "login": (
+        "metamcp_supervisor.cli.login:login",
+        "Get the gateway authorized to use a remote server.",
+    ),
+    "logout": ("metamcp_supervisor.cli.login:logout", "Remove the tokens for a remote server."),
     "config": (
         "metamcp_supervisor.cli.config:config",
         "Check and show the configuration.",

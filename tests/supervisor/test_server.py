@@ -135,8 +135,9 @@ def test_what_follows_an_end_is_a_matter_of_policy_and_class(
     assert planned == (phase is Phase.BACKOFF or (phase is Phase.FAILED and restart != "never"))
 
 
-def test_a_command_that_cannot_be_started_is_not_tried_again_soon() -> None:
-    life = after(Life(), Start("boot"), Admitted(), WentDown(ExitClass.SPAWN, "no such file"))
+@pytest.mark.parametrize("reason", [ExitClass.SPAWN, ExitClass.AUTHORIZATION])
+def test_what_time_does_not_heal_is_not_tried_again_soon(reason: ExitClass) -> None:
+    life = after(Life(), Start("boot"), Admitted(), WentDown(reason, "no such file"))
     assert life.retry_at == backoff.half_open(1, 0.5)
 
 

@@ -26,6 +26,7 @@ class Code(IntEnum):
     OVERLOADED = -10002
     TIMED_OUT = -10003
     TOO_LARGE = -10004
+    AUTHORIZATION_NEEDED = -10005
 
 
 #: HTTP status of an error answer that starts no stream (MCP 2026-07-28, transports).

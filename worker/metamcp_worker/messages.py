@@ -162,7 +162,7 @@ class ServerDown(Message, frozen=True, kw_only=True):
     """The server is gone; the worker exits after this.
 
     `reason`: an exit class of `docs/states.md` (`spawn exit clean signal start_timeout protocol
-    limit`); `message`: a sentence; `code`, `signal`: of the process, when it had one.
+    limit authorization`); `message`: a sentence; `code`, `signal`: of the process, when it had one.
     `probing`: it exited when asked whether it is modern, as some legacy servers do; the next start
     goes better with `probe=False` in its spec.
     """

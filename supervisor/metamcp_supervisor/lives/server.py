@@ -120,6 +120,8 @@ Step = tuple[Life, tuple[Action, ...]]
 _WAITING = (Phase.BACKOFF, Phase.FAILED)
 _LEAVING = (Phase.DRAINING, Phase.STOPPING)
 _ALIVE = (Phase.WARMING, Phase.READY)
+_UNHEALED = (ExitClass.SPAWN, ExitClass.AUTHORIZATION)
+"""Somebody must do something; time alone does not help."""
 
 
 def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
@@ -233,7 +235,7 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
         life = replace(life, limits=limits)
         if len(limits) >= backoff.LIMITS_MAX:
             return _moved(replace(life, probing=False), Event.QUARANTINE)
-    if reason is ExitClass.SPAWN or life.probing or len(window) > backoff.RESTARTS_MAX:
+    if reason in _UNHEALED or life.probing or len(window) > backoff.RESTARTS_MAX:
         trips = life.trips + 1
         retry_at = now + backoff.half_open(trips, jitter)
         return _moved(replace(life, probing=False, trips=trips, retry_at=retry_at), Event.GIVE_UP)

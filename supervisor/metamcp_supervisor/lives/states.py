@@ -73,6 +73,7 @@ class ExitClass(StrEnum):
     SPAWN = "spawn"
     CONNECT = "connect"
     START_TIMEOUT = "start_timeout"
+    AUTHORIZATION = "authorization"
     PROTOCOL = "protocol"
     LIMIT = "limit"
     HANG = "hang"
@@ -102,6 +103,8 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     "demand, or with a new configuration",
     ExitClass.CONNECT: "a server that is reached by URL: no connection, or it ended it",
     ExitClass.START_TIMEOUT: "handshake and lists were not done within `start_timeout`",
+    ExitClass.AUTHORIZATION: "a server that is reached by URL wants to be authorized, which needs "
+    "a person: `metamcp login`; until then as with `spawn`",
     ExitClass.PROTOCOL: "it does not speak the protocol",
     ExitClass.LIMIT: "it exceeded a limit; three times in ten minutes is quarantine",
     ExitClass.HANG: "its worker stopped answering and was killed",

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from metamcp_worker.child.actions import Fail
+from metamcp_worker.child import wire
 from metamcp_worker.child.launch import launch
 from metamcp_worker.errors import Code
 from metamcp_worker.spec import ServerSpec
 from tests.fakes.oauth_server import CANARY, World, protected
 from tests.worker.child.far import Ear, Far
-from tests.worker.child.talk import Talk, legacy
 from tests.worker.oauth.people import Person, browse, known, put, spec, stored
 from tests.worker.rawhttp import run
 from tests.worker.scripted import Wire, serving
@@ -148,6 +147,33 @@ def test_a_person_is_needed_when_nothing_can_be_refreshed(tmp_path: Path) -> Non
             await browse(where)
             assert await there.text(there.call("echo", text="c")) == "c"
             assert world.paths().count("/register") == 1
+
+    run(main)
+
+
+def test_a_gateway_that_was_forgotten_registers_itself_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with protected() as world, met(world, spec(world, tmp_path)) as there:
+            world.access.clear()
+            world.clients = known("somebody")
+            where = link(await there.outcome(there.call("echo", text="a")))
+            assert world.paths().count("/register") == 2
+            await browse(where)
+            assert await there.text(there.call("echo", text="b")) == "b"
+
+    run(main)
+
+
+def test_a_refresh_that_brings_nothing_is_tried_again_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with protected() as world, met(world, spec(world, tmp_path)) as there:
+            world.access.clear()
+            world.trouble["/token"] = 201
+            error = (await there.outcome(there.call("echo", text="a")))["failed"]
+            assert error["code"] == Code.SERVER_DOWN
+            assert "gave no new token" in error["message"]
+            (record,) = stored(spec(world, tmp_path))
+            assert record.refresh_token in world.refresh
 
     run(main)
 
@@ -301,6 +327,12 @@ def test_a_legacy_server_is_authorized_in_all_that_it_is_asked(tmp_path: Path) -
                 assert await there.text(there.call("echo", text="a")) == "a"
                 world.access.clear()
                 assert await there.text(there.call("echo", text="b")) == "b"
+                world.access.clear()
+                world.refresh.clear()
+                link(await there.outcome(there.call("echo", text="c")))
+                assert there.transport.write(wire.notification("notifications/roots/list_changed"))
+                await browse(link(await there.outcome(there.call("echo", text="d"))))
+                assert await there.text(there.call("echo", text="e")) == "e"
                 assert there.ear.losses == []
 
     run(main)
@@ -338,32 +370,3 @@ def test_tokens_that_cannot_be_read_are_told_once_and_got_anew(tmp_path: Path) -
                 assert sum("written with another key, or damaged" in line for line in lines) == 1
 
     run(main)
-
-
-def opened(method: str, message: str, data: Json) -> Fail:
-    """What becomes of a start in which this request meets this error."""
-    talk = Talk(url="https://mcp.example/")
-    if method != "server/discover":
-        talk.refuses("server/discover", -32601)
-    if method == "tools/list":
-        talk.answers("initialize", legacy())
-    key = talk.requests[-1].key
-    assert talk.requests[-1].method == method
-    error = {"code": -10005, "message": message, "data": {"server": "fake", **data}}
-    (failed,) = talk.session.failed(key, json.dumps(error).encode(), talk.now)
-    assert isinstance(failed, Fail)
-    return failed
-
-
-@pytest.mark.parametrize("method", ["server/discover", "initialize", "tools/list"])
-def test_a_server_that_needs_a_person_at_its_start_is_down_and_says_what_to_run(
-    method: str,
-) -> None:
-    data: Json = {"authorization_url": "https://as.example/x"}
-    failed = opened(method, "server 'fake' needs authorization: open https://…", data)
-    assert failed == Fail("authorization", "it needs authorization: run 'metamcp login fake'")
-
-
-def test_a_server_that_cannot_be_authorized_says_why() -> None:
-    failed = opened("initialize", "server 'fake' was not authorized: access_denied", {})
-    assert failed == Fail("authorization", "it was not authorized: access_denied")

@@ -1,0 +1,269 @@
+"""A remote server that wants OAuth: the tokens of its requests, and what happens without them.
+
+Owns: which token goes with a request, when new ones are got, that each flow runs once at a time,
+what a caller is told when a person is needed. Never: the flows (`metamcp_worker.oauth`), HTTP.
+
+No request waits for a person. When one is needed, the flow goes on by itself, for as long as a
+person may take, and whoever calls meanwhile is told at once, with the link to open; the calls after
+that just work. A server that needs a person before it has shown what it offers is of no use yet: it
+is down with this reason, until `metamcp login` has been run.
+
+The SDK, in which the flows are written, is imported when the first flow runs. A server whose token
+is good does without.
+"""
+
+import asyncio
+import base64
+import importlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from metamcp_worker.child.host import SpawnFailed
+from metamcp_worker.child.link import Link, Refused
+from metamcp_worker.child.remote import remote
+from metamcp_worker.child.transport import Listener, Transport
+from metamcp_worker.errors import Code
+from metamcp_worker.fetch import Auth, Unreachable
+from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
+from metamcp_worker.oauth.vault import KEY_BYTES, Record, Vault, bare
+from metamcp_worker.spec import OAuthSpec, ServerSpec
+
+if TYPE_CHECKING:
+    from metamcp_worker.oauth.flow import Flow
+
+SENDS_MAX = 4
+"""Of one request: with the token at hand, with a refreshed one, with the one of a new
+authorization, and with more scopes."""
+EXPIRY_S_MARGIN = 10.0
+"""Before its time is up a token is renewed, for clocks differ and requests take time."""
+RENEW_S_MAX = 60.0
+"""For a flow to come to its end, or to the point where it needs a person."""
+FAILURE_S = 5.0
+"""After a flow that failed the same is not tried again for so long: many calls may want it."""
+
+Work = Callable[["Flow"], Awaitable[Record | None]]
+
+
+def authorized(spec: ServerSpec, version: str, listener: Listener) -> Transport:
+    """The way to `spec.url`, as `remote` has it, with tokens. Raises SpawnFailed."""
+    auth = Tokens(spec)
+    made = remote(spec, version, listener, auth)
+    assert isinstance(made, Link)
+    auth.attach(made)
+    return made
+
+
+class _Flight:
+    """A flow under way. `moved`: it is over, or waits for a person, who is to open `link`."""
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+        self.link = ""
+        self.over = False
+        self.error: Unreachable | None = NotAuthorized("is being stopped")
+
+    def show(self, link: str) -> None:
+        self.link = link
+        if link:
+            self.moved.set()
+        else:
+            self.moved.clear()
+
+
+class Tokens(Auth):
+    """Goes with every request to one server."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        assert spec.oauth is not None
+        self._spec = spec
+        self._oauth: OAuthSpec = spec.oauth
+        self._url = bare(spec.url or "")
+        self._vault = Vault(spec.oauth.store, _key(spec))
+        self._record: Record | None = None
+        self._loaded = False
+        self._unproven = ""
+        self._flights: dict[str, _Flight] = {}
+        self._failures: dict[str, tuple[float, Unreachable]] = {}
+        self._told: set[str] = set()
+        self._link: Link | None = None
+
+    def attach(self, link: Link) -> None:
+        """The flows run as tasks of this link, and end with it."""
+        self._link = link
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Raises Refused for what was to be answered, else NotAuthorized; and Unreachable."""
+        try:
+            for _ in range(SENDS_MAX):
+                token = await self._token()
+                if token:
+                    request.headers["Authorization"] = f"Bearer {token}"
+                response = yield request
+                challenge = Challenge.of(
+                    response.status_code,
+                    str(response.headers.get("www-authenticate", "")),
+                    str(request.headers.get("mcp-protocol-version", "")),
+                )
+                if challenge is None:
+                    self._accepted(token)
+                    return
+                await self._renew(token, challenge)
+        except NotAuthorized as error:
+            if request.method == "POST":
+                raise Refused(self._error(error)) from None
+            remedy = f": run 'metamcp login {self._spec.name}'" if error.link else ""
+            raise NotAuthorized(f"{error}{remedy}") from None
+
+    # --- tokens -----------------------------------------------------------------------------
+
+    async def _token(self) -> str:
+        """The one to send, or none. Raises NotAuthorized and Unreachable."""
+        if not self._loaded:
+            self._loaded = True
+            self._record = self._stored()
+        record = self._record
+        if record is None or not record.access_token:
+            return ""
+        left_s = record.expires_at - time.time() if record.expires_at else EXPIRY_S_MARGIN + 1
+        if left_s > EXPIRY_S_MARGIN or not record.refresh_token:
+            return record.access_token
+        try:
+            await self._fly("refresh", _refreshed)
+        except Unreachable:
+            if left_s <= 0:
+                raise
+        return self._record.access_token if self._record is not None else ""
+
+    def _accepted(self, token: str) -> None:
+        if token == self._unproven:
+            self._unproven = ""
+
+    async def _renew(self, token: str, challenge: Challenge) -> None:
+        """Return when there is something else to send than `token`. Raises NotAuthorized and
+        Unreachable."""
+        record = self._record
+        if record is None or record.access_token == token:
+            # Somebody may have run `metamcp login`.
+            record = self._stored() or record
+        if record is not None and record.access_token != token:
+            self._record = record
+            return
+        if challenge.status == 403 and record is not None:
+            missing = set(challenge.scopes) - set(scopes(record.scope))
+            if challenge.scopes and not missing:
+                named = " ".join(challenge.scopes)
+                raise NotAuthorized(f"refuses this although it was granted what it wants: {named}")
+        elif token and token == self._unproven:
+            self._unproven = ""
+            raise NotAuthorized("refuses the token that its authorization server has just given")
+        elif token and record is not None and record.refresh_token:
+            await self._fly("refresh", _refreshed)
+            return
+        await self._fly("authorize", lambda flow: flow.authorize(challenge))
+
+    def _stored(self) -> Record | None:
+        client_id = self._oauth.client_id
+        found = self._vault.find(self._spec.name, self._url)
+        self._tell_warnings()
+        return next((one for one in found if one.access_token and one.suits(client_id)), None)
+
+    # --- flows ------------------------------------------------------------------------------
+
+    async def _fly(self, kind: str, work: Work) -> None:
+        """Wait for the flow of this kind; start it if none is under way. Raises NotAuthorized, with
+        a link if a person is needed, and Unreachable."""
+        flight = self._flights.get(kind)
+        if flight is None:
+            failed_at, error = self._failures.get(kind, (float("-inf"), Unreachable()))
+            if time.monotonic() < failed_at + FAILURE_S:
+                raise _again(error)
+            flight = self._start(kind, work)
+        try:
+            async with asyncio.timeout(RENEW_S_MAX):
+                await flight.moved.wait()
+        except TimeoutError:
+            raise Unreachable(f"its authorization takes more than {RENEW_S_MAX:g} s") from None
+        if not flight.over:
+            raise NotAuthorized("needs authorization", flight.link)
+        if flight.error is not None:
+            raise _again(flight.error)
+
+    def _start(self, kind: str, work: Work) -> _Flight:
+        assert self._link is not None
+        flight = self._flights[kind] = _Flight()
+        self._link.start(("oauth", kind), lambda: self._run(kind, flight, work))
+        return flight
+
+    async def _run(self, kind: str, flight: _Flight, work: Work) -> None:
+        try:
+            # It takes the better part of a second, in which the worker is to go on.
+            module = await asyncio.to_thread(importlib.import_module, "metamcp_worker.oauth.flow")
+            self._record = await work(module.Flow(self._spec, self._vault, flight.show))
+            self._unproven = self._record.access_token if self._record is not None else ""
+            flight.error = None
+        except Unreachable as error:
+            flight.error = error
+        except Exception as error:  # noqa: BLE001 - a task root; its text may hold what is secret
+            flight.error = NotAuthorized(f"was not authorized: {type(error).__name__}")
+        finally:
+            flight.over = True
+            flight.moved.set()
+            del self._flights[kind]
+        if flight.error is not None:
+            self._failures[kind] = (time.monotonic(), flight.error)
+            told = isinstance(flight.error, NotAuthorized)
+            self._warn(f"it {flight.error}" if told else f"no authorization: {flight.error}")
+        self._tell_warnings()
+
+    # --- words ------------------------------------------------------------------------------
+
+    def _error(self, error: NotAuthorized) -> bytes:
+        """The error object of a request that was refused and never run."""
+        assert self._link is not None
+        data: dict[str, object] = {"may_have_run": False}
+        why = str(error)
+        if error.link:
+            data["authorization_url"] = error.link
+            why = (
+                f"{why}: open {error.link} in a browser on the machine of the gateway, or run"
+                f" 'metamcp login {self._spec.name}'"
+            )
+        return self._link.faults.body(Code.AUTHORIZATION_NEEDED, why, data)
+
+    def _warn(self, text: str) -> None:
+        if self._link is not None:
+            self._link.warn(text)
+
+    def _tell_warnings(self) -> None:
+        """Each once: the same files are looked at again and again."""
+        for text in set(self._vault.warnings) - self._told:
+            self._warn(text)
+            self._told.add(text)
+        self._vault.warnings.clear()
+
+
+async def _refreshed(flow: "Flow") -> Record | None:
+    return await flow.refresh()
+
+
+def _again(error: Unreachable) -> Unreachable:
+    """The same for somebody else."""
+    return (
+        NotAuthorized(str(error)) if isinstance(error, NotAuthorized) else Unreachable(str(error))
+    )
+
+
+def _key(spec: ServerSpec) -> bytes:
+    assert spec.oauth is not None
+    try:
+        key = base64.b64decode(spec.oauth.key, validate=True)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise SpawnFailed(f"cannot connect to {spec.name}: the key for its tokens is none")
+    return key

@@ -1,0 +1,75 @@
+"""Which addresses the gateway connects to when a server, and not its operator, names them.
+
+Owns: the kinds of addresses, and what a server of one kind may make the gateway reach. Never:
+resolving names, connecting.
+
+A remote server says in its metadata where to get authorized. Without a rule it could make the
+gateway knock at whatever its machine can reach: services of the local network, or the address at
+which clouds hand out credentials. So a server on the internet leads to the internet only; one in
+the local network, or on this machine, may name its neighbours as well.
+"""
+
+from enum import IntEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+_PRIVATE = tuple(
+    ip_network(net)
+    for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+)
+# The library calls these global, but each leads to an IPv4 address that is another one.
+_EMBEDDING = tuple(
+    ip_network(net)
+    for net in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10")
+)
+
+
+class Reach(IntEnum):
+    """How far away from this machine something is, the nearest first."""
+
+    LOOPBACK = 0
+    PRIVATE = 1
+    PUBLIC = 2
+
+
+def reach(address: str) -> Reach | None:
+    """Of an IP address; None for one that nothing is ever to be asked at (link-local, multicast,
+    reserved). Raises ValueError for what is no address."""
+    found = ip_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    if found.is_loopback:
+        return Reach.LOOPBACK
+    if any(found in net for net in _PRIVATE):
+        return Reach.PRIVATE
+    return Reach.PUBLIC if _is_public(found) else None
+
+
+def farthest(addresses: list[str]) -> Reach:
+    """Of a server that has these addresses. Anything that is not near counts as far."""
+    return max((_far(reach(each)) for each in addresses), default=Reach.PUBLIC)
+
+
+def may_lead(server: Reach, address: str) -> bool:
+    """May a server of this reach make the gateway connect to this address?"""
+    found = reach(address)
+    return found is not None and found >= server
+
+
+def is_loopback_name(host: str) -> bool:
+    """Is this host, as it stands in a URL, this machine, whatever a name server says?"""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return reach(host.strip("[]")) is Reach.LOOPBACK
+    except ValueError:
+        return False
+
+
+def _far(found: Reach | None) -> Reach:
+    return Reach.PUBLIC if found is None else found
+
+
+def _is_public(found: IPv4Address | IPv6Address) -> bool:
+    if not found.is_global or found.is_multicast or found.is_reserved:
+        return False
+    return not any(found in net for net in _EMBEDDING)

@@ -1,0 +1,324 @@
+"""The flows of OAuth, as the official SDK has them: tokens for a server, and new ones for old.
+
+Owns: what the SDK's providers are given and told, which client the gateway is, which answer of an
+authorization server means what. Never: HTTP (`guarded`), files (`vault`), when a flow is run.
+
+The SDK writes its flow for one request, sends that request in the middle of it, and lets all others
+wait until its answer is there. So it is not put into the way of requests here. A flow runs by
+itself: where it would send the request, it is handed the refusal that was already met, and where it
+would send it again, it is over.
+"""
+
+import contextlib
+import logging
+import re
+import warnings
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+from mcp.client.auth import (
+    OAuthClientProvider,
+    OAuthFlowError,
+    OAuthRegistrationError,
+    OAuthTokenError,
+)
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
+from mcp.shared.exceptions import MCPDeprecationWarning
+from msgspec import Struct
+from pydantic import AnyUrl
+
+from metamcp_worker import codec
+from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.fetch import Unreachable
+from metamcp_worker.oauth import guarded
+from metamcp_worker.oauth.callback import PERSON_S_MAX, PORT, Callback
+from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
+from metamcp_worker.oauth.guarded import Guarded
+from metamcp_worker.oauth.shelf import Shelf
+from metamcp_worker.oauth.vault import Record, Vault
+from metamcp_worker.spec import OAuthSpec, ServerSpec
+
+DESCRIPTION_CHARS_MAX = 200
+"""Of an error in an authorization server's own words."""
+
+_CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+#: Members of a form that are credentials, or lead to some.
+_SECRETS = ("client_secret", "code", "code_verifier", "refresh_token")
+#: What an authorization server says to a client that it has forgotten.
+_UNKNOWN = frozenset({"invalid_client", "unauthorized_client"})
+_LATER = frozenset({408, 425, 429})
+_METADATA = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
+
+# It writes whole answers of authorization servers, which may hold tokens.
+logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
+
+
+class _Said(Struct, frozen=True):
+    """The last answer of an authorization server, as far as it may be repeated."""
+
+    origin: str = ""
+    status: int = 0
+    error: str = ""
+    description: str = ""
+
+    @property
+    def why(self) -> str:
+        parts = [f"HTTP {self.status}", self.error, self.description]
+        return ", ".join(part for part in parts if part)
+
+
+class Flow:
+    """One flow for one server. `show`: what to do with the link that a person is to open, and then
+    with an empty one, when it is of no use any more."""
+
+    def __init__(
+        self, spec: ServerSpec, vault: Vault, show: Callable[[str], None] | None = None
+    ) -> None:
+        assert spec.oauth is not None
+        self._spec = spec
+        self._oauth: OAuthSpec = spec.oauth
+        self._show = show
+        self._shelf = Shelf(spec, vault)
+        self._guarded = Guarded(spec.url or "")
+        self._callback: Callback | None = None
+        self._state = ""
+        self._person_s = PERSON_S_MAX
+        self._said = _Said()
+
+    async def refresh(self) -> Record | None:
+        """New tokens for the old ones; None if a new authorization is needed instead. Raises
+        NotAuthorized and Unreachable."""
+        before = self._shelf.record
+        if before is None or not before.refresh_token:
+            return None
+        provider = self._provider()
+        await provider.begin(expired=True)
+        await self._drive(provider, None)
+        after = self._shelf.record
+        if after is not None and after.access_token != before.access_token:
+            return after
+        if self._said.status and not 400 <= self._said.status < 500:
+            raise Unreachable(f"its authorization server {self._said.origin} gave no new token")
+        self._shelf.forget_tokens()
+        return None
+
+    async def authorize(self, challenge: Challenge, *, person_s: float = PERSON_S_MAX) -> Record:
+        """The tokens that the server asks for. Raises NotAuthorized and Unreachable.
+
+        `person_s`: how long a person may take, if one is needed.
+        """
+        self._person_s = person_s
+        if challenge.status == 403:
+            self._shelf.want(challenge.scopes)
+        if self._oauth.grant == "authorization_code":
+            try:
+                self._callback = Callback(self._shelf.callback_port)
+            except OSError as error:
+                why = f"no port of this machine can be listened at: {error.strerror}"
+                raise NotAuthorized(f"needs authorization, but {why}") from None
+            self._shelf.callback_url = self._callback.url
+        try:
+            provider = self._provider()
+            await provider.begin(expired=False)
+            if challenge.status == 401:
+                provider.context.clear_tokens()
+            await self._drive(provider, self._asking(challenge))
+        finally:
+            if self._callback is not None:
+                self._callback.close()
+        record = self._shelf.record
+        if record is None or not record.access_token:
+            raise NotAuthorized("was given no token")
+        return record
+
+    # --- the provider -----------------------------------------------------------------------
+
+    def _provider(self) -> "_Person | _Machine":
+        oauth, shelf = self._oauth, self._shelf
+        if oauth.grant == "client_credentials":
+            with warnings.catch_warnings():
+                # Which issuer may see the credentials is the shelf's matter.
+                warnings.simplefilter("ignore", MCPDeprecationWarning)
+                machine = _Machine(
+                    shelf.url, shelf, oauth.client_id or "", oauth.client_secret or ""
+                )
+            machine.shelf = shelf
+            return machine
+        scope = shelf.record.scope if shelf.record is not None else ""
+        person = _Person(
+            shelf.url,
+            OAuthClientMetadata(
+                client_name="MetaMCP",
+                redirect_uris=[AnyUrl(shelf.callback_url or f"http://127.0.0.1:{PORT}")],
+                scope=scope or None,
+            ),
+            shelf,
+            redirect_handler=self._redirect,
+            callback_handler=self._returned,
+            client_metadata_url=oauth.client_metadata_url,
+        )
+        person.shelf = shelf
+        return person
+
+    def _asking(self, challenge: Challenge) -> Challenge:
+        """What the server asks for, else the operator, and what it has asked for since."""
+        record = self._shelf.record
+        wanted = scopes(record.wanted) if record is not None else ()
+        asked = challenge.scopes or (self._oauth.scopes if challenge.status == 401 else ())
+        if wanted and not asked and record is not None:
+            asked = scopes(record.scope)
+        return challenge.asking(dict.fromkeys([*asked, *wanted]))
+
+    async def _redirect(self, url: str) -> None:
+        guarded.page(url)
+        self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
+        assert self._show is not None
+        self._show(url)
+
+    async def _returned(self) -> AuthorizationCodeResult:
+        assert self._callback is not None
+        answer = await self._callback.answer(self._state, wait_s=self._person_s)
+        if self._show is not None:
+            self._show("")
+        if answer is None:
+            raise NotAuthorized(f"was not authorized: nobody agreed within {self._person_s:g} s")
+        if answer.error or not answer.code:
+            code = answer.error if _CODE.fullmatch(answer.error) else "no code came back"
+            raise NotAuthorized(f"was not authorized: {code}")
+        return AuthorizationCodeResult(code=answer.code, state=self._state, iss=answer.iss)
+
+    # --- the flow ---------------------------------------------------------------------------
+
+    async def _drive(self, provider: "_Person | _Machine", challenge: Challenge | None) -> None:
+        """Let the provider do what it does when a request meets this refusal. Without one it only
+        gets the token ready."""
+        protocol = challenge.protocol if challenge is not None else ""
+        said = {"mcp-protocol-version": protocol} if protocol else {}
+        real = httpx2.Request("POST", self._shelf.url, headers=said)
+        flow = provider.async_auth_flow(real)
+        async with contextlib.aclosing(flow):
+            try:
+                request = await anext(flow)
+                while request is not real or challenge is not None:
+                    if request is real and challenge is not None:
+                        answer = _refusal(challenge, real)
+                        challenge = None
+                    else:
+                        answer = await self._send(provider.context, request)
+                    request = await flow.asend(answer)
+            except StopAsyncIteration:
+                return
+            except MetaMCPError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a foreign answer makes of the SDK
+                raise self._failed(error, provider.context) from None
+
+    async def _send(self, context: OAuthContext, request: httpx2.Request) -> httpx2.Response:
+        metadata = context.oauth_metadata
+        registers = request.headers.get("content-type", "").startswith("application/json")
+        if registers and metadata is not None and metadata.registration_endpoint is None:
+            raise self._unregistered(str(metadata.issuer), "takes no registrations by itself")
+        answer = await self._guarded.send(request)
+        self._said = _said(request, answer)
+        if self._said.error in _UNKNOWN:
+            self._shelf.forget_client()
+        known = request.method == "POST" or request.url.path.startswith(_METADATA)
+        if known and (answer.status_code >= 500 or answer.status_code in _LATER):
+            raise Unreachable(
+                f"its authorization server {self._said.origin} answered {self._said.why}"
+            )
+        return answer
+
+    # --- sentences --------------------------------------------------------------------------
+
+    def _failed(self, error: Exception, context: OAuthContext) -> NotAuthorized:
+        """Never in the words of the SDK where these repeat an answer."""
+        said = self._said
+        match error:
+            case OAuthRegistrationError() if context.oauth_metadata is None:
+                return NotAuthorized(
+                    "wants authorization and does not say where to get it: it has no metadata for"
+                    " OAuth clients; set `headers` of this server instead of `oauth`"
+                )
+            case OAuthRegistrationError():
+                return self._unregistered(said.origin, f"did not register the gateway ({said.why})")
+            case OAuthTokenError():
+                remedy = "; check `client_id` and `client_secret`" if self._oauth.client_id else ""
+                return NotAuthorized(
+                    f"was not authorized: {said.origin} gave no token ({said.why}){remedy}"
+                )
+            case OAuthFlowError():
+                return NotAuthorized(f"was not authorized: {_plain(str(error))}")
+            case _:
+                return NotAuthorized(
+                    f"was not authorized: what {said.origin} answered is not what it has to be"
+                )
+
+    def _unregistered(self, issuer: str, why: str) -> NotAuthorized:
+        return NotAuthorized(
+            f"needs authorization, but its authorization server {issuer} {why}; register a client"
+            f" there, with the redirect URI {self._shelf.callback_url}, and set `client_id` in"
+            " `oauth` of this server"
+        )
+
+
+class _Ours(OAuthClientProvider):
+    """What both grants do otherwise than the SDK."""
+
+    shelf: Shelf
+
+    async def begin(self, *, expired: bool) -> None:
+        """Load what is known. `expired`: the token is of no use, whatever its time says."""
+        await self._initialize()
+        self.shelf.restore(self.context)
+        if expired:
+            self.context.token_expiry_time = 1.0
+
+    def _select_authorization_server(self, advertised: list[str]) -> str:
+        chosen = self.shelf.choose(advertised)
+        self.shelf.turn(chosen)
+        return chosen
+
+    async def _perform_authorization(self) -> httpx2.Request:
+        self.shelf.settle(self.context)
+        return await super()._perform_authorization()
+
+
+class _Person(_Ours):
+    """A person agrees in a browser."""
+
+
+class _Machine(_Ours, ClientCredentialsOAuthProvider):
+    """The gateway has a credential of its own."""
+
+
+def _refusal(challenge: Challenge, request: httpx2.Request) -> httpx2.Response:
+    headers = {"www-authenticate": challenge.header}
+    return httpx2.Response(challenge.status, headers=headers, request=request)
+
+
+def _said(request: httpx2.Request, answer: httpx2.Response) -> _Said:
+    where = guarded.origin(request.url)
+    try:
+        found = codec.typed(_Error, answer.content)
+    except codec.Malformed:
+        found = _Error()
+    error = found.error if _CODE.fullmatch(found.error) else ""
+    form = parse_qs(request.content.decode(errors="replace"))
+    secrets = [value for name in _SECRETS for value in form.get(name, [])]
+    told = any(secret in found.error_description for secret in secrets if secret)
+    description = "" if told or answer.is_success else _plain(found.error_description)
+    return _Said(where, answer.status_code, "" if answer.is_success else error, description)
+
+
+class _Error(Struct):
+    error: str = ""
+    error_description: str = ""
+
+
+def _plain(text: str) -> str:
+    """What may be shown of a foreign text."""
+    return "".join(each if each.isprintable() else " " for each in text)[:DESCRIPTION_CHARS_MAX]

@@ -1,0 +1,210 @@
+"""HTTP requests to addresses that a server named: checked, bounded, and never led astray.
+
+Owns: which URLs are asked, connecting to the address that was checked and to no other, limits.
+Never: what is asked, what an answer means.
+
+Everything here comes from a server that may be hostile. A URL must be https; plain http is for this
+machine alone. A name is resolved once, all its addresses are checked (`addresses`), and the
+connection goes to one of them, so that a second look at the name cannot lead elsewhere. Redirects
+of questions that carry no credentials are followed within their origin, any others not at all.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import httpx2
+
+from metamcp_worker.fetch import Unreachable
+from metamcp_worker.oauth.addresses import Reach, farthest, is_loopback_name, may_lead
+from metamcp_worker.oauth.challenge import NotAuthorized
+
+URL_CHARS_MAX = 8 * 1024
+"""Common servers refuse a longer one."""
+RESOLVE_S_MAX = 5.0
+CONNECT_S_MAX = 5.0
+ANSWER_S_MAX = 20.0
+"""For one answer, whole. Some authorization servers ask others before they give a token."""
+BODY_BYTES_MAX = 1024 * 1024
+"""Metadata and tokens have some KiB."""
+ADDRESSES_MAX = 4
+"""Of one name, to be tried one after the other."""
+REDIRECTS_MAX = 3
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class Guarded:
+    """`server_url`: of the server, which its operator has chosen: it says how near may be what the
+    server names. `ca_file`: certificates to trust instead of the system's."""
+
+    def __init__(self, server_url: str, *, ca_file: str | None = None) -> None:
+        self._server_url = server_url
+        self._ca_file = ca_file
+        self._reach: Reach | None = None
+        self._tls: ssl.SSLContext | None = None
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer, read whole. Raises NotAuthorized for what is not asked, and Unreachable."""
+        target = request.url
+        answer = await self._once(request, target)
+        for _ in range(REDIRECTS_MAX):
+            led = _led(answer, target) if request.method == "GET" else None
+            if led is None:
+                break
+            target = led
+            answer = await self._once(request, target)
+        return answer
+
+    async def _once(self, request: httpx2.Request, target: httpx2.URL) -> httpx2.Response:
+        page(str(target))
+        addresses = await self._checked(target)
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                return await self._asked(request, target, addresses)
+        except TimeoutError:
+            raise Unreachable(f"{origin(target)} gave no answer in {ANSWER_S_MAX:g} s") from None
+        except httpx2.HTTPError as error:
+            why = _reason(error)
+            raise Unreachable(f"{origin(target)} cannot be reached: {why}") from None
+
+    async def _asked(
+        self, request: httpx2.Request, target: httpx2.URL, addresses: list[str]
+    ) -> httpx2.Response:
+        """From the first address that can be connected to."""
+        timeout = {"connect": CONNECT_S_MAX, "pool": CONNECT_S_MAX, "read": None, "write": None}
+        # For the certificate the name counts, not the address.
+        named = {"sni_hostname": target.host} if target.scheme == "https" else {}
+        kept = {
+            name: value for name, value in request.headers.items() if name not in _REPLACED
+        }  # fmt: skip
+        headers = {**kept, "host": target.netloc.decode(), "accept-encoding": "identity"}
+        transport = httpx2.AsyncHTTPTransport(verify=self._context(target), trust_env=False)
+        async with transport:
+            for address in addresses:
+                sent = httpx2.Request(
+                    request.method,
+                    target.copy_with(host=address),
+                    headers=headers,
+                    content=request.content,
+                    extensions={"timeout": timeout, **named},
+                )
+                try:
+                    answer = await transport.handle_async_request(sent)
+                except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                    if address == addresses[-1]:
+                        raise
+                    continue
+                return await _whole(answer, request)
+        raise AssertionError("there is an address")
+
+    async def _checked(self, target: httpx2.URL) -> list[str]:
+        """The addresses of its host. Raises NotAuthorized if one of them is not to be asked."""
+        if self._reach is None:
+            self._reach = farthest(await _resolved(httpx2.URL(self._server_url)))
+        addresses = await _resolved(target)
+        if not all(may_lead(self._reach, address) for address in addresses):
+            raise NotAuthorized(
+                f"leads to {origin(target)}, which is not asked: its address is nearer to this"
+                " machine than that of the server"
+            )
+        return addresses[:ADDRESSES_MAX]
+
+    def _context(self, target: httpx2.URL) -> ssl.SSLContext:
+        """Loading the system's certificates takes long: not for nothing."""
+        if target.scheme != "https":
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self._tls is None:
+            trusted = self._ca_file
+            self._tls = (
+                ssl.create_default_context(cafile=trusted)
+                if trusted is not None
+                else httpx2.create_ssl_context()
+            )
+        return self._tls
+
+
+_REPLACED = frozenset({"host", "accept-encoding", "content-length", "transfer-encoding"})
+
+
+def page(url: str) -> None:
+    """May this URL be asked, or opened in a browser? Raises NotAuthorized."""
+    if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable() or " " in url:
+        raise NotAuthorized("names an address that is no URL or too long a one")
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "") if parts.port != 0 else ""
+    except ValueError:
+        raise NotAuthorized("names an address that is no web address") from None
+    if not host or parts.scheme not in {"http", "https"} or "@" in parts.netloc:
+        raise NotAuthorized("names an address that is no web address")
+    if parts.scheme == "http" and not is_loopback_name(host):
+        raise NotAuthorized(
+            f"leads to http://{parts.netloc}, where credentials would cross the network"
+            " unencrypted; its authorization server must be reached by https"
+        )
+
+
+def origin(url: httpx2.URL) -> str:
+    """What may be shown of a URL anywhere."""
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def _led(answer: httpx2.Response, asked: httpx2.URL) -> httpx2.URL | None:
+    """Where it redirects to, if that is to be followed."""
+    location = answer.headers.get("location", "")
+    if answer.status_code not in _REDIRECTS or not location:
+        return None
+    try:
+        led = asked.join(location)
+    except httpx2.InvalidURL:
+        return None
+    return led if origin(led) == origin(asked) else None
+
+
+async def _resolved(url: httpx2.URL) -> list[str]:
+    """Raises Unreachable."""
+    port = url.port or {"http": 80, "https": 443}[url.scheme]
+    try:
+        async with asyncio.timeout(RESOLVE_S_MAX):
+            found = await asyncio.get_running_loop().getaddrinfo(
+                url.host, port, type=socket.SOCK_STREAM
+            )
+    except (OSError, UnicodeError, TimeoutError):
+        raise Unreachable(f"{origin(url)} cannot be reached: its name is unknown") from None
+    return list(dict.fromkeys(str(where[0]) for *_, where in found))
+
+
+async def _whole(answer: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
+    """Raises httpx2.HTTPError."""
+    if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        await answer.aclose()
+        raise httpx2.DecodingError("it compresses its answer, which it was not asked to")
+    assert isinstance(answer.stream, httpx2.AsyncByteStream)
+    data = b""
+    try:
+        async for piece in answer.stream:
+            data += piece
+            if len(data) > BODY_BYTES_MAX:
+                raise httpx2.DecodingError(f"a body of more than {BODY_BYTES_MAX} bytes")
+    finally:
+        await answer.aclose()
+    headers: Mapping[str, str] = {
+        name: value for name, value in answer.headers.items() if name != "content-length"
+    }
+    return httpx2.Response(answer.status_code, headers=headers, content=data, request=request)
+
+
+def _reason(error: httpx2.HTTPError) -> str:
+    """In the words of the system, which the layers between wrap up."""
+    if isinstance(error, httpx2.LocalProtocolError):
+        return "a header that is to be sent does not fit into HTTP"  # its value may be a secret
+    text = str(error) or type(error).__name__
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            text = inner.strerror
+        inner = inner.__cause__ or inner.__context__
+    return text

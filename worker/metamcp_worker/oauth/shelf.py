@@ -1,0 +1,249 @@
+"""What the SDK's providers find and leave behind: tokens, and which client the gateway is.
+
+Owns: the way between their models and the vault's records, the choice of the client (registered
+beforehand, by its document, or dynamically), the binding of credentials to one authorization
+server. Never: the flow, files, the meaning of a scope.
+
+A client that was registered beforehand belongs to the authorization server that it was first used
+with. The server behind it says which one that is, and it may be hostile: it must not be able to
+send the client's secret elsewhere by naming another one.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.client.auth.utils import issuers_match
+from mcp.shared.auth import (
+    OAuthClientInformationFull,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from msgspec import structs
+from pydantic import AnyUrl, BaseModel, ValidationError
+
+from metamcp_worker.oauth.callback import PATH, PORT
+from metamcp_worker.oauth.challenge import NotAuthorized, scopes
+from metamcp_worker.oauth.vault import Record, Vault, VaultUnfit, bare
+from metamcp_worker.spec import OAuthSpec, ServerSpec
+
+TOKEN_CHARS_MAX = 16 * 1024
+"""It is sent with every request, and servers bound their headers."""
+LIFETIME_S_MAX = 10 * 365 * 86400.0
+
+M = TypeVar("M", bound=BaseModel)
+
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_BASIC, _POST = "client_secret_basic", "client_secret_post"
+
+
+class Shelf:
+    """The `TokenStorage` of one flow. `record`: what is known of the authorization server that is
+    dealt with. `callback_url`: where the browser is to come back to; empty if there is none."""
+
+    def __init__(self, spec: ServerSpec, vault: Vault) -> None:
+        assert spec.oauth is not None
+        self.url = bare(spec.url or "")
+        self.callback_url = ""
+        self._server = spec.name
+        self._oauth: OAuthSpec = spec.oauth
+        self._vault = vault
+        client_id = spec.oauth.client_id
+        self._records = [one for one in vault.find(spec.name, self.url) if one.suits(client_id)]
+        self._context: OAuthContext | None = None
+        self.record: Record | None = next(iter(self._records), None)
+
+    @property
+    def callback_port(self) -> int:
+        """The one that the client was registered with."""
+        for url in _redirects(self.record):
+            parts = urlsplit(url)
+            if parts.hostname == "127.0.0.1" and parts.path == PATH and parts.port:
+                return parts.port
+        return PORT
+
+    # --- what the SDK asks and tells --------------------------------------------------------
+
+    async def get_tokens(self) -> OAuthToken | None:
+        record = self.record
+        if record is None or not record.access_token:
+            return None
+        return OAuthToken(
+            access_token=record.access_token,
+            refresh_token=record.refresh_token or None,
+            scope=record.scope or None,
+        )
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        for token in (tokens.access_token, tokens.refresh_token or "-"):
+            if len(token) > TOKEN_CHARS_MAX or not _TOKEN.fullmatch(token):
+                raise NotAuthorized("was given a token that no header can hold")
+        lifetime_s = 0.0 if tokens.expires_in is None else max(1.0, float(tokens.expires_in))
+        granted = tokens.scope or ""
+        before = self._of(self._issuer())
+        wanted = [one for one in scopes(before.wanted) if one not in scopes(granted)]
+        self._keep(
+            structs.replace(
+                before,
+                access_token=tokens.access_token,
+                refresh_token=tokens.refresh_token or "",
+                scope=granted,
+                expires_at=time.time() + min(lifetime_s, LIFETIME_S_MAX) if lifetime_s else 0.0,
+                wanted=" ".join(wanted),
+            )
+        )
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        if self._oauth.client_id is not None:
+            return OAuthClientInformationFull(
+                client_id=self._oauth.client_id,
+                client_secret=self._oauth.client_secret,
+                redirect_uris=[AnyUrl(self.callback_url)] if self.callback_url else None,
+            )
+        return self._registered(self.record)
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        if client_info.redirect_uris is None:
+            client_info.redirect_uris = [AnyUrl(self.callback_url)]
+        self._keep(self._of(client_info.issuer or self._issuer()))
+
+    # --- what the flow asks -----------------------------------------------------------------
+
+    def restore(self, context: OAuthContext) -> None:
+        """Begin where an earlier flow ended: the SDK itself remembers no metadata."""
+        self._context = context
+        record = self.record
+        if record is None:
+            return
+        context.token_expiry_time = record.expires_at or None
+        context.oauth_metadata = _read(OAuthMetadata, record.metadata)
+        context.protected_resource_metadata = _read(ProtectedResourceMetadata, record.resource)
+        if context.oauth_metadata is not None and context.protected_resource_metadata is not None:
+            context.auth_server_url = record.issuer
+
+    def choose(self, advertised: Sequence[str]) -> str:
+        """Of several authorization servers one that knows the gateway, else the first."""
+        for record in self._records:
+            for one in advertised:
+                if issuers_match(one, record.issuer):
+                    return one
+        return advertised[0]
+
+    def turn(self, issuer: str) -> None:
+        """This authorization server is dealt with now: credentials of another are not for it."""
+        context = self._context
+        if context is None or (self.record and issuers_match(self.record.issuer, issuer)):
+            return
+        known = [one for one in self._records if issuers_match(one.issuer, issuer)]
+        self.record = known[0] if known else None
+        if self._oauth.client_id is None:
+            context.client_info = self._registered(self.record)
+
+    def settle(self, context: OAuthContext) -> None:
+        """Before credentials are shown: is it the right authorization server, and how does it want
+        them? Raises NotAuthorized."""
+        issuer, client = self._issuer(), context.client_info
+        given = self._oauth.client_id is not None
+        bound = [one.issuer for one in self._records]
+        if given and bound and not any(issuers_match(one, issuer) for one in bound):
+            raise NotAuthorized(
+                f"names {issuer} as its authorization server, but its `client_id` was used with"
+                f" {bound[0]}; if that is meant, run 'metamcp logout {self._server}' first"
+            )
+        metadata = context.oauth_metadata
+        if client is not None and (given or client.token_endpoint_auth_method is None):
+            client.token_endpoint_auth_method = _method(client, metadata)
+        methods = metadata.code_challenge_methods_supported if metadata is not None else None
+        if self.callback_url and methods is not None and "S256" not in methods:
+            raise NotAuthorized(f"names {issuer} as its authorization server, which has no PKCE")
+
+    def forget_tokens(self) -> None:
+        """They are of no use any more; the registration is."""
+        if self.record is not None:
+            self._keep(structs.replace(self.record, access_token="", refresh_token=""))
+
+    def forget_client(self) -> None:
+        """The authorization server does not know it any more: next time it is registered anew."""
+        if self.record is not None and not self.record.given:
+            self._keep(structs.replace(self.record, client=""))
+
+    def want(self, wanted: Sequence[str]) -> None:
+        """Remember scopes that the server asked for, until they are granted."""
+        if self.record is not None and wanted:
+            every = dict.fromkeys([*scopes(self.record.wanted), *wanted])
+            self._keep(structs.replace(self.record, wanted=" ".join(scopes(" ".join(every)))))
+
+    # --- small things -----------------------------------------------------------------------
+
+    def _issuer(self) -> str:
+        """Without metadata the server's own origin, as it was in revision 2025-03-26."""
+        context = self._context
+        if context is not None and context.oauth_metadata is not None:
+            return str(context.oauth_metadata.issuer)
+        if context is not None and context.auth_server_url is not None:
+            return context.auth_server_url
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    def _of(self, issuer: str) -> Record:
+        """What is known of this one, as of now."""
+        record = self.record
+        if record is None or not issuers_match(record.issuer, issuer):
+            record = Record(server=self._server, issuer=issuer, url=self.url)
+        context = self._context
+        if context is None:
+            return record
+        return structs.replace(
+            record,
+            client=_written(context.client_info) or record.client,
+            given=self._oauth.client_id is not None,
+            metadata=_written(context.oauth_metadata),
+            resource=_written(context.protected_resource_metadata),
+        )
+
+    def _keep(self, record: Record) -> None:
+        """What cannot be stored is good as long as this process lives."""
+        self.record = record
+        try:
+            self._vault.put(record)
+        except VaultUnfit as error:
+            self._vault.warnings.append(str(error))
+
+    def _registered(self, record: Record | None) -> OAuthClientInformationFull | None:
+        """The registration, unless it has expired, or names another address to come back to."""
+        client = _read(OAuthClientInformationFull, record.client) if record is not None else None
+        if client is None or 0 < (client.client_secret_expires_at or 0) < time.time():
+            return None
+        here = not self.callback_url or self.callback_url in _redirects(record)
+        by_document = client.client_id == self._oauth.client_metadata_url
+        return client if here or by_document else None
+
+
+def _redirects(record: Record | None) -> list[str]:
+    client = _read(OAuthClientInformationFull, record.client) if record is not None else None
+    return [str(url) for url in (client.redirect_uris or [])] if client is not None else []
+
+
+def _method(client: OAuthClientInformationFull, metadata: OAuthMetadata | None) -> str:
+    """How the client says who it is, where its registration does not say (RFC 8414, 2)."""
+    if client.client_secret is None:
+        return "none"
+    offered = metadata.token_endpoint_auth_methods_supported if metadata is not None else None
+    if offered is not None and _BASIC not in offered and _POST in offered:
+        return _POST
+    return _BASIC
+
+
+def _written(model: BaseModel | None) -> str:
+    return model.model_dump_json(exclude_none=True) if model is not None else ""
+
+
+def _read(model: type[M], text: str) -> M | None:
+    try:
+        return model.model_validate_json(text) if text else None
+    except ValidationError:
+        return None

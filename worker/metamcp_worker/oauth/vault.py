@@ -1,0 +1,259 @@
+"""The tokens for remote servers, encrypted, on disk.
+
+Owns: the files, their names and format, what is done about one that cannot be read. Never: the
+key's place, where tokens come from, what they are for.
+
+There is one file for each server, authorization server and principal. Its name says no more than
+the server's; who else it is for is hashed. Name and content are bound together: a file that was
+renamed, or copied over another one, is as unreadable as a damaged one. What cannot be read counts
+as absent, because the remedy is the same: to get authorized anew.
+"""
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from msgspec import Struct, structs
+
+from metamcp_worker import codec
+from metamcp_worker.errors import MetaMCPError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+PRINCIPAL = "local"
+"""Whom the tokens belong to as long as the gateway does not tell its clients apart."""
+KEY_BYTES = 32
+"""AES-256."""
+RECORD_BYTES_MAX = 256 * 1024
+"""Tokens have some KiB, and the metadata of authorization servers some more."""
+ISSUERS_MAX = 8
+"""Authorization servers for one server and principal; more are forgotten, the oldest first. A
+server has one and moves rarely, but a hostile one could name another one each time."""
+
+_MAGIC = b"metamcp-oauth-1\n"
+_NONCE_BYTES = 12
+_TAG_BYTES = 16
+_SUFFIX = ".token"
+
+
+class VaultUnfit(MetaMCPError):
+    """Nothing can be stored. The text says why and what to do."""
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """What is kept of one authorization server for one server and principal.
+
+    `url`: of the server, to which alone the tokens are sent. `client`: JSON of the registration;
+    `given`: it is the configuration's. `metadata`, `resource`: JSON of the metadata of the
+    authorization server and of the server. `expires_at`: 0 if that is not known. `wanted`: scopes
+    that the server asked for since.
+    """
+
+    server: str
+    issuer: str
+    url: str
+    principal: str = PRINCIPAL
+    client: str = ""
+    given: bool = False
+    metadata: str = ""
+    resource: str = ""
+    access_token: str = ""
+    refresh_token: str = ""
+    scope: str = ""
+    expires_at: float = 0.0
+    wanted: str = ""
+    saved_at: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"Record(server={self.server!r}, issuer={self.issuer!r})"
+
+    def suits(self, client_id: str | None) -> bool:
+        """Was it made as this client of the configuration, or as none of it? What another client
+        was given is of no use."""
+        if client_id is None or not self.client:
+            return not self.given
+        try:
+            return codec.typed(_Client, self.client.encode()).client_id == client_id
+        except codec.Malformed:
+            return False
+
+
+class _Client(Struct):
+    client_id: str = ""
+
+
+class Vault:
+    """`directory`: made when it is first needed. `key`: 32 bytes. `warnings`: sentences about what
+    was found and not used, for whoever takes them out."""
+
+    def __init__(self, directory: str, key: bytes) -> None:
+        self._directory = directory
+        self._key = key
+        self.warnings: list[str] = []
+
+    def find(self, server: str, url: str, principal: str = PRINCIPAL) -> list[Record]:
+        """All that is kept for this server at this URL, the newest first."""
+        names = self._names(server, principal)
+        found = [record for name in names if (record := self._read(name)) is not None]
+        mine = [
+            one
+            for one in found
+            if one.server == server and one.principal == principal and one.url == url
+        ]
+        return sorted(mine, key=lambda one: one.saved_at, reverse=True)
+
+    def put(self, record: Record) -> None:
+        """Keep it, in the place of an earlier one. Raises VaultUnfit."""
+        name = _name(record.server, record.principal, record.issuer)
+        data = codec.dump(structs.replace(record, saved_at=time.time()))
+        if len(data) > RECORD_BYTES_MAX:
+            raise VaultUnfit(
+                f"the tokens for server '{record.server}' are not stored: they and the metadata of"
+                f" {record.issuer} have {len(data)} bytes, the limit is {RECORD_BYTES_MAX}"
+            )
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = _MAGIC + nonce + self._cipher().encrypt(nonce, data, _bound(name))
+        try:
+            self._prepare()
+            self._write(name, sealed)
+            self._prune(record)
+        except OSError as error:
+            raise VaultUnfit(
+                f"the tokens for server '{record.server}' cannot be stored in {self._directory}:"
+                f" {error.strerror}; make that possible, or choose another --state-dir"
+            ) from None
+
+    def forget(self, server: str, principal: str = PRINCIPAL) -> int:
+        """Remove all that is kept for this server, readable or not. How many files there were.
+        Raises VaultUnfit."""
+        names = self._names(server, principal)
+        try:
+            for name in names:
+                os.unlink(self._path(name))
+        except OSError as error:
+            raise VaultUnfit(
+                f"the tokens for server '{server}' cannot be removed from {self._directory}:"
+                f" {error.strerror}"
+            ) from None
+        return len(names)
+
+    # --- files ------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _names(self, server: str, principal: str) -> list[str]:
+        try:
+            names = os.listdir(self._directory)
+        except OSError:
+            return []
+        prefix = f"{server}.{_digest(principal)}."
+        return sorted(name for name in names if name.startswith(prefix) and name.endswith(_SUFFIX))
+
+    def _read(self, name: str) -> Record | None:
+        try:
+            sealed = self._sealed(name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._unusable(name, f"cannot be read: {error.strerror}")
+            return None
+        if sealed is None:
+            self._unusable(name, "is no file that the gateway wrote")
+            return None
+        return self._opened(name, sealed)
+
+    def _sealed(self, name: str) -> bytes | None:
+        """The content of a regular file of ours that is not too large. Raises OSError."""
+        fd = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            found = os.fstat(fd)
+            limit = len(_MAGIC) + _NONCE_BYTES + RECORD_BYTES_MAX + _TAG_BYTES
+            ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+            data = file.read(limit + 1) if ours and found.st_size <= limit else b""
+        return data if data.startswith(_MAGIC) and len(data) <= limit else None
+
+    def _opened(self, name: str, sealed: bytes) -> Record | None:
+        from cryptography.exceptions import InvalidTag
+
+        begin = len(_MAGIC) + _NONCE_BYTES
+        try:
+            data = self._cipher().decrypt(sealed[len(_MAGIC) : begin], sealed[begin:], _bound(name))
+            return codec.typed(Record, data)
+        except codec.Malformed:
+            self._unusable(name, "was written by another version")
+        except (InvalidTag, ValueError):
+            self._unusable(name, "was written with another key, or damaged")
+        return None
+
+    def _unusable(self, name: str, why: str) -> None:
+        self.warnings.append(f"tokens are not used: {self._path(name)} {why}")
+
+    def _prepare(self) -> None:
+        """Raises OSError and VaultUnfit."""
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        found = os.lstat(self._directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise VaultUnfit(
+                f"{self._directory} is no directory of this user's: remove it; it is made anew"
+            )
+        if found.st_mode & 0o077:
+            raise VaultUnfit(
+                f"others have access to {self._directory}; run 'chmod 700 {self._directory}'"
+            )
+
+    def _write(self, name: str, sealed: bytes) -> None:
+        """Whole or not at all. Raises OSError."""
+        fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=self._directory)  # mode 0600
+        try:
+            with open(fd, "wb") as file:
+                file.write(sealed)
+                file.flush()
+                os.fsync(fd)
+            os.replace(made, self._path(name))
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(made)
+            raise
+        folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _prune(self, newest: Record) -> None:
+        """Raises OSError."""
+        names = self._names(newest.server, newest.principal)
+        ages = sorted((os.stat(self._path(name)).st_mtime, name) for name in names)
+        for _, name in ages[:-ISSUERS_MAX]:
+            os.unlink(self._path(name))
+
+    def _cipher(self) -> "AESGCM":
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(self._key)
+
+
+def bare(url: str) -> str:
+    """Without what may be secret in it, and is no part of what a server is called."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+
+
+def _name(server: str, principal: str, issuer: str) -> str:
+    return f"{server}.{_digest(principal)}.{_digest(issuer)}{_SUFFIX}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _bound(name: str) -> bytes:
+    """What is authenticated beside the content."""
+    return _MAGIC + name.encode()
