@@ -1,0 +1,1 @@
+"""Clients by others against the true gateway, and what really large things cost."""
