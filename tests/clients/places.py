@@ -38,7 +38,7 @@ class Place:
 
     @property
     def names(self) -> dict[str, str]:
-        return {"main": self.main, "side": f"side-{self.era}", "slow": f"slow-{self.era}"}
+        return {"main": self.main, "side": f"side-{self.main}", "slow": f"slow-{self.main}"}
 
     @property
     def bridge(self) -> list[str]:
@@ -63,15 +63,15 @@ def running() -> Generator[list[Place]]:
     with ExitStack() as stack:
         servers: dict[str, dict[str, Any]] = {}
         tables: list[str] = []
-        for era in ERAS:
-            servers[f"side-{era}"] = fake("--era", era, *FLAGS)
-            servers[f"slow-{era}"] = {"command": [*SLOW, "--era", era]}
-            servers[f"stdio-{era}"] = {"command": [*FIXTURE, "--era", era]}
-            url = stack.enter_context(fixture(era))
-            tables.append(f'[servers.http-{era}]\nurl = "{url}"')
         for transport, era in KINDS:
             name = f"{transport}-{era}"
-            members = json.dumps([name, f"side-{era}", f"slow-{era}"])
+            servers[f"side-{name}"] = fake("--era", era, *FLAGS)
+            servers[f"slow-{name}"] = {"command": [*SLOW, "--era", era]}
+            if transport == "stdio":
+                servers[name] = {"command": [*FIXTURE, "--era", era]}
+            else:
+                tables.append(f'[servers.{name}]\nurl = "{stack.enter_context(fixture(era))}"')
+            members = json.dumps([name, f"side-{name}", f"slow-{name}"])
             tables.append(f"[namespaces.{name}]\nservers = {members}")
             tables.append(f'[endpoints.{name}]\nnamespace = "{name}"')
         gateway = stack.enter_context(Gateway(servers, extra="\n".join(tables)))

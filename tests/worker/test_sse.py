@@ -98,6 +98,11 @@ def test_unknown_fields_and_unfit_values_are_passed_over() -> None:
     assert whole(b"id: " + b"i" * (sse.ID_BYTES_MAX + 1) + b"\ndata: a\n\n") == [Event(b"a")]
 
 
+@pytest.mark.parametrize("id", [b"a ", b" a", b"a\tb", b"a\x0bb", b"\x7f"])
+def test_an_id_that_fits_into_no_header_takes_back_the_one_before(id: bytes) -> None:  # noqa: A002 - the wire's own name
+    assert whole(b"id: %b\ndata: a\n\n" % id) == [Event(b"a", id=b"")]
+
+
 def test_a_line_above_the_limit_is_refused_before_it_ends() -> None:
     reader = EventReader(limit_bytes=10)
     assert reader.feed(b"data: 6789") == []

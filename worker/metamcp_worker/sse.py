@@ -8,6 +8,8 @@ reconnect: streams of MCP begin with such events, and what they say is needed to
 `data` stays the bytes that came. However small the pieces are, each byte is looked at once.
 """
 
+import re
+
 from msgspec import Struct
 
 from metamcp_worker import frames
@@ -20,6 +22,9 @@ ID_BYTES_MAX = 1024
 RETRY_DIGITS_MAX = 9
 """More milliseconds than that are eleven days."""
 
+_SENDABLE = re.compile(rb"[\x21-\x7e\x80-\xff](?:[\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
+"""An id that can come back in a header. Another one counts as empty: who went on from the id before
+it would get again what came since."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -110,7 +115,7 @@ class EventReader:
             self._event = value.decode(errors="replace")
         elif name == b"id":
             if len(value) <= ID_BYTES_MAX and b"\0" not in value:
-                self._id = value
+                self._id = value if _SENDABLE.fullmatch(value) else b""
         elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS_MAX:
             self._retry_ms = int(value)
 

@@ -8,6 +8,7 @@ import pytest
 
 from metamcp_worker.child import headers
 from metamcp_worker.child.headers import Mirror, configured, encoded
+from metamcp_worker.child.listing import ITEM_BYTES_MAX
 from metamcp_worker.errors import TooLarge
 
 Json = dict[str, Any]
@@ -144,6 +145,13 @@ def test_a_tool_with_an_invalid_annotation_is_left_out_with_a_warning(bad: Json)
     assert found["id"] == 1
     assert len(warnings) == 1
     assert "'t1'" in warnings[0]
+
+
+def test_a_tool_that_is_too_large_for_any_list_is_not_looked_into() -> None:
+    large: Json = {"description": "x" * ITEM_BYTES_MAX}
+    answer = listed(schema(a=marked("object"), b=large))
+    assert Mirror().learn(answer) == (answer, [])
+    assert mirrored(schema(a=marked(), b=large), {"a": "v"}) == {}
 
 
 def test_data_that_looks_like_an_annotation_is_none() -> None:

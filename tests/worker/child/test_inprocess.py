@@ -82,6 +82,14 @@ def test_an_object_or_a_factory_is_served(tmp_path: Path, name: str) -> None:
         assert worker.stop().reason == "clean"
 
 
+def test_a_module_is_found_by_the_python_path_of_its_environment(tmp_path: Path) -> None:
+    env = {"GIVEN": "yes", "PYTHONPATH": str(tmp_path)}
+    with hosted(tmp_path, "app", cwd=None, env=env) as worker:
+        worker.ready()
+        front = worker.front()
+        assert front.text(front.tool("add", a=1, b=2)) == "3"
+
+
 def test_prints_go_to_the_log_and_break_nothing(tmp_path: Path) -> None:
     with hosted(tmp_path, "app") as worker:
         worker.ready()

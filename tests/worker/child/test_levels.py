@@ -1,10 +1,11 @@
 """How much a server is told to log: as much as anybody wants, told once."""
 
 import json
+import sys
 
 import pytest
 
-from metamcp_worker.child.levels import LEVELS, Levels
+from metamcp_worker.child.levels import CALLER_BYTES_MAX, LEVELS, Levels
 from tests.worker.child.talk import Talk, legacy, ready_legacy, ready_modern
 
 
@@ -86,3 +87,12 @@ def test_many_clients_do_not_fill_the_memory_of_levels() -> None:
         who = caller(LEVELS[number % 8], json.dumps({"n": number}))
         assert levels.before(who)
         assert not levels.before(who)
+
+
+def test_a_client_that_says_much_of_itself_is_heard_and_not_kept() -> None:
+    levels = Levels(sessions=True)
+    large = b'{"logLevel":"debug","clientCapabilities":{"x":"%b"}}' % (b"x" * CALLER_BYTES_MAX)
+    before = sys.getrefcount(large)
+    assert levels.before(large) == b'{"level":"debug"}'
+    assert not levels.before(large)
+    assert sys.getrefcount(large) == before

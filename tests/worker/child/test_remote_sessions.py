@@ -12,7 +12,10 @@ from tests.worker.scripted import Request, Wire
 
 
 class Odd(Server):
-    """It does something else with these messages: a status, or a whole answer."""
+    """It does something else with these messages: a status, or a whole answer. `endless`: after
+    that it leaves the connection open."""
+
+    endless = False
 
     odd: dict[str, int | bytes] = {}  # noqa: RUF012 - each test sets its own
 
@@ -23,6 +26,8 @@ class Odd(Server):
             return True
         if found is not None:
             await wire.write(found)
+            if self.endless:
+                await wire.closed()
             return False
         return await super().post(wire, request)
 

@@ -4,8 +4,11 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from metamcp_worker.connect.run import INTERRUPTED
 from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.sse import EVENT_BYTES_MAX
 from tests.worker.connect.client import connected
 from tests.worker.connect.talk import line, modern, result
 from tests.worker.rawhttp import listener, run
@@ -49,8 +52,9 @@ class Gateway:
         elif method == "stuck":
             await wire.closed()
             self.left.set()
-        elif method == "large":
-            padding = BODY_BYTES_MAX - len(result(number, text=""))
+        elif method in {"large", "grown"}:
+            size = BODY_BYTES_MAX if method == "large" else EVENT_BYTES_MAX
+            padding = size - len(result(number, text=""))
             body = result(number, text="x" * padding)
             await wire.answer(body, "Content-Type: application/json")
         elif method == "streamed":
@@ -111,12 +115,17 @@ def test_messages_arrive_in_the_order_in_which_they_were_written() -> None:
     assert posts[2:] == expected
 
 
-def test_the_largest_message_comes_through() -> None:
+@pytest.mark.parametrize(
+    ("method", "size_bytes"), [("large", BODY_BYTES_MAX), ("grown", EVENT_BYTES_MAX)]
+)
+def test_the_largest_message_comes_through_even_if_it_grew_on_its_way(
+    method: str, size_bytes: int
+) -> None:
     async def main() -> None:
         async with serving(Gateway()) as url, connected(url) as client:
-            client.say(modern("large", 1))
+            client.say(modern(method, 1))
             raw = await client.out.readuntil(b"\n")
-            assert len(raw) == BODY_BYTES_MAX + 1
+            assert len(raw) == size_bytes + 1
 
     run(main)
 
@@ -214,7 +223,7 @@ def test_an_answer_above_the_limit_is_an_error() -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        await wire.write(head % (BODY_BYTES_MAX + 1))
+        await wire.write(head % (EVENT_BYTES_MAX + 1))
         await wire.closed()
 
     async def main() -> None:

@@ -306,3 +306,16 @@ def test_the_end_of_a_session_ends_its_subscriptions() -> None:
         assert door.over == [one.session]
 
     with_door(talk)
+
+
+@pytest.mark.parametrize("method", ["metamcp/tasks", "logging/setLevel"])
+def test_a_client_cannot_tell_a_worker_what_only_the_gateway_tells_it(method: str) -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        params: dict[str, object] = {"taskIds": [], "level": "debug"}
+        told = await door.ask(legacy(method, params, id=None, session=session))
+        assert told.status == 202
+        assert door.stats.refusals == {"reserved_notification": 1}
+        assert door.peer.quiet()
+
+    with_door(talk)

@@ -15,6 +15,7 @@ from metamcp_worker.front.calls import Request
 from metamcp_worker.front.driver import Drive, Kept
 from metamcp_worker.front.links import Answer
 from metamcp_worker.front.links import Call as Waiting
+from metamcp_worker.front.questions import Question
 
 from ..rawhttp import Client
 from .door import MODERN, Door, bodiless, legacy, with_door
@@ -347,5 +348,21 @@ def test_only_so_much_is_kept_of_calls_that_may_have_to_be_repeated() -> None:
         assert kept.take(request) is None
         kept.give(first)
         assert kept.take(request) == first
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_when_its_answer_is_there_asks_nobody() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        frame = CallFrame(1, "tools/call", b"{}")
+        call = Waiting("s", frame, loop.create_future(), lambda call, reason: None, 0.0)
+        caller = b'{"clientCapabilities":{"elicitation":{}}}'
+        request = Request("tools/call", {}, {}, caller, modern=False)
+        asked: list[Question] = []
+        drive = Drive(call, request, start=lambda request: call, ask=asked.append, mint=str)
+        drive.cancel("the client cancelled it")
+        assert await drive.finish(Answer(wants(who=FORM))) is None
+        assert not asked
 
     asyncio.run(main())

@@ -216,3 +216,12 @@ def test_who_names_event_streams_first_would_rather_read_one(value: bytes, strea
 )
 def test_the_content_type_is_exactly_json(value: bytes, good: bool) -> None:
     assert is_json(value) is good
+
+
+def test_a_repeated_version_is_never_hidden_behind_another_repeated_header() -> None:
+    versions = [(b"mcp-protocol-version", b"2025-11-25"), (b"mcp-protocol-version", b"2026-07-28")]
+    names = [(b"mcp-name", b"a"), (b"mcp-name", b"a")]
+    for headers in ([*versions, *names], [*names, *versions]):
+        facts = GUARD.check("POST", b"/mcp", [*POST, *headers])
+        assert isinstance(facts, Facts)
+        assert facts.repeated == b"mcp-protocol-version"

@@ -150,3 +150,18 @@ def test_ten_thousand_sessions_that_nobody_comes_back_to_are_small_and_go() -> N
         assert tracemalloc.get_traced_memory()[0] - before <= grown / 20  # the empty table
     finally:
         tracemalloc.stop()
+
+
+def test_a_session_that_ends_while_it_asks_is_kept_for_nobody() -> None:
+    async def talk(door: Door) -> None:
+        session = await left(door)
+        door.offer(offer("t", resources=[resource("r:1"), resource("r:2")]))
+        client = await door.connect()
+        client.send(legacy("resources/subscribe", {"uri": "r:2"}, session=session))
+        await door.peer.call()
+        known = len(door.kept)
+        await door.ask(bodiless("DELETE", f"Mcp-Session-Id: {session}"))
+        assert (await client.reply()).outcome == (200, -32800)
+        assert (len(door.kept), door.over) == (known, [session])
+
+    with_door(talk)

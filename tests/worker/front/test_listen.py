@@ -234,3 +234,22 @@ def test_wishes_that_are_none_are_refused(filters: object) -> None:
     with pytest.raises(Refused) as refusal:
         listen.wanted(Raw(codec.dump(filters)))
     assert refusal.value.code == Code.INVALID_PARAMS
+
+
+@pytest.mark.parametrize("ends", ["endpoint", "front"])
+def test_what_ends_while_a_subscription_is_made_ready_ends_that_too(ends: str) -> None:
+    async def talk(door: Door) -> None:
+        door.offer(offer("t", resources=[resource("a:b")]))
+        client = await door.connect()
+        client.send(wish(resourceSubscriptions=["a:b"]))
+        call = await door.peer.call()
+        if ends == "endpoint":
+            door.serve_only("dev")
+        else:
+            await door.app.drain(0.01)
+        door.peer.write(Result(call.id, b"{}"))
+        assert await acknowledged(client) == {"resourceSubscriptions": ["a:b"]}
+        assert (await client.event())["result"]["resultType"] == "complete"
+        assert await client.event() is None
+
+    with_door(talk)

@@ -149,3 +149,9 @@ def test_a_call_is_checked_against_the_schema_of_its_tool() -> None:
             assert (await client.reply()).status == 200
 
     with_door(talk)
+
+
+def test_arguments_that_nobody_can_read_as_values_are_refused() -> None:
+    with pytest.raises(Refused) as refusal:
+        params.check(WISHES, Raw(b'{"count":1e999}'), [])
+    assert refusal.value.code == Code.INVALID_PARAMS

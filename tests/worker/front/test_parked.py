@@ -8,6 +8,7 @@ from metamcp_worker import codec
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Ask, Call, Error, Progress, Reply, Result
 from metamcp_worker.front import answers
+from metamcp_worker.front.uris import URI_BYTES_MAX
 
 from ..rawhttp import Client
 from ..rawhttp import Reply as Http
@@ -286,5 +287,16 @@ def test_a_visit_that_nobody_can_make_is_an_error_of_this_era(
         if elicitations:
             needed: dict[str, Any] = {"elicitation": {"url": {}}}
             assert reply.json["error"]["data"] == {"requiredCapabilities": needed}
+
+    with_door(talk)
+
+
+def test_a_uri_that_is_too_long_is_looked_for_nowhere() -> None:
+    async def talk(door: Door) -> None:
+        uri = "a:" + "b" * URI_BYTES_MAX
+        again = modern("resources/read", {"uri": uri, "requestState": "metamcp.x.y"}, meta=ABLE)
+        refused = await door.ask(again)
+        assert refused.outcome == (400, -32602)
+        assert refused.message.startswith("No resource has a name of more than")
 
     with_door(talk)

@@ -1,6 +1,7 @@
 """HTTP+SSE of 2024-11-05, over raw sockets and with the official client."""
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from metamcp_worker.frames import Ask, Progress, Reply, Result
 from metamcp_worker.front import streams
 
 from ..rawhttp import Client, post, run, until
-from .door import Door, bodiless, with_door
+from .door import Door, bodiless, modern, with_door
 from .offers import offer
 from .test_streams import Wire
 
@@ -252,5 +253,35 @@ def test_the_official_client_of_that_transport_lists_calls_and_sees_progress() -
             assert result.content[0].type == "text"
         await server
         assert seen == [1.0]
+
+    with_door(talk)
+
+
+def test_a_client_whose_stream_ends_while_it_posts_leaves_no_session() -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door)
+        hello = codec.dump({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
+        with socket.create_connection(("127.0.0.1", door.port)) as slow:
+            slow.settimeout(10.0)
+            slow.sendall(modern("tools/call", {"name": "t"}) + post(hello, path=line.path))
+            call = await door.peer.call()
+            body = b'{"x":"%b"}' % (b"x" * (8 * 1024 * 1024))
+            await asyncio.to_thread(door.peer.write, Result(call.id, body))
+            assert await asyncio.to_thread(slow.recv, 1)  # its rest keeps the next answer back
+            await line.stream.close()
+            await until(lambda: door.app.counts().streams == 0)
+            slow.shutdown(socket.SHUT_WR)
+            with slow.makefile("rb") as rest:
+                assert b"202 Accepted" in await asyncio.to_thread(rest.read)
+        assert door.app.counts().sessions["2024-11-05"] == 0
+
+    with_door(talk)
+
+
+def test_an_answer_before_the_handshake_is_not_answered() -> None:
+    async def talk(door: Door) -> None:
+        line = await Line.open(door)
+        assert await line.say(id="q", result={}) == 202
+        assert (await line.ask("ping"))["error"]["code"] == -32600
 
     with_door(talk)

@@ -1,5 +1,7 @@
 """Ids of tasks on endpoints with several servers, and where they stand."""
 
+import base64
+import hashlib
 import json
 from typing import Any
 
@@ -132,3 +134,10 @@ def test_ids_of_tasks_fit_into_a_header() -> None:
     assert len(task) <= task_ids.ID_BYTES_MAX
     assert task.isascii()
     assert task.isprintable()
+
+
+def test_an_id_that_is_made_of_no_text_is_nobodys() -> None:
+    found = merged("new", "old")
+    forged = b"new\0\xed\xa0\x80"  # what no text is in UTF-8
+    checksum = hashlib.sha256(b"default\0" + forged).digest()[: task_ids.CHECKSUM_BYTES]
+    assert owner(found, base64.urlsafe_b64encode(checksum + forged).decode().rstrip("=")) is None

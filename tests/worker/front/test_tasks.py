@@ -12,8 +12,8 @@ from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import Ask, Notice, Result, Tell
 from metamcp_worker.front.links import Answer
-from metamcp_worker.front.task_ids import exposed
-from metamcp_worker.front.tasks import WATCHER_TASKS_MAX, Tasks
+from metamcp_worker.front.task_ids import ID_BYTES_MAX, exposed
+from metamcp_worker.front.tasks import BYTES_MAX, WATCHER_TASKS_MAX, Tasks
 
 from .called import Front, request, with_front
 from .callers import Caller
@@ -234,3 +234,42 @@ def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
         assert await greedy.told.get() == b'{"taskId":"%d"}' % WATCHER_TASKS_MAX
 
     with_tasks(talk, "old")
+
+
+def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        greedy, modest = Client(), Client()
+        assert tasks.watch(front.view, ("x" * (ID_BYTES_MAX + 1), "y"), greedy) == ("y",)
+        assert await told(front.peers["new"]) == ["y"]
+        ids = [f"{number:04}".ljust(ID_BYTES_MAX, "\0") for number in range(WATCHER_TASKS_MAX)]
+        greedies = [Client() for _ in range(BYTES_MAX // (6 * ID_BYTES_MAX * len(ids)) + 1)]
+        for one in greedies[:-1]:
+            tasks.watch(front.view, ids, one)
+        with pytest.raises(Refused) as refusal:
+            tasks.watch(front.view, ids, greedies[-1])
+        assert refusal.value.code == Code.OVERLOADED
+        for one in greedies:
+            tasks.forget(one)
+        assert tasks.watch(front.view, ("7",), modest) == ("7",)
+        assert await told(front.peers["new"]) == ["y", "7"]
+
+    with_tasks(talk, "new")
+
+
+def test_a_task_that_is_exposed_otherwise_meanwhile_is_watched_under_its_newer_id() -> None:
+    async def talk(front: Front) -> None:
+        tasks, client = Tasks(front.calls), Client()
+        alone, among = front.calls.view("alone"), front.calls.view("among")
+        assert alone is not None
+        assert among is not None
+        newer = exposed("among", "old", "7")
+        for view, task in ((alone, "7"), (among, newer)):
+            tasks.created(view, b'{"task":{"taskId":"%b"}}' % task.encode(), client)
+        tasks.changed("old", b'{"taskId":"7","status":"completed"}')
+        assert codec.value(client.told.get_nowait())["taskId"] == newer
+        tasks.forget(client)
+        tasks.changed("old", b'{"taskId":"7","status":"working"}')
+        assert client.told.empty()
+
+    places = endpoint("old", name="alone"), endpoint("old", "new", name="among")
+    with_front(talk, *places, old=tasked(LEGACY), new=tasked(MODERN))

@@ -267,3 +267,16 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
+
+
+def test_one_who_leaves_ends_only_its_own_waiting() -> None:
+    table, first, second = Watches(), Client(), Client()
+    table.watch(ONE, first, ONE[1], 1)
+    table.watch(ONE, second, ONE[1], 2)
+    assert table.next(ONE) is True
+    assert table.unwatch(first, ONE[1], 3) is None
+    table.watch(ONE, first, ONE[1], 4)
+    assert table.leave(first) == ([], [1, 4])
+    assert table.leave(first) == ([], [])
+    assert table.done(ONE, ok=True) == [Settled(2, answered=True)]
+    assert table.leave(second) == ([ONE], [])

@@ -77,23 +77,38 @@ async def exchange(link: Link, post: Post) -> AsyncGenerator[Answer]:
     What is done inside `async with` is done before the connection is seen to, so that an answer
     does not wait for the end of its stream, which follows it and makes the connection free.
     """
+    end = asyncio.get_running_loop().time() + post.answer_s
     response = await _begun(link, post)
     link.begun(post.key)
     session_id = response.header(headers.SESSION)
     resume = Resume()
     async with Body(link.intake, response) as body:
-        if response.status not in _ANSWERS:
-            message = await _refusal(link, post, response, body)
-        elif response.media_type == headers.EVENTS:
-            message = await _events(link, post, body, resume)
-        else:
-            message = _whole(await body.whole(wait_s=PIECE_S_MAX), post.key)
+        async with _in_time(link, post, end):
+            if response.status not in _ANSWERS:
+                message = await _refusal(link, post, response, body)
+            elif response.media_type == headers.EVENTS:
+                message = await _events(link, post, body, resume)
+            else:
+                message = _whole(await body.whole(wait_s=PIECE_S_MAX), post.key)
         if message:
             body.holds(0)
             yield Answer(message, session_id)
-            await body.ended(wait_s=LINGER_S_MAX)
+            await link.linger(body.ended(wait_s=LINGER_S_MAX))
             return
-    yield Answer(await _resumed(link, post, resume, session_id), session_id)
+    async with _in_time(link, post, end):
+        message = await _resumed(link, post, resume, session_id)
+    yield Answer(message, session_id)
+
+
+@contextlib.asynccontextmanager
+async def _in_time(link: Link, post: Post, end: float) -> AsyncGenerator[None]:
+    """A stream may go on for ever without an answer. Raises Broken at the end of the time, unless
+    that is the caller's to measure."""
+    try:
+        async with asyncio.timeout_at(end if post.answer_s < ANSWER_S_MAX else None):
+            yield
+    except TimeoutError:
+        raise Broken(f"{link.origin} gave no whole answer in {post.answer_s:g} s") from None
 
 
 async def _begun(link: Link, post: Post) -> Response:
@@ -134,9 +149,8 @@ async def tell(
     """Send what is not answered. The HTTP status. Raises Unreachable and Broken."""
     response = await link.origin.send("POST", said, line, answer_s=answer_s, url=url)
     async with Body(link.intake, response) as body:
-        # Read to its end, the connection can be used again.
-        with contextlib.suppress(TooLarge):
-            await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
+        # Read to its end, the connection can be used again; but some servers open a stream here.
+        await body.ended(wait_s=LINGER_S_MAX)
         return response.status
 
 
@@ -182,7 +196,7 @@ def _take(link: Link, post: Post, resume: Resume, events: list[Event]) -> bytes:
             continue
         message = replies.one_line(event.data)
         try:
-            answer = replies.answer(message, post.key)
+            answer = replies.answer(message, post.key, streamed=True)
         except codec.Malformed:
             link.stray(message)
             continue

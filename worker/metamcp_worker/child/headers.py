@@ -15,6 +15,7 @@ from typing import TypeGuard
 from msgspec import Raw, Struct
 
 from metamcp_worker import codec
+from metamcp_worker.child.listing import ITEM_BYTES_MAX
 from metamcp_worker.child.wire import MODERN
 from metamcp_worker.errors import TooLarge
 
@@ -162,6 +163,8 @@ class Mirror:
     def _take(self, raw: Raw) -> str:
         """Learn one tool. Why it must be left out, or nothing."""
         data = bytes(raw)
+        if len(data) > ITEM_BYTES_MAX:
+            return ""  # No list takes it, and to look for paths in it could take gigabytes.
         # An escape may hide the word from this look, which spares nearly all tools the next one.
         marked = _MARK.encode() in data or b"\\u" in data
         try:

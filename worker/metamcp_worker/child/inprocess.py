@@ -157,6 +157,8 @@ def _find(spec: ServerSpec) -> Any:
     """The low-level server of the SDK that `spec.module` names, made by a factory or as it is."""
     os.environ.clear()
     os.environ.update(spec.env)
+    # The interpreter runs already; what it would have read at its start is read here.
+    sys.path[:0] = filter(None, spec.env.get("PYTHONPATH", "").split(os.pathsep))
     if spec.cwd is not None:
         os.chdir(spec.cwd)
         sys.path.insert(0, spec.cwd)

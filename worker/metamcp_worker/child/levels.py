@@ -14,6 +14,8 @@ LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "e
 """Of RFC 5424, the most verbose first."""
 _CALLERS_MAX = 256
 """Clients whose wish is remembered; beyond that all are forgotten and read anew."""
+CALLER_BYTES_MAX = 8192
+"""A client that says more of itself is read anew each time; 256 of those would be gigabytes."""
 
 
 class _Wish(Struct, frozen=True):
@@ -52,14 +54,17 @@ class Levels:
 
     def _read(self, caller: bytes) -> _Wish:
         session = b""
-        if self._sessions and caller:
+        small = len(caller) <= CALLER_BYTES_MAX
+        if self._sessions and caller and small:
             try:
                 session = bytes(codec.level(caller).get("clientCapabilities", b""))
             except codec.Malformed:
                 session = b""
         if len(self._wishes) >= _CALLERS_MAX:
             self._wishes.clear()
-        wish = self._wishes[caller] = _Wish(_place(caller, "logLevel"), session)
+        wish = _Wish(_place(caller, "logLevel"), session)
+        if small:
+            self._wishes[caller] = wish
         return wish
 
 

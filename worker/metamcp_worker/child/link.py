@@ -30,6 +30,8 @@ QUEUE_BYTES_MAX = 64 * 1024 * 1024
 TELLS_MAX = 4096
 """Notifications and answers that wait to be sent: more than there can be calls to cancel."""
 TELLS_AT_ONCE_MAX = 64
+LINGERING_MAX = 128
+"""Answers whose end is waited for. A server that never ends them would use up all requests."""
 STARTS_AT_ONCE_MAX = 32
 """Requests that are not wholly sent. Many need a new connection, and servers have short queues for
 those: a hundred is common, and what does not fit is reset."""
@@ -67,6 +69,7 @@ class Link(Distant):
         self._queued: dict[bytes, int] = {}
         self._queued_bytes = 0
         self._tells = 0
+        self._lingering = 0
         self.starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self._telling = asyncio.Semaphore(TELLS_AT_ONCE_MAX)
 
@@ -145,6 +148,17 @@ class Link(Distant):
         self._scopes[task] = scope
         task.add_done_callback(lambda done: self._ended(name, done))
         return task
+
+    async def linger(self, end: Coroutine[Any, Any, None]) -> None:
+        """Wait for this end of an answer, unless too many are waited for already."""
+        if self._lingering >= LINGERING_MAX:
+            end.close()
+            return
+        self._lingering += 1
+        try:
+            await end
+        finally:
+            self._lingering -= 1
 
     def running(self, name: Hashable) -> bool:
         return name in self._tasks

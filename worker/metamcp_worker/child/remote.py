@@ -12,7 +12,7 @@ import asyncio
 from metamcp_worker.child import headers, replies
 from metamcp_worker.child.actions import Drop, Request
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.child.link import TELLS_AT_ONCE_MAX, Link, Refused
+from metamcp_worker.child.link import LINGERING_MAX, TELLS_AT_ONCE_MAX, Link, Refused
 from metamcp_worker.child.sessions import SESSIONS_MAX
 from metamcp_worker.child.sse2024 import Sse2024
 from metamcp_worker.child.streamable import Streamable
@@ -31,7 +31,8 @@ def remote(
     Raises SpawnFailed if the URL cannot be used."""
     kept, refused = headers.configured(spec.headers)
     # Each session has a stream, may be opened and may be closed.
-    requests_max = spec.concurrency + OWN_REQUESTS_MAX + TELLS_AT_ONCE_MAX + 3 * SESSIONS_MAX
+    beside = OWN_REQUESTS_MAX + TELLS_AT_ONCE_MAX + LINGERING_MAX + 3 * SESSIONS_MAX
+    requests_max = spec.concurrency + beside
     try:
         origin = Origin(
             spec.url or "", headers=kept, auth=auth, limits=Limits(requests_max=requests_max)

@@ -70,11 +70,17 @@ def one_line(message: bytes) -> bytes:
     return message.strip()
 
 
-def answer(message: bytes, key: bytes) -> bytes | None:
-    """The message as the answer to the request `key`; None if it is a request or notification of
-    the server. Raises Malformed."""
+def answer(message: bytes, key: bytes, *, streamed: bool = False) -> bytes | None:
+    """The message as the answer to the request `key`; None if it is none. Raises Malformed.
+
+    `streamed`: it came on a stream. Some servers write every answer to all streams that are open,
+    so there another request's id is taken at its word.
+    """
     found = _envelope(message)
-    return _answer(found, message, key) if found.method is None else None
+    id = bytes(found.id)  # noqa: A001 - the wire's own name
+    if found.method is not None or (streamed and id != key and id.isdigit()):
+        return None
+    return _answer(found, message, key)
 
 
 def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes | Word:

@@ -158,14 +158,14 @@ class Seats:
         )  # fmt: skip
 
     def _post(self, session: HttpSession, key: bytes, line: bytes) -> Post:
-        return Post(key, line, session.headers, b"", session.via, answer_s=OPEN_S_MAX)
+        return Post(key, line, session.headers, b"", session.talk, answer_s=OPEN_S_MAX)
 
     def _refusal(self, answer: bytes) -> bytes:
         """Why a session was not begun."""
         why = "gave no answer to initialize that could be understood"
-        return bytes(codec.envelope(answer).error) or self._link.faults.body(
-            Code.INTERNAL_ERROR, why
-        )
+        error = bytes(codec.envelope(answer).error)
+        found = self._link.faults.body(Code.INTERNAL_ERROR, why)
+        return error if error.startswith(b"{") else found
 
     def _check(self, session_id: str) -> None:
         if not replies.session_id_ok(session_id):
@@ -193,8 +193,9 @@ class Seats:
 
 
 def _protocol(answer: bytes) -> str:
-    """The revision that an answer to `initialize` agrees on; empty if it is none."""
+    """The revision that an answer to `initialize` agrees on; empty if it is none that we know."""
     try:
-        return codec.typed(_Initialized, codec.envelope(answer).result).protocol_version
+        found = codec.typed(_Initialized, codec.envelope(answer).result).protocol_version
     except codec.Malformed:
         return ""
+    return found if found in wire.LEGACY else ""

@@ -37,6 +37,9 @@ SETTINGS = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsu
 """Requests that change something in their session."""
 
 NOTHING = b"{}"
+_VIAS = 2**32
+"""More than there are ever sessions, so that one number holds a session and how often it was
+opened."""
 
 
 class Setting(Struct, frozen=True):
@@ -67,6 +70,12 @@ class HttpSession:
         self.id = session_id
         self.headers = headers.session(session_id, protocol)
         self.opened += 1
+
+    @property
+    def talk(self) -> int:
+        """The number under which messages of this opening come. An answer to one must not go to the
+        next: the server may use the id of its question there for another client."""
+        return self.opened * _VIAS + self.via
 
     def settings(self) -> Iterable[Setting]:
         """What to send again when it was opened anew."""
@@ -114,7 +123,10 @@ class Sessions:
         return found
 
     def by_via(self, via: int) -> HttpSession | None:
-        return next((one for one in self.all() if one.via == via), None)
+        """`via`: of a session as it was at one time, or as it is now."""
+        opened, seat = divmod(via, _VIAS)
+        found = next((one for one in self.all() if one.via == seat), None)
+        return found if found is not None and opened in {0, found.opened} else None
 
     def forget(self, session: HttpSession) -> None:
         """This one could not be opened, or is to be closed."""

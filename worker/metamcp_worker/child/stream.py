@@ -57,9 +57,10 @@ async def listen(link: Link, session: HttpSession) -> bool:
 
 async def _events(link: Link, session: HttpSession, body: Body, resume: Resume) -> None:
     reader = EventReader()
+    talk = session.talk
     while piece := await body.piece(wait_s=SILENT_S_MAX):
         for event in reader.feed(piece):
             resume.saw(event)
             if event.event == "message" and event.data:
-                link.deliver(replies.one_line(event.data), b"", session.via)
+                link.deliver(replies.one_line(event.data), b"", talk)
         body.holds(reader.held_bytes)

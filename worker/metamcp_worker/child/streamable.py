@@ -169,7 +169,7 @@ class Streamable:
         session_id = session.id
         self._sent[request.key] = session
         post = Post(
-            request.key, request.line, session.headers, request.key, session.via,
+            request.key, request.line, session.headers, request.key, session.talk,
             resumable=True, own=request.own,
             answer_s=self._own_s if request.own else ANSWER_S_MAX,
         )  # fmt: skip
@@ -178,7 +178,7 @@ class Streamable:
                 del self._sent[request.key]
                 if request.method in SETTINGS and codec.envelope(answer.message).result:
                     session.remember(request)
-                self._link.deliver(answer.message, request.key, session.via)
+                self._link.deliver(answer.message, request.key, post.via)
                 objection = replies.objection(answer.message)
         except SessionOver:
             self._seats.over(session, session_id)

@@ -235,7 +235,8 @@ class Bridge:
         self._do(self._session.head(number, response.status, session))
         retry_ms: int | None = None
         if response.media_type != "text/event-stream":
-            data = await response.read(wait_s=TAKE_S)
+            # The largest message of a server has grown a little on its way, like an event.
+            data = await response.read(wait_s=TAKE_S, limit_bytes=sse.EVENT_BYTES_MAX)
             await self._output.room()
             if data:
                 self._do(self._session.message(number, data))

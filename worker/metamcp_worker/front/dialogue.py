@@ -21,7 +21,7 @@ from metamcp_worker.front.exchange import outcome
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.session import INFLIGHT_MAX, Session, request_key
 from metamcp_worker.front.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
-from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.front.views import LIST_METHODS, View
 
 _NONE = Raw()
@@ -30,6 +30,8 @@ _OK = Answer(b"{}")
 _INITIALIZED = "notifications/initialized"
 #: Requests that the gateway answers by itself.
 _OURS = frozenset({*LIST_METHODS, levels.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
+#: What a worker takes for the word of the gateway itself; no client may say it.
+_RESERVED = frozenset({levels.SET_LEVEL, WATCH})
 
 
 class Steady:
@@ -137,6 +139,8 @@ class Dialogue:
             else:
                 question, progress = found
                 self._calls.tell(question.server, method, progress)
+        elif method in _RESERVED:
+            self._on_refused("reserved_notification")
         elif method != _INITIALIZED and view.merged.only is not None:
             policy.authorize(view.principal, view.endpoint, method, "")
             self._calls.tell(view.merged.only.server, method, raw if raw[:1] == b"{" else b"")
@@ -205,7 +209,7 @@ class Dialogue:
                 drive = Drive(call, kept, start, client.ask, self._mint)
                 session.inflight[key] = drive
                 answer = await drive.finish(answer)
-            if as_task and answer is not None and not answer.code:
+            if as_task and answer is not None and not answer.code and not session.over:
                 self._tasks.created(view, answer.body, session)
             await client.finish(answer, self._now())
         except Refused as refused:

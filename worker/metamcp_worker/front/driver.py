@@ -87,6 +87,8 @@ class Drive:
     async def finish(self, answer: Answer) -> Answer | None:
         """What the call brings in the end, after this first answer; None: it was cancelled."""
         for rounds in range(ROUNDS_MAX + 1):
+            if self._cancelled:  # when the answer was on its way already
+                return None
             wanted = self._wanted(answer)
             if isinstance(wanted, Answer):
                 return wanted

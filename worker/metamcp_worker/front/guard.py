@@ -82,6 +82,8 @@ _SINGLE = frozenset({
     b"content-length", b"content-type", b"host", b"last-event-id", b"mcp-session-id", b"origin",
 })  # fmt: skip
 _ROUTING = frozenset({b"mcp-method", b"mcp-name", b"mcp-protocol-version"})
+#: Repeated ones that matter whatever else is repeated; by the version, an era takes the request.
+_WORST = _SINGLE | {b"mcp-protocol-version"}
 _HOST = re.compile(
     rb"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::(?P<port>[0-9]{1,5}))?"
 )
@@ -272,6 +274,6 @@ def _merged(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
             found[name] = value
         elif name == b"accept":
             found[name] += b"," + value
-        elif name in _SINGLE or (name in _ROUTING and repeated not in _SINGLE):
+        elif name in _SINGLE or (name in _ROUTING and repeated not in _WORST):
             repeated = name
     return found, repeated

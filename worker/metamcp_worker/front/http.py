@@ -103,7 +103,7 @@ class App:
         self._dialogue.configure(servers)
         self._notices.configure(servers)
         names = frozenset(servers)
-        self._streams.end(self._endpoints - names)
+        self._streams.keep(names)
         self._sessions.keep(names)
         self._endpoints = names
 
@@ -251,8 +251,8 @@ class App:
 
     def _kept(self, session: Session) -> None:
         """A session with a stream of its own transport ends with that; all others may outlive this
-        front."""
-        if session.tapes is not None:
+        front, unless they ended while something was asked for in them."""
+        if session.tapes is not None and not session.over:
             self._on_kept(session.record())
 
     def _over(self, sessions: list[Session]) -> None:

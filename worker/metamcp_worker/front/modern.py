@@ -23,7 +23,7 @@ from metamcp_worker.front.exchange import Exchange, outcome
 from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.listen import Listening
-from metamcp_worker.front.methods import METHODS, Request
+from metamcp_worker.front.methods import METHODS, Request, subject_of
 from metamcp_worker.front.params import Wishes
 from metamcp_worker.front.parking import Parking, Talk
 from metamcp_worker.front.peers import Peers
@@ -169,8 +169,9 @@ class Modern:
         given = asked.params
         if not ("requestState" in given or "inputResponses" in given) or method not in mrtr.METHODS:
             return None
-        subject = METHODS[method].subject(given) or ""
-        owner = METHODS[method].find(view.merged, subject)
+        rule = METHODS[method]
+        subject = subject_of(rule, Request(method, given, {}, asked.caller, modern=True))
+        owner = rule.find(view.merged, subject)
         state = codec.text(given.get("requestState", _NONE))
         if parked.is_state(state):
             policy.authorize(view.principal, view.endpoint, method, subject)

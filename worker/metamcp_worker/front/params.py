@@ -74,7 +74,11 @@ def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
 def check(wishes: Wishes, arguments: Raw | None, found: Headers) -> None:
     """Raises Refused unless each of these arguments has its header, and each header its argument,
     and they say the same. `null` is no argument."""
-    values: object = None if arguments is None else codec.value(arguments)
+    try:
+        values: object = None if arguments is None else codec.value(arguments)
+    except codec.Malformed as error:  # a number beyond all numbers is well-formed, but has no value
+        message = f"params.arguments cannot be compared with headers: {error}."
+        raise Refused(Code.INVALID_PARAMS, message) from None
     for path, name in wishes.items():
         title, key = _PREFIX + name, (_PREFIX + name).lower().encode()
         given = [value.strip(BLANKS) for header, value in found if header == key]

@@ -63,13 +63,14 @@ class Session:
     about itself now; `level`: of the log messages that it wants, or empty. `inflight`: its requests
     by id. `asked`: what it is asked. `watched`: URIs. `elicitations`: server and id of visits to
     URLs. `missed`: methods of notifications for which no stream was open. `stream`: for what
-    belongs to no request; `tapes`: of its streams, None where nothing can be resumed.
+    belongs to no request; `tapes`: of its streams, None where nothing can be resumed. `over`: it
+    has ended, so nothing may begin to hold it.
     """
 
     __slots__ = (
         "_said", "_updates", "asked", "caller", "elicitations", "endpoint", "id", "inflight",
-        "level", "missed", "news", "number", "principal", "protocol", "stream", "tapes", "used_at",
-        "watched",
+        "level", "missed", "news", "number", "over", "principal", "protocol", "stream", "tapes",
+        "used_at", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +97,7 @@ class Session:
         self.missed: set[str] = set()
         self.stream: Outlet | None = None
         self.news: Tape | None = None
+        self.over = False
         self.tapes = tapes
         self._updates: dict[bytes, None] = {}
         if record.level:
@@ -176,6 +178,7 @@ class Session:
             self.used_at = now
 
     def end(self) -> None:
+        self.over = True
         for call in list(self.inflight.values()):
             call.cancel("the session has ended")
         if self.stream is not None:

@@ -20,15 +20,16 @@ from metamcp_worker.front.views import View
 
 
 class Line:
-    """One open stream, and the session on it once there was a handshake."""
+    """One stream, and the session on it once there was a handshake. `open`: somebody reads it."""
 
-    __slots__ = ("endpoint", "principal", "session", "stream")
+    __slots__ = ("endpoint", "open", "principal", "session", "stream")
 
     def __init__(self, stream: Stream, endpoint: str, principal: str) -> None:
         self.stream = stream
         self.endpoint = endpoint
         self.principal = principal
         self.session: Session | None = None
+        self.open = True
 
 
 class Posted:
@@ -92,6 +93,7 @@ class Sse:
             await exchange.stand(stream, view.endpoint, {})
         finally:
             del self._lines[name]
+            line.open = False
             stream.end()
             if line.session is not None:
                 self._sessions.close(line.session)
@@ -101,7 +103,9 @@ class Sse:
         on the stream."""
         line = self._line(exchange, view)
         await exchange.empty(202)
-        raw_id = bytes(message.id)
+        if not line.open:  # it ended while the client took its time to read that
+            return
+        raw_id = bytes(message.id) if message.method is not None else b""
         posted = Posted(line.stream, line.endpoint)
         line.stream.owed += 1
         try:

@@ -197,6 +197,7 @@ class Streams:
         self.running = 0
         self._standing: dict[Stream, Standing] = {}
         self._addresses: dict[str, int] = {}
+        self._endpoints: frozenset[str] | None = None
         self._closed = False
 
     def full(self, address: str) -> bool:
@@ -210,6 +211,11 @@ class Streams:
         self._standing[standing.stream] = standing
         address = standing.address
         self._addresses[address] = self._addresses.get(address, 0) + 1
+        # What came meanwhile concerns a stream as well that took a while to be ready to stand.
+        if self._closed or (
+            self._endpoints is not None and standing.endpoint not in self._endpoints
+        ):
+            standing.stream.leave()
         try:
             await standing.stream.run()
         finally:
@@ -226,10 +232,11 @@ class Streams:
                     if method in standing.news:
                         standing.stream.announce(standing.news[method])
 
-    def end(self, endpoints: frozenset[str]) -> None:
-        """End the standing streams of these endpoints."""
+    def keep(self, endpoints: frozenset[str]) -> None:
+        """Only these endpoints are left: the standing streams of others end."""
+        self._endpoints = endpoints
         for standing in list(self._standing.values()):
-            if standing.endpoint in endpoints:
+            if standing.endpoint not in endpoints:
                 standing.stream.end()
 
     def close(self) -> None:

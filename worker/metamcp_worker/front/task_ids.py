@@ -50,7 +50,7 @@ def owner(merged: Merged, task: str) -> Owner | None:
         return merged.only
     try:
         data = base64.urlsafe_b64decode(task + "=" * (-len(task) % 4))
-        name = data[CHECKSUM_BYTES:].decode("utf-8", "surrogatepass")
+        name = data[CHECKSUM_BYTES:].decode()
     except (binascii.Error, ValueError):
         return None
     server, _, original = name.partition("\0")

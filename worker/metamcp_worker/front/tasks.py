@@ -26,6 +26,9 @@ WATCHER_TASKS_MAX = 1000
 """That one client may watch: more than it can have asked for at once."""
 TASKS_MAX = 100_000
 """All that are watched through one front."""
+BYTES_MAX = 8 * 1024 * 1024
+"""Of their ids, as a worker is told them: it is told all that it is to watch at once, in a message
+that has to fit into a frame."""
 WATCH = "metamcp/tasks"
 """What a worker is told: the whole set of tasks of its server that this front watches."""
 _CHANGED = ("notifications/tasks", "notifications/tasks/status")
@@ -42,11 +45,12 @@ class TaskWatcher(Protocol):
 
 class _Watched(Struct, frozen=True):
     """One task that a client watches. `task`: the server's own id; `kept`: until it is told not to,
-    else until the task is over."""
+    else until the task is over; `size_bytes`: of its raw id."""
 
     server: str
     task: str
     kept: bool
+    size_bytes: int
 
 
 class Tasks:
@@ -58,6 +62,7 @@ class Tasks:
         self._watchers: dict[TaskWatcher, dict[str, _Watched]] = {}
         self._topics: dict[str, dict[str, dict[TaskWatcher, str]]] = {}
         self._count = 0
+        self._bytes = 0
         self._stale: set[str] = set()
         for method in _CHANGED:
             calls.on_notice(method, self.changed)
@@ -69,12 +74,14 @@ class Tasks:
         policy.authorize(view.principal, view.endpoint, "tasks/get", "")
         found: dict[str, _Watched] = {}
         for exposed in ids:
-            owner = task_ids.owner(view.merged, exposed)
+            owner = _owner(view, exposed)
             if owner is not None and not owner.legacy:
                 found[exposed] = _watched(owner, exposed, kept=True)
         own = self._watchers.get(watcher, {})
         new = [exposed for exposed in found if exposed not in own]
-        if len(own) + len(new) > WATCHER_TASKS_MAX or self._count + len(new) > TASKS_MAX:
+        full = self._count + len(new) > TASKS_MAX
+        full |= self._bytes + sum(found[exposed].size_bytes for exposed in new) > BYTES_MAX
+        if full or len(own) + len(new) > WATCHER_TASKS_MAX:
             message = f"One client may watch {WATCHER_TASKS_MAX} tasks, all of them {TASKS_MAX}."
             raise Refused(Code.OVERLOADED, message)
         for exposed in new:
@@ -86,14 +93,16 @@ class Tasks:
         for a task, `watcher` is told how that goes on until it is over; of very many only the
         newest, since a client has to look after its tasks anyway."""
         exposed = task_ids.created(body)
-        owner = None if exposed is None else task_ids.owner(view.merged, exposed)
+        owner = None if exposed is None else _owner(view, exposed)
         if exposed is None or owner is None or not owner.legacy:
             return
         own = self._watchers.get(watcher, {})
         if len(own) >= WATCHER_TASKS_MAX:
             self._drop(watcher, next(iter(own)))
-        if exposed not in own and self._count < TASKS_MAX:
-            self._add(watcher, exposed, _watched(owner, exposed, kept=False))
+        watched = _watched(owner, exposed, kept=False)
+        room = self._count < TASKS_MAX and self._bytes + watched.size_bytes <= BYTES_MAX
+        if exposed not in own and room:
+            self._add(watcher, exposed, watched)
 
     def forget(self, watcher: TaskWatcher) -> None:
         """The client is gone."""
@@ -124,10 +133,14 @@ class Tasks:
     # --- underneath ---------------------------------------------------------------------------
 
     def _add(self, watcher: TaskWatcher, exposed: str, watched: _Watched) -> None:
-        self._watchers.setdefault(watcher, {})[exposed] = watched
         tasks = self._topics.setdefault(watched.server, {})
+        before = tasks.get(watched.task, {}).get(watcher)
+        if before is not None:  # when its endpoint had fewer servers, or more
+            self._drop(watcher, before)
+        self._watchers.setdefault(watcher, {})[exposed] = watched
         tasks.setdefault(watched.task, {})[watcher] = exposed
         self._count += 1
+        self._bytes += watched.size_bytes
         if watched.kept:
             self._told_later(watched.server)
 
@@ -135,6 +148,7 @@ class Tasks:
         own = self._watchers[watcher]
         watched = own.pop(exposed)
         self._count -= 1
+        self._bytes -= watched.size_bytes
         if not own:
             del self._watchers[watcher]
         tasks = self._topics[watched.server]
@@ -161,7 +175,14 @@ class Tasks:
             self._calls.tell(server, WATCH, codec.dump({"taskIds": list(tasks)}))
 
 
+def _owner(view: View, exposed: str) -> Owner | None:
+    """Whose task this is; nobody's, if no request could ask for it."""
+    long = len(exposed.encode("utf-8", "replace")) > task_ids.ID_BYTES_MAX
+    return None if long else task_ids.owner(view.merged, exposed)
+
+
 def _watched(owner: Owner, exposed: str, *, kept: bool) -> _Watched:
-    task = codec.text(owner.original) if owner.original else exposed
+    raw = owner.original or codec.dump(exposed)
+    task = codec.text(raw)
     assert task is not None
-    return _Watched(owner.server, task, kept)
+    return _Watched(owner.server, task, kept, len(raw))

@@ -65,7 +65,7 @@ class _Topic:
 
     def __init__(self) -> None:
         self.pairs: dict[tuple[Watcher, str], None] = {}
-        self.waiting: list[int] = []
+        self.waiting: dict[int, None] = {}
         self.held = False
         self.asking: bool | None = None
         self.outdated = False
@@ -87,6 +87,7 @@ class Watches:
         self._topics: dict[str, dict[str, _Topic]] = {}
         self._watched: dict[Watcher, dict[str, Key]] = {}
         self._waiting: dict[int, _Waiting] = {}
+        self._numbers: dict[Watcher, dict[int, None]] = {}
         self._count = 0
 
     def watch(self, key: Key, watcher: Watcher, exposed: str, number: int) -> bool:
@@ -94,7 +95,7 @@ class Watches:
         from now on; False: `number` waits for it. Raises Full."""
         pair = (watcher, exposed)
         topic = self._topic(key)
-        if topic is not None and pair in topic.pairs and not self._waits(topic, pair):
+        if topic is not None and pair in topic.pairs and not self._waits(key, pair):
             return True
         topic = self._join(key, pair)
         if topic.held and topic.asking is None:
@@ -132,7 +133,7 @@ class Watches:
 
     def leave(self, watcher: Watcher) -> tuple[list[Key], list[int]]:
         """`watcher` is gone. What may have to be asked, and who does not wait any more."""
-        numbers = [one for one, waiting in self._waiting.items() if waiting.pair[0] is watcher]
+        numbers = list(self._numbers.get(watcher, ()))
         keys = [self._forget(number).key for number in numbers]
         for exposed, key in list(self._watched.get(watcher, {}).items()):
             self._leave((watcher, exposed), key)
@@ -146,7 +147,7 @@ class Watches:
             return []
         gone = self._forget(number)
         topic = self._topics[gone.key[0]][gone.key[1]]
-        if gone.wanted and gone.pair in topic.pairs and not self._waits(topic, gone.pair):
+        if gone.wanted and gone.pair in topic.pairs and not self._waits(gone.key, gone.pair):
             self._leave(gone.pair, gone.key)
         return self._open([gone.key])
 
@@ -198,7 +199,7 @@ class Watches:
 
     def empty(self) -> bool:
         """Is nothing watched or held, and does nobody wait?"""
-        return not (self._topics or self._watched or self._waiting or self._count)
+        return not (self._topics or self._watched or self._waiting or self._numbers or self._count)
 
     # --- underneath ---------------------------------------------------------------------------
 
@@ -211,9 +212,9 @@ class Watches:
         if self._count >= URIS_MAX:
             raise Full("As many resources are watched as may be; try again later.")
 
-    def _waits(self, topic: _Topic, pair: tuple[Watcher, str]) -> bool:
-        waiting = (self._waiting[number] for number in topic.waiting)
-        return any(one.wanted and one.pair == pair for one in waiting)
+    def _waits(self, key: Key, pair: tuple[Watcher, str]) -> bool:
+        own = (self._waiting[number] for number in self._numbers.get(pair[0], ()))
+        return any(one.wanted and one.pair == pair and one.key == key for one in own)
 
     def _join(self, key: Key, pair: tuple[Watcher, str]) -> _Topic:
         watcher, exposed = pair
@@ -226,12 +227,18 @@ class Watches:
         return topic
 
     def _wait(self, topic: _Topic, number: int, waiting: _Waiting) -> None:
-        topic.waiting.append(number)
+        topic.waiting[number] = None
         self._waiting[number] = waiting
+        self._numbers.setdefault(waiting.pair[0], {})[number] = None
 
     def _forget(self, number: int) -> _Waiting:
         waiting = self._waiting.pop(number)
-        self._topics[waiting.key[0]][waiting.key[1]].waiting.remove(number)
+        del self._topics[waiting.key[0]][waiting.key[1]].waiting[number]
+        watcher = waiting.pair[0]
+        own = self._numbers[watcher]
+        del own[number]
+        if not own:
+            del self._numbers[watcher]
         return waiting
 
     def _leave(self, pair: tuple[Watcher, str], key: Key) -> _Topic:
