@@ -11,6 +11,8 @@ from typing import cast
 import uvloop
 
 ANSWER_S_MAX = 30
+ANSWERS_MAX = 1_000_000_000
+"""Of one caller. All callers share a session, in which every request in flight has its own id."""
 
 
 @dataclass
@@ -51,7 +53,7 @@ class Caller(asyncio.Protocol):
         body = (
             b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%b",'
             b'"arguments":{"text":"%b","padding":"0123456789abcdef0123456789abcdef"}}}'
-            % (self.sequence, self.tool, self.text)
+            % (self.number * ANSWERS_MAX + self.sequence, self.tool, self.text)
         )
         self.sent = time.perf_counter()
         self.transport.write(self.head + b"Content-Length: %d\r\n\r\n" % len(body) + body)

@@ -41,6 +41,7 @@ PURE_BY_ROOM = {
         " notices opening own replies resume session sessions subscriptions wire"
     ),
     "metamcp_worker.connect": "exchanges legacy modern session",
+    "metamcp_worker.oauth": "addresses",
     "metamcp_worker.front": (
         "answers asked asking capabilities catalog eras guard inbound levels methods mrtr offers"
         " openapi params parked peers resume session task_ids uris watches"

@@ -101,6 +101,7 @@ class Tokens(Auth):
         try:
             for _ in range(SENDS_MAX):
                 token = await self._token()
+                request.headers.pop("Authorization", None)
                 if token:
                     request.headers["Authorization"] = f"Bearer {token}"
                 response = yield request
