@@ -17,7 +17,7 @@ import pytest
 from metamcp_worker import packets
 from metamcp_worker.front.session import SESSIONS_MAX
 from metamcp_worker.messages import FrontReady, FrontStats, SessionsOver
-from tests.clients.memory import SLACK_BYTES, Watched
+from tests.clients.memory import Watched
 from tests.live import processes
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
@@ -26,7 +26,9 @@ from tests.waiting import until
 from tests.worker.front.process import Front
 
 SESSION_BYTES_MAX = 20 * 1024
-CLOSED = 3_000
+#: How much more the second ones may take than the first; a tenth of them would take as much.
+MORE_BYTES_MAX = 1024 * 1024
+CLOSED = 5_000
 HELLO = initialize({"roots": {"listChanged": True}, "sampling": {}})
 
 
@@ -104,7 +106,7 @@ def test_sessions_are_all_gone_after_the_idle_time_and_so_is_what_they_cost(
     assert end_of_time(front) == ids
     client = Client(port, path="/metamcp/default/mcp")
     assert not ids & {client.session, *opened(client, SESSIONS_MAX - 1)}
-    assert watched.kept - cost <= SLACK_BYTES
+    assert watched.kept - cost <= MORE_BYTES_MAX
     client.close()
 
 
@@ -126,5 +128,5 @@ def test_sessions_that_are_closed_cost_neither_memory_nor_processes_any_more() -
             client.session = first
             until(lambda: gateway.status()["fronts"][0]["sessions"] == 1, "one is left")
         assert costs[0] <= CLOSED * SESSION_BYTES_MAX
-        assert costs[1] - costs[0] <= SLACK_BYTES
+        assert costs[1] - costs[0] <= MORE_BYTES_MAX
         client.close()
