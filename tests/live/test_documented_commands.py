@@ -22,6 +22,7 @@ ELSEWHERE = {
     "make demo": "test_demo",
     "make test": "itself",
     "make check": "the first part of make test",
+    "make conformance": "tests/conformance, as a part of make test",
     "make bench": "by hand: its figures are for people",
     "make setup": "every verb of the Makefile",
     "make lock": "by hand: it looks for newer packages",

@@ -20,3 +20,11 @@ def give_back_large_blocks() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES))
+
+
+def trim() -> None:
+    """Give back what is free already, so that those who are forked now do not share it."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return

@@ -87,6 +87,7 @@ def main(
     memory.give_back_large_blocks()
     missing = _preload(preload)
     gc.collect()
+    memory.trim()
     gc.freeze()  # the collector will not touch, and so not copy, the pages shared with workers
     Nursery(socket.socket(fileno=fd), roles).run(missing)
     return 0
