@@ -25,7 +25,8 @@ run: $(STAMP) ## the gateway in the foreground, in front of six real servers
 demo: $(STAMP) ## the same, calls one tool of each server in both eras, and stops
 	$(BIN)/python examples/demo/demo.py demo
 
-check: style types pure ## style, types and the pure tests, under a minute
+check: $(STAMP) ## style, types and the pure tests, under a minute
+	@$(MAKE) --no-print-directory --jobs=2 style types pure
 
 style: $(STAMP)
 	$(BIN)/ruff format --check --quiet .

@@ -131,6 +131,7 @@ class Gateway:
             metrics=self.metrics,
             tokens=Tokens(config.gateway.state_dir, environ),
             environ=environ,
+            version=version,
         )
         self._control = Control(self, config.gateway.runtime_dir, version)
         self._admin = HttpServer(

@@ -128,6 +128,7 @@ class Stage:
             metrics=self.metrics,
             tokens=Tokens(state_dir, {}),
             environ={"PATH": os.defpath, "SECRET": "x"},
+            version="1.2.3",
         )
 
     # The nursery

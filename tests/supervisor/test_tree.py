@@ -36,7 +36,7 @@ def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: 
         stage.tree.add(GIT)
         worker = await stage.player("git#1")
         await until(lambda: worker.fds, "the specification")
-        assert worker.told(RunServer) == [RunServer(generation=1)]
+        assert worker.told(RunServer) == [RunServer(generation=1, version="1.2.3")]
         spec = codec.typed(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
         assert spec.command == ("git-server",)
         assert spec.env == {"PATH": os.defpath, "TOKEN": "t"}

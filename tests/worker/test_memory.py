@@ -23,6 +23,26 @@ for _ in range(3):
 print(resident() - before)
 """
 
+_LOOP = """
+import asyncio, uvloop
+from metamcp_worker import memory
+
+loop = uvloop.new_event_loop()
+print(memory.give_back_zeros(loop))
+print(memory.give_back_zeros("too short for a page"))
+
+async def talk():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+with asyncio.Runner(loop_factory=lambda: loop) as runner:
+    runner.run(talk())
+"""
+
 
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -31,3 +51,14 @@ def test_a_process_is_as_small_after_large_messages_as_before() -> None:
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=30, check=True
     )
     assert int(done.stdout) < 4 * 1024 * 1024
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel elsewhere may do otherwise")
+def test_an_empty_buffer_costs_nothing_and_can_still_be_used() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOP], capture_output=True, text=True, timeout=30, check=True
+    )
+    given, nothing = map(int, done.stdout.split())
+    assert given >= 200_000
+    assert nothing == 0

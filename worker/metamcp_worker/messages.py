@@ -114,9 +114,10 @@ class AttachFailed(Message, frozen=True, kw_only=True):
 
 class RunServer(Message, frozen=True, kw_only=True):
     """Start this server. Descriptor: blob with a `spec.ServerSpec`. `generation`: of the instance;
-    it goes up by one with every start."""
+    it goes up by one with every start. `version`: of the gateway, as servers are told."""
 
     generation: int
+    version: str
 
 
 class AttachFront(Message, frozen=True, kw_only=True):
@@ -351,36 +352,44 @@ ToFront = (
 FromFront = FrontReady | Wanted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
 
 
+_to_nursery = codec.reader(ToNursery)
+_from_nursery = codec.reader(FromNursery)
+_to_child = codec.reader(ToChild)
+_from_child = codec.reader(FromChild)
+_to_front = codec.reader(ToFront)
+_from_front = codec.reader(FromFront)
+
+
 def pack(message: Message) -> bytes:
     return codec.dump(message)
 
 
 def unpack_to_nursery(data: bytes) -> ToNursery:
     """Raises codec.Malformed, as all of these do."""
-    found: ToNursery = codec.one_of(ToNursery, data)
+    found: ToNursery = _to_nursery(data)
     return found
 
 
 def unpack_from_nursery(data: bytes) -> FromNursery:
-    found: FromNursery = codec.one_of(FromNursery, data)
+    found: FromNursery = _from_nursery(data)
     return found
 
 
 def unpack_to_child(data: bytes) -> ToChild:
-    found: ToChild = codec.one_of(ToChild, data)
+    found: ToChild = _to_child(data)
     return found
 
 
 def unpack_from_child(data: bytes) -> FromChild:
-    found: FromChild = codec.one_of(FromChild, data)
+    found: FromChild = _from_child(data)
     return found
 
 
 def unpack_to_front(data: bytes) -> ToFront:
-    found: ToFront = codec.one_of(ToFront, data)
+    found: ToFront = _to_front(data)
     return found
 
 
 def unpack_from_front(data: bytes) -> FromFront:
-    found: FromFront = codec.one_of(FromFront, data)
+    found: FromFront = _from_front(data)
     return found

@@ -78,6 +78,7 @@ def main(
         sys.stderr.write("usage: python -m metamcp_worker nursery --fd N\n")
         return os.EX_USAGE
     fd = int(argv[1])
+    _plain_signals()
     for number in _DEAF_TO:  # only the supervisor's end ends this process, after it has swept
         signal.signal(number, signal.SIG_IGN)
     _close_all_but({0, 1, 2, fd})
@@ -226,11 +227,8 @@ class Nursery:
         self._sock.close()
         os.close(self._wake)
         os.close(self._wake_write)
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            action = signal.SIG_IGN if number in _IGNORED_BY_PYTHON else signal.SIG_DFL
-            with contextlib.suppress(OSError, ValueError):  # some belong to the C library
-                signal.signal(number, action)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for number in (*_DEAF_TO, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
 
     def _look(self) -> None:
         """Take the news of every worker from the kernel."""
@@ -282,6 +280,15 @@ class Nursery:
         for pid in self._workers:
             os.kill(pid, signal.SIGKILL)
         orphans.sweep(())
+
+
+def _plain_signals() -> None:
+    """Whatever the one who started this process ignores, catches or blocks, workers do not."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        action = signal.SIG_IGN if number in _IGNORED_BY_PYTHON else signal.SIG_DFL
+        with contextlib.suppress(OSError, ValueError):  # some belong to the C library
+            signal.signal(number, action)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def _settle(order: Fork) -> None:

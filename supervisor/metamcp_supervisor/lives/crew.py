@@ -64,6 +64,7 @@ class Crew:
         journal: Journal,
         tokens: Tokens,
         environ: Mapping[str, str],
+        version: str,
     ) -> None:
         self._lives = lives
         self._forker = forker
@@ -71,6 +72,7 @@ class Crew:
         self._journal = journal
         self._tokens = tokens
         self._environ = environ
+        self._version = version
         self._entries: dict[int, Entry] = {}
 
     def fork(self, entry: Entry) -> None:
@@ -183,7 +185,8 @@ class Crew:
         entry.deadline(entry.server.start_timeout_s + START_S_MARGIN, self._overdue)
         try:
             oauth = self._tokens.spec(entry.server.oauth)
-            instance.run(server_spec(entry.server, self._environ, probe=entry.probe, oauth=oauth))
+            spec = server_spec(entry.server, self._environ, probe=entry.probe, oauth=oauth)
+            instance.run(spec, self._version)
         except KeyUnfit as error:
             self.condemn(entry, ExitClass.SPAWN, str(error))
         except OSError as error:

@@ -66,10 +66,10 @@ class Instance:
             worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
         )
 
-    def run(self, spec: ServerSpec) -> None:
-        """Raises OSError when this process has no free descriptor."""
+    def run(self, spec: ServerSpec, version: str) -> None:
+        """`version`: of the gateway. Raises OSError when this process has no free descriptor."""
         blob = packets.blob(codec.dump(spec))
-        self._send(RunServer(generation=self.generation), [blob])
+        self._send(RunServer(generation=self.generation, version=version), [blob])
 
     def attach(self, front: int, fd: int) -> None:
         """Give it `fd`, its end of the pipe to this front."""

@@ -88,8 +88,9 @@ class Tree:
         metrics: Metrics,
         tokens: Tokens,
         environ: Mapping[str, str],
+        version: str,
     ) -> None:
-        self.crew = Crew(self, forker, hearts, journal, tokens, environ)
+        self.crew = Crew(self, forker, hearts, journal, tokens, environ, version)
         self._routes = routes
         self._catalogues = catalogues
         self._journal = journal

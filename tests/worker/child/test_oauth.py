@@ -20,6 +20,8 @@ from tests.worker.oauth.people import Person, browse, known, put, spec, stored
 from tests.worker.rawhttp import run
 from tests.worker.scripted import Wire, serving
 
+pytestmark = pytest.mark.process
+
 Json = dict[str, Any]
 
 

@@ -20,6 +20,8 @@ from tests.worker.child.far import Ear, Far, far
 from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Wire, serving
 
+pytestmark = pytest.mark.process
+
 FAKE = Path(__file__).parent.parent.parent / "fakes" / "http_server.py"
 
 

@@ -15,6 +15,8 @@ from tests.worker.child.test_remote_sessions import Odd, odd
 from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Request, Wire, serving
 
+pytestmark = pytest.mark.process
+
 
 def answer(number: object) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "result": {"of": number}}

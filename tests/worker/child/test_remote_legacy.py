@@ -10,6 +10,8 @@ from tests.fakes.http_server import Server, event, running
 from tests.worker.child.far import Far, can, far
 from tests.worker.rawhttp import run, until
 
+pytestmark = pytest.mark.process
+
 LEVEL = {"level": "debug"}
 
 

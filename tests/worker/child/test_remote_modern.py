@@ -13,6 +13,8 @@ from tests.worker.child.far import far
 from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Wire, serving
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.promise("M11")
 @pytest.mark.parametrize("answer", ["json", "events"])

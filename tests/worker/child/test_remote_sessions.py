@@ -10,6 +10,8 @@ from tests.worker.child.far import can, far
 from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Request, Wire
 
+pytestmark = pytest.mark.process
+
 
 class Odd(Server):
     """It does something else with these messages: a status, or a whole answer. `endless`: after

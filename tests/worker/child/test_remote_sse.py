@@ -12,6 +12,8 @@ from tests.worker.child.far import Far, far
 from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Wire, serving
 
+pytestmark = pytest.mark.process
+
 
 def sse(url: str) -> str:
     return url.replace("/mcp", "/sse")

@@ -9,6 +9,8 @@ from tests.worker.child.far import Far, far
 from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Request, Wire
 
+pytestmark = pytest.mark.process
+
 HURRY = b"retry: 100\n\n"
 NEWS = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
 

@@ -127,7 +127,7 @@ class ChildWorker:
             env={**os.environ, "PYTHONPATH": self.python_path},
         )
         far.close()
-        self.tell(RunServer(generation=1), packets.blob(codec.dump(self.spec)))
+        self.tell(RunServer(generation=1, version="0"), packets.blob(codec.dump(self.spec)))
         return self
 
     def __exit__(

@@ -14,6 +14,8 @@ from tests.worker.connect.talk import line, modern, result
 from tests.worker.rawhttp import listener, run
 from tests.worker.scripted import Request, Wire, serving
 
+pytestmark = pytest.mark.process
+
 NOBODY = "http://127.0.0.1:9/mcp"
 
 

@@ -4,10 +4,14 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from tests.worker.connect.client import connected
 from tests.worker.connect.talk import line, result
 from tests.worker.rawhttp import run
 from tests.worker.scripted import Request, Wire, serving
+
+pytestmark = pytest.mark.process
 
 ASK = b'{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"x":1.0}}'
 REPLY = b'{"jsonrpc":"2.0","id":"q","result":{"action":"accept", "x":1.0}}'

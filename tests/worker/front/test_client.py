@@ -12,6 +12,8 @@ from metamcp_worker.front.asked import ASKED_MAX
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door
 
+pytestmark = pytest.mark.process
+
 FORM = b'{"message":"Name?",  "requestedSchema":{"type":"object","x":1.0}}'
 CAPABLE: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 JSON_ALONE = "Accept: application/json"

@@ -13,6 +13,8 @@ from ..rawhttp import Client
 from .door import Door, legacy, with_door
 from .offers import offer, resource
 
+pytestmark = pytest.mark.process
+
 LOG = "notifications/message"
 UPDATED = "notifications/resources/updated"
 

@@ -21,6 +21,8 @@ from ..rawhttp import Client
 from .door import MODERN, Door, bodiless, legacy, with_door
 from .offers import offer, prompt, resource
 
+pytestmark = pytest.mark.process
+
 FORM: dict[str, object] = {
     "method": "elicitation/create",
     "params": {"message": "Name?", "requestedSchema": {}},

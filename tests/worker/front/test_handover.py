@@ -15,6 +15,8 @@ from ..rawhttp import run
 from .door import LEGACY, Door, bodiless, legacy, with_door
 from .offers import offer, resource
 
+pytestmark = pytest.mark.process
+
 UPDATED = "notifications/resources/updated"
 
 

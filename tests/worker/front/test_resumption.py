@@ -11,6 +11,8 @@ from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door
 from .offers import offer
 
+pytestmark = pytest.mark.process
+
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 

@@ -291,6 +291,7 @@ def test_a_request_that_no_frame_can_hold_is_too_large() -> None:
     with_front(talk)
 
 
+@pytest.mark.process
 @pytest.mark.promise("M98")
 def test_a_worker_that_does_not_read_is_overload_for_whoever_calls_next() -> None:
     async def talk(front: Front) -> None:
@@ -362,6 +363,7 @@ def test_a_pipe_to_an_older_generation_takes_no_calls() -> None:
     with_front(talk)
 
 
+@pytest.mark.process
 @pytest.mark.promise("M98")
 def test_more_calls_than_one_worker_could_ever_queue_are_overload() -> None:
     async def talk(front: Front) -> None:

@@ -4,8 +4,12 @@ import asyncio
 import socket
 from urllib.parse import urlsplit
 
+import pytest
+
 from metamcp_worker.oauth.callback import HEAD_BYTES_MAX, PORT, Answer, Callback
 from tests.worker.rawhttp import Client, Reply, run
+
+pytestmark = pytest.mark.process
 
 STATE = "the-right-state"
 

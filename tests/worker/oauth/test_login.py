@@ -17,6 +17,8 @@ from tests.fakes.oauth_server import CANARY, World, protected
 from tests.worker.oauth.people import DOCUMENT, Person, known, spec, stored
 from tests.worker.rawhttp import run
 
+pytestmark = pytest.mark.process
+
 METADATA = "/.well-known/oauth-authorization-server"
 
 

@@ -179,6 +179,7 @@ class Custom(Distant):
                 return
             if not self._lost:
                 self._listener.received([replies.one_line(message)])
+            del message  # or it would be kept until the next one comes
             await self._open.wait()
         self._lose(Fail("exit", "it ended the connection"))
 

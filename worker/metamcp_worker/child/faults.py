@@ -37,7 +37,7 @@ def unauthorized(error: bytes, server: str) -> str:
     about something else. For one who is not to open its link, because that ends with the worker.
     """
     try:
-        failure = codec.typed(_Failure, error)
+        failure = _read_failure(error)
         if failure.code != Code.AUTHORIZATION_NEEDED:
             return ""
         if "authorization_url" in codec.level(failure.data):
@@ -51,3 +51,6 @@ class _Failure(Struct):
     code: int = 0
     message: str = ""
     data: Raw = Raw(b"{}")
+
+
+_read_failure = codec.reader(_Failure)

@@ -85,6 +85,12 @@ class _Initialized(Struct, rename="camel"):
     instructions: str | None = None
 
 
+_read_failure = codec.reader(_Failure)
+_read_supported = codec.reader(_Supported)
+_read_discovered = codec.reader(_Discovered)
+_read_initialized = codec.reader(_Initialized)
+
+
 class Handshake:
     """One negotiation. Each method gives what to do next; a request is answered at most once.
 
@@ -151,7 +157,7 @@ class Handshake:
 def _discovered(result: bytes) -> Met | None:
     """The server of a DiscoverResult, or None if that is no proof of a modern one."""
     try:
-        found = codec.typed(_Discovered, result)
+        found = _read_discovered(result)
     except codec.Malformed:
         return None
     if MODERN not in found.supported_versions:
@@ -168,7 +174,7 @@ def _discovered(result: bytes) -> Met | None:
 
 def _initialized(result: bytes) -> Met | Refused:
     try:
-        found = codec.typed(_Initialized, result)
+        found = _read_initialized(result)
     except codec.Malformed as error:
         return Refused(f"its answer to initialize is not what it has to be: {error}")
     if found.protocol_version not in LEGACY:
@@ -196,7 +202,7 @@ def _object(raw: Raw) -> Raw:
 
 def _failure(error: bytes) -> _Failure:
     try:
-        return codec.typed(_Failure, error)
+        return _read_failure(error)
     except codec.Malformed:
         return _Failure(message="an error that cannot be read")
 
@@ -206,6 +212,6 @@ def _supported(failure: _Failure) -> tuple[str, ...]:
     if failure.code != Code.UNSUPPORTED_VERSION:
         return ()
     try:
-        return tuple(codec.typed(_Supported, failure.data).supported)
+        return tuple(_read_supported(failure.data).supported)
     except codec.Malformed:
         return ()

@@ -56,6 +56,9 @@ class _Error(Struct):
     message: str = ""
 
 
+_read_error = codec.reader(_Error)
+
+
 class Listing:
     """One pass over some lists. Ask what `ask` says, feed the answer, until `ask` gives None.
 
@@ -99,7 +102,7 @@ class Listing:
         """The last `ask` was answered with an error."""
         method = _LISTS[self._todo[0]][0]
         try:
-            reason = codec.typed(_Error, error)
+            reason = _read_error(error)
         except codec.Malformed:
             reason = _Error(message="an error that cannot be read")
         if reason.code == Code.METHOD_NOT_FOUND and method == "resources/templates/list":

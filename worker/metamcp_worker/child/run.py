@@ -9,9 +9,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-from importlib import metadata
 
-from metamcp_worker import codec, frames, loop, messages, orphans, packets
+from metamcp_worker import codec, frames, loop, memory, messages, orphans, packets
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import (
     Action,
@@ -56,8 +55,12 @@ that catches up. Only while one of these is waited for."""
 QUIET_S = 0.1
 """Without a call in flight before a stopping worker takes no more of them: far longer than a frame
 needs through its pipe."""
+TRIM_S = 1.0
+"""From the last large message to the return of the memory that its pieces took."""
 FRONT_BEHIND_S_MAX = 1.0
 """A front that is behind for so long is not waited for any more, because the others wait too."""
+
+_read_spec = codec.reader(ServerSpec)
 
 EXIT_STOPPED = 0
 EXIT_SERVER_DOWN = 1
@@ -92,6 +95,7 @@ class Worker:
         self._ticks = 0
         self._tick_due = self._loop.time()
         self._lag_s = 0.0
+        self._trim_at = 0.0
         self._timer = self._loop.call_soon(self._tick)
         self._relief: asyncio.Task[None] | None = None
 
@@ -177,8 +181,8 @@ class Worker:
 
     def _ordered(self, data: bytes, fds: list[int]) -> None:
         match messages.unpack_to_child(data):
-            case RunServer() if len(fds) == 1 and self._session is None:
-                self._start(fds.pop())
+            case RunServer(version=version) if len(fds) == 1 and self._session is None:
+                self._start(fds.pop(), version)
             case AttachFront(front=front) if len(fds) == 1 and not self._over.done():
                 self._fronts.attach(front, fds.pop())
             case Stop() as stop:
@@ -199,20 +203,20 @@ class Worker:
             self._connection.abort()
         self._finish(None)
 
-    def _start(self, fd: int) -> None:
+    def _start(self, fd: int, version: str) -> None:
         try:
-            spec = codec.typed(ServerSpec, packets.read_blob(fd))
+            spec = _read_spec(packets.read_blob(fd))
         except (codec.Malformed, TooLarge, OSError) as error:
             self._finish(Fail("spawn", f"what the worker was told to start is broken: {error}"))
             return
         self._spawned_at = self._loop.time()
         try:
-            self._connection = launch(spec, VERSION, self)
+            self._connection = launch(spec, version, self)
         except SpawnFailed as error:
             self._finish(Fail("spawn", str(error)))
             return
         self._report.tell(Spawned(pid=self._connection.pid))
-        self._session = Session(spec, VERSION, self._spawned_at)
+        self._session = Session(spec, version, self._spawned_at)
         self._do(self._session.start())
 
     def _finish(self, why: Stop | Fail | None) -> None:
@@ -249,6 +253,8 @@ class Worker:
         assert self._session is not None
         now = self._loop.time()
         for line in lines:
+            if len(line) >= memory.LARGE_BYTES:
+                self._trim_at = now + TRIM_S
             self._do(self._session.receive(line, now, stream, via))
         if self._relief is None and self._fronts.behind():
             assert self._connection is not None
@@ -327,6 +333,9 @@ class Worker:
             self._report.beat(self._lag_s * 1000, inflight, queued)
             self._lag_s = 0.0
         self._tell_news()
+        if self._trim_at and now >= self._trim_at:
+            self._trim_at = 0.0
+            memory.trim()
         self._ticks += 1
         # After a pause of the whole machine the beats that were missed are not made up for.
         self._tick_due = max(self._tick_due + TICK_S, now)
@@ -342,15 +351,5 @@ class Worker:
             self._fronts.left_out = 0
         self._report.counted()
 
-
-def _version() -> str:
-    try:
-        return metadata.version("metamcp")
-    except metadata.PackageNotFoundError:
-        return "0"
-
-
-VERSION = _version()
-"""What servers are told; read once, before the nursery forks."""
 
 assert frames.BODY_BYTES_MAX < frames.FRAME_BYTES_MAX  # An answer of the largest line has a frame.

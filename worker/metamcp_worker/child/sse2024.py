@@ -121,14 +121,17 @@ class Sse2024:
 
     async def _events(self, body: Body) -> None:
         reader = EventReader()
-        named = self._named.done
-        while piece := await body.piece(wait_s=None if named() else OPEN_S_MAX):
-            for event in reader.feed(piece):
-                if event.event == "endpoint" and not named():
-                    self._name(event)
-                elif event.event == "message" and event.data:
-                    self._link.deliver(replies.one_line(event.data), None, 0)
+        while piece := await body.piece(wait_s=None if self._named.done() else OPEN_S_MAX):
+            self._take(reader.feed(piece))
             body.holds(reader.held_bytes)
+
+    def _take(self, events: list[Event]) -> None:
+        """A function of its own, or the last event would be kept until the next one comes."""
+        for event in events:
+            if event.event == "endpoint" and not self._named.done():
+                self._name(event)
+            elif event.event == "message" and event.data:
+                self._link.deliver(replies.one_line(event.data), None, 0)
 
     def _name(self, event: Event) -> None:
         """The server says where messages go."""

@@ -14,7 +14,7 @@ from metamcp_worker.child.resume import Resume
 from metamcp_worker.child.sessions import HttpSession
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.fetch import Broken, Unreachable
-from metamcp_worker.sse import EventReader
+from metamcp_worker.sse import Event, EventReader
 
 SILENT_S_MAX = 300.0
 """A stream that is silent for so long, keep-alives included, may be dead without having ended:
@@ -59,8 +59,13 @@ async def _events(link: Link, session: HttpSession, body: Body, resume: Resume) 
     reader = EventReader()
     talk = session.talk
     while piece := await body.piece(wait_s=SILENT_S_MAX):
-        for event in reader.feed(piece):
-            resume.saw(event)
-            if event.event == "message" and event.data:
-                link.deliver(replies.one_line(event.data), b"", talk)
+        _take(link, resume, talk, reader.feed(piece))
         body.holds(reader.held_bytes)
+
+
+def _take(link: Link, resume: Resume, talk: int, events: list[Event]) -> None:
+    """A function of its own, or the last event would be kept until the next one comes."""
+    for event in events:
+        resume.saw(event)
+        if event.event == "message" and event.data:
+            link.deliver(replies.one_line(event.data), b"", talk)

@@ -250,6 +250,7 @@ class Bridge:
             for event in reader.feed(piece):
                 retry_ms = event.retry_ms if event.retry_ms is not None else retry_ms
                 self._do(self._session.event(number, event))
+                del event  # or the last one would be kept until the next one comes
         await response.piece(wait_s=DRAIN_S)
         return retry_ms
 
