@@ -36,6 +36,13 @@ class Client:
     def close(self) -> None:
         self.http.close()
 
+    def end(self) -> None:
+        """Close the session, if there is one, as clients that leave for good do."""
+        if self.session is not None:
+            self.http.request("DELETE", self.path, headers=self.headers())
+            self.http.getresponse().read()
+        self.close()
+
     def headers(self, method: str = "", name: str = "") -> dict[str, str]:
         found = {
             "Content-Type": "application/json",

@@ -5,6 +5,7 @@ broken connection is counted and opened again, so that a crash shows as what a c
 """
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections import Counter
@@ -78,13 +79,18 @@ class Callers:
 
     async def _main(self) -> None:
         try:
+            clients: list[Client] = []
+            for _ in range(self.callers):
+                clients.append(await asyncio.to_thread(Client, self.port, self.era))
+                clients[-1].close()  # its connection; the session stays
             async with asyncio.TaskGroup() as group:
-                for number in range(self.callers):
-                    client = await asyncio.to_thread(Client, self.port, self.era)
+                for number, client in enumerate(clients):
                     head = "".join(f"{k}: {v}\r\n" for k, v in client.headers("tools/call").items())
                     meta = client.meta() if self.era == MODERN else None
-                    client.close()
                     group.create_task(self._caller(number, head, meta))
+            for client in clients:
+                with contextlib.suppress(OSError):  # the gateway is gone, its sessions too
+                    await asyncio.to_thread(client.end)
         except BaseException as error:  # noqa: BLE001 - carried to the test's own thread
             self.failure = error
 
