@@ -156,7 +156,7 @@ class Modern:
     def _started(self, client: "_Client", method: str, asked: Asked, view: View) -> Call:
         request = Request(method, asked.params, asked.meta, asked.caller, modern=True)
         request.wants_progress = client.reads_progress
-        request.peer = self._peers.number(view.principal, asked.identity)
+        request.peer = self._peers.number(view.principal, view.endpoint, asked.identity)
         call = self._calls.start(view, request, client)
         interactive = call.legacy and method in mrtr.METHODS
         if interactive and asking.may_be_asked_anything(asked.caller):

@@ -5,7 +5,7 @@ may do what.
 
 A legacy server on a pipe does not say in whose call it asks something, so its question goes to the
 client that alone can be meant. This revision has no sessions: one principal that says the same of
-itself in each request counts as one client.
+itself in each request to one endpoint counts as one client.
 """
 
 import itertools
@@ -24,13 +24,13 @@ class Peers:
     """The clients of one front."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[str, bytes], int] = {}
+        self._numbers: dict[tuple[str, str, bytes], int] = {}
         self._next = itertools.count(FIRST)
 
-    def number(self, principal: str, identity: bytes) -> int:
+    def number(self, principal: str, endpoint: str, identity: bytes) -> int:
         """`identity`: raw JSON of what the client says of itself, the same in each of its requests;
         empty if it does not say who it is. 0 for a request that stands alone."""
-        key = (principal, identity)
+        key = (principal, endpoint, identity)
         number = self._numbers.get(key)
         if number is not None:
             return number
