@@ -35,24 +35,30 @@ CONTRACT = {
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
-    "metamcp_worker": "asgi bounds catalogue codec errors frames headers messages names spec sse",
+    "metamcp_worker": (
+        "asgi bounds catalogue codec errors frames headers message messages moves names spec sse"
+    ),
     "metamcp_worker.child": (
         "actions asks calls faults handshake headers holders levels lines listening listing logs"
-        " notices opening own replies resume session sessions subscriptions wire"
+        " notices opening own pace probing replies resume session sessions subscriptions turns wire"
     ),
     "metamcp_worker.connect": "exchanges legacy modern session",
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.front": (
-        "answers asked asking capabilities catalog eras guard inbound levels methods mrtr offers"
-        " openapi params parked peers resume session task_ids uris watches"
+        "answers asked asking capabilities catalog elsewhere eras faults guard inbound levels"
+        " methods mrtr offers openapi params parked peers resume retries session task_ids uris"
+        " watches"
     ),
     "metamcp_supervisor": "verbs",
-    "metamcp_supervisor.lives": "backoff gate pulse server sessions states workers",
-    "metamcp_supervisor.wanted": (
-        "assemble config confirm document draft effective expand headers jsonc masks naming nearest"
-        " options parse program reload remote resolving schema shapes table tomltext units"
+    "metamcp_supervisor.lives": (
+        "answered backoff gate limits pulse server sessions states vitals workers"
     ),
-    "metamcp_supervisor.watched": "health",
+    "metamcp_supervisor.wanted": (
+        "assemble config confirm dependencies document draft effective expand headers jsonc limits"
+        " masks naming nearest options parse program reload remote resolving schema shapes table"
+        " tomltext units"
+    ),
+    "metamcp_supervisor.watched": "explain health histories roles",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
 

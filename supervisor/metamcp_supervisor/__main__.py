@@ -22,6 +22,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.config:config",
         "Check and show the configuration.",
     ),
+    "systemd": (
+        "metamcp_supervisor.cli.systemd:systemd",
+        "Run the gateway as a service of systemd.",
+    ),
 }
 
 

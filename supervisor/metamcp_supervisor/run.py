@@ -14,33 +14,38 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from msgspec import structs
 
-from metamcp_supervisor import runtime
-from metamcp_supervisor.lives import listen, specs, status
+from metamcp_supervisor import inherited, runtime
+from metamcp_supervisor.inherited import Inherited
+from metamcp_supervisor.lives import cgroups, listen, specs, status
+from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.catalogues import Catalogues
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import Fronts
+from metamcp_supervisor.lives.gauges import Gauges
 from metamcp_supervisor.lives.heartbeats import Heartbeats
+from metamcp_supervisor.lives.house import NotRolled
 from metamcp_supervisor.lives.routes import Routes
+from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.lives.spawn import Nursery, NurseryDown, WorkerExit
 from metamcp_supervisor.lives.status import Facts
 from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.lives.tree import Tree
+from metamcp_supervisor.notify import Notify
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.verbs import Exit, GatewayStatus, ReloadPlan
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid
 from metamcp_supervisor.wanted.confirm import NotConfirmed
 from metamcp_supervisor.wanted.reload import fingerprint, plan
-from metamcp_supervisor.watched import usage
 from metamcp_supervisor.watched.admin import Admin
 from metamcp_supervisor.watched.control import Control
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_supervisor.watched.steering import NotNow, ReloadRefused, UnknownName
-from metamcp_supervisor.watched.usage import Part, Usage
+from metamcp_supervisor.watched.steering import NotNow, Particulars, ReloadRefused, UnknownName
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import CallStats, FrontStats
 from metamcp_worker.serve import HttpServer
@@ -52,8 +57,6 @@ SERVERS_S_MAX = 60.0
 """For all ladders of servers together; each has a shorter limit of its own."""
 ADMIN_GRACE_S = 1.0
 """For a scrape that is under way."""
-USAGE_S = 2.0
-"""Between two measurements of memory and processor time."""
 #: What keeps the gateway from starting, and the exit code that says so.
 _CODES: dict[type[Exception], Exit] = {
     runtime.AlreadyRunning: Exit.ALREADY_RUNNING,
@@ -76,7 +79,8 @@ class Gateway:
     (`fronts.House`).
 
     `load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands may
-    not be started. `environ`: of which servers get a part. `hangup_ends`: see `signals`.
+    not be started. `environ`: of which servers get a part. `hangup_ends`: see `signals`. `told`,
+    `given`: whom to tell how it goes, and sockets to listen on; both are closed at the end.
     """
 
     def __init__(
@@ -88,6 +92,8 @@ class Gateway:
         version: str,
         *,
         hangup_ends: bool = False,
+        told: Notify | None = None,
+        given: Inherited | None = None,
     ) -> None:
         self.config = config
         self.version = version
@@ -98,6 +104,7 @@ class Gateway:
         self.journal = Journal(time.time)
         self.logs = ServerLogs(time.time)
         self.metrics = Metrics(version)
+        self._service = Service(told or Notify(), given or {}, self.status, self.journal)
         self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
         self._listeners: list[socket.socket] = []
         self._started = self._config_read = self._loop.time()
@@ -108,7 +115,6 @@ class Gateway:
         self._code = Exit.OK
         self._starting: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
-        self._usages: dict[Part, Usage] = {}
         self._nursery = Nursery(
             on_exit=self._exited,
             on_halt=self._halted,
@@ -121,7 +127,17 @@ class Gateway:
         )
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
-        self._tree = Tree(
+        self._tree = self._planted(environ)
+        self._gauges = Gauges(
+            self._tree, self.metrics, lambda: self._fronts.slots, lambda: self._nursery.pid
+        )
+        self._control = Control(self, config.gateway.runtime_dir, version)
+        self._admin = HttpServer(
+            Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time)
+        )
+
+    def _planted(self, environ: Mapping[str, str]) -> Tree:
+        return Tree(
             forker=self._nursery,
             hearts=self._hearts,
             routes=self._routes,
@@ -129,13 +145,10 @@ class Gateway:
             journal=self.journal,
             logs=self.logs,
             metrics=self.metrics,
-            tokens=Tokens(config.gateway.state_dir, environ),
+            bounds=Bounds(cgroups.delegated(), self.journal),
+            tokens=Tokens(self.config.gateway.state_dir, environ),
             environ=environ,
-            version=version,
-        )
-        self._control = Control(self, config.gateway.runtime_dir, version)
-        self._admin = HttpServer(
-            Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time)
+            version=self.version,
         )
 
     # Up and down
@@ -144,10 +157,11 @@ class Gateway:
         """Come up, call `on_up`, serve until a signal or a fault of our own ends it, and go down
         whole. The exit code. Raises CannotStart; then nothing is left."""
         self._signals.listen()
+        self._service.start()
         try:
             if await self._rise():
                 on_up()
-                sampler = asyncio.create_task(self._sample())
+                sampler = asyncio.create_task(self._gauges.run())
                 await self._stopping.wait()
                 sampler.cancel()
                 await asyncio.wait([sampler])
@@ -162,11 +176,12 @@ class Gateway:
         """Come up; False if it was told to end meanwhile. Raises CannotStart."""
         try:
             await self._control.start()
+            self._tree.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
             ops = self._bind()
             self._populate()  # at once: whoever asks now is told of every server
             await self._admin.start(ops)
-            return await self._before_the_end(self._starting)
+            return await self._signals.before_the_end(self._starting)
         except tuple(_CODES) as error:
             raise CannotStart(str(error), _CODES[type(error)]) from None
 
@@ -177,26 +192,17 @@ class Gateway:
             self._tree.add(server)
         self._reloading = asyncio.create_task(self._reload_by_signal())
 
-    async def _before_the_end(self, work: asyncio.Task[None]) -> bool:
-        """Wait for `work`; False if somebody asked for the end before. Raises what it raises."""
-        ending = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        await asyncio.wait([ending])
-        if work.done():
-            await work
-        return not self._stopping.is_set()
-
     def _bind(self) -> list[socket.socket]:
         """Listen for clients, and the listeners of the ops port. Raises CannotBind."""
-        self._listeners += listen.bind(self.listen, "--listen")
-        self.listen = listen.bound(self.listen, self._listeners)
-        ops = listen.bind(self.ops_listen, "--ops-listen")
-        self.ops_listen = listen.bound(self.ops_listen, ops)
+        take = self._service.listen
+        clients, self.listen = take(self.listen, "--listen", inherited.CLIENTS)
+        self._listeners += clients
+        ops, self.ops_listen = take(self.ops_listen, "--ops-listen", inherited.OPS)
         return ops
 
     async def _wind_down(self) -> None:
         self._draining = True  # from here on /readyz says so
+        self._service.stopping()
         self.journal.add("gateway", "draining")
         for listener in self._listeners:
             listener.close()  # the fronts' own copies are the last ones: new clients are refused
@@ -220,6 +226,7 @@ class Gateway:
         for listener in self._listeners:
             listener.close()
         await self._control.close()
+        await self._service.close()
 
     async def _unless_now(self, work: Coroutine[None, None, None], limit_s: float) -> None:
         """Do `work` until it is done, its time is up, or somebody wants the end now."""
@@ -230,13 +237,6 @@ class Gateway:
         await asyncio.wait([task, hurry])
         if not task.cancelled() and (error := task.exception()) is not None:
             self.journal.add("gateway", "bug", repr(error))
-
-    async def _sample(self) -> None:
-        while True:
-            roots = status.roots(self._tree.entries, self._fronts.slots, self._nursery.pid)
-            self._usages = await asyncio.to_thread(usage.sample, roots)
-            self.metrics.usage(self._usages)
-            await asyncio.sleep(USAGE_S)
 
     async def _reload_by_signal(self) -> None:
         """One reload for all hang-ups until it begins, also for those before everything was up."""
@@ -268,26 +268,44 @@ class Gateway:
             config_read=self._config_read,
             nursery_pid=self._nursery.pid,
         )
-        return status.collect(facts, self._tree.entries, slots, self.metrics, self._usages)
+        return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
+
+    def particulars(self, name: str) -> Particulars:
+        return status.particulars(self.config, self._tree.entries[name], self._loop.time())
 
     def start(self, names: Sequence[str]) -> None:
-        self._check(names)
-        self._tree.start(names)
+        self._each(names, self._tree.start)
 
     def stop(self, names: Sequence[str]) -> None:
-        self._check(names)
-        self._tree.stop(names)
+        self._each(names, self._tree.stop)
 
     def restart(self, names: Sequence[str]) -> None:
-        self._check(names)
-        self._tree.restart(names)
+        self._each(names, self._tree.restart)
 
-    def _check(self, names: Sequence[str]) -> None:
-        """Raises NotNow and UnknownName."""
+    def part(self, names: Sequence[str], *, yes: bool) -> None:
+        self._each(names, partial(self._tree.part, yes=yes))
+
+    def quarantine(self, names: Sequence[str], why: str) -> None:
+        self._each(names, partial(self._tree.quarantine, why=why))
+
+    async def stacks(self, name: str) -> str:
+        self._each([name], lambda _: None)
+        return await self._tree.crew.stacks(self._tree.entries[name], self._nursery.stacks)
+
+    async def roll(self) -> None:
         self._check_not_ending()
-        unknown = [name for name in names if name not in self._tree.entries]
-        if unknown:
+        try:
+            await self._fronts.roll()
+        except NotRolled as error:
+            raise NotNow(str(error)) from None
+
+    def _each(self, names: Sequence[str], act: Callable[[str], None]) -> None:
+        """All of them, or none. Raises NotNow and UnknownName."""
+        self._check_not_ending()
+        if unknown := [name for name in names if name not in self._tree.entries]:
             raise UnknownName(unknown, self._tree.entries)
+        for name in names:
+            act(name)
 
     def _check_not_ending(self) -> None:
         """Raises NotNow."""
@@ -296,7 +314,7 @@ class Gateway:
 
     async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
         """All of the new configuration, or nothing of it; one reload after the other."""
-        async with self._changing:
+        async with self._changing, self._service.reloading(announced=not dry_run):
             self._check_not_ending()
             try:
                 new = await asyncio.to_thread(self._load)
@@ -347,9 +365,9 @@ class Gateway:
 
     def undelivered(self, front: Front, server: str, generation: int) -> None:
         if generation:
-            self._tree.reattach(server, front.number)
+            self._tree.deliveries.connect_again(server, front.number)
         else:
-            self._tree.offer_again(server, front.number)
+            self._tree.deliveries.offer_again(server, front.number)
 
     def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None:
         self.metrics.front_stats(front.number, stats, summary)
@@ -377,4 +395,5 @@ class Gateway:
         self.journal.add(who, "note", sentence)
 
     def _front_spec(self) -> FrontSpec:
-        return specs.front_spec(self.config, self.version)
+        gateway = replace(self.config.gateway, listen=self.listen)  # as it is, for its own name
+        return specs.front_spec(replace(self.config, gateway=gateway), self.version)

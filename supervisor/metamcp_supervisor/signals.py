@@ -44,3 +44,13 @@ class Signals:
         faulthandler.dump_traceback(all_threads=True)
         self.stopping.set()
         self.now.set()
+
+    async def before_the_end(self, work: asyncio.Task[None]) -> bool:
+        """Wait for `work`; False if somebody asked for the end before. Raises what it raises."""
+        ending = asyncio.create_task(self.stopping.wait())
+        await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        await asyncio.wait([ending])
+        if work.done():
+            await work
+        return not self.stopping.is_set()

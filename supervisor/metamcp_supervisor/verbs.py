@@ -5,6 +5,7 @@ transport (`control`), printing (`cli.ctl`), collecting (`run`).
 """
 
 from enum import IntEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -35,10 +36,11 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     """One server. `state`: warming, ready, active, idle, draining, stopped or error.
 
     Times in seconds; `pid` is the server's own process (0: none, in-process, or reached by URL),
-    `worker_pid` our worker's; `origin`: of its URL, without what may be secret; `token_cost`:
-    estimated tokens of its tool definitions; `retry_in_s`: None when no start is planned;
-    `rss_bytes`, `cpu_s`: of the worker and everything below it; `unroutable_requests`,
-    `unattributed_logs`: what it asked or logged and no single caller can have caused.
+    `worker_pid` our worker's, `worker_pids` those of all copies of it, spares among them; `origin`:
+    of its URL, without what may be secret; `token_cost`: estimated tokens of its tool definitions;
+    `retry_in_s`: None when no start is planned; `rss_bytes`, `cpu_s`: of the worker and everything
+    below it; `unroutable_requests`, `unattributed_logs`: what it asked or logged and no single
+    caller can have caused.
     """
 
     name: str
@@ -47,6 +49,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     generation: int
     pid: int = 0
     worker_pid: int = 0
+    worker_pids: tuple[int, ...] = ()
     protocol: str = ""
     up_s: float = 0.0
     start_s: float = 0.0
@@ -119,6 +122,76 @@ class LogLine(Struct, frozen=True, kw_only=True):
     server: str
     stream: str
     text: str
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """One time that a server went down by itself. `time`: seconds since the epoch; `ready_s`: how
+    long it had been ready, 0 if it never was; `next`: the phase that followed."""
+
+    time: float
+    generation: int
+    reason: str
+    message: str
+    ready_s: float
+    next: str
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """One process of a server. `command`: with what may be secret masked; `descriptors`: open ones,
+    None where the system does not tell."""
+
+    pid: int
+    parent: int
+    command: tuple[str, ...]
+    rss_bytes: int
+    cpu_s: float
+    descriptors: int | None
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    """Everything about one server. `why`: one sentence on why it is in its state and what comes
+    next; `since`: when it got into its phase, seconds since the epoch, 0 if that is forgotten.
+
+    `failures`: unstable starts in a row; `recent`: those within `window_s`; with more than
+    `recent_max` of them the circuit opens; `trips`: how often in a row it did. `config`: in effect,
+    secrets masked; `source`: where it was read; `list_hash`: of what it offers.
+    """
+
+    v: int = VERSION
+    server: ServerStatus
+    why: str
+    since: float
+    failures: int
+    recent: int
+    recent_max: int
+    window_s: float
+    trips: int
+    config: dict[str, Any]
+    source: str
+    endpoints: tuple[str, ...]
+    list_hash: str
+    exits: tuple[Ended, ...]
+    processes: tuple[Process, ...]
+    log: tuple[LogLine, ...]
+
+
+class Footprint(Struct, frozen=True, kw_only=True):
+    """What the processes of one server use at this moment, and how many there are."""
+
+    processes: int = 0
+    rss_bytes: int = 0
+    cpu_s: float = 0.0
+    descriptors: int = 0
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """One look of `top`. `clock`: seconds of the gateway's own clock, for rates between two looks;
+    `footprints`: by server, of those with processes."""
+
+    v: int = VERSION
+    clock: float
+    status: GatewayStatus
+    footprints: dict[str, Footprint]
 
 
 class Change(Struct, frozen=True, kw_only=True):

@@ -73,19 +73,25 @@ class Hand:
         assert isinstance(born, Born)
         return born
 
-    def ask(self, name: str = "git", role: str = "child") -> socket.socket:
-        """Send a Fork; the answer is still to be heard. The socket is the supervisor's end."""
+    def ask(
+        self, name: str = "git", role: str = "child", stacks: int | None = None
+    ) -> socket.socket:
+        """Send a Fork; the answer is still to be heard. The socket is the supervisor's end.
+        `stacks`: a file for those of the worker."""
         self.tickets += 1
         ours, theirs = packets.pair()
         ours.settimeout(WAIT_S)
         with theirs:
             order = Fork(ticket=self.tickets, role=role, name=name)
-            packets.send(self.sock, messages.pack(order), [theirs.fileno()])
+            fds = [theirs.fileno()] if stacks is None else [theirs.fileno(), stacks]
+            packets.send(self.sock, messages.pack(order), fds)
         return ours
 
-    def fork(self, name: str = "git", role: str = "child") -> tuple[int, socket.socket]:
+    def fork(
+        self, name: str = "git", role: str = "child", stacks: int | None = None
+    ) -> tuple[int, socket.socket]:
         """A worker that has said hello."""
-        sock = self.ask(name, role)
+        sock = self.ask(name, role, stacks)
         forked = self.heard()
         assert isinstance(forked, Forked), forked
         assert said(sock) == b"hello"

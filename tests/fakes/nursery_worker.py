@@ -38,6 +38,10 @@ def main(sock: socket.socket) -> int:
                 return int(code)
             case ["raise", text]:
                 raise RuntimeError(text)
+            case ["spin", _]:
+                packets.send(sock, b"spins")
+                while True:
+                    pass
             case ["litter", kind]:
                 argv, session = LITTERS[kind]
                 litter.append(subprocess.Popen(argv, start_new_session=session))
@@ -49,6 +53,10 @@ def main(sock: socket.socket) -> int:
 def facts() -> dict[str, object]:
     subreaper = ctypes.c_int()
     ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(subreaper))
+    status = dict(
+        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
+    )
+    ignored = int(status["SigIgn"], 16)
     handlers = {number.name: signal.getsignal(number) for number in signal.Signals}
     return {
         "parent": os.getppid(),
@@ -57,7 +65,7 @@ def facts() -> dict[str, object]:
         "subreaper": bool(subreaper.value),
         "oom_score_adj": int(Path("/proc/self/oom_score_adj").read_text()),
         "descriptors": sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in open_descriptors()),
-        "ignored": sorted(name for name, how in handlers.items() if how == signal.SIG_IGN),
+        "ignored": sorted(number.name for number in signal.Signals if ignored >> (number - 1) & 1),
         "handled": sorted(name for name, how in handlers.items() if callable(how)),
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "dice": random.random(),

@@ -3,14 +3,21 @@
 import json
 import os
 import time
+from typing import ClassVar
 
 from tests.fakes.stdio_wire import Json, Refused, Wire, content
 
 DEEP = 100_000
+MIB = 1024 * 1024
+PAGE = 4096
 FOREVER_S = 3600.0
 
 
 class Tools(Wire):
+    """`kept`: what leaked."""
+
+    kept: ClassVar[list[bytearray]] = []
+
     def tool_echo(self, _: object, text: str = "") -> Json:
         return {**content(text), "structuredContent": {"text": text, "x": 1.0}}
 
@@ -19,6 +26,11 @@ class Tools(Wire):
 
     def tool_sleep(self, number: object, ms: float = 0) -> None:
         self.later(ms, lambda: self.reply(number, result=content(f"slept {ms} ms")))
+
+    def tool_work(self, _: object, ms: float = 0) -> Json:
+        """Unlike in `sleep`, nothing else is done or read meanwhile."""
+        time.sleep(ms / 1000)
+        return content("worked")
 
     def tool_pid(self, _: object) -> Json:
         return content(str(os.getpid()))
@@ -47,6 +59,16 @@ class Tools(Wire):
             self.notify("notifications/progress", progressToken=self.token, progress=step, total=n)
         return content(f"{n} steps")
 
+    def tool_leak(self, _: object, mib: int = 1) -> Json:
+        """Memory that is written to and never given back; how much that is by now."""
+        try:
+            held = bytearray(mib * MIB)
+        except MemoryError:
+            raise Refused(-32603, "out of memory") from None
+        held[::PAGE] = b"x" * len(held[::PAGE])
+        self.kept.append(held)
+        return content(str(sum(map(len, self.kept)) // MIB))
+
     def tool_crash(self, _: object, code: int = 3) -> Json:
         os.write(2, b"crashing with %d\n" % code)
         os._exit(code)
@@ -69,6 +91,11 @@ class Tools(Wire):
     def tool_deafen(self, _: object) -> Json:
         self.deaf = True
         return content("reads no more")
+
+    def tool_half(self, number: int) -> None:
+        """Half an answer, and not a word more."""
+        os.write(1, b'{"jsonrpc":"2.0","id":%d,"result":{"content":[' % number)
+        self.deaf = True
 
     def tool_close_stdout(self, _: object) -> None:
         os.close(1)

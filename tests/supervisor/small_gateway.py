@@ -16,8 +16,9 @@ from metamcp_supervisor.verbs import Change, FrontStatus, GatewayStatus, ReloadP
 from metamcp_supervisor.wanted.config import ConfigInvalid, Problem
 from metamcp_supervisor.watched.control import Control, Limits
 from metamcp_supervisor.watched.events import Journal
+from metamcp_supervisor.watched.explain import Tries
 from metamcp_supervisor.watched.logs import ServerLogs
-from metamcp_supervisor.watched.steering import ReloadRefused, UnknownName
+from metamcp_supervisor.watched.steering import Particulars, ReloadRefused, UnknownName
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:
@@ -58,6 +59,16 @@ class SmallGateway:
             endpoints={"default": "http://127.0.0.1:6270/mcp"},
         )
 
+    def particulars(self, name: str) -> Particulars:
+        return Particulars(
+            config={"command": ["git-server", "--api-key", "***"], "restart": "on-failure"},
+            source=f"metamcp.toml: servers.{name}",
+            endpoints=("default",),
+            list_hash="91ac0e",
+            tries=Tries(failures=3, recent=2),
+            hidden={"hunter2secret": "${env:TOKEN}"},
+        )
+
     def start(self, names: Sequence[str]) -> None:
         for name in self._known(names):
             if self.servers[name].state not in {"ready", "active"}:
@@ -70,6 +81,20 @@ class SmallGateway:
     def restart(self, names: Sequence[str]) -> None:
         for name in self._known(names):
             self._later(name, "ready", 1)
+
+    def part(self, names: Sequence[str], *, yes: bool) -> None:
+        self._known(names)
+
+    def quarantine(self, names: Sequence[str], why: str) -> None:
+        for name in self._known(names):
+            self._later(name, "error", 0)
+
+    async def roll(self) -> None:
+        pass
+
+    async def stacks(self, name: str) -> str:
+        self._known([name])
+        return "Thread 1"
 
     async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
         if self.problems:
@@ -99,12 +124,19 @@ class SmallGateway:
 
 @asynccontextmanager
 async def steered(
-    *servers: ServerStatus, limits: Limits | None = None
+    *servers: ServerStatus,
+    limits: Limits | None = None,
+    group: int | None = None,
+    mode: int = 0o700,
 ) -> AsyncGenerator[tuple[SmallGateway, Path], None]:
-    """A gateway with its control socket, and the directory of it; a short one, as sockets need."""
+    """A gateway with its control socket, and the directory of it; a short one, as sockets need.
+    `group`: which owns the directory and may share it, as far as `mode` lets it in."""
     directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
+    os.chmod(directory, mode)
+    if group is not None:
+        os.chown(directory, -1, group)
     gateway = SmallGateway(*servers)
-    control = Control(gateway, directory, "9.9", limits)
+    control = Control(gateway, directory, "9.9", limits, group)
     try:
         async with asyncio.timeout(30):
             await control.start()

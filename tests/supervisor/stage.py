@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from msgspec import Raw
 
+from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.catalogues import Catalogues
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import READY_S_MAX, Fronts
@@ -63,6 +64,10 @@ class Player:
 
     def say(self, message: Message, blob: bytes | None = None) -> None:
         self._channel.send(messages.pack(message), () if blob is None else [packets.blob(blob)])
+
+    def hand(self, message: Message, fds: list[int]) -> None:
+        """Takes the descriptors."""
+        self._channel.send(messages.pack(message), fds)
 
     def ready(self, tools: int = 1) -> None:
         """What a worker says of a server that is up, or a front of itself."""
@@ -126,6 +131,7 @@ class Stage:
             journal=self.journal,
             logs=self.logs,
             metrics=self.metrics,
+            bounds=Bounds(None, self.journal),
             tokens=Tokens(state_dir, {}),
             environ={"PATH": os.defpath, "SECRET": "x"},
             version="1.2.3",
@@ -170,9 +176,9 @@ class Stage:
 
     def undelivered(self, front: Front, server: str, generation: int) -> None:
         if generation:
-            self.tree.reattach(server, front.number)
+            self.tree.deliveries.connect_again(server, front.number)
         else:
-            self.tree.offer_again(server, front.number)
+            self.tree.deliveries.offer_again(server, front.number)
 
     def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None:
         self.figures.append(stats)

@@ -86,6 +86,28 @@ def _back_to_a_plain_process() -> Iterator[None]:
     subreaper(False)
 
 
+def test_fronts_that_are_rolled_leave_their_sessions_to_their_successors() -> None:
+    async def main() -> None:
+        house = House()
+        try:
+            await house.nursery.start()
+            house.fronts.start(1)
+            first = await house.ready()
+            await house.fronts.roll()
+            second = await house.ready(after=first)
+            await until(lambda: house.told, "they are adopted")
+            assert house.told == [f"of {first}"]
+            assert [front.pid for front in house.fronts.serving()] == [second]
+        finally:
+            await house.close()
+        assert house.reasons == []
+        assert [one.what for one in house.journal.since(0)].count("ready→stopped") == 2
+
+    before = descriptors(os.getpid())
+    asyncio.run(asyncio.wait_for(main(), LIVE_S_MAX))
+    assert descriptors(os.getpid()) == before
+
+
 def test_the_successor_of_a_front_that_is_killed_gets_its_sessions() -> None:
     async def main() -> None:
         house = House()

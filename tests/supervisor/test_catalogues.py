@@ -1,11 +1,14 @@
 """Catalogues on disk: whole or not at all, and trouble is told."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Raw
 
 from metamcp_supervisor.lives.catalogues import Catalogues, Offer, offer
+from metamcp_supervisor.wanted.config import Server
+from metamcp_supervisor.wanted.reload import launched
 from metamcp_worker import catalogue
 from metamcp_worker.catalogue import ServerCatalogue
 
@@ -13,19 +16,23 @@ TOOL = Raw(b'{"name":"a"}')
 DATA = catalogue.pack(ServerCatalogue(protocol="x", tools=(TOOL, TOOL), prompts=(TOOL,)))
 
 
-def kept(folder: Path, *puts: bytes) -> tuple[Offer | None, list[str]]:
+GIT = Server(name="git", source="x", command=("git-server",))
+FILE = f"{launched(GIT)}.json"
+
+
+def kept(folder: Path, *puts: bytes, server: Server = GIT) -> tuple[Offer | None, list[str]]:
     """Keep these one after the other; what a fresh start finds, and the trouble on the way."""
     trouble: list[str] = []
 
     async def work() -> None:
         store = Catalogues(folder, lambda server, sentence: trouble.append(sentence))
         for data in puts:
-            store.keep("git", data)
+            store.keep(GIT, data)
         await store.close()
 
     asyncio.run(work())
-    found = Catalogues(folder, lambda server, sentence: trouble.append(sentence)).load("git")
-    return found, trouble
+    data = Catalogues(folder, lambda server, sentence: trouble.append(sentence)).load(server)
+    return offer(data, from_cache=True) if data else None, trouble
 
 
 def test_the_cost_of_tools_is_a_token_for_four_bytes() -> None:
@@ -38,12 +45,27 @@ def test_what_was_kept_last_is_found_by_the_next_start(tmp_path: Path) -> None:
     found, trouble = kept(tmp_path, other, DATA)
     assert found == offer(DATA, from_cache=True)
     assert trouble == []
-    assert [path.name for path in (tmp_path / "catalogue").iterdir()] == ["git.json"]
+    assert [path.name for path in (tmp_path / "catalogue" / "git").iterdir()] == [FILE]
+
+
+def test_another_program_of_the_same_name_offers_something_else(tmp_path: Path) -> None:
+    other = replace(GIT, command=("git-server", "--all"))
+    assert kept(tmp_path, DATA, server=other) == (None, [])
+    later = replace(GIT, timeout_s=1.0, enabled=False)  # what is started is the same
+    assert kept(tmp_path, DATA, server=later)[0] == offer(DATA, from_cache=True)
+
+
+def test_what_was_offered_before_the_program_changed_does_not_stay(tmp_path: Path) -> None:
+    older = tmp_path / "catalogue" / "git" / "0123.json"
+    older.parent.mkdir(parents=True)
+    older.write_bytes(DATA)
+    kept(tmp_path, DATA)
+    assert [path.name for path in older.parent.iterdir()] == [FILE]
 
 
 def test_a_disk_that_takes_nothing_is_told_and_leaves_the_old_file(tmp_path: Path) -> None:
     kept(tmp_path, DATA)
-    (tmp_path / "catalogue" / "git.new").mkdir()
+    (tmp_path / "catalogue" / "git" / FILE).with_suffix(".new").mkdir()
     found, trouble = kept(tmp_path, catalogue.pack(ServerCatalogue(protocol="x")))
     assert found == offer(DATA, from_cache=True)
     assert len(trouble) == 1
@@ -51,8 +73,8 @@ def test_a_disk_that_takes_nothing_is_told_and_leaves_the_old_file(tmp_path: Pat
 
 
 def test_a_broken_file_is_told_and_counts_as_none(tmp_path: Path) -> None:
-    (tmp_path / "catalogue").mkdir()
-    (tmp_path / "catalogue" / "git.json").write_bytes(b'{"protocol":')
+    (tmp_path / "catalogue" / "git").mkdir(parents=True)
+    (tmp_path / "catalogue" / "git" / FILE).write_bytes(b'{"protocol":')
     found, trouble = kept(tmp_path)
     assert found is None
     assert "cannot be read" in trouble[0]

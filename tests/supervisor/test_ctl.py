@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from metamcp_supervisor.cli import columns, show
@@ -337,7 +338,10 @@ def test_a_table_without_rows_is_its_title() -> None:
 
 def test_the_documentation_knows_every_verb_option_and_exit_code() -> None:
     text = DOCS.read_text()
-    for name, command in ctl.commands.items():
+    context = click.Context(ctl)
+    for name in ctl.list_commands(context):
+        command = ctl.get_command(context, name)
+        assert command is not None
         assert f"`metamcp ctl {name}" in text, name
         for option in (option for given in command.params for option in given.opts):
             assert not option.startswith("--") or option in text, option

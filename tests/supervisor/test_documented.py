@@ -25,7 +25,10 @@ HEADINGS = {
     "endpoints.*": "`[endpoints.NAME]`",
     "endpoints.*.naming": "`[endpoints.NAME.naming]`",
 }
-WITHOUT_DEFAULT = {"command", "module", "env", "cwd", "url", "headers", "oauth", "options"}
+WITHOUT_DEFAULT = {
+    "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
+    "memory_high", "cpu_max", "processes_max", "nofile_max",
+}  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
     "command": "list of strings, or string",
@@ -80,7 +83,9 @@ def test_written_defaults_are_the_defaults_of_the_values() -> None:
             continue
         written = option("servers.*", key).default
         default = getattr(values, each.name)
-        if each.name.endswith("_s"):
+        if default == ():
+            assert written == "[]", key
+        elif each.name.endswith("_s"):
             assert units.duration(written.strip('"')) == default, key
         else:
             assert written.strip('"') == str(default).lower(), key
@@ -97,10 +102,15 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
     old = server("git")
     changed = {
         "command": ("other",), "module": "a:b", "env": {"A": "b"}, "cwd": Path("/other"),
-        "enabled": False, "required": True, "restart": "never", "start_timeout_s": 9.0,
+        "enabled": False, "required": True, "restart": "never",
+        "retry": "read-only", "start_timeout_s": 9.0,
         "timeout_s": 9.0, "stop_grace_s": 9.0, "hide_after_s": 9.0, "strict_listing": True,
         "concurrency": 9, "queue": 9, "url": "http://x/", "transport": "sse",
+        "probe_interval_s": 9.0,
         "headers": {"A": "b"}, "oauth": OAuth(), "options": {"a": "b"},
+        "start": "lazy", "idle_stop_s": 9.0, "depends_on": ("db",), "spares": 1,
+        "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
+        "processes_max": 9, "nofile_max": 99,
     }  # fmt: skip
     for name, value in changed.items():
         key = name.removesuffix("_s")

@@ -96,7 +96,7 @@ def test_a_server_that_speaks_nonsense_or_breaks_a_limit_keeps_its_class(tmp_pat
             (await stage.player(f"linear#{generation}")).down(reason)
             await until(lambda: stage.tree.entries["linear"].life.phase == "backoff", "down")
             assert stage.tree.entries["linear"].life.reason == reason
-            stage.tree.start(["linear"])
+            stage.tree.start("linear")
 
     played(tmp_path, play)
 

@@ -20,6 +20,7 @@ def references(**environ: str) -> References:
     return References(
         environ=environ,
         secret=lambda path: f"<{path}>",
+        credential=lambda name: f"[{name}]",
         inputs={"token": Input("Your token"), "region": Input("", "eu")},
         folders={"workspaceFolder": "/w", "/": "/"},
     )
@@ -38,6 +39,7 @@ def references(**environ: str) -> References:
         ("$${A} $$${A} $$$${A}", "${A} $a $${A}"),
         ("$HOME pa$$word $ {A} $", "$HOME pa$$word $ {A} $"),
         ("${file:/run/x y}", "</run/x y>"),
+        ("${credential:api-key}", "[api-key]"),
         ("${input:region}", "eu"),
         ("${workspaceFolder}${/}bin", "/w/bin"),
     ],
@@ -69,6 +71,11 @@ def test_what_leads_nowhere_is_told(text: str, words: str) -> None:
 def test_an_input_is_the_variable_of_its_name_in_upper_case() -> None:
     assert input_variable("github-token.v2") == "GITHUB_TOKEN_V2"
     assert expand("${input:region}", references(REGION="us")) == "us"
+
+
+def test_a_credential_without_a_service_manager_is_told() -> None:
+    with pytest.raises(Unresolved, match=r"'key': \$CREDENTIALS_DIRECTORY is not set; .*systemd"):
+        expand("${credential:key}", References(environ={}, secret=str))
 
 
 @given(st.text())

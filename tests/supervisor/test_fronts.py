@@ -17,6 +17,7 @@ from metamcp_worker.messages import (
     CallStats,
     FromFront,
     FrontStats,
+    HandOver,
     Listen,
     Reconfigure,
     ServeOn,
@@ -139,7 +140,12 @@ def inherited(player: Player) -> list[str]:
     """The sessions that a front was told to adopt: its first descriptor is its specification, the
     second has these."""
     assert [type(message) for message in player.heard] == [ServeOn, Adopt, Listen]
-    records = codec.typed(list[SessionRecord], os.pread(player.fds[1], 100_000, 0))
+    return names(player.fds[1])
+
+
+def names(blob: int) -> list[str]:
+    """The ids of these records."""
+    records = codec.typed(list[SessionRecord], os.pread(blob, 100_000, 0))
     return [each.id for each in records]
 
 
@@ -179,7 +185,9 @@ def test_what_a_front_said_of_sessions_with_its_last_words_reaches_its_successor
     played(tmp_path, play)
 
 
-def test_a_front_adopts_no_session_of_one_that_lives(tmp_path: Path) -> None:
+def test_a_front_that_serves_adopts_the_sessions_of_one_that_died_and_no_others(
+    tmp_path: Path,
+) -> None:
     async def play(stage: Stage) -> None:
         stage.fronts.start(2)
         first, other = await nth(stage, 1, 0), await nth(stage, 1, 1)
@@ -190,9 +198,11 @@ def test_a_front_adopts_no_session_of_one_that_lives(tmp_path: Path) -> None:
         other.say(FIGURES, b"[]")
         await until(lambda: stage.figures, "it was heard")
         other.leave(None, signal.SIGKILL)
+        await until(partial(first.told, Adopt), "it adopts what the other one had")
+        assert names(first.fds[-1]) == ["b"]
         later = await nth(stage, 2, 1)
         await until(partial(later.told, Listen), "told to listen")
-        assert inherited(later) == ["b"]
+        assert [type(message) for message in later.heard] == [ServeOn, Listen]
 
     played(tmp_path, play)
 
@@ -260,6 +270,9 @@ class Ear:
 
     def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
         raise codec.Malformed("no list of figures")
+
+    def handed(self, front: Front, message: HandOver, fds: list[int]) -> None:
+        packets.close_all(fds)
 
     def unheard(self, front: Front, sentence: str) -> None:
         self.sentences.append(sentence)

@@ -73,6 +73,21 @@ def test_when_the_supervisor_itself_stood_still_nobody_is_late() -> None:
     assert watched(act).verdicts == []
 
 
+def test_news_that_waited_while_the_supervisor_stood_still_kill_nobody() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.wait(1)
+        watch.now += 3600.0
+        watch.hearts.halted(1, True)  # all were stopped, and this was read first
+        watch.hearts.look()
+        watch.hearts.halted(1, False)
+        watch.wait(1)
+
+    watch = watched(act)
+    assert watch.verdicts == [Verdict.LATE, Verdict.FINE]
+    assert watch.signals == []
+
+
 def test_a_forgotten_worker_is_nobody() -> None:
     def act(watch: Watch) -> None:
         watch.hearts.beat(1)

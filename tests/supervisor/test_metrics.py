@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -86,6 +87,19 @@ def test_a_front_that_is_gone_takes_no_count_with_it_but_its_gauges() -> None:
     assert value(metrics, status, COUNT) == 3
     assert value(metrics, status, name, reason="host") == 3
     assert metrics.calls("git") == (3, 2, 1)
+
+
+def test_calls_that_were_sent_once_more_are_counted_by_server_and_outcome() -> None:
+    metrics, status = Metrics("1"), gateway("git", "fs")
+    name = "metamcp_call_retries_total"
+    tools = replace(calls("git", 0.1), retries={"answered": 2, "failed": 1})
+    reads = replace(calls("git", 0.1, method="resources/read"), retries={"answered": 1})
+    metrics.front_stats(0, [tools, reads, calls("fs", 0.1)], summary())
+    metrics.front_gone(0)
+    metrics.front_stats(1, [tools], summary())
+    assert value(metrics, status, name, server="git", outcome="answered") == 5
+    assert value(metrics, status, name, server="git", outcome="failed") == 2
+    assert value(metrics, status, name, server="fs") is None
 
 
 def test_newer_figures_of_a_front_replace_the_older_ones() -> None:

@@ -14,12 +14,16 @@ from metamcp_supervisor.lives.server import (
     Fact,
     Left,
     Life,
+    Parted,
+    Quarantined,
+    Replaced,
     Responds,
     Retuned,
     SiblingRecovered,
     Start,
     Starter,
     Stop,
+    Unneeded,
     WentDown,
     step,
 )  # fmt: skip
@@ -234,12 +238,98 @@ def test_what_does_not_run_cannot_go_down(facts: tuple[Fact, ...]) -> None:
         after(after(Life(), *facts), CRASH)
 
 
+def test_a_lazy_server_that_nobody_needs_rests_until_it_is_called() -> None:
+    ready = up(Life(lazy=True))
+    resting, actions = step(ready, Unneeded(), 9.0, 0.0)
+    assert (resting.phase, actions) == (Phase.DRAINING, (Action.ASK_TO_STOP,))
+    idle = after(resting, WentDown(ExitClass.CLEAN, "it was stopped"), Left())
+    assert (idle.phase, idle.resting) == (Phase.IDLE, False)
+    assert after(idle, Start("client")).phase is Phase.QUEUED
+
+
+def test_only_a_lazy_server_that_is_ready_rests() -> None:
+    eager = up(Life())
+    assert step(eager, Unneeded(), 9.0, 0.0) == (eager, ())
+    warming = after(Life(lazy=True), Start("client"), Admitted())
+    assert step(warming, Unneeded(), 9.0, 0.0) == (warming, ())
+
+
+@pytest.mark.parametrize("by", ["client", "dependent", "operator"])
+def test_who_is_needed_again_on_its_way_to_rest_comes_back_as_soon_as_it_is_gone(
+    by: Starter,
+) -> None:
+    life = after(up(Life(lazy=True)), Unneeded(), Start(by))
+    assert (life.resting, life.restarting) == (False, True)
+    assert after(life, Left()).phase is Phase.QUEUED
+
+
+def test_an_operator_stops_one_that_is_on_its_way_to_rest_for_good() -> None:
+    assert after(up(Life(lazy=True)), Unneeded(), Stop(), Left()).phase is Phase.DISABLED
+
+
+def test_a_lazy_server_that_ends_without_trouble_is_started_by_the_next_call() -> None:
+    life = after(up(Life(lazy=True)), WentDown(ExitClass.CLEAN, "it ended"), Left())
+    assert life.phase is Phase.IDLE
+    never_up = after(Life(lazy=True), Start("client"), Admitted(), WentDown(ExitClass.CLEAN, "x"))
+    assert never_up.phase is Phase.DISABLED
+
+
+def test_a_dependent_starts_what_is_idle_and_nothing_that_an_operator_stopped() -> None:
+    assert after(Life(lazy=True), Start("dependent")).phase is Phase.QUEUED
+    stopped = after(up(Life()), Stop(), Left())
+    assert step(stopped, Start("dependent"), 0.0, 0.0) == (stopped, ())
+
+
+@pytest.mark.promise("M76")
+def test_a_spare_takes_the_place_of_what_goes_down_and_the_failure_counts() -> None:
+    life, actions = step(up(Life()), replace(CRASH, spare=7), 5.0, 0.5)
+    assert (life.phase, life.generation, actions) == (Phase.READY, 7, (Action.PROMOTE,))
+    assert (life.failures, life.retry_at, life.ready_at) == (1, None, 5.0)
+
+
+def test_servers_that_crash_again_and_again_give_up_in_spite_of_their_spares() -> None:
+    life = up(Life())
+    for generation in range(backoff.RESTARTS_MAX):
+        life = after(life, replace(CRASH, spare=generation + 2))
+    assert after(life, replace(CRASH, spare=99)).phase is Phase.FAILED
+
+
+def test_a_restart_with_a_spare_is_no_failure() -> None:
+    life, actions = step(up(Life()), Replaced(2), 5.0, 0.5)
+    assert (life.phase, life.generation, life.failures) == (Phase.READY, 2, 0)
+    assert actions == (Action.PROMOTE,)
+
+
+@pytest.mark.parametrize("by", ["client", "timer", "dependent"])
+def test_only_an_operator_ends_a_quarantine(by: Starter) -> None:
+    life = after(up(Life()), Quarantined("it talks too much"))
+    assert (life.phase, life.message) == (Phase.QUARANTINED, "it talks too much")
+    if by == "timer":
+        with pytest.raises(Impossible):
+            after(life, Start(by))
+    else:
+        assert after(life, Start(by)).phase is Phase.QUARANTINED
+    assert after(life, Start("operator")).phase is Phase.QUEUED
+
+
+def test_a_server_is_parted_from_new_calls_only_while_it_is_ready() -> None:
+    life = after(up(Life()), Parted(True))
+    assert (life.phase, life.parted) == (Phase.READY, True)
+    assert not after(life, Parted(False)).parted
+    assert not after(life, CRASH).parted
+    assert not after(Life(), Parted(True)).parted
+
+
 STARTERS: list[Starter] = ["boot", "operator", "timer", "client"]
 FACTS: some.SearchStrategy[Fact] = some.one_of(
     some.sampled_from(STARTERS).map(Start),
     some.booleans().map(Stop),
     some.builds(WentDown, some.sampled_from(list(ExitClass)), some.just("x"), some.booleans()),
-    some.sampled_from([Admitted(), BecameReady(), Left(), Answered()]),
+    some.sampled_from(
+        [Admitted(), BecameReady(), Left(), Answered(), Unneeded(), Quarantined("x")]
+    ),
+    some.booleans().map(Parted),
+    some.integers(1000, 2000).map(Replaced),
     some.booleans().map(Responds),
     some.sampled_from(list(ExitClass)).map(SiblingRecovered),
 )
@@ -248,11 +338,12 @@ FACTS: some.SearchStrategy[Fact] = some.one_of(
 @given(
     some.lists(some.tuples(FACTS, some.floats(0, 100), some.floats(0, 1)), max_size=80),
     some.sampled_from(["always", "on-failure", "never"]),
+    some.booleans(),
 )
 def test_whatever_happens_in_whatever_order_a_life_makes_sense(
-    story: list[tuple[Fact, float, float]], restart: Restart
+    story: list[tuple[Fact, float, float]], restart: Restart, lazy: bool
 ) -> None:
-    life, now, queued = Life(restart=restart), 0.0, False
+    life, now, queued = Life(restart=restart, lazy=lazy), 0.0, False
     for fact, passed, jitter in story:
         now += passed
         try:
@@ -262,12 +353,17 @@ def test_whatever_happens_in_whatever_order_a_life_makes_sense(
         for action in actions:
             queued = (queued or action is Action.JOIN_GATE) and action is not Action.LEAVE_GATE
         assert queued == (after_it.phase in (Phase.QUEUED, Phase.WARMING))
-        assert after_it.generation - life.generation == int(Action.FORK in actions)
+        another = Action.FORK in actions or Action.PROMOTE in actions
+        assert (after_it.generation != life.generation) <= another
+        assert not after_it.parted or after_it.phase is Phase.READY
         assert Action.ROUTE not in actions or after_it.phase is Phase.READY
         assert after_it.retry_at is None or after_it.retry_at >= min(now, life.retry_at or now)
         waiting = after_it.phase in (Phase.BACKOFF, Phase.FAILED)
         assert waiting or after_it.retry_at is None
         assert len(after_it.window) <= backoff.RESTARTS_MAX + 1
+        leaving = after_it.phase in (Phase.DRAINING, Phase.STOPPING)
+        assert leaving or not (after_it.resting or after_it.restarting)
+        assert not (after_it.resting and after_it.restarting)
         life = after_it
     stopped = after(life, Stop(), now=now)
     if stopped.phase in (Phase.DRAINING, Phase.STOPPING):

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.lives.cgroups import Leaf
 from metamcp_supervisor.lives.specs import (
+    NICE,
     default_endpoint,
     exposed,
     front_spec,
@@ -14,7 +16,7 @@ from metamcp_supervisor.lives.specs import (
     server_spec,
 )
 from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Gateway, Namespace, Server
-from metamcp_worker.spec import OAuthSpec
+from metamcp_worker.spec import LimitsSpec, OAuthSpec
 
 SERVER = Server(name="git", source="x", command=("git",), env={"PATH": "/mine", "KEY": "k"})
 CONFIG = Config(
@@ -50,11 +52,26 @@ def test_a_server_that_is_reached_is_described_whole() -> None:
     assert (queue.url, queue.transport, queue.options) == (None, "kafka", {"topic": "t"})
 
 
+def test_a_server_is_told_the_limits_that_its_worker_puts(tmp_path: Path) -> None:
+    assert server_spec(SERVER, {}, probe=True).limits == LimitsSpec()
+    limited = replace(SERVER, memory_max=1 << 30, nofile_max=64, cpu_max=0.5, processes_max=3)
+    assert server_spec(limited, {}, probe=True).limits == LimitsSpec(nofile=64, nice=NICE)
+    refused = replace(limited, memory_rlimit=True)
+    spec = server_spec(refused, {}, probe=True, leaf=Leaf(tmp_path))
+    assert spec.limits == LimitsSpec(nofile=64, data_bytes=1 << 30, nice=NICE, cgroup=str(tmp_path))
+
+
 def test_the_default_endpoint_is_the_one_of_that_name_or_the_first() -> None:
     assert default_endpoint(CONFIG) is CONFIG.endpoints["default"]
     only = replace(CONFIG, endpoints={"first": CONFIG.endpoints["first"]})
     assert default_endpoint(only) is CONFIG.endpoints["first"]
     assert default_endpoint(replace(CONFIG, endpoints={})) is None
+
+
+def test_a_front_is_told_whose_calls_may_be_sent_once_more() -> None:
+    servers = {**CONFIG.servers, "git": replace(SERVER, retry="read-only")}
+    assert front_spec(replace(CONFIG, servers=servers), "1").retries == {"git": "read-only"}
+    assert front_spec(CONFIG, "1").retries == {}
 
 
 def test_a_front_is_told_endpoints_switches_and_timeouts() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_a_stop_asks_waits_and_then_kills(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         stage.tree.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
         worker = await stage.up("git")
-        stage.tree.stop(["git"])
+        stage.tree.stop("git")
         await until(lambda: worker.told(Stop), "asked")
         assert worker.told(Stop)[0].grace_s > 0
         await until(lambda: signal.SIGKILL in worker.signals, "killed: it does not leave")
@@ -123,7 +124,7 @@ def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Pa
         front = await front_up(stage)
         stage.tree.add(GIT)
         worker = await stage.up("git")
-        stage.tree.restart(["git"])
+        stage.tree.restart("git")
         await until(lambda: worker.told(Stop), "asked to stop")
         worker.say(ServerDown(reason="clean", message="it was stopped"))
         await stage.phase("git", "stopping")
@@ -139,7 +140,7 @@ def test_a_start_that_is_stopped_during_the_fork_leaves_nothing(tmp_path: Path) 
     async def play(stage: Stage) -> None:
         stage.tree.add(GIT)
         await stage.phase("git", "warming")
-        stage.tree.stop(["git"])
+        stage.tree.stop("git")
         worker = await stage.player("git#1")
         await until(lambda: worker.told(Stop), "asked to stop")
         assert not worker.told(RunServer)
@@ -198,7 +199,7 @@ def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_pat
         await stage.phase("git", "ready")
 
     async def second(stage: Stage) -> None:
-        stage.tree.add(Server(name="git", source="x", command=("x",), enabled=False))
+        stage.tree.add(replace(GIT, enabled=False))
         offer = stage.tree.entries["git"].offer
         assert (offer.tools, offer.from_cache, offer.token_cost) == (3, True, 10)
 
@@ -318,7 +319,7 @@ def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
         for generation in range(2, 8):
             stage.players[-1].down()
             await stage.phase("git", "backoff")
-            stage.tree.start(["git"])
+            stage.tree.start("git")
             await stage.up("git", generation)
             for player in stage.players:
                 packets.close_all(player.fds)
@@ -366,7 +367,7 @@ def test_a_worker_that_no_signal_ends_makes_the_nursery_prove_that_it_answers(
         stage.tree.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
         await stage.up("git")
         stage.deaf = True
-        stage.tree.stop(["git"])
+        stage.tree.stop("git")
         await until(lambda: stage.suspected, "the nursery is asked")
 
     played(tmp_path, play)

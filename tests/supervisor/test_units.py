@@ -1,4 +1,4 @@
-"""Durations, addresses and names, as people write them."""
+"""Durations, sizes, addresses and names, as people write them."""
 
 import pytest
 from hypothesis import given
@@ -37,6 +37,45 @@ def test_a_bare_number_is_refused_with_advice(number: float, advice: str) -> Non
 def test_a_written_duration_reads_as_the_same(milliseconds: int) -> None:
     seconds = milliseconds / 1000
     assert units.duration(units.duration_text(seconds)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1K", 1024), ("64K", 65536), ("512M", 512 << 20), ("1.5G", 1536 << 20), ("1T", 1 << 40)],
+)
+def test_sizes_are_read_in_units_of_1024(text: str, count: int) -> None:
+    assert units.size(text) == count
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (512, "no unit"),
+        (0.5, "no unit"),
+        (True, "must be a size"),
+        ("512", "is no size"),
+        ("512MB", "is no size"),
+        ("-1M", "is no size"),
+        ("1" * 20 + "K", "is no size"),
+        ("0M", 'is too small; the smallest size here is "1K"'),
+        ("2T", 'is too large; the largest size is "1T"'),
+    ],
+)
+def test_what_is_no_sensible_size_is_refused(value: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        units.size(value)
+
+
+@given(st.integers(1, 1 << 30))
+def test_a_written_size_reads_as_the_same(kibibytes: int) -> None:
+    assert units.size(units.size_text(kibibytes * 1024)) == kibibytes * 1024
+
+
+def test_a_share_of_processors_is_a_number_or_a_percentage() -> None:
+    assert [units.cores(value) for value in ("150%", 1.5, 2, "1%")] == [1.5, 1.5, 2.0, 0.01]
+    for value in ("1.5", "0%", 0, -1, 2000, float("nan"), True, None, [1]):
+        with pytest.raises(ValueError, match=r"must be (a number of processors|from 0\.01)"):
+            units.cores(value)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_the_first_screen_says_where_to_connect_and_what_failed() -> None:
         ("up", "[servers.a]\ncomand = 1\n", (), 65, "did you mean 'command'"),
         ("serve", "", ("--listen", "nowhere"), 65, "--listen"),
         ("serve", "", ("--runtime-dir", "/proc/nothing"), 77, "--runtime-dir"),
-        ("up", "", ("--fronts", "2"), 65, "more than 1 is not available"),
+        ("up", "", ("--fronts", "17"), 65, "must be from 1 to 16"),
     ],
 )
 def test_a_start_that_fails_is_sentences_and_an_exit_code(

@@ -6,12 +6,13 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 from metamcp_worker import messages, packets
 from metamcp_worker.messages import Forked, ForkFailed, Halted, Resumed
-from metamcp_worker.nursery import BACKLOG_PACKETS_MAX
+from metamcp_worker.nursery import BACKLOG_PACKETS_MAX, STACKS_SIGNAL
 from tests.fakes.nursery_hand import THREADED, Hand, facts, litter, said, sleepers, tasks
 from tests.live.processes import alive, below, descriptors
 from tests.waiting import until
@@ -112,6 +113,34 @@ def test_the_exit_code_of_a_worker_is_told(order: str, code: int) -> None:
         assert (report.pid, report.code, report.signal, report.orphans) == (pid, code, 0, 0)
         _, errors = nursery.end()
         assert ("RuntimeError: what it is" in errors) == (code == os.EX_SOFTWARE)
+
+
+@pytest.mark.promise("M73")
+def test_a_worker_that_spins_writes_its_stacks_into_the_file_that_came_with_the_order() -> None:
+    with Hand() as nursery, tempfile.TemporaryFile() as file:
+        nursery.born()
+        pid, sock = nursery.fork(stacks=file.fileno())
+        with sock:
+            packets.send(sock, b"spin on")
+            assert said(sock) == b"spins"
+            nursery.signal(pid, STACKS_SIGNAL)
+            until(lambda: b"nursery_worker.py" in os.pread(file.fileno(), 65536, 0), "its stacks")
+            nursery.signal(pid, signal.SIGABRT)
+            assert nursery.exit().signal == signal.SIGABRT
+        _, errors = nursery.end()
+        written = os.pread(file.fileno(), 65536, 0)
+    assert b"Fatal Python error: Aborted" in written
+    assert "most recent call first" not in errors
+
+
+def test_a_worker_without_such_a_file_writes_its_stacks_to_stderr() -> None:
+    with Hand() as nursery:
+        nursery.born()
+        pid, sock = nursery.fork()
+        with sock:
+            nursery.signal(pid, signal.SIGABRT)
+            assert nursery.exit().pid == pid
+        assert "Fatal Python error: Aborted" in nursery.end()[1]
 
 
 def test_a_stopped_worker_is_told_and_so_is_its_resumption() -> None:

@@ -6,20 +6,18 @@ Descriptors that belong to a message are named in its docstring, in order. "blob
 made by `packets.blob`, for values that may be larger than a packet.
 """
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from metamcp_worker import codec
-
-
-class Message(Struct, frozen=True, kw_only=True, tag=True):
-    """Root of all messages; the tag is the class name."""
-
+from metamcp_worker.message import Message as Message  # noqa: PLC0414 - it is had from here
+from metamcp_worker.moves import HandOver as HandOver  # noqa: PLC0414 - and so is this
+from metamcp_worker.moves import Taken as Taken  # noqa: PLC0414 - and this
 
 # --- supervisor -> nursery ------------------------------------------------------------------
 
 
 class Fork(Message, frozen=True, kw_only=True):
-    """Fork one worker. Descriptor: the worker's end of its control socket.
+    """Fork one worker. Descriptors: the worker's end of its control socket; a file for its stacks.
 
     `ticket`: chosen by the supervisor, unique; `role`: "front" or "child"; `name`: for `ps`.
     """
@@ -94,12 +92,15 @@ class Stop(Message, frozen=True, kw_only=True):
 
 
 class Beat(Message, frozen=True, kw_only=True):
-    """Once a second, from the event loop. `lag_ms`: how late the loop was with it."""
+    """Once a second, from the event loop. `lag_ms`: how late the loop was with it. `idle_s`: since
+    a server was last of use, 0 while it is. `probes_missed`: by the server, in a row."""
 
     seq: int
     lag_ms: float = 0.0
     inflight: int = 0
     queued: int = 0
+    idle_s: float = 0.0
+    probes_missed: int = 0
 
 
 class AttachFailed(Message, frozen=True, kw_only=True):
@@ -163,7 +164,7 @@ class ServerDown(Message, frozen=True, kw_only=True):
     """The server is gone; the worker exits after this.
 
     `reason`: an exit class of `docs/states.md` (`spawn exit clean signal start_timeout protocol
-    limit authorization`); `message`: a sentence; `code`, `signal`: of the process, when it had one.
+    limit authorization hang`); `message`: a sentence; `code`, `signal`: of a process that it had.
     `probing`: it exited when asked whether it is modern, as some legacy servers do; the next start
     goes better with `probe=False` in its spec.
     """
@@ -234,7 +235,8 @@ class ServerState(Message, frozen=True, kw_only=True):
     """How a server stands. `state` is one of `warming ready idle draining stopped error`.
 
     `listed`: are its tools part of the lists now? `reason`, `message`: for `error`.
-    `retry_after_ms`: until the next start, -1 if none is planned.
+    `retry_after_ms`: until the next start, -1 if none is planned. `hold_ms`: how long a call may
+    wait for it, -1 for as long as for any server.
     """
 
     server: str
@@ -244,6 +246,7 @@ class ServerState(Message, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     retry_after_ms: int = -1
+    hold_ms: int = -1
 
 
 class ForgetServer(Message, frozen=True, kw_only=True):
@@ -254,7 +257,7 @@ class ForgetServer(Message, frozen=True, kw_only=True):
 
 class Adopt(Message, frozen=True, kw_only=True):
     """Sessions of a front that is gone, to be served by this one. Descriptor: blob with a JSON list
-    of `SessionRecord`. Sent before `Listen`."""
+    of `SessionRecord`. To a new front sent before `Listen`."""
 
 
 # --- front -> supervisor ------------------------------------------------------------------------
@@ -301,7 +304,7 @@ class CallStats(Struct, frozen=True):
     """Cumulative figures of this front process for one server and method.
 
     `errors`: how often, by `error_type` ("tool_error" or a JSON-RPC code); `buckets`: counts per
-    bucket of `BUCKETS_S`, not cumulative, the last one for everything above.
+    bucket of `BUCKETS_S`, not cumulative, the last for everything above; `retries`: by outcome.
     """
 
     server: str
@@ -310,6 +313,7 @@ class CallStats(Struct, frozen=True):
     seconds: float
     buckets: tuple[int, ...]
     errors: dict[str, int]
+    retries: dict[str, int] = {}
 
 
 class FrontStats(Message, frozen=True, kw_only=True):
@@ -324,7 +328,7 @@ class FrontStats(Message, frozen=True, kw_only=True):
     inflight: dict[str, int]
     sessions: dict[str, int]
     refused: dict[str, int]
-    late_replies: dict[str, int] = {}
+    late_replies: dict[str, int] = field(default_factory=dict[str, int])
 
 
 #: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention
@@ -339,17 +343,13 @@ FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
 ToChild = RunServer | AttachFront | Stop
 FromChild = Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | AttachFailed
 ToFront = (
-    ServeOn
-    | Listen
-    | Reconfigure
-    | Catalogue
-    | AttachServer
-    | ServerState
-    | ForgetServer
-    | Adopt
-    | Stop
-)
-FromFront = FrontReady | Wanted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
+    ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
+    | HandOver | Stop
+)  # fmt: skip
+FromFront = (
+    FrontReady | Wanted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver | HandOver
+    | Taken
+)  # fmt: skip
 
 
 _to_nursery = codec.reader(ToNursery)

@@ -65,6 +65,10 @@ REASON_CHARS_MAX = 200
 OOM_SCORE_ADJ = {"child": 500}
 """Servers and their workers are what the kernel should take first when memory runs out."""
 
+STACKS_SIGNAL = signal.SIGUSR2
+"""What a worker answers by writing the stacks of all its threads; it goes on as if nothing had
+happened. The supervisor knows this number too."""
+
 _DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 _NEWS = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
@@ -81,6 +85,7 @@ def main(
     _plain_signals()
     for number in _DEAF_TO:  # only the supervisor's end ends this process, after it has swept
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(STACKS_SIGNAL, signal.SIG_IGN)  # of a worker too, until it can write them
     _close_all_but({0, 1, 2, fd})
     os.set_inheritable(fd, False)
     _write("/proc/self/comm", "mmcp:nursery")
@@ -181,7 +186,7 @@ class Nursery:
         if reason:
             self._tell(ForkFailed(ticket=order.ticket, reason=reason))
         elif pid == 0:
-            self._live(order, fds[0])
+            self._live(order, fds[0], fds[1] if len(fds) > 1 else 2)
         else:
             if any(dead == pid for dead, _ in self._dead):
                 self._report()  # the kernel gave out this pid again: its first bearer goes first
@@ -197,8 +202,8 @@ class Nursery:
             )
         if order.role not in self._roles:
             return f"{order.name} has the role {order.role!r}, which no worker has"
-        if len(fds) != 1:
-            return f"{len(fds)} descriptors came with the order to fork {order.name} instead of 1"
+        if len(fds) not in (1, 2):
+            return f"{len(fds)} descriptors came with the order to fork {order.name}: 1 or 2 belong"
         if (tasks := _tasks()) != 1:
             return (
                 f"the nursery runs {tasks} threads, and fork is only safe with one: "
@@ -206,13 +211,13 @@ class Nursery:
             )
         return ""
 
-    def _live(self, order: Fork, fd: int) -> NoReturn:
+    def _live(self, order: Fork, fd: int, stacks: int) -> NoReturn:
         """The forked process, to its end. Whatever happens, it never returns into the loop."""
         code = os.EX_SOFTWARE
         try:
             if orphans.die_with_parent(self._pid):
                 self._let_go()
-                _settle(order)
+                _settle(order, stacks)
                 role = importlib.import_module(self._roles[order.role])
                 code = int(role.main(socket.socket(fileno=fd)))
         except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001 - root of a process
@@ -291,15 +296,17 @@ def _plain_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _settle(order: Fork) -> None:
-    """In the worker: become a process of its own."""
+def _settle(order: Fork, stacks: int) -> None:
+    """In the worker: become a process of its own. `stacks`: a descriptor for those of its threads,
+    written without the interpreter, so also when that hangs or has crashed."""
     os.setsid()
     orphans.become_subreaper()  # what its server turns into a daemon stays below it
     random.seed()
     _write("/proc/self/comm", f"mmcp:{order.name}")  # the kernel keeps the first 15 bytes
     if adjustment := OOM_SCORE_ADJ.get(order.role):
         _write("/proc/self/oom_score_adj", str(adjustment))
-    faulthandler.enable()  # SIGABRT, the watchdog's signal, prints every thread's stack
+    faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
+    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
 
 
 def _signal(order: Signal) -> None:

@@ -17,6 +17,7 @@ passed. Time is looked at only where a request did not arrive whole in one read,
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable, Sequence
@@ -29,13 +30,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from metamcp_worker import asgi, bounds
-from metamcp_worker.asgi import CONNECTION, TARGET, App, Receive, Scope, Send
+from metamcp_worker.asgi import CONNECTION, TARGET, App, Left, Scope
+from metamcp_worker.contained import contained
 from metamcp_worker.errors import Code
 
 _IDLE, _HEAD, _BODY = range(3)
-_FAILURE = asgi.error_body(Code.INTERNAL_ERROR, "The gateway failed to handle this request.")
-
-log = logging.getLogger("metamcp.http")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -50,12 +49,13 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Connection(HttpToolsProtocol):
     """One client connection, the application's `asgi.Peer`."""
 
+    hops = 0
     url: bytes
     _watch: asyncio.TimerHandle
     _running: RequestResponseCycle | None = None
 
-    def __init__(self, server: "HttpServer", config: Config, state: ServerState) -> None:
-        super().__init__(config, state, {}, asyncio.get_running_loop())
+    def __init__(self, server: "HttpServer", config: Config) -> None:
+        super().__init__(config, server.state, {}, asyncio.get_running_loop())
         self.on_lost: Callable[[], None] | None = None
         self._server = server
         self._limits = server.limits
@@ -88,6 +88,26 @@ class Connection(HttpToolsProtocol):
                 self.transport.close()
             self.on_response_complete()
         return True
+
+    def leave(self, body: bytes) -> Left | None:
+        cycle = self._running
+        assert cycle is not None
+        behind = self.transport.is_closing() or self.transport.get_write_buffer_size()
+        if cycle.response_started or cycle.disconnected or behind:
+            return None
+        try:
+            socket_fd = os.dup(self.transport.get_extra_info("socket").fileno())
+        except OSError:
+            return None
+        read = [asgi.request(cast(Scope, cycle.scope), body)]
+        for later, _ in reversed(self.pipeline):  # the first in line is at its end
+            if not later.more_body:
+                read.append(asgi.request(cast(Scope, later.scope), bytes(later.body)))
+        # A request that has come in part cannot be written anew: it will not be answered.
+        left = Left(socket_fd, b"".join(read), last=self._deaf or self._stage != _IDLE)
+        self._deaf = cycle.disconnected = True
+        self.transport.abort()  # this end of it: the socket has another descriptor now
+        return left
 
     # What the event loop calls
 
@@ -292,7 +312,8 @@ class Connection(HttpToolsProtocol):
 
 class HttpServer:
     """Serves one application on listening sockets. `on_refused` gets a word for every request that
-    is turned away before the application sees it."""
+    is turned away before the application sees it. `config`: of its connections, once it is started;
+    `draining`: it takes no more."""
 
     def __init__(
         self,
@@ -305,18 +326,20 @@ class HttpServer:
         self.connections_max = limits.connections_max
         self._app = app
         self._on_refused = on_refused
-        self._state = ServerState()
+        self.state = ServerState()
+        self.config: Config | None = None
+        self.draining = False
         self._servers: list[asyncio.Server] = []
         self._quiet: asyncio.Future[None] | None = None
 
     @property
     def connections(self) -> int:
-        return len(self._state.connections)
+        return len(self.state.connections)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Accept on these sockets; the server owns them now. They may be shared with others."""
-        config = Config(
-            self._contained,
+        config = self.config = Config(
+            contained(self._app),
             interface="asgi3", ws="none", lifespan="off", proxy_headers=False,
             server_header=False, date_header=False, access_log=False, log_config=None,
             log_level=logging.WARNING,
@@ -329,7 +352,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         for sock in sockets:
             server = await loop.create_server(
-                lambda: Connection(self, config, self._state), sock=sock, backlog=bounds.BACKLOG
+                lambda: Connection(self, config), sock=sock, backlog=bounds.BACKLOG
             )
             self._servers.append(server)
 
@@ -338,15 +361,16 @@ class HttpServer:
 
         The listening sockets are closed here, never shut down: they live on in other processes.
         """
+        self.draining = True
         for server in self._servers:
             server.close()
-        for connection in list(self._state.connections):
+        for connection in list(self.state.connections):
             connection.shutdown()
         if not await self._emptied(grace_s):
-            for connection in list(self._state.connections):
+            for connection in list(self.state.connections):
                 connection.transport.abort()
             await self._emptied(bounds.END_S)
-        tasks = list(self._state.tasks)
+        tasks = list(self.state.tasks)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -362,37 +386,12 @@ class HttpServer:
 
     def gone(self) -> None:
         """A connection has ended."""
-        if self._quiet is not None and not self._quiet.done() and not self._state.connections:
+        if self._quiet is not None and not self._quiet.done() and not self.state.connections:
             self._quiet.set_result(None)
 
     async def _emptied(self, wait_s: float) -> bool:
-        if not self._state.connections:
+        if not self.state.connections:
             return True
         self._quiet = asyncio.get_running_loop().create_future()
         done, _ = await asyncio.wait([self._quiet], timeout=wait_s)
         return bool(done)
-
-    async def _contained(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application, with its failures turned into an answer and one line in the log."""
-        try:
-            await self._app(scope, receive, send)
-        except asyncio.CancelledError:
-            return  # the end of a drain; this is the root of the task, and the client is cut
-        except Exception:
-            log.exception("request failed")
-            try:
-                await _send_failure(send)
-            except RuntimeError:  # the answer had begun
-                scope[CONNECTION].abort()
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-
-
-async def _send_failure(send: Send) -> None:
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(_FAILURE)),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": 500, "headers": headers})
-    await send({"type": "http.response.body", "body": _FAILURE, "more_body": False})

@@ -25,6 +25,20 @@ class OAuthSpec(Struct, frozen=True, kw_only=True):
     """Or `client_credentials`: nobody is asked, the gateway has a credential of its own."""
 
 
+class LimitsSpec(Struct, frozen=True, kw_only=True):
+    """What the kernel is to grant the processes of a command; 0: as much as it grants the gateway.
+
+    `nofile`: open files of each process. `data_bytes`: private memory of each process. `nice`: how
+    much it gives way to others for the processor. `cgroup`: the directory of its leaf, empty for
+    none. Core dumps are off in any case: what a server holds in memory may be secret.
+    """
+
+    nofile: int = 0
+    data_bytes: int = 0
+    nice: int = 0
+    cgroup: str = ""
+
+
 class ServerSpec(Struct, frozen=True, kw_only=True):
     """One MCP server, as its worker needs to know it.
 
@@ -46,6 +60,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     oauth: OAuthSpec | None = None
     options: dict[str, str] = {}
+    limits: LimitsSpec = LimitsSpec()
     start_timeout_s: float = 30.0
     timeout_s: float = 60.0
     stop_eof_s: float = 1.0
@@ -54,6 +69,8 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     """Requests in flight at the child; more wait in the queue."""
     queue: int = 4096
     """Requests that may wait for the child; one more is answered with `overloaded`."""
+    probe_interval_s: float = 30.0
+    """A server at the end of pipes that says nothing for so long is asked whether it is there."""
     probe: bool = True
     """Ask first whether it is modern. Some legacy servers exit when they are asked; see
     `messages.ServerDown.probing`."""
@@ -87,11 +104,13 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
 
 class FrontSpec(Struct, frozen=True, kw_only=True):
     """All that a front serves. `hosts`: values of `Host` and of the host part of `Origin` that are
-    accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server."""
+    accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
+    `retries`: `read-only` or `idempotent`, for servers whose calls may be sent once more."""
 
     version: str
     endpoints: tuple[EndpointSpec, ...]
     hosts: tuple[str, ...]
     timeouts_s: dict[str, float] = {}
+    retries: dict[str, str] = {}
     call_hold_s: float = 2.0
     """How long a call waits for a server that is just coming back."""

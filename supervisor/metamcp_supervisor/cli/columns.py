@@ -80,6 +80,17 @@ def plan_foot(plan: ReloadPlan) -> str:
     return f"plan {plan.hash}  apply it with: metamcp ctl reload --expect {plan.hash}"
 
 
+def cell(value: object) -> str:
+    """One member of a status, on one line and never empty: for `cut` and `awk`."""
+    if value is None or value == "":
+        return NONE
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    return " ".join(str(value).split())
+
+
 def span(seconds: float) -> str:
     """Two units at most: 8s, 2m11s, 5h07m, 3d04h."""
     whole = max(0, int(seconds))

@@ -6,7 +6,10 @@ wording of tables (`columns`), their look (`show`), knowledge of how the gateway
 `ctl status` is what scripts run every second, so nothing is imported here that it does not need.
 """
 
+import contextlib
+import importlib
 import io
+import os
 import sys
 import time
 from typing import Any
@@ -43,8 +46,44 @@ class Duration(click.ParamType[float]):
             self.fail(f"{value!r} {error}", param, ctx)
 
 
+#: Verbs that live in a file of their own, which is imported when one of them is called.
+ELSEWHERE = {
+    "describe": "metamcp_supervisor.cli.describe:describe",
+    "top": "metamcp_supervisor.cli.top:top",
+    "logs": "metamcp_supervisor.cli.follow:logs",
+    "events": "metamcp_supervisor.cli.follow:events",
+    "drain": "metamcp_supervisor.cli.steer:drain",
+    "undrain": "metamcp_supervisor.cli.steer:undrain",
+    "quarantine": "metamcp_supervisor.cli.steer:quarantine",
+    "clear": "metamcp_supervisor.cli.steer:clear",
+    "roll": "metamcp_supervisor.cli.steer:roll",
+    "dump-stacks": "metamcp_supervisor.cli.steer:dump_stacks",
+    "doctor": "metamcp_supervisor.cli.doctor:doctor",
+    "completion": "metamcp_supervisor.cli.completion:completion",
+}
+
+
+def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: names of servers of the gateway that runs."""
+    from metamcp_supervisor.cli.completion import names
+
+    above = ctx.parent.params if ctx.parent is not None else {}
+    return [name for name in names(above.get("runtime_dir")) if name.startswith(incomplete)]
+
+
 class Verbs(click.Group):
     """The one place where a failure becomes an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = ELSEWHERE[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -59,17 +98,37 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs)
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
+@click.option("--no-color", is_flag=True, help="No colours on a terminal either, as NO_COLOR.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Nothing on standard output: the exit code tells."
+)
 @click.pass_context
-def ctl(ctx: click.Context, runtime_dir: str | None) -> None:
+def ctl(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet: bool) -> None:
     """Look at and steer a running gateway."""
     ctx.obj = runtime_dir
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # An arrow that the terminal cannot show is no reason to fail.
             stream.reconfigure(errors="backslashreplace")
+    if quiet:
+        # Closed with the context of the command.
+        nowhere = ctx.with_resource(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        ctx.with_resource(contextlib.redirect_stdout(nowhere))
 
 
-names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME…")
+names_argument = click.argument(
+    "names", nargs=-1, required=True, metavar="NAME…", shell_complete=complete_names
+)
+any_names_argument = click.argument(
+    "names", nargs=-1, metavar="[NAME…]", shell_complete=complete_names
+)
+key_option = click.option(
+    "--key",
+    default="",
+    help="Given again within ten minutes: the same answer, and nothing is done.",
+)
 wait_option = click.option("--wait", is_flag=True, help="Return when it is done, not when asked.")
 timeout_option = click.option(
     "--timeout",
@@ -83,10 +142,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 
 
 @ctl.command()
-@click.argument("names", nargs=-1, metavar="[NAME…]")
+@any_names_argument
 @json_option
 @click.option("--watch", is_flag=True, help="Again and again, until interrupted.")
 @click.option("--every", "every_s", type=Duration(), metavar="DURATION", help="With --watch. [2s]")
+@click.option(
+    "-o",
+    "--output",
+    "fields",
+    metavar="FIELD,FIELD",
+    help="Only these members of --json, a line per server, tabs between them.",
+)
 @click.pass_obj
 def status(
     runtime_dir: str | None,
@@ -94,8 +160,10 @@ def status(
     as_json: bool,
     watch: bool,
     every_s: float | None,
+    fields: str | None,
 ) -> None:
     """What runs, and what is wrong. Exit 3 if a server that should be ready is not."""
+    wanted = _fields(fields) if fields is not None else ()
     with client.connect(runtime_dir) as gateway:
         if watch:
             _watch(gateway, names, as_json, every_s or WATCH_S)
@@ -103,6 +171,9 @@ def status(
         found = _chosen(codec.typed(verbs.GatewayStatus, raw), names)
     if as_json:
         click.echo(raw if not names else codec.dump(found))
+    elif wanted:
+        for server in found.servers:
+            click.echo("\t".join(columns.cell(getattr(server, field)) for field in wanted))
     else:
         show.picture(_picture(found, names))
     if not_ready(found, names):
@@ -113,41 +184,54 @@ def status(
 @names_argument
 @wait_option
 @timeout_option
+@key_option
 @click.pass_obj
-def start(runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float) -> None:
+def start(
+    runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float, key: str
+) -> None:
     """Start servers; also one that failed or was stopped."""
-    _steer(runtime_dir, "start", names, "ready" if wait else None, timeout_s)
+    _steer(runtime_dir, "start", names, "ready" if wait else None, timeout_s, key)
 
 
 @ctl.command()
 @names_argument
 @wait_option
 @timeout_option
+@key_option
 @click.pass_obj
-def stop(runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float) -> None:
+def stop(
+    runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float, key: str
+) -> None:
     """Stop servers, after their calls in flight; they stay stopped until started."""
-    _steer(runtime_dir, "stop", names, "stopped" if wait else None, timeout_s)
+    _steer(runtime_dir, "stop", names, "stopped" if wait else None, timeout_s, key)
 
 
 @ctl.command()
 @names_argument
 @wait_option
 @timeout_option
+@key_option
 @click.pass_obj
-def restart(runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float) -> None:
+def restart(
+    runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float, key: str
+) -> None:
     """Stop servers and start them again."""
-    _steer(runtime_dir, "restart", names, "ready" if wait else None, timeout_s)
+    _steer(runtime_dir, "restart", names, "ready" if wait else None, timeout_s, key)
 
 
 @ctl.command()
 @click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
 @click.option("--expect", metavar="HASH", help="Only if the plan still has this hash.")
 @json_option
+@key_option
 @click.pass_obj
-def reload(runtime_dir: str | None, dry_run: bool, expect: str | None, as_json: bool) -> None:
+def reload(
+    runtime_dir: str | None, dry_run: bool, expect: str | None, as_json: bool, key: str
+) -> None:
     """Read the configuration anew and restart only what changed. All or nothing."""
     with client.connect(runtime_dir) as gateway:
-        raw = gateway.call("reload", {"dry_run": dry_run, "expect": expect}, timeout_s=60.0)
+        asked = {"dry_run": dry_run, "expect": expect, "key": key}
+        raw = gateway.call("reload", asked, timeout_s=60.0)
     if as_json:
         click.echo(raw)
         return
@@ -157,46 +241,11 @@ def reload(runtime_dir: str | None, dry_run: bool, expect: str | None, as_json: 
 
 
 @ctl.command()
-@click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="And everything that comes, until interrupted.")
-@click.option("-n", "lines", type=click.IntRange(min=0), default=100, show_default=True)
-@json_option
-@click.pass_obj
-def logs(runtime_dir: str | None, name: str, follow: bool, lines: int, as_json: bool) -> None:
-    """What a server wrote to its stderr, and to its stdout where it was no message."""
-    wanted = {"name": name, "n": lines, "follow": follow}
-    with client.connect(runtime_dir) as gateway:
-        for _, raw in gateway.stream("logs", wanted, follow=follow):
-            if as_json:
-                click.echo(_versioned(raw))
-                continue
-            line = codec.typed(verbs.LogLine, raw)
-            click.echo(show.printable(columns.log_text(line, _clock(line.time))))
-
-
-@ctl.command()
-@click.option("-f", "--follow", is_flag=True, help="And everything that comes, until interrupted.")
-@click.option("-n", "count", type=click.IntRange(min=0), default=100, show_default=True)
-@json_option
-@click.pass_obj
-def events(runtime_dir: str | None, follow: bool, count: int, as_json: bool) -> None:
-    """The journal: who became what, and why."""
-    wanted = {"n": count, "follow": follow}
-    with client.connect(runtime_dir) as gateway:
-        for _, raw in gateway.stream("events", wanted, follow=follow):
-            if as_json:
-                click.echo(_versioned(raw))
-                continue
-            event = codec.typed(verbs.Event, raw)
-            click.echo(show.printable(columns.event_text(event, _clock(event.time))))
-
-
-@ctl.command()
-@click.argument("names", nargs=-1, metavar="[NAME…]")
+@any_names_argument
 @click.option(
     "--for",
     "wanted",
-    type=click.Choice(["ready", "stopped"]),
+    type=click.Choice(["ready", "active", "idle", "stopped", "error"]),
     default="ready",
     show_default=True,
     help="For what.",
@@ -213,10 +262,15 @@ def wait(runtime_dir: str | None, names: tuple[str, ...], wanted: str, timeout_s
 
 
 def _steer(
-    runtime_dir: str | None, verb: str, names: tuple[str, ...], wanted: str | None, timeout_s: float
+    runtime_dir: str | None,
+    verb: str,
+    names: tuple[str, ...],
+    wanted: str | None,
+    timeout_s: float,
+    key: str,
 ) -> None:
     with client.connect(runtime_dir) as gateway:
-        ordered = codec.value(gateway.call(verb, {"names": names}))
+        ordered = codec.value(gateway.call(verb, {"names": names, "key": key}))
         if wanted is not None:
             _wait(gateway, names, wanted, timeout_s, ordered["above"])
     for name in dict.fromkeys(names):
@@ -243,6 +297,16 @@ def _watch(gateway: Client, names: tuple[str, ...], as_json: bool, every_s: floa
     show.watch(lambda: _picture(take(), names), every_s)
 
 
+def _fields(text: str) -> tuple[str, ...]:
+    known = verbs.ServerStatus.__struct_fields__
+    found = tuple(field.strip() for field in text.split(","))
+    if unknown := [field for field in found if field not in known]:
+        raise click.BadParameter(
+            f"a server has no {unknown[0]!r}; it has: {', '.join(known)}", param_hint="'-o'"
+        )
+    return found
+
+
 def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.GatewayStatus:
     """With the named servers only. Raises Failed for a name that is not there."""
     known = {server.name for server in found.servers}
@@ -264,13 +328,3 @@ def _picture(found: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture
         foot=columns.status_foot(found, names),
         right=columns.RIGHT,
     )
-
-
-def _versioned(raw: bytes) -> bytes:
-    return codec.splice(raw, {"v": str(verbs.VERSION).encode()})
-
-
-def _clock(seconds: float) -> str:
-    """The local time of day, as people at a prompt have it on their watch."""
-    whole = time.localtime(seconds)
-    return f"{time.strftime('%H:%M:%S', whole)}.{int(seconds * 1000) % 1000:03}"

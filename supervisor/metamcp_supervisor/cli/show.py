@@ -6,9 +6,11 @@ is in a table (`columns`).
 rich takes longer to import than everything else together, so it is imported for a terminal only.
 """
 
+import contextlib
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +26,8 @@ _STYLES = {
 GAP = 2
 SENTENCE_CHARACTERS_MIN = 30
 """Room that a last column of sentences needs; with less, the sentences stand below the table."""
+KEYS_MAX = 64
+"""Read at once; nobody types faster than a table is drawn."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} | {
     code: f"\\u{code:04x}"
     for code in [0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -83,6 +87,32 @@ def watch(take: Callable[[], Picture], every_s: float) -> None:
             time.sleep(every_s)
 
 
+def live(take: Callable[[], Picture], every_s: float, press: Callable[[str], bool]) -> None:
+    """As `watch` on a terminal, until `press`, which is told every key, says that it is over."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with _keyboard() as keyboard, Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(_drawn(take(), console.width), refresh=True)
+            if any(press(key) for key in _pressed(keyboard, every_s)):
+                return
+
+
+def verdict(word: str) -> str:
+    """`ok`, `warn` or `fail` in its colour, where there are colours."""
+    if not on_terminal() or os.environ.get("NO_COLOR"):
+        return f"{word:<4}"
+    return click.style(f"{word:<4}", fg={"ok": "green", "warn": "yellow"}.get(word, "red"))
+
+
+def clock(seconds: float) -> str:
+    """The local time of day, as people at a prompt have it on their watch."""
+    whole = time.localtime(seconds)
+    return f"{time.strftime('%H:%M:%S', whole)}.{int(seconds * 1000) % 1000:03}"
+
+
 def plain(shown: Picture) -> str:
     """Columns parted by two spaces, no lines, no trailing spaces."""
     rows = [[printable(cell) for cell in row] for row in (shown.columns, *shown.rows)]
@@ -100,6 +130,35 @@ def plain(shown: Picture) -> str:
 def printable(text: str) -> str:
     """The text with everything spelled out that a terminal would obey or that turns its order."""
     return text.expandtabs().translate(_CONTROLS)
+
+
+@contextlib.contextmanager
+def _keyboard() -> Generator[int | None, None, None]:
+    """Standard input, with every key told at once and none shown; None if it is no terminal."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    import termios
+    import tty
+
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)
+        yield keyboard
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _pressed(keyboard: int | None, seconds: float) -> str:
+    """Keys that are pressed within so long, at once when one is."""
+    import select
+
+    if keyboard is None:
+        time.sleep(seconds)
+        return ""
+    ready, _, _ = select.select([keyboard], [], [], seconds)
+    return os.read(keyboard, KEYS_MAX).decode("ascii", "replace") if ready else ""
 
 
 def _end(shown: Picture) -> list[str]:

@@ -6,6 +6,7 @@ an exit code. Never: the gateway itself (`run`), looking up files (`sources`), t
 """
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
@@ -200,12 +201,22 @@ def _run(
 ) -> None:
     """Run to the end. `watch` gets the gateway before it starts and returns what to do once it is
     up."""
+    from metamcp_supervisor import inherited
+    from metamcp_supervisor.notify import Notify
     from metamcp_supervisor.run import CannotStart, Gateway
+
+    faulthandler.enable(2)  # what the watchdog aborts says where it hung
+    told = Notify.take(os.environ, os.getpid())
+    try:
+        given = inherited.take(os.environ, os.getpid())
+    except inherited.Unusable as failure:
+        _say(str(failure))
+        raise SystemExit(Exit.CANNOT_BIND) from None
 
     async def main() -> int:
         gateway = Gateway(
             found.config, found.load, found.permit, dict(os.environ), _version(),
-            hangup_ends=hangup_ends,
+            hangup_ends=hangup_ends, told=told, given=given,
         )  # fmt: skip
         return await gateway.run(watch(gateway))
 

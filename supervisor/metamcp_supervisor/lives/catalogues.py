@@ -1,7 +1,8 @@
 """What each server offered last, kept on disk over restarts.
 
-Owns: the folder `catalogue` of the state directory and its files, the figures read out of one
-catalogue. Never: what a front is told (`routes`), a definition's meaning.
+Owns: the folder `catalogue` of the state directory and its files, one for each server as it is
+started now, and the figures read out of one catalogue. Never: what a front is told (`routes`), a
+definition's meaning.
 
 A file is written whole under another name and then renamed, so that a full disk or a crash leaves
 the old one. Trouble with the disk is told and never stops a server.
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from metamcp_supervisor.wanted.config import Server
+from metamcp_supervisor.wanted.reload import launched
 from metamcp_worker import catalogue, codec, packets
 
 TOKEN_BYTES = 4
@@ -53,32 +56,33 @@ class Catalogues:
         self._folder = state_dir / "catalogue"
         self._on_trouble = on_trouble
         self._kept: dict[str, bytes] = {}
-        self._waiting: dict[str, bytes] = {}
+        self._waiting: dict[str, tuple[Server, bytes]] = {}
         self._writer: asyncio.Task[None] | None = None
 
-    def load(self, server: str) -> Offer | None:
-        """What was offered last, if it can be read. Blocks for one file: for the start only."""
+    def load(self, server: Server) -> bytes:
+        """The packed catalogue that this very server offered last, or nothing. Blocks for one file:
+        for the start only."""
         path = self._path(server)
         try:
             if path.stat().st_size > packets.BLOB_BYTES_MAX:
                 raise OSError(0, "larger than any catalogue")
             data = path.read_bytes()
-            found = offer(data, from_cache=True)
+            offer(data)
         except FileNotFoundError:
-            return None
+            return b""
         except (OSError, codec.Malformed) as error:
-            self._on_trouble(server, f"{path} cannot be read and is left alone: {error}")
-            return None
-        self._kept[server] = _digest(data)
-        return found
+            self._on_trouble(server.name, f"{path} cannot be read and is left alone: {error}")
+            return b""
+        self._kept[server.name] = _digest(data)
+        return data
 
-    def keep(self, server: str, data: bytes) -> None:
+    def keep(self, server: Server, data: bytes) -> None:
         """Write it soon, unless it is what the disk has. Of two for one server the newer stays."""
         digest = _digest(data)
-        if self._kept.get(server) == digest:
+        if self._kept.get(server.name) == digest:
             return
-        self._kept[server] = digest
-        self._waiting[server] = data
+        self._kept[server.name] = digest
+        self._waiting[server.name] = server, data
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
@@ -89,19 +93,18 @@ class Catalogues:
 
     async def _write(self) -> None:
         while self._waiting:
-            server = next(iter(self._waiting))
-            data = self._waiting.pop(server)
+            server, data = self._waiting.pop(next(iter(self._waiting)))
             try:
                 await asyncio.to_thread(_replace, self._path(server), data)
             except OSError as error:
-                self._kept.pop(server, None)
+                self._kept.pop(server.name, None)
                 self._on_trouble(
-                    server, f"its catalogue could not be kept on disk: {error.strerror}"
+                    server.name, f"its catalogue could not be kept on disk: {error.strerror}"
                 )
 
-    def _path(self, server: str) -> Path:
-        assert "/" not in server, "names of servers are checked by the configuration"
-        return self._folder / f"{server}.json"
+    def _path(self, server: Server) -> Path:
+        assert "/" not in server.name, "names of servers are checked by the configuration"
+        return self._folder / server.name / f"{launched(server)}.json"
 
 
 def _digest(data: bytes) -> bytes:
@@ -122,3 +125,6 @@ def _replace(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             new.unlink()
         raise
+    for old in path.parent.iterdir():
+        if old != path:  # of the server as it was started before
+            old.unlink(missing_ok=True)

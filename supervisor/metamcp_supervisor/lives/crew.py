@@ -1,7 +1,8 @@
 """The workers of the servers, from the fork to the end of everything below them.
 
 Owns: forking, the deadlines of processes on their way up or down, killing, the order of last words
-and death. Never: the rules (`server`), who shall run (`tree`), pipes (`routes`).
+and death. Never: the rules (`server`), who shall run and which copy serves (`tree`, `spares`),
+pipes (`routes`).
 
 An instance is over when two things have come, in any order: the nursery's word that the worker and
 everything below it is gone, and the end of its control socket, in which its last words may wait.
@@ -14,18 +15,21 @@ from functools import partial
 from typing import Protocol
 
 from metamcp_supervisor.lives import instances
-from metamcp_supervisor.lives.entries import Entry
+from metamcp_supervisor.lives.bounds import Bounds
+from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.fronts import Forker
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.pulse import Verdict
-from metamcp_supervisor.lives.server import Fact, Responds, WentDown
+from metamcp_supervisor.lives.server import Responds, WentDown
 from metamcp_supervisor.lives.spawn import NotForked, NurseryGone, WorkerExit
 from metamcp_supervisor.lives.specs import STOP_EOF_S, server_spec
-from metamcp_supervisor.lives.states import ExitClass, Phase
+from metamcp_supervisor.lives.stacks import NoStacks, Stacks
+from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.lives.tokens import KeyUnfit, Tokens
 from metamcp_supervisor.watched.events import Journal
-from metamcp_worker.messages import Beat, FromChild, ServerDown, Spawned
+from metamcp_supervisor.watched.steering import NotNow
+from metamcp_worker.messages import Beat, FromChild, LogLines, ServerDown, Spawned
 
 START_S_MARGIN = 5.0
 """The worker watches `start_timeout` itself; this much later it is killed."""
@@ -42,16 +46,22 @@ LAST_WORDS_S_MAX = 1.0
 
 
 class Lives(Protocol):
-    """Who decides what happens to servers."""
+    """Who decides what happens to servers. A copy is told of whether it serves or not."""
 
-    def feed(self, entry: Entry, fact: Fact, cause: str = "") -> None: ...
+    def went_down(self, copy: Copy, fact: WentDown) -> None: ...
 
-    def told(self, entry: Entry, message: FromChild, blob: bytes) -> None:
+    def responds(self, copy: Copy, fact: Responds) -> None: ...
+
+    def told(self, copy: Copy, message: FromChild, blob: bytes) -> None:
         """What an instance says beyond its own life."""
         ...
 
-    def gone(self, entry: Entry) -> None:
-        """Nothing is left of its instance."""
+    def idle(self, copy: Copy, idle_s: float) -> None:
+        """It has been of no use to anybody for so long."""
+        ...
+
+    def gone(self, copy: Copy) -> None:
+        """Nothing is left of it."""
         ...
 
 
@@ -63,6 +73,7 @@ class Crew:
         hearts: Heartbeats,
         journal: Journal,
         tokens: Tokens,
+        bounds: Bounds,
         environ: Mapping[str, str],
         version: str,
     ) -> None:
@@ -71,36 +82,38 @@ class Crew:
         self._hearts = hearts
         self._journal = journal
         self._tokens = tokens
+        self._bounds = bounds
         self._environ = environ
         self._version = version
-        self._entries: dict[int, Entry] = {}
+        self._copies: dict[int, Copy] = {}
 
-    def fork(self, entry: Entry) -> None:
-        """Start a worker for the current generation."""
-        generation = entry.life.generation
-        task = asyncio.get_running_loop().create_task(self._launch(entry, generation))
-        entry.launch = task
-        task.add_done_callback(partial(self._launched, entry))
+    def fork(self, copy: Copy) -> None:
+        """Start a worker for it."""
+        task = asyncio.get_running_loop().create_task(self._launch(copy))
+        copy.launch = task
+        task.add_done_callback(partial(self._launched, copy))
 
-    def ask_to_stop(self, entry: Entry, grace_s: float) -> None:
+    def ask_to_stop(self, copy: Copy, grace_s: float) -> None:
         """Let it finish for `grace_s`, then go down its ladder."""
-        if entry.instance is None:
+        copy.stopping = True
+        if copy.instance is None:
             return  # the fork is still under way; what comes of it is stopped then
-        entry.instance.stop(grace_s)
-        entry.deadline(grace_s + _ladder_s(entry), self._overdue)
+        copy.instance.stop(grace_s)
+        copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
 
     def hurry(self, entry: Entry) -> None:
-        """One that still waits for calls has no time left but for its ladder: nobody calls."""
-        if entry.instance is not None and entry.life.phase in (Phase.DRAINING, Phase.STOPPING):
-            entry.deadline(_ladder_s(entry), self._overdue)
+        """Those that still wait for calls have no time left but for their ladder: nobody calls."""
+        for copy in entry.copies:
+            if copy.instance is not None and copy.stopping:
+                copy.deadline(_ladder_s(entry), self._overdue)
 
-    def condemn(self, entry: Entry, reason: ExitClass, message: str) -> None:
+    def condemn(self, copy: Copy, reason: ExitClass, message: str) -> None:
         """Count it as down for this reason, and kill it."""
-        assert entry.instance is not None
-        if not entry.instance.reported:
-            entry.instance.reported = True
-            self._lives.feed(entry, WentDown(reason, message))
-        self._kill(entry)
+        assert copy.instance is not None
+        if not copy.instance.reported:
+            copy.instance.reported = True
+            self._lives.went_down(copy, WentDown(reason, message))
+        self._kill(copy)
 
     # What the nursery says
 
@@ -109,138 +122,179 @@ class Crew:
 
         Its last words may still wait in its control socket: they come first.
         """
-        entry = self._entries.get(end.pid)
-        if entry is None:
+        copy = self._copies.get(end.pid)
+        if copy is None:
             return False
-        assert entry.instance is not None
-        entry.instance.end = end
-        if entry.instance.silent:
-            self._bury(entry)
+        assert copy.instance is not None
+        copy.instance.end = end
+        if end.stacks:
+            told = "what its worker did at last is in its log"
+            self._journal.add(copy.entry.name, "stacks", told, copy.generation)
+            self.log_stacks(copy, end.stacks)
+        if copy.instance.silent:
+            self._bury(copy)
         else:
-            entry.deadline(LAST_WORDS_S_MAX, self._bury)
+            copy.deadline(LAST_WORDS_S_MAX, self._bury)
         return True
 
     def halted(self, pid: int, yes: bool) -> None:
-        if entry := self._entries.get(pid):
-            self._journal.add(entry.name, "halted" if yes else "resumed")
+        if copy := self._copies.get(pid):
+            self._journal.add(copy.entry.name, "halted" if yes else "resumed")
 
     # What workers say
 
     def heard(self, instance: Instance, message: FromChild, blob: bytes) -> None:
-        entry = self._entries[instance.pid]
+        copy = self._copies[instance.pid]
         match message:
             case Beat():
                 instance.inflight = message.inflight
+                self._probed(instance, message.probes_missed)
                 self._hearts.beat(instance.pid)
+                self._lives.idle(copy, message.idle_s)
             case Spawned():
                 pass  # the instance has noted the pid
             case ServerDown():
-                self._down(entry, instance, message)
+                self._down(copy, instance, message)
             case _:
-                self._lives.told(entry, message, blob)
+                self._lives.told(copy, message, blob)
 
     def unheard(self, instance: Instance, sentence: str) -> None:
         self._journal.add(instance.server, "bug", sentence, instance.generation)
 
     def fell_silent(self, instance: Instance) -> None:
         instance.silent = True
-        entry = self._entries[instance.pid]
+        copy = self._copies[instance.pid]
         if instance.end is not None:
-            self._bury(entry)
+            self._bury(copy)
         else:
-            entry.deadline(SILENT_S_MAX, self._overdue)
+            copy.deadline(SILENT_S_MAX, self._overdue)
 
-    def _down(self, entry: Entry, instance: Instance, message: ServerDown) -> None:
+    async def stacks(self, entry: Entry, stacks: Stacks) -> str:
+        """What the threads of its worker are doing; into its log, too. Raises NotNow."""
+        copy = entry.serving
+        if copy is None or copy.instance is None:
+            raise NotNow(f"{entry.name} has no worker at this moment")
+        try:
+            text = await stacks.dump(copy.instance.pid)
+        except NoStacks as error:
+            raise NotNow(str(error)) from None
+        self.log_stacks(copy, text)
+        return text
+
+    def log_stacks(self, copy: Copy, text: str) -> None:
+        """Put the stacks of its worker into the log of a server."""
+        lines = LogLines(stream="stacks", lines=tuple(filter(None, text.splitlines())))
+        self._lives.told(copy, lines, b"")
+
+    def _probed(self, instance: Instance, missed: int) -> None:
+        """Say so when the server begins to miss probes, and when it is heard again. It is not
+        parted from its calls for that: it may only be slow."""
+        if missed != instance.probes_missed:
+            what = "probe missed" if missed else "heard again"
+            cause = f"it did not answer, {missed} in a row" if missed else ""
+            instance.probes_missed = missed
+            self._journal.add(instance.server, what, cause, instance.generation)
+
+    def _down(self, copy: Copy, instance: Instance, message: ServerDown) -> None:
         if instance.reported:
             return
+        entry = copy.entry
         instance.reported = True
         if instance.end is None:
-            entry.deadline(LEAVE_S_MAX, self._overdue)
+            copy.deadline(LEAVE_S_MAX, self._overdue)
         down = instances.told(message, remote=entry.server.url is not None)
         if message.probing and entry.probe and down.reason is ExitClass.EXIT:
             # Some old servers exit when they are asked something new: once more, without asking.
             entry.probe = False
             down = instances.excused(down)
-        self._lives.feed(entry, down)
+        if why := self._bounds.out_of_memory(copy, message.signal):
+            down = WentDown(ExitClass.LIMIT, why)
+        self._lives.went_down(copy, down)
 
     # Up and down
 
-    async def _launch(self, entry: Entry, generation: int) -> None:
+    async def _launch(self, copy: Copy) -> None:
+        entry = copy.entry
         try:
-            worker = await self._forker.fork("child", f"{entry.name}#{generation}")
+            worker = await self._forker.fork("child", f"{entry.name}#{copy.generation}")
         except NotForked as error:
-            entry.launch = None
-            if entry.life.phase is Phase.WARMING:
+            copy.launch = None
+            if not copy.stopping:
                 excused = isinstance(error, NurseryGone)
-                self._lives.feed(entry, WentDown(ExitClass.NURSERY, str(error), excused))
-            self._lives.gone(entry)
+                self._lives.went_down(copy, WentDown(ExitClass.NURSERY, str(error), excused))
+            self._lives.gone(copy)
             return
-        instance = entry.instance = Instance(entry.name, generation, worker, self)
-        entry.launch = None
-        self._entries[worker.pid] = entry
-        self._hearts.watch(worker.pid, partial(self._judged, entry, instance))
-        if entry.life.phase is not Phase.WARMING:
-            self.ask_to_stop(entry, 0.0)  # it was stopped meanwhile
+        instance = copy.instance = Instance(entry.name, copy.generation, worker, self)
+        copy.launch = None
+        self._copies[worker.pid] = copy
+        self._hearts.watch(worker.pid, partial(self._judged, copy, instance))
+        if copy.stopping:
+            self.ask_to_stop(copy, 0.0)  # it was stopped meanwhile
             return
-        entry.deadline(entry.server.start_timeout_s + START_S_MARGIN, self._overdue)
+        copy.deadline(entry.server.start_timeout_s + START_S_MARGIN, self._overdue)
         try:
             oauth = self._tokens.spec(entry.server.oauth)
-            spec = server_spec(entry.server, self._environ, probe=entry.probe, oauth=oauth)
+            self._bounds.draw(copy)
+            spec = server_spec(
+                entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf
+            )
             instance.run(spec, self._version)
         except KeyUnfit as error:
-            self.condemn(entry, ExitClass.SPAWN, str(error))
+            self.condemn(copy, ExitClass.SPAWN, str(error))
         except OSError as error:
-            self.condemn(entry, ExitClass.EXIT, f"the gateway could not brief it: {error.strerror}")
+            self.condemn(copy, ExitClass.EXIT, f"the gateway could not brief it: {error.strerror}")
 
-    def _launched(self, entry: Entry, task: asyncio.Task[None]) -> None:
+    def _launched(self, copy: Copy, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._journal.add(entry.name, "bug", f"its start broke off: {error!r}")
+            self._journal.add(copy.entry.name, "bug", f"its start broke off: {error!r}")
 
-    def _overdue(self, entry: Entry) -> None:
+    def _overdue(self, copy: Copy) -> None:
         """A worker did not do in time what it was to do."""
-        if entry.life.phase is Phase.WARMING:
-            limit = f"{entry.server.start_timeout_s:g} s"
+        if copy.warming:
+            limit = f"{copy.entry.server.start_timeout_s:g} s"
             message = f"it was not ready within {limit}, and its worker did not say so"
-            self.condemn(entry, ExitClass.START_TIMEOUT, message)
+            self.condemn(copy, ExitClass.START_TIMEOUT, message)
         else:
-            self._journal.add(entry.name, "kill", "its worker did not leave in time")
-            self._kill(entry)
+            self._journal.add(copy.entry.name, "kill", "its worker did not leave in time")
+            self._kill(copy)
 
-    def _kill(self, entry: Entry) -> None:
-        assert entry.instance is not None
-        if entry.instance.end is None:  # else only its last words are waited for
-            self._forker.signal(entry.instance.pid, signal.SIGKILL)
-            entry.deadline(KILLED_S_MAX, self._outlives)
+    def _kill(self, copy: Copy) -> None:
+        assert copy.instance is not None
+        if copy.instance.end is None:  # else only its last words are waited for
+            self._forker.signal(copy.instance.pid, signal.SIGKILL)
+            copy.deadline(KILLED_S_MAX, self._outlives)
 
-    def _outlives(self, entry: Entry) -> None:
+    def _outlives(self, copy: Copy) -> None:
         """It was killed and its end is not told: perhaps nobody carries out what we order."""
-        self._journal.add(entry.name, "kill", "its worker was killed and its end is not told")
+        self._journal.add(copy.entry.name, "kill", "its worker was killed and its end is not told")
         self._forker.suspect()
-        self._kill(entry)
+        self._kill(copy)
 
-    def _judged(self, entry: Entry, instance: Instance, verdict: Verdict) -> None:
+    def _judged(self, copy: Copy, instance: Instance, verdict: Verdict) -> None:
         if verdict in (Verdict.HUNG, Verdict.DEAD):
             instance.condemned = ExitClass.HANG
-        self._journal.add(entry.name, f"heartbeat {verdict}", generation=instance.generation)
-        self._lives.feed(entry, Responds(verdict is Verdict.FINE))
+        name, generation = copy.entry.name, instance.generation
+        self._journal.add(name, f"heartbeat {verdict}", generation=generation)
+        self._lives.responds(copy, Responds(verdict is Verdict.FINE))
         if verdict is Verdict.DEAD:
-            self._kill(entry)
+            self._kill(copy)
 
-    def _bury(self, entry: Entry) -> None:
-        instance = entry.instance
+    def _bury(self, copy: Copy) -> None:
+        instance = copy.instance
         assert instance is not None
         assert instance.end is not None
-        entry.no_deadline()
+        copy.no_deadline()
         self._hearts.forget(instance.pid)
         instance.close()
-        entry.instance = None
-        del self._entries[instance.pid]
+        self._bounds.erase(copy)
+        copy.instance = None
+        del self._copies[instance.pid]
         if instance.end.orphans:
             left = f"{instance.end.orphans} processes that it left behind were killed"
-            self._journal.add(entry.name, "swept", left, instance.generation)
+            self._journal.add(copy.entry.name, "swept", left, instance.generation)
         if not instance.reported:
-            self._lives.feed(entry, instances.untold(instance.end, instance.condemned))
-        self._lives.gone(entry)
+            self._lives.went_down(copy, instances.untold(instance.end, instance.condemned))
+        self._lives.gone(copy)
 
 
 def _ladder_s(entry: Entry) -> float:

@@ -1,6 +1,7 @@
 """What the tree keeps of one configured server, and the sentences about it in the journal.
 
-Owns: the entry and its two timers. Never: what happens to it (`tree`), the rules (`server`).
+Owns: the entry, the copies of its server, and their timers. Never: what happens to it (`tree`), the
+rules (`server`).
 """
 
 import asyncio
@@ -8,6 +9,7 @@ import os
 from collections.abc import Callable
 
 from metamcp_supervisor.lives.catalogues import Offer
+from metamcp_supervisor.lives.cgroups import Leaf
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import Phase
@@ -15,23 +17,74 @@ from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.wanted.remote import origin
 
 
+class Copy:
+    """One copy of a server, from the order to start it until nothing of it is left.
+
+    `instance` is there from the fork to the end of everything below it. `stopping`: it was asked to
+    stop. `ready`: it was once; `lists`: its catalogue then, if it was another one than before.
+    `leaf`: its control group, if it has one.
+    """
+
+    def __init__(self, entry: "Entry", generation: int) -> None:
+        self.entry = entry
+        self.generation = generation
+        self.instance: Instance | None = None
+        self.launch: asyncio.Task[None] | None = None
+        self.ready = False
+        self.stopping = False
+        self.lists = b""
+        self.leaf: Leaf | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def warming(self) -> bool:
+        """Is it on its way up?"""
+        down = self.instance is not None and self.instance.reported
+        return not (self.ready or self.stopping or down)
+
+    def deadline(self, seconds: float, overdue: Callable[["Copy"], None]) -> None:
+        """Call `overdue` after so long, instead of an earlier deadline."""
+        self.no_deadline()
+        self._deadline = asyncio.get_running_loop().call_later(seconds, overdue, self)
+
+    def no_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def abandon(self) -> None:
+        self.no_deadline()
+        if self.launch is not None:
+            self.launch.cancel()
+        if self.instance is not None:
+            self.instance.close()
+
+
 class Entry:
-    """One configured server. `instance` is there from the fork to the end of everything below it.
-    `probe`: ask it first whether it is modern. `removed`: no longer configured, and gone as soon as
-    it is down. `answered`: calls that it answered so far, by front."""
+    """One configured server. `serving`: the copy that the fronts know; `spare`: one that could take
+    its place, or is getting there; `leaving`: those that are on their way out.
+
+    `replacing`: the spare takes the place as soon as it is ready. `spare_failures`: spares in a row
+    that did not come up. `probe`: ask it first whether it is modern. `removed`: no longer
+    configured, and gone as soon as it is down. `answered`: calls that it answered so far, by front.
+    """
 
     def __init__(self, server: Server, offer: Offer) -> None:
         phase = Phase.IDLE if server.enabled else Phase.DISABLED
         self.server = server
-        self.life = Life(phase=phase, restart=server.restart)
+        self.life = Life(phase=phase, restart=server.restart, lazy=server.lazy)
         self.offer = offer
-        self.instance: Instance | None = None
-        self.launch: asyncio.Task[None] | None = None
+        self.serving: Copy | None = None
+        self.spare: Copy | None = None
+        self.leaving: set[Copy] = set()
+        self.replacing = False
+        self.spare_failures = 0
         self.answered: dict[int, int] = {}
         self.probe = True
         self.removed = False
+        self._generation = 0
         self._retry: asyncio.TimerHandle | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._spare: asyncio.TimerHandle | None = None
 
     @property
     def name(self) -> str:
@@ -40,7 +93,20 @@ class Entry:
     @property
     def running(self) -> bool:
         """Is there a process of it, or will there be one in a moment?"""
-        return self.instance is not None or self.launch is not None
+        return bool(self.copies)
+
+    @property
+    def copies(self) -> list[Copy]:
+        return [*filter(None, (self.serving, self.spare)), *self.leaving]
+
+    @property
+    def instance(self) -> Instance | None:
+        """The one that serves."""
+        return None if self.serving is None else self.serving.instance
+
+    def new_generation(self) -> int:
+        self._generation += 1
+        return self._generation
 
     @property
     def launcher(self) -> str:
@@ -62,15 +128,20 @@ class Entry:
             self._retry.cancel()
             self._retry = None
 
-    def deadline(self, seconds: float, overdue: Callable[["Entry"], None]) -> None:
-        """Call `overdue` after so long, instead of an earlier deadline."""
-        self.no_deadline()
-        self._deadline = asyncio.get_running_loop().call_later(seconds, overdue, self)
+    def spare_in(self, seconds: float, start: Callable[["Entry"], None]) -> None:
+        """Call `start` after so long, instead of an earlier plan."""
+        self.no_spare()
+        self._spare = asyncio.get_running_loop().call_later(seconds, start, self)
 
-    def no_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def no_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.cancel()
+            self._spare = None
+
+
+def news(life: Life) -> tuple[object, ...]:
+    """What fronts and journal hear of when it is another than before."""
+    return life.phase, life.degraded, life.parted, life.retry_at, life.generation
 
 
 def why(life: Life, now: float) -> str:

@@ -11,7 +11,7 @@ from typing import Protocol
 from metamcp_supervisor.lives.spawn import Worker
 from metamcp_worker import codec, messages, packets
 from metamcp_worker.errors import TooLarge
-from metamcp_worker.messages import FromFront, FrontStats, Message, SessionKept
+from metamcp_worker.messages import FromFront, FrontStats, HandOver, Message, SessionKept
 
 
 class Ear(Protocol):
@@ -20,6 +20,10 @@ class Ear(Protocol):
     def heard(self, front: "Front", message: FromFront, blob: bytes) -> None:
         """`blob`: what came with `FrontStats` and `SessionKept`, empty for the others. Raises
         codec.Malformed when it cannot be read."""
+        ...
+
+    def handed(self, front: "Front", message: HandOver, fds: list[int]) -> None:
+        """A connection that is to go to another front; takes the descriptors."""
         ...
 
     def unheard(self, front: "Front", sentence: str) -> None:
@@ -54,6 +58,11 @@ class Front:
     def who(self) -> str:
         return f"front-{self.slot}"
 
+    @property
+    def able(self) -> bool:
+        """Can it take over what another one had?"""
+        return self.ready and not self.condemned and not self.silent
+
     def send(self, message: Message, fds: Iterable[int] = ()) -> None:
         """Takes the descriptors."""
         self._channel.send(messages.pack(message), list(fds))
@@ -70,6 +79,10 @@ class Front:
     def _packet(self, data: bytes, fds: list[int]) -> None:
         try:
             message = messages.unpack_from_front(data)
+            if isinstance(message, HandOver):
+                handed, fds = fds, []
+                self._ear.handed(self, message, handed)
+                return
             blob = b""
             if isinstance(message, FrontStats | SessionKept) and fds:
                 blob = packets.read_blob(fds.pop(0))

@@ -1,13 +1,15 @@
 """The processes that speak MCP to clients: kept alive, told what to serve, drained at the end.
 
 Owns: one slot per front, its deadlines, when a crashed one comes back and when it is time to give
-up, what a front inherits from the one before it. Never: the packets of one front (`front`), what it
-is told about servers (`routes`), client traffic, listening (it only hands the sockets on).
+up, who inherits what a front had, replacing one that works. Never: the packets of one front
+(`front`), connections that move (`handover`), what a front is told of servers (`routes`), client
+traffic, listening (it only hands the sockets on).
 
 The listening sockets belong to the supervisor and every front inherits the same ones: while a front
-is replaced, clients wait in the kernel and nobody is refused. A front that was ready and was killed
-from outside comes back at once; one that crashes comes back with a growing delay, and when they
-crash again and again the gateway ends, because a fault of our own does not heal.
+is replaced, clients wait in the kernel and nobody is refused. Its sessions are adopted by one that
+serves, else by the next one that starts. A front that was ready and was killed from outside comes
+back at once; one that crashes comes back with a growing delay, and when they crash again and again
+the gateway ends, because a fault of our own does not heal.
 """
 
 import asyncio
@@ -15,11 +17,13 @@ import random
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from metamcp_supervisor.lives import backoff
 from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.handover import Handovers
 from metamcp_supervisor.lives.heartbeats import Heartbeats
+from metamcp_supervisor.lives.house import Forker as Forker  # noqa: PLC0414 - it is had from here
+from metamcp_supervisor.lives.house import House, NotRolled
 from metamcp_supervisor.lives.pulse import Verdict
 from metamcp_supervisor.lives.sessions import Sessions
 from metamcp_supervisor.lives.spawn import NotForked, Worker, WorkerExit
@@ -33,12 +37,14 @@ from metamcp_worker.messages import (
     FromFront,
     FrontReady,
     FrontStats,
+    HandOver,
     Listen,
     Reconfigure,
     ServeOn,
     SessionKept,
     SessionsOver,
     Stop,
+    Taken,
     Wanted,
 )
 from metamcp_worker.spec import FrontSpec
@@ -51,47 +57,10 @@ LAST_WORDS_S_MAX = 1.0
 """From its own end to the end of what it wrote to its control socket."""
 KILLED_S_MAX = 2.0
 """From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
+ROLL_GRACE_S = 30.0
+"""For calls in flight in a front whose successor serves already."""
 FAREWELL_S = 3.0
 """Beyond its grace, for a front to close what is left; then it is killed."""
-
-
-class Forker(Protocol):
-    """What is needed of the nursery."""
-
-    async def fork(self, role: str, name: str) -> Worker: ...
-
-    def signal(self, pid: int, number: int) -> None: ...
-
-    def suspect(self) -> None:
-        """A process was killed and its end is not told: does the nursery still answer?"""
-        ...
-
-
-class House(Protocol):
-    """What the rest of the gateway does for fronts."""
-
-    def welcome(self, front: Front) -> None:
-        """Tell a new front about the servers. Raises OSError."""
-        ...
-
-    def wanted(self, server: str) -> None:
-        """A client called a server that is not ready."""
-        ...
-
-    def undelivered(self, front: Front, server: str, generation: int) -> None:
-        """A front did not get the pipe to this instance; generation 0: nor the catalogue of this
-        server."""
-        ...
-
-    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None: ...
-
-    def left(self, number: int) -> None:
-        """This front is gone, and its last figures have come."""
-        ...
-
-    def hopeless(self, reason: str) -> None:
-        """Fronts crash again and again: the gateway must end."""
-        ...
 
 
 class Fronts:
@@ -116,35 +85,34 @@ class Fronts:
         self._ready_s_max = ready_s_max
         self._dice = dice
         self._sessions = Sessions()
+        self._handovers = Handovers(self._sessions, self._all)
         self._loop = asyncio.get_running_loop()
         self._slots: dict[int, Front | None] = {}
         self._launches: dict[int, asyncio.Task[None]] = {}
+        self._beside: set[Front] = set()  # they will have the place of another, or had theirs
         self._leaving: set[Front] = set()
+        self._rolling = asyncio.Lock()
         self._last = -1
         self._crashes: tuple[float, ...] = ()
-        self._unready = 0
-        """Fronts in a row that ended before they were ready."""
+        self._unready = 0  # fronts in a row that ended before they were ready
         self._draining = False
         self._changed = asyncio.Event()
 
     def start(self, count: int) -> None:
+        self._sessions.fronts = count
         for slot in range(count):
             self._slots[slot] = None
             self._relaunch(slot, 0.0)
 
     def serving(self) -> list[Front]:
-        return [front for front in self._slots.values() if front is not None]
+        return [*(front for front in self._slots.values() if front is not None), *self._beside]
 
     @property
     def slots(self) -> list[Front | None]:
         return list(self._slots.values())
 
-    @property
-    def draining(self) -> bool:
-        return self._draining
-
     def reconfigure(self) -> None:
-        """Tell every front the new configuration. One that cannot be told is replaced."""
+        """Tell every front the new configuration; one that cannot be told is replaced."""
         spec = codec.dump(self._spec())
         for front in self.serving():
             try:
@@ -159,7 +127,11 @@ class Fronts:
         if front is None:
             return False
         self._hearts.forget(front.pid)
-        self._slots[front.slot] = None
+        beside = front in self._beside
+        if beside:
+            self._beside.discard(front)
+        else:
+            self._slots[front.slot] = None
         self._changed.set()
         front.cancel()
         if front.silent:
@@ -168,17 +140,52 @@ class Fronts:
             self._leaving.add(front)
             front.deadline = self._loop.call_later(LAST_WORDS_S_MAX, self._bury, front)
         how = f"signal {end.signal}" if end.signal else f"status {end.code}"
-        if self._draining:
+        if self._draining or (beside and front.ready and not front.condemned):
             self._journal.add(front.who, "ready→stopped", f"ended with {how}")
             return True
         self._journal.add(front.who, "ready→error" if front.ready else "warming→error", how)
-        self._relaunch(front.slot, self._delay(front, end))
+        if not beside:
+            self._relaunch(front.slot, self._delay(front, end))
         return True
 
     def halted(self, pid: int, yes: bool) -> None:
         front = self._of(pid)
         if front is not None:
             self._journal.add(front.who, "halted" if yes else "resumed")
+
+    async def roll(self, slot: int | None = None, grace_s: float = ROLL_GRACE_S) -> None:
+        """Replace this front, or all, one after the other: a successor serves before the one whose
+        place it takes is told to finish, and that one is gone before the next is replaced. Raises
+        NotRolled; then nothing is worse than before."""
+        async with self._rolling:
+            for each in list(self._slots) if slot is None else [slot]:
+                await self._replace(each, grace_s)
+
+    async def _replace(self, slot: int, grace_s: float) -> None:
+        old = self._slots[slot]
+        if old is None:
+            return  # it crashed: its successor is on the way
+        try:
+            worker = await self._forker.fork("front", f"front-{slot}")
+        except NotForked as error:
+            raise NotRolled(f"front-{slot} stays: {error}") from None
+        new = self._born(slot, worker)
+        self._beside.add(new)
+        self._tell(new)
+        if self._draining:
+            self._kill(new)
+        await self._until(lambda: new.ready or new not in self._beside)
+        if new not in self._beside or self._draining:
+            raise NotRolled(f"front-{slot} stays: its successor did not become ready")
+        if self._slots[slot] is not old:  # it crashed meanwhile, and has another successor
+            self._kill(new)
+            return
+        self._slots[slot] = new
+        self._beside ^= {old, new}
+        old.send(Stop(grace_s=grace_s))
+        old.cancel()
+        old.deadline = self._loop.call_later(grace_s + FAREWELL_S, self._kill, old)
+        await self._until(lambda: old not in self._beside)
 
     async def drain(self, grace_s: float) -> None:
         """Let every front finish and end; kill those that do not."""
@@ -187,20 +194,15 @@ class Fronts:
             task.cancel()
         for front in self.serving():
             front.send(Stop(grace_s=grace_s))
-        try:
-            async with asyncio.timeout(grace_s + FAREWELL_S):
-                await self._emptied()
-        except TimeoutError:
-            self.kill()
+        for wait_s in (grace_s + FAREWELL_S, FAREWELL_S):
             try:
-                async with asyncio.timeout(FAREWELL_S):
-                    await self._emptied()
+                async with asyncio.timeout(wait_s):
+                    await self._until(lambda: not self.serving())
+                return
             except TimeoutError:
-                self._journal.add("gateway", "bug", "a killed front did not end")
-
-    def kill(self) -> None:
-        for front in self.serving():
-            self._kill(front)
+                for front in self.serving():
+                    self._kill(front)
+        self._journal.add("gateway", "bug", "a killed front did not end")
 
     async def close(self) -> None:
         self._draining = True
@@ -209,13 +211,17 @@ class Fronts:
             task.cancel()
         if launches:
             await asyncio.wait(launches)
-        for front in [*self.serving(), *self._leaving]:
+        for front in self._all():
             self._bury(front)
+        self._handovers.close()
 
-    async def _emptied(self) -> None:
-        while self.serving():
+    async def _until(self, fact: Callable[[], bool]) -> None:
+        while not fact():
             self._changed.clear()
             await self._changed.wait()
+
+    def _all(self) -> list[Front]:
+        return [*self.serving(), *self._leaving]
 
     def _of(self, pid: int) -> Front | None:
         return next((front for front in self.serving() if front.pid == pid), None)
@@ -255,9 +261,7 @@ class Fronts:
         failures = 0
         while True:
             await asyncio.sleep(delay_s)
-            while self._leaving:  # what they say last, the new one is to know
-                self._changed.clear()
-                await self._changed.wait()
+            await self._until(lambda: not self._leaving)  # their last words are for the new one
             try:
                 worker = await self._forker.fork("front", f"front-{slot}")
             except NotForked as error:
@@ -265,26 +269,47 @@ class Fronts:
                 delay_s = backoff.delay(failures, self._dice())
                 self._journal.add(f"front-{slot}", "error", str(error))
                 continue
-            self._adopt(slot, worker)
+            front = self._slots[slot] = self._born(slot, worker)
+            self._tell(front)
             return
 
-    def _adopt(self, slot: int, worker: Worker) -> None:
+    def _born(self, slot: int, worker: Worker) -> Front:
         self._last += 1
         front = Front(self._last, slot, worker, self._loop.time(), self)
         front.deadline = self._loop.call_later(self._ready_s_max, self._late, front)
-        self._slots[slot] = front
         self._hearts.watch(front.pid, lambda verdict: self._judged(front, verdict))
         self._journal.add(front.who, "warming", f"process {front.pid}")
+        return front
+
+    def _tell(self, front: Front) -> None:
+        """All that a new front has to know."""
         try:
             blob = packets.blob(codec.dump(self._spec()))
             front.send(ServeOn(front=front.number), [blob, *self._dup_listeners(blob)])
             self._house.welcome(front)
-            if records := self._sessions.adopt(front.number):
-                front.send(Adopt(), [packets.blob(records)])
+            self._bequeath(front)
             front.send(Listen())
         except OSError as error:
             self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
             self._kill(front)
+
+    def _bequeath(self, heir: Front) -> None:
+        """The sessions that no front has are this one's. Raises OSError."""
+        if records := self._sessions.adopt(heir.number):
+            heir.send(Adopt(), [packets.blob(records)])
+
+    def _settle(self) -> None:
+        """A front is gone or new: see to what waits for one."""
+        able = [one for one in self._slots.values() if one is not None and one.able]
+        heir = min(able, key=lambda one: self._sessions.held(one.number), default=None)
+        if heir is not None and not self._draining:
+            try:
+                self._bequeath(heir)
+            except OSError as error:
+                self._journal.add(heir.who, "error", f"no free descriptor: {error.strerror}")
+                self._kill(heir)
+        self._handovers.again()
+        self._changed.set()
 
     def _dup_listeners(self, blob: int) -> list[int]:
         fds: list[int] = []
@@ -311,10 +336,17 @@ class Fronts:
                 stats = codec.typed(list[CallStats], blob or b"[]")
                 front.summary = message
                 self._house.counted(front, stats, message)
+            case Taken():
+                self._handovers.taken(front.number)
             case SessionKept():
                 self._sessions.keep(front.number, blob)
             case SessionsOver(ids=ids):
                 self._sessions.over(front.number, ids)
+            case HandOver():
+                pass  # it has descriptors: `handed`
+
+    def handed(self, front: Front, message: HandOver, fds: list[int]) -> None:
+        self._handovers.take(front, message, fds)
 
     def unheard(self, front: Front, sentence: str) -> None:
         self._journal.add(front.who, "bug", sentence)
@@ -333,6 +365,7 @@ class Fronts:
         self._unready = 0
         front.cancel()
         self._journal.add(front.who, "warming→ready", f"process {front.pid}")
+        self._settle()
 
     def _judged(self, front: Front, verdict: Verdict) -> None:
         if verdict in (Verdict.HUNG, Verdict.DEAD):
@@ -349,7 +382,8 @@ class Fronts:
         self._leaving.discard(front)
         front.close()
         self._sessions.left(front.number)
-        self._changed.set()
+        self._handovers.left(front.number)
+        self._settle()
         self._house.left(front.number)
 
     def _kill(self, front: Front) -> None:

@@ -45,12 +45,14 @@ class Heartbeats:
         self._watched.pop(pid, None)
 
     def beat(self, pid: int) -> None:
+        self._forgive()
         if watched := self._watched.get(pid):
             watched.pulse = Pulse(self._clock(), watched.halted)
             self._judge(pid, watched)
 
     def halted(self, pid: int, yes: bool) -> None:
         """The worker was stopped by a signal, or goes on again."""
+        self._forgive()
         if watched := self._watched.get(pid):
             watched.halted = yes
             if watched.pulse is None or not yes:
@@ -66,15 +68,23 @@ class Heartbeats:
 
     def look(self) -> None:
         """Judge everybody, as the ticker does."""
+        self._forgive()
+        self._looked = self._clock()
+        for pid, watched in list(self._watched.items()):
+            if watched.pulse is not None:
+                self._judge(pid, watched)
+
+    def _forgive(self) -> None:
+        """Has this process stood still since the last tick? Then nobody was late meanwhile. What
+        waited in the sockets is read before the ticker runs: it must not be judged before that."""
         now = self._clock()
         late_s = now - self._looked - TICK_S
+        if late_s <= PAUSE_S:
+            return
         self._looked = now
-        for pid, watched in list(self._watched.items()):
-            if watched.pulse is None:
-                continue
-            if late_s > PAUSE_S:
+        for watched in self._watched.values():
+            if watched.pulse is not None:
                 watched.pulse = pulse.forgive(watched.pulse, late_s)
-            self._judge(pid, watched)
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)

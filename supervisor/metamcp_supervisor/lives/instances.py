@@ -5,6 +5,7 @@ from that (`server`, `tree`), the pipes between fronts and workers (`routes`).
 """
 
 import signal
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -24,6 +25,14 @@ from metamcp_worker.messages import (
     Stop,
 )
 from metamcp_worker.spec import ServerSpec
+
+#: Counters of a worker that a change of the configuration can stop, and which.
+_HELPED = {
+    "unroutable_request": "it asked a client something, and it is not known which: its question was"
+    " refused; with concurrency = 1 there is only one that it can mean",
+    "unattributed_log": "it logged something for a client, and it is not known which: nobody got it"
+    "; with concurrency = 1 there is only one that it can mean",
+}
 
 
 class Ear(Protocol):
@@ -56,6 +65,7 @@ class Instance:
         self.protocol = ""
         self.start_s = 0.0
         self.inflight = 0
+        self.probes_missed = 0
         self.reported = False
         self.told_of: set[str] = set()
         self.condemned: ExitClass | None = None
@@ -77,6 +87,12 @@ class Instance:
 
     def stop(self, grace_s: float) -> None:
         self._send(Stop(grace_s=grace_s))
+
+    def hints(self, counts: Iterable[str]) -> list[tuple[str, str]]:
+        """What an operator can help, the first time that it is counted: its name and a sentence."""
+        new = [name for name in counts if name in _HELPED and name not in self.told_of]
+        self.told_of.update(new)
+        return [(name.replace("_", " "), _HELPED[name]) for name in new]
 
     def close(self) -> None:
         self._channel.close()

@@ -1,6 +1,7 @@
 """Listening sockets: bound once by the supervisor and inherited by every front.
 
-Owns: binding, and saying who holds a port that is taken. Never: accepting.
+Owns: binding, saying who holds a port that is taken, whether sockets of before are those that are
+wanted now. Never: accepting, where sockets of before come from (`service`).
 """
 
 import contextlib
@@ -55,6 +56,38 @@ def bind(address: Address, flag: str) -> list[socket.socket]:
 def bound(address: Address, sockets: list[socket.socket]) -> Address:
     """The address with the port that it got, for a configured port 0."""
     return Address(address.host, sockets[0].getsockname()[1])
+
+
+def address_of(sockets: list[socket.socket]) -> Address:
+    """Of sockets that somebody else has bound: the first one's."""
+    host, port = sockets[0].getsockname()[:2]
+    return Address(host, port)
+
+
+def fits(address: Address, sockets: list[socket.socket]) -> bool:
+    """Would `bind` make these very sockets? For a configured port 0, with any port."""
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError:
+        return False  # binding will fail, with a sentence
+    places = [sock.getsockname()[:2] for sock in sockets]
+    wanted = {place[0] for *_, place in found}
+    ports = {port for _, port in places}
+    return (
+        sorted(host for host, _ in places) == sorted(wanted)
+        and len(ports) == 1
+        and address.port in {0, *ports}
+    )
+
+
+def give_up(sockets: list[socket.socket]) -> None:
+    """Close them so that the port is free although others hold copies of them."""
+    for sock in sockets:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
 
 
 def _reason(address: Address, error: OSError, flag: str) -> str:

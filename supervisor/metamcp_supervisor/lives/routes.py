@@ -28,6 +28,7 @@ from metamcp_worker.messages import (
 )
 
 SILENT = "its worker does not answer"
+PARTED = "an operator keeps calls from it for now"
 
 
 class Ahead(Protocol):
@@ -131,7 +132,7 @@ class Routes:
     def _list(self, known: _Known, server: Server, life: Life) -> None:
         """Listed from the first time that it is ready until somebody takes it away. One that went
         down by itself or restarts has `hide_after` to come back before its tools go."""
-        if life.phase is Phase.READY:
+        if life.phase is Phase.READY or (server.lazy and _at_rest(life) and known.catalogue):
             known.keep()
             known.listed = True
         elif not _comes_back(life) or server.strict_listing:
@@ -153,6 +154,11 @@ class Routes:
             front.send(known.state)
 
 
+def _at_rest(life: Life) -> bool:
+    """Does it wait for a call, or is it on its way there?"""
+    return life.phase is Phase.IDLE or life.resting
+
+
 def _comes_back(life: Life) -> bool:
     """Is it down only until it is up again?"""
     if life.phase in (Phase.DRAINING, Phase.STOPPING):
@@ -172,15 +178,16 @@ def _state(server: Server, life: Life, listed: bool, now: float) -> ServerState:
             message=SILENT,
             retry_after_ms=0,
         )
-    state = PUBLIC[life.phase]
+    state = "idle" if life.resting else "draining" if life.parted else PUBLIC[life.phase]
     return ServerState(
         server=server.name,
         state=state,
         listed=listed,
         generation=life.generation,
         reason=str(life.reason or "") if state == "error" else "",
-        message=life.message if state == "error" else "",
+        message=PARTED if life.parted else life.message if state == "error" else "",
         retry_after_ms=_retry_after_ms(life, now),
+        hold_ms=round(server.start_timeout_s * 1000) if server.lazy else -1,
     )
 
 

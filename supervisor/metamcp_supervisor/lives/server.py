@@ -14,7 +14,7 @@ from metamcp_supervisor.lives import backoff
 from metamcp_supervisor.lives.states import Action, Event, ExitClass, Impossible, Phase, move
 from metamcp_supervisor.wanted.config import Restart
 
-Starter = Literal["boot", "operator", "timer", "client"]
+Starter = Literal["boot", "operator", "timer", "client", "dependent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +24,16 @@ class Life:
     `failures`: unstable starts in a row; `window`: times of those within `backoff.WINDOW_S`;
     `trips`: how often in a row the circuit opened; `limits`: times at which it broke a limit.
     `proven`: this instance answered a call. `restarting`: on its way down, it is to come up again.
+    `lazy`: it starts when it is called. `resting`: on its way down, because nobody needs it.
     `probing`: the one attempt of a half-open circuit. `degraded`: its worker does not answer now.
+    `parted`: an operator keeps new calls from it.
     `reason`, `message`: of the last time that it went down by itself, until it is told to stop;
     `excused`: that was not its fault, and is forgotten once it is ready.
     """
 
     phase: Phase = Phase.IDLE
     restart: Restart = "on-failure"
+    lazy: bool = False
     generation: int = 0
     failures: int = 0
     window: tuple[float, ...] = ()
@@ -41,8 +44,10 @@ class Life:
     called_at: float | None = None
     proven: bool = False
     restarting: bool = False
+    resting: bool = False
     probing: bool = False
     degraded: bool = False
+    parted: bool = False
     excused: bool = False
     reason: ExitClass | None = None
     message: str = ""
@@ -62,7 +67,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The start gate is open for it."""
+    """The start gate is open for it. `generation`: of the instance that starts; 0 for the next."""
+
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +80,20 @@ class BecameReady:
 @dataclass(frozen=True, slots=True)
 class WentDown:
     """The server of the current instance is gone, or never came up. Told once per instance.
-    `excused`: not its fault; it starts again at once and nothing is counted."""
+    `excused`: not its fault; it starts again at once and nothing is counted. `spare`: generation of
+    a ready one that can take its place, or 0."""
 
     reason: ExitClass
     message: str
     excused: bool = False
+    spare: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """It is to be restarted, and its spare, of this generation, is ready."""
+
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +122,34 @@ class SiblingRecovered:
 
 @dataclass(frozen=True, slots=True)
 class Retuned:
-    """The configuration has another restart policy for it."""
+    """The configuration has another restart policy for it, or it is to start at another time."""
 
     restart: Restart
+    lazy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """An operator wants nobody to use it; whatever runs of it is let go of."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """An operator parts it from new calls, or lets them come again. It runs on."""
+
+    yes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unneeded:
+    """Nobody has needed it for as long as a lazy server may be there in vain."""
 
 
 Fact = (
     Start | Stop | Admitted | BecameReady | WentDown | Left | Answered | Responds
-    | SiblingRecovered | Retuned
+    | SiblingRecovered | Retuned | Unneeded | Replaced | Quarantined | Parted
 )  # fmt: skip
 Step = tuple[Life, tuple[Action, ...]]
 
@@ -131,9 +167,12 @@ def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
             return _start(life, by, now)
         case Stop(restarting):
             return _stop(life, restarting, now)
-        case Admitted():
+        case Admitted(generation):
             life, actions = _moved(life, Event.ADMIT)
-            return replace(life, generation=life.generation + 1, proven=False), actions
+            generation = generation or life.generation + 1
+            return replace(life, generation=generation, proven=False), actions
+        case Replaced(generation):
+            return _promoted(life, generation, now)
         case BecameReady():
             return _ready(life, now)
         case WentDown():
@@ -146,22 +185,30 @@ def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
             return replace(life, degraded=not yes and life.phase in _ALIVE), ()
         case SiblingRecovered(reason):
             return _sibling_recovered(life, reason, now, jitter)
-        case Retuned(restart):
-            return replace(life, restart=restart), ()
+        case Retuned(restart, lazy):
+            return replace(life, restart=restart, lazy=lazy), ()
+        case Unneeded():
+            return _unneeded(life)
+        case Quarantined(why):
+            return _quarantined(life, why)
+        case Parted(yes):
+            return replace(life, parted=yes and life.phase is Phase.READY), ()
 
 
 def _start(life: Life, by: Starter, now: float) -> Step:
     if by == "client" and not _answers_clients(life, now):
         return life, ()
+    if by == "dependent" and life.phase is not Phase.IDLE and not life.resting:
+        return life, ()  # it runs, or comes back by itself, or an operator stopped it
     if by == "client":
         life = replace(life, called_at=now)
     if by == "operator":
         # A human looked at it: the past does not count any more, and quarantine is lifted.
         life = replace(life, failures=0, window=(), trips=0, limits=())
         if life.phase is Phase.QUARANTINED:
-            life, _ = _moved(life, Event.STOP)
-        if life.phase in _LEAVING:
-            life = replace(life, restarting=True)
+            life, _ = _moved(replace(life, reason=None, message=""), Event.STOP)
+    if life.phase in _LEAVING and (by == "operator" or life.resting):
+        life = replace(life, restarting=True, resting=False)
     probing = life.phase is Phase.FAILED and by != "operator"
     life, actions = _moved(life, Event.START)
     if life.phase is Phase.QUEUED:
@@ -171,7 +218,7 @@ def _start(life: Life, by: Starter, now: float) -> Step:
 
 def _answers_clients(life: Life, now: float) -> bool:
     """May a client's call start it? Not what an operator stopped, and not against its policy."""
-    if life.phase is Phase.IDLE:
+    if life.phase is Phase.IDLE or life.resting:
         return True
     often = life.called_at is not None and now - life.called_at < backoff.DEMAND_S_MIN
     return life.phase in _WAITING and life.restart != "never" and not often
@@ -179,7 +226,10 @@ def _answers_clients(life: Life, now: float) -> bool:
 
 def _stop(life: Life, restarting: bool, now: float) -> Step:
     life, actions = _moved(life, Event.STOP)
-    life = replace(life, retry_at=None, probing=False, degraded=False, reason=None, message="")
+    life = replace(
+        life, retry_at=None, probing=False, degraded=False, resting=False, parted=False,
+        reason=None, message="",
+    )  # fmt: skip
     if life.phase in _LEAVING:
         return replace(life, restarting=restarting), actions
     if restarting:
@@ -200,10 +250,26 @@ def _ready(life: Life, now: float) -> Step:
     return life, actions
 
 
+def _quarantined(life: Life, why: str) -> Step:
+    life, actions = _moved(life, Event.QUARANTINE)
+    life = replace(
+        life, reason=ExitClass.OPERATOR, message=why, retry_at=None, ready_at=None, probing=False,
+        degraded=False, restarting=False, resting=False, parted=False,
+    )  # fmt: skip
+    return life, actions
+
+
+def _unneeded(life: Life) -> Step:
+    if life.phase is not Phase.READY or not life.lazy:
+        return life, ()
+    life, actions = _moved(life, Event.REST)
+    return replace(life, resting=True, degraded=False, parted=False), actions
+
+
 def _left(life: Life) -> Step:
     restarting = life.restarting
-    life, actions = _moved(life, Event.GONE)
-    life = replace(life, ready_at=None, restarting=False)
+    life, actions = _moved(life, Event.RESTED if life.resting else Event.GONE)
+    life = replace(life, ready_at=None, restarting=False, resting=False)
     if restarting and life.phase is Phase.DISABLED:
         life, more = _moved(life, Event.START)
         return life, (*actions, *more)
@@ -216,18 +282,20 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
     if life.phase not in _ALIVE:
         raise Impossible(f"'went down' in phase '{life.phase}'")
     reason, was_stable = fact.reason, backoff.stable(life.ready_at, life.proven, now)
+    was_up = life.phase is Phase.READY
     life = replace(
         life, reason=reason, message=fact.message, excused=fact.excused, ready_at=None,
-        degraded=False,
+        degraded=False, parted=False,
     )  # fmt: skip
     if fact.excused:
-        return _retry(life, now, 0.0)
+        return _retry(life, now, 0.0, fact.spare)
     if reason is ExitClass.CLEAN and life.restart != "always":
-        return _moved(replace(life, probing=False), Event.RETIRE)
+        rests = life.lazy and was_up
+        return _moved(replace(life, probing=False), Event.RESTED if rests else Event.RETIRE)
     if life.restart == "never":
         return _moved(replace(life, probing=False, retry_at=None), Event.GIVE_UP)
     if was_stable:
-        return _retry(replace(life, failures=0, window=(), trips=0), now, 0.0)
+        return _retry(replace(life, failures=0, window=(), trips=0), now, 0.0, fact.spare)
     window = backoff.tally(life.window, now, backoff.WINDOW_S, backoff.RESTARTS_MAX + 1)
     life = replace(life, failures=life.failures + 1, window=window)
     if reason is ExitClass.LIMIT:
@@ -239,16 +307,23 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
         trips = life.trips + 1
         retry_at = now + backoff.half_open(trips, jitter)
         return _moved(replace(life, probing=False, trips=trips, retry_at=retry_at), Event.GIVE_UP)
-    return _retry(life, now, backoff.delay(life.failures, jitter))
+    return _retry(life, now, backoff.delay(life.failures, jitter), fact.spare)
 
 
-def _retry(life: Life, now: float, delay_s: float) -> Step:
+def _promoted(life: Life, generation: int, now: float) -> Step:
+    life, actions = _moved(life, Event.PROMOTE)
+    return replace(life, generation=generation, ready_at=now, proven=False, degraded=False), actions
+
+
+def _retry(life: Life, now: float, delay_s: float, spare: int) -> Step:
+    if spare and life.phase is Phase.READY:
+        return _promoted(life, spare, now)
     return _moved(replace(life, probing=False, retry_at=now + delay_s), Event.RETRY)
 
 
 def _sibling_recovered(life: Life, reason: ExitClass, now: float, jitter: float) -> Step:
     soon = now + jitter * backoff.EVIDENCE_S_MAX
-    if life.phase is not Phase.BACKOFF or life.reason is not reason:
+    if life.phase not in _WAITING or life.reason is not reason:
         return life, ()
     if life.retry_at is None or life.retry_at <= soon:
         return life, ()

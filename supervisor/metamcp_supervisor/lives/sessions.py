@@ -4,7 +4,7 @@ Owns: the records of all fronts, by id, whose each one is, and the bound on them
 a record (the fronts know), sending it (`fronts`), a disk: who knows the id of a session has it.
 
 A front that serves a session is its holder. When the holder is gone the record stays without one,
-and the next front that starts adopts it. A record that is pushed out by the bound costs its client
+and another front adopts it. A record that is pushed out by the bound costs its client
 a new session, and that only if its front dies.
 """
 
@@ -14,7 +14,7 @@ from metamcp_worker import codec
 from metamcp_worker.messages import SessionRecord
 
 SESSIONS_KEPT_MAX = 10_000
-"""As many as a front opens."""
+"""For each front: as many as it opens."""
 SESSIONS_BYTES_MAX = 64 * 1024 * 1024
 """Of all records; 10,000 of the usual ones have 5 MiB."""
 RECORD_BYTES_MAX = 1024 * 1024
@@ -27,10 +27,15 @@ class _Kept:
     record: bytes
 
 
+NOBODY = -1
+"""The holder of a session that waits for one."""
+
+
 class Sessions:
-    """`holder`: the number of a front."""
+    """`holder`: the number of a front; `fronts`: how many there are to be."""
 
     def __init__(self) -> None:
+        self.fronts = 1
         self._kept: dict[str, _Kept] = {}  # the one that was heard of longest ago is the first
         self._bytes = 0
 
@@ -45,8 +50,20 @@ class Sessions:
             return
         self._kept[session] = _Kept(holder, record)
         self._bytes += len(record)
-        while len(self._kept) > SESSIONS_KEPT_MAX or self._bytes > SESSIONS_BYTES_MAX:
+        kept_max = SESSIONS_KEPT_MAX * self.fronts
+        while len(self._kept) > kept_max or self._bytes > SESSIONS_BYTES_MAX:
             self._drop(next(iter(self._kept)))
+
+    def holder(self, session: str) -> int | None:
+        """Who has this session; `NOBODY` if one will adopt it, None if it is not known."""
+        kept = self._kept.get(session)
+        if kept is None:
+            return None
+        return NOBODY if kept.holder is None else kept.holder
+
+    def held(self, holder: int) -> int:
+        """How many it has."""
+        return sum(kept.holder == holder for kept in self._kept.values())
 
     def over(self, holder: int, ids: tuple[str, ...]) -> None:
         """This front has ended these sessions; those that another one has are not its to end."""

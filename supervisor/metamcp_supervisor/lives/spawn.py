@@ -18,9 +18,11 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from metamcp_supervisor.lives import burials
+from metamcp_supervisor.lives.stacks import Stacks
 from metamcp_supervisor.lives.workers import WorkerExit, Workers
 from metamcp_worker import codec, messages, orphans, packets
 from metamcp_worker.errors import MetaMCPError
@@ -44,9 +46,8 @@ DEATHS_WINDOW_S = 60.0
 """More deaths of the nursery than this within the window, and the supervisor gives up."""
 RETRY_S = 0.5
 """After a nursery that did not even start, so that a full process table may empty."""
-PAUSE_S = 0.005
-"""Between two looks at a process that was killed, or at what is left to sweep. One look holds the
-event loop for well under a millisecond."""
+STACKS_CHARS_MAX = 8000
+"""Of the stacks of a front in the journal: some dozen calls of each thread."""
 
 
 class NurseryDown(MetaMCPError):
@@ -106,6 +107,7 @@ class Nursery:
         command: Sequence[str] = DEFAULT_COMMAND,
     ) -> None:
         self._workers = Workers(on_exit, on_halt)
+        self.stacks = Stacks(self.signal)
         self._on_lost = on_lost
         self._on_event = on_event
         self._spared = keep
@@ -143,19 +145,25 @@ class Nursery:
         another task, and note the worker before the next await. Raises NotForked.
         """
         life, channel = await self._running(name)
+        ticket = next(self._tickets)
         try:
-            ours, theirs = packets.pair()
+            file = self.stacks.open(ticket, "" if role == "child" else name)
+            with contextlib.ExitStack() as undo:
+                undo.callback(packets.close_all, [file])
+                undo.callback(self.stacks.forget, ticket)
+                ours, theirs = packets.pair()
+                undo.pop_all()
         except OSError as error:
             raise NotForked(f"{name} gets no control socket: {error.strerror}") from None
-        ticket = next(self._tickets)
         answer = self._asked[ticket] = asyncio.get_running_loop().create_future()
         pid = 0
         try:
             order = messages.pack(Fork(ticket=ticket, role=role, name=name))
-            channel.send(order, [theirs.detach()])
+            channel.send(order, [theirs.detach(), file])
             pid = await self._answer(life, answer, name)
         finally:
             theirs.close()
+            self.stacks.forget(ticket)
             del self._asked[ticket]
             if not pid:
                 ours.close()
@@ -185,7 +193,7 @@ class Nursery:
             if self._life.channel is not None:
                 self._life.channel.close()  # so it sweeps and exits
             self._life.process.send_signal(signals.SIGCONT)  # also if somebody has stopped it
-            await _ended(self._life.process, CLOSE_S_MAX)
+            await burials.ended(self._life.process, CLOSE_S_MAX)
             await self._bury()
 
     # Orders and answers
@@ -250,7 +258,7 @@ class Nursery:
             case Resumed(pid=pid):
                 self._workers.halted(pid, False)
             case Exited(pid=pid, code=code, signal=number, orphans=orphaned):
-                self._workers.exited(WorkerExit(pid, code, number, orphaned, "exit"))
+                self._exited(WorkerExit(pid, code, number, orphaned, "exit"))
 
     def _answered(self, message: Forked | ForkFailed) -> None:
         answer = self._asked.get(message.ticket)
@@ -258,8 +266,17 @@ class Nursery:
             answer.set_result(message)
             if isinstance(message, Forked):
                 self._workers.expect(message.pid)
+                self.stacks.born(message.ticket, message.pid)
         elif isinstance(message, Forked):  # its caller has left
             self.signal(message.pid, signals.SIGKILL)
+
+    def _exited(self, report: WorkerExit) -> None:
+        """Tell the end of a worker, with the stacks that it wrote last."""
+        name, text = self.stacks.take(report.pid)
+        if name and text:
+            lines = " | ".join(line.strip() for line in text[:STACKS_CHARS_MAX].splitlines())
+            self._on_event(f"{name} (process {report.pid}) wrote its stacks: {lines}")
+        self._workers.exited(replace(report, stacks=text))
 
     # The life of the nursery
 
@@ -340,33 +357,24 @@ class Nursery:
             return
         self._condemn(life)
         life.process.kill()
-        if not await _ended(life.process, orphans.SWEEP_S_MAX):
+        if not await burials.ended(life.process, orphans.SWEEP_S_MAX):
             self._on_event(f"the nursery (process {life.process.pid}) was killed and does not die")
-        killed = await self._sweep()
+        killed, clean = await burials.sweep(self._spared)
+        if not clean:
+            self._on_event(f"after {orphans.SWEEP_S_MAX:.0f} s some orphans are still alive")
         self._life = None
         doomed = self._workers.pids()
         orphaned = len(killed.difference(doomed))
         if not self._over:
             self._on_event(
-                f"the nursery (process {life.process.pid}) died, {_how(life.process)}; "
+                f"the nursery (process {life.process.pid}) died, {burials.how(life.process)}; "
                 f"{len(doomed)} workers and {orphaned} processes below them went with it"
             )
         for pid in doomed:
             report = WorkerExit(pid, None, signals.SIGKILL, orphaned, "nursery died")
-            self._workers.exited(report)
+            self._exited(report)
             orphaned = 0
-
-    async def _sweep(self) -> set[int]:
-        """Kill every child of this process that nobody owns. Whom it had to kill."""
-        work = orphans.Sweep()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + orphans.SWEEP_S_MAX
-        while not work.step(self._spared()):
-            if loop.time() > deadline:
-                self._on_event(f"after {orphans.SWEEP_S_MAX:.0f} s some orphans are still alive")
-                break
-            await asyncio.sleep(PAUSE_S)
-        return work.killed
+        self.stacks.close()
 
     def _lose(self, reason: str) -> None:
         self._finish(reason)
@@ -382,19 +390,3 @@ class Nursery:
     def _keeper_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._lose(f"the keeper of the nursery failed: {error!r}")
-
-
-def _how(process: subprocess.Popen[bytes]) -> str:
-    code = process.returncode
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-
-
-async def _ended(process: subprocess.Popen[bytes], within_s: float) -> bool:
-    """Has the process ended within this time? It is reaped then."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
-    while process.poll() is None:
-        if loop.time() > deadline:
-            return False
-        await asyncio.sleep(PAUSE_S)
-    return True

@@ -6,8 +6,16 @@ default one. Never: reading a configuration (`parse`), the fields (`metamcp_work
 
 from collections.abc import Mapping
 
+from metamcp_supervisor.lives.cgroups import Leaf
 from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Server
-from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec, OAuthSpec, ServerSpec
+from metamcp_worker.spec import (
+    EndpointSpec,
+    FrontSpec,
+    LimitsSpec,
+    NamingSpec,
+    OAuthSpec,
+    ServerSpec,
+)
 
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM",
@@ -17,13 +25,22 @@ files, and none of the secrets that may lie there for other servers."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 STOP_EOF_S = 1.0
 """From the end of its stdin to SIGTERM: well-behaved servers leave within 0.1 s."""
+NICE = 5
+"""Of a server whose processor time is limited: it gives way to the others even where no controller
+enforces the limit, and still gets a quarter of a processor that another one wants too."""
 _UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
 
 def server_spec(
-    server: Server, environ: Mapping[str, str], *, probe: bool, oauth: OAuthSpec | None = None
+    server: Server,
+    environ: Mapping[str, str],
+    *,
+    probe: bool,
+    oauth: OAuthSpec | None = None,
+    leaf: Leaf | None = None,
 ) -> ServerSpec:
-    """`oauth`: for a server that wants it (`tokens`)."""
+    """`oauth`: for a server that wants it (`tokens`). `leaf`: the control group for its processes,
+    if there is one."""
     passed = {
         name: value
         for name, value in environ.items()
@@ -40,13 +57,24 @@ def server_spec(
         headers=dict(server.headers),
         oauth=oauth,
         options=dict(server.options),
+        limits=_limits(server, leaf),
         start_timeout_s=server.start_timeout_s,
         timeout_s=server.timeout_s,
         stop_eof_s=STOP_EOF_S,
         stop_grace_s=server.stop_grace_s,
+        probe_interval_s=server.probe_interval_s,
         concurrency=server.concurrency,
         queue=server.queue,
         probe=probe,
+    )
+
+
+def _limits(server: Server, leaf: Leaf | None) -> LimitsSpec:
+    return LimitsSpec(
+        nofile=server.nofile_max or 0,
+        data_bytes=(server.memory_max or 0) if server.memory_rlimit else 0,
+        nice=NICE if server.cpu_max is not None else 0,
+        cgroup="" if leaf is None else str(leaf.path),
     )
 
 
@@ -73,6 +101,11 @@ def front_spec(config: Config, version: str) -> FrontSpec:
         ),
         hosts=hosts(config.gateway.listen),
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
+        retries={
+            server.name: server.retry
+            for server in config.servers.values()
+            if server.retry != "never"
+        },
     )
 
 

@@ -10,9 +10,12 @@ to the server and outlives its instances.
 
 There is one way up: queued -> warming -> ready. The start gate admits from `queued`, and only when
 the instance before is gone with everything below it, so at most one instance of a server lives.
+A server with a spare has a second one that no front knows. It takes the place of the first when
+that goes down, or is to be restarted (PROMOTE): the server stays ready, with another generation.
 
 There are two ways down. Asked for: ready -> draining -> stopping -> disabled; from there a restart
-queues again. Not asked for: warming or ready -> backoff, failed, disabled or quarantined, and which
+queues again. A lazy server that nobody needs goes the same way, to idle; there a call queues it
+again. Not asked for: warming or ready -> backoff, failed, disabled or quarantined, and which
 of them is a matter of numbers and policy, so `server` decides it and hands the table one of the
 events RETRY, GIVE_UP, RETIRE, QUARANTINE. The worker of an instance that went down may need one
 more moment to leave: that is why GONE is an event of the resting phases too, and moves nothing.
@@ -49,6 +52,9 @@ class Event(StrEnum):
     QUARANTINE = "quarantine"
     DRAINED = "drained"
     GONE = "gone"
+    PROMOTE = "promote"
+    REST = "rest"
+    RESTED = "rested"
 
 
 class Action(StrEnum):
@@ -59,6 +65,7 @@ class Action(StrEnum):
     LEAVE_GATE = "leave the start gate"
     FORK = "fork a worker"
     ROUTE = "connect it to the fronts"
+    PROMOTE = "let the spare take its place"
     ASK_TO_STOP = "ask the worker to finish and stop"
     ARM_RETRY = "arm the timer of the next start"
     DISARM_RETRY = "disarm the timer of the next start"
@@ -78,6 +85,7 @@ class ExitClass(StrEnum):
     LIMIT = "limit"
     HANG = "hang"
     NURSERY = "nursery"
+    OPERATOR = "operator"
 
 
 MEANING: Mapping[Event, str] = {
@@ -89,9 +97,12 @@ MEANING: Mapping[Event, str] = {
     Event.RETRY: "it went down; the next start is planned",
     Event.GIVE_UP: "it went down too often, or in a way that time does not heal",
     Event.RETIRE: "it went down and its restart policy leaves it down",
-    Event.QUARANTINE: "it broke the limits again and again",
+    Event.QUARANTINE: "it broke the limits again and again, or an operator wants it so",
     Event.DRAINED: "nothing is in flight any more, or its time is up",
     Event.GONE: "the worker and everything below it has left",
+    Event.PROMOTE: "its place is taken by its spare: it went down, or is to be restarted",
+    Event.REST: "it starts when it is called, and nobody has called it for `idle_stop`",
+    Event.RESTED: "one that starts when it is called has left, or ended by itself without trouble",
 }
 
 EXIT_MEANING: Mapping[ExitClass, str] = {
@@ -107,8 +118,9 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     "a person: `metamcp login`; until then as with `spawn`",
     ExitClass.PROTOCOL: "it does not speak the protocol",
     ExitClass.LIMIT: "it exceeded a limit; three times in ten minutes is quarantine",
-    ExitClass.HANG: "its worker stopped answering and was killed",
+    ExitClass.HANG: "its worker, or the server itself, stopped answering and was killed",
     ExitClass.NURSERY: "our own nursery died, which counts against no server, or could not fork",
+    ExitClass.OPERATOR: "an operator put it into quarantine",
 }
 
 PUBLIC: Mapping[Phase, str] = {
@@ -132,17 +144,21 @@ _STAYS: dict[Phase, Move] = {phase: (phase, ()) for phase in Phase}
 #: phase -> event -> (next phase, what the tree must do). A pair that is not here is an error.
 TABLE: Mapping[Phase, Mapping[Event, Move]] = {
     Phase.DISABLED: {
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
         Event.START: (Phase.QUEUED, (Action.JOIN_GATE,)),
         Event.STOP: _STAYS[Phase.DISABLED],
         Event.GONE: _STAYS[Phase.DISABLED],
     },
     Phase.IDLE: {
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
         Event.START: (Phase.QUEUED, (Action.JOIN_GATE,)),
         Event.STOP: (Phase.DISABLED, ()),
+        Event.GONE: _STAYS[Phase.IDLE],
     },
     Phase.QUEUED: {
         Event.START: _STAYS[Phase.QUEUED],
         Event.STOP: (Phase.DISABLED, (Action.LEAVE_GATE,)),
+        Event.QUARANTINE: (Phase.QUARANTINED, (Action.LEAVE_GATE,)),
         Event.ADMIT: (Phase.WARMING, (Action.FORK,)),
         Event.GONE: _STAYS[Phase.QUEUED],
     },
@@ -158,6 +174,9 @@ TABLE: Mapping[Phase, Mapping[Event, Move]] = {
     Phase.READY: {
         Event.START: _STAYS[Phase.READY],
         Event.STOP: (Phase.DRAINING, (Action.ASK_TO_STOP,)),
+        Event.PROMOTE: (Phase.READY, (Action.PROMOTE,)),
+        Event.REST: (Phase.DRAINING, (Action.ASK_TO_STOP,)),
+        Event.RESTED: (Phase.IDLE, ()),
         Event.RETRY: (Phase.BACKOFF, (Action.ARM_RETRY,)),
         Event.GIVE_UP: (Phase.FAILED, (Action.ARM_RETRY,)),
         Event.RETIRE: (Phase.DISABLED, ()),
@@ -166,27 +185,34 @@ TABLE: Mapping[Phase, Mapping[Event, Move]] = {
     Phase.DRAINING: {
         Event.START: _STAYS[Phase.DRAINING],  # A restart: it queues again once it is gone.
         Event.STOP: _STAYS[Phase.DRAINING],
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
         Event.DRAINED: (Phase.STOPPING, ()),
         Event.GONE: (Phase.DISABLED, ()),
+        Event.RESTED: (Phase.IDLE, ()),
     },
     Phase.STOPPING: {
         Event.START: _STAYS[Phase.STOPPING],
         Event.STOP: _STAYS[Phase.STOPPING],
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
         Event.DRAINED: _STAYS[Phase.STOPPING],
         Event.GONE: (Phase.DISABLED, ()),
+        Event.RESTED: (Phase.IDLE, ()),
     },
     Phase.BACKOFF: {
         Event.START: (Phase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
         Event.STOP: (Phase.DISABLED, (Action.DISARM_RETRY,)),
+        Event.QUARANTINE: (Phase.QUARANTINED, (Action.DISARM_RETRY,)),
         Event.GONE: _STAYS[Phase.BACKOFF],
     },
     Phase.FAILED: {
         Event.START: (Phase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
         Event.STOP: (Phase.DISABLED, (Action.DISARM_RETRY,)),
+        Event.QUARANTINE: (Phase.QUARANTINED, (Action.DISARM_RETRY,)),
         Event.GONE: _STAYS[Phase.FAILED],
     },
     Phase.QUARANTINED: {
         Event.STOP: (Phase.DISABLED, ()),  # Only an operator, or the end of the gateway, asks it.
+        Event.QUARANTINE: _STAYS[Phase.QUARANTINED],
         Event.GONE: _STAYS[Phase.QUARANTINED],
     },
 }

@@ -8,16 +8,24 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from metamcp_supervisor.lives.entries import Entry
+from metamcp_supervisor.lives import backoff
+from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.specs import default_endpoint, exposed, reachable
 from metamcp_supervisor.lives.states import PUBLIC
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
-from metamcp_supervisor.wanted.config import Address, Config
+from metamcp_supervisor.wanted.config import Address, Config, Server
+from metamcp_supervisor.wanted.document import table_of
+from metamcp_supervisor.wanted.effective import tables
+from metamcp_supervisor.wanted.masks import MASK
 from metamcp_supervisor.wanted.remote import origin
+from metamcp_supervisor.watched.explain import Tries
 from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_supervisor.watched.steering import Particulars
 from metamcp_supervisor.watched.usage import Part, Usage
 
+SECRET_CHARACTERS_MIN = 6
+"""A shorter value of the environment is not looked for in commands: it would be found by chance."""
 USED_FOR = ("worker", "server")
 """Roles of the processes that count for a server."""
 
@@ -69,6 +77,44 @@ def collect(
     )
 
 
+def particulars(config: Config, entry: Entry, now: float) -> Particulars:
+    """What `describe` shows beside the status of a server."""
+    life, server = entry.life, entry.server
+    recent = sum(now - failed <= backoff.WINDOW_S for failed in life.window)
+    servers = table_of(tables(config)["servers"]) or {}
+    return Particulars(
+        config=table_of(servers.get(entry.name)) or {},
+        source=server.source,
+        endpoints=tuple(
+            name
+            for name, endpoint in config.endpoints.items()
+            if entry.name in config.namespaces[endpoint.namespace].servers
+        ),
+        list_hash=entry.offer.list_hash,
+        tries=Tries(
+            failures=life.failures,
+            recent=recent,
+            recent_max=backoff.RESTARTS_MAX,
+            window_s=backoff.WINDOW_S,
+            trips=life.trips,
+            restart=server.restart,
+            start_timeout_s=server.start_timeout_s,
+            degraded=life.degraded,
+            parted=life.parted,
+            probing=life.probing,
+        ),
+        hidden=_hidden(server),
+    )
+
+
+def _hidden(server: Server) -> dict[str, str]:
+    """What a reference came to is shown as the reference, a value of the environment not at all."""
+    found = {value: MASK for value in server.env.values() if len(value) >= SECRET_CHARACTERS_MIN}
+    # As the file has it, so of another length only if the file has no command at all.
+    pairs = zip(server.command, server.command_written, strict=False)
+    return found | {real: written for real, written in pairs if real != written and real}
+
+
 def url(config: Config, listen: Address) -> str:
     """Of the default endpoint."""
     base = f"http://{reachable(listen)}"
@@ -96,7 +142,7 @@ def _server(
     life, instance, offer = entry.life, entry.instance, entry.offer
     calls, errors, inflight = metrics.calls(entry.name)
     used = [usages[part] for role in USED_FOR if (part := Part(role, entry.name)) in usages]
-    state = PUBLIC[life.phase]
+    state = "draining" if life.parted else PUBLIC[life.phase]
     return ServerStatus(
         name=entry.name,
         state="active" if state == "ready" and shown else state,
@@ -104,6 +150,7 @@ def _server(
         generation=life.generation,
         pid=instance.server_pid if instance and not instance.reported else 0,
         worker_pid=instance.pid if instance else 0,
+        worker_pids=tuple(copy.instance.pid for copy in entry.copies if copy.instance is not None),
         protocol=instance.protocol if instance else "",
         origin=origin(entry.server.url) if entry.server.url is not None else "",
         up_s=now - life.ready_at if life.ready_at is not None else 0.0,
@@ -137,7 +184,14 @@ def roots(
         if front is not None:
             found[Part("front", number=front.slot)] = front.pid
     for entry in entries.values():
-        if entry.instance is not None:
-            found[Part("worker", entry.name)] = entry.instance.pid
-            found[Part("server", entry.name)] = entry.instance.server_pid
+        for copy in entry.copies:
+            if copy.instance is not None:
+                number = number_of(copy)
+                found[Part("worker", entry.name, number)] = copy.instance.pid
+                found[Part("server", entry.name, number)] = copy.instance.server_pid
     return found
+
+
+def number_of(copy: Copy) -> int:
+    """What tells the copies of a server apart in `Part`: 0 for the one that serves."""
+    return 0 if copy is copy.entry.serving else copy.generation

@@ -10,14 +10,16 @@ cannot be is an event `bug` in the journal.
 """
 
 import asyncio
-import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from metamcp_supervisor.lives import gate
+from metamcp_supervisor.lives.answered import answered
+from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.catalogues import Catalogues, Offer, offer
 from metamcp_supervisor.lives.crew import Crew
-from metamcp_supervisor.lives.entries import Entry, why
+from metamcp_supervisor.lives.deliveries import Deliveries, no_descriptor
+from metamcp_supervisor.lives.entries import Copy, Entry, news, why
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import Forker
 from metamcp_supervisor.lives.heartbeats import Heartbeats
@@ -28,13 +30,19 @@ from metamcp_supervisor.lives.server import (
     BecameReady,
     Fact,
     Left,
+    Parted,
+    Quarantined,
+    Responds,
     Retuned,
     SiblingRecovered,
     Start,
     Stop,
+    Unneeded,
     WentDown,
     step,
 )
+from metamcp_supervisor.lives.spares import Spares
+from metamcp_supervisor.lives.starting import Starting
 from metamcp_supervisor.lives.states import Action, ExitClass, Impossible, Phase
 from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.wanted.config import Server
@@ -42,7 +50,6 @@ from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_worker import codec
-from metamcp_worker.errors import Code
 from metamcp_worker.messages import (
     AttachFailed,
     CallStats,
@@ -55,22 +62,6 @@ from metamcp_worker.messages import (
 
 DRAIN_S = 30.0
 """What a call in flight may still take when its server is stopped or restarted."""
-ATTACH_RETRY_S = 1.0
-"""After a pipe that found no free descriptor at its end."""
-#: Counters of a worker that a change of the configuration can stop, and which.
-_HELPED = {
-    "unroutable_request": "it asked a client something, and it is not known which: its question was"
-    " refused; with concurrency = 1 there is only one that it can mean",
-    "unattributed_log": "it logged something for a client, and it is not known which: nobody got it"
-    "; with concurrency = 1 there is only one that it can mean",
-}
-#: Calls that ended so say nothing about the server: the gateway answered, or the client left.
-_NOT_ANSWERED = frozenset({
-    "cancelled",
-    *(str(int(code)) for code in (
-        Code.SERVER_DOWN, Code.OVERLOADED, Code.TIMED_OUT, Code.TOO_LARGE,
-    )),
-})  # fmt: skip
 
 
 class Tree:
@@ -87,22 +78,25 @@ class Tree:
         logs: ServerLogs,
         metrics: Metrics,
         tokens: Tokens,
+        bounds: Bounds,
         environ: Mapping[str, str],
         version: str,
     ) -> None:
-        self.crew = Crew(self, forker, hearts, journal, tokens, environ, version)
+        self.crew = Crew(self, forker, hearts, journal, tokens, bounds, environ, version)
+        self.bounds = bounds
         self._routes = routes
         self._catalogues = catalogues
         self._journal = journal
         self._logs = logs
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._gate = gate.for_cores(os.cpu_count() or 1)
-        self._gate_timer: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
         self._drain_s = DRAIN_S
         self._closed = False
         self.entries: dict[str, Entry] = {}
+        self.deliveries = Deliveries(self.entries, routes, journal)
+        self.starting = Starting(self.entries, self._admitted)
+        self.spares = Spares(self.crew, journal, self.feed)
 
     # What is wanted
 
@@ -115,35 +109,61 @@ class Tree:
             if server.enabled:  # it may be down already, with its last worker still on its way out
                 self.feed(known, Start("boot"), "configured again")
             return
-        cached = self._catalogues.load(server.name)
-        entry = self.entries[server.name] = Entry(server, cached or Offer())
+        data = self._catalogues.load(server)
+        cached = offer(data, from_cache=True) if data else Offer()
+        entry = self.entries[server.name] = Entry(server, cached)
+        if data:  # who calls by a name that is known already waits until the server is ready
+            self._routes.offers(server.name, data, cached.list_hash)
         self._routes.show(server, entry.life)
-        if server.enabled:
+        if server.enabled and not (data and server.lazy):
             self.feed(entry, Start("boot"), "started with the gateway")
 
-    def start(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.feed(self.entries[name], Start("operator"), "started by an operator")
+    def start(self, name: str) -> None:
+        self.feed(self.entries[name], Start("operator"), "started by an operator")
 
-    def stop(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.feed(self.entries[name], Stop(), "stopped by an operator")
+    def stop(self, name: str) -> None:
+        self.feed(self.entries[name], Stop(), "stopped by an operator")
 
-    def restart(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.feed(self.entries[name], Stop(restarting=True), "restarted by an operator")
+    def restart(self, name: str) -> None:
+        """One that may have two copies is restarted without a gap."""
+        entry, cause = self.entries[name], "restarted by an operator"
+        if not self.spares.replace(entry, cause, anew=False):
+            self.feed(entry, Stop(restarting=True), cause)
+
+    def recycle(self, name: str, why: str) -> None:
+        """It uses more than it should: another instance instead of it, between two calls."""
+        entry = self.entries[name]
+        self._journal.add(name, "recycled", why, entry.life.generation)
+        if not self.spares.replace(entry, why, anew=False):
+            self.feed(entry, Stop(restarting=True), why)
+
+    def quarantine(self, name: str, why: str) -> None:
+        entry = self.entries[name]
+        self.feed(entry, Quarantined(why), why)
+        if entry.serving is not None:
+            copy, entry.serving = entry.serving, None
+            entry.leaving.add(copy)
+            self.crew.ask_to_stop(copy, 0.0)
+
+    def part(self, name: str, *, yes: bool) -> None:
+        """Keep new calls from a server, or let them come again."""
+        self.feed(self.entries[name], Parted(yes))
 
     def change(self, server: Server, *, restart: bool) -> None:
         """Another configuration of a known server."""
         entry = self.entries[server.name]
         was_enabled, entry.server = entry.server.enabled, server
-        self.feed(entry, Retuned(server.restart))
+        self.feed(entry, Retuned(server.restart, server.lazy))
         left = entry.life.phase is Phase.DISABLED and entry.life.reason is None
         if not server.enabled:
             self.feed(entry, Stop(), "no longer enabled")
         elif restart and (not was_enabled or not left):
             entry.probe = True
-            self.feed(entry, Stop(restarting=True), "its configuration changed")
+            cause = "its configuration changed"
+            if not self.spares.replace(entry, cause, anew=True):
+                self.feed(entry, Stop(restarting=True), cause)
+        self.spares.settle(entry)
+        self.bounds.redraw(entry)
         self._routes.show(server, entry.life)
 
     def remove(self, name: str) -> None:
@@ -153,28 +173,32 @@ class Tree:
         self._drop_removed(entry)
 
     async def close(self) -> None:
-        """Stop every server, without waiting for calls; each takes its own ladder."""
+        """Stop every server, without waiting for calls; each takes its own ladder, and those that
+        depend on it go first."""
         self._drain_s = 0.0
-        for entry in list(self.entries.values()):
-            self.crew.hurry(entry)
-            self.feed(entry, Stop(), "the gateway stops")
-        while any(entry.running for entry in self.entries.values()):
+        told: set[str] = set()
+        while True:
             self._ended.clear()
+            for entry in list(self.entries.values()):
+                if entry.name not in told and not self.starting.dependents(entry):
+                    told.add(entry.name)
+                    self.crew.hurry(entry)
+                    self.feed(entry, Stop(), "the gateway stops")
+            if not any(entry.running for entry in self.entries.values()):
+                break
             await self._ended.wait()
         self.abandon()
 
     def abandon(self) -> None:
         """Forget everything: the processes are gone, or somebody else ends them."""
         self._closed = True
-        if self._gate_timer is not None:
-            self._gate_timer.cancel()
+        self.starting.close()
+        self.deliveries.close()
         for entry in self.entries.values():
             entry.no_retry()
-            entry.no_deadline()
-            if entry.launch is not None:
-                entry.launch.cancel()
-            if entry.instance is not None:
-                entry.instance.close()
+            entry.no_spare()
+            for copy in entry.copies:
+                copy.abandon()
 
     # What fronts say
 
@@ -191,11 +215,7 @@ class Tree:
 
     def counted(self, front: int, stats: Sequence[CallStats]) -> None:
         """Cumulative figures of a front: whoever answered something is proven to work."""
-        answered: dict[str, int] = {}
-        for one in stats:
-            unanswered = sum(n for kind, n in one.errors.items() if kind in _NOT_ANSWERED)
-            answered[one.server] = answered.get(one.server, 0) + one.count - unanswered
-        for name, count in answered.items():
+        for name, count in answered(stats).items():
             entry = self.entries.get(name)
             if entry is not None and count > entry.answered.get(front, 0):
                 entry.answered[front] = count
@@ -205,23 +225,17 @@ class Tree:
         for entry in self.entries.values():
             entry.answered.pop(front, None)
 
-    def offer_again(self, server: str, front: int) -> None:
-        """A catalogue did not arrive for want of a descriptor: send it again in a while."""
-        if not self._closed:
-            self._loop.call_later(ATTACH_RETRY_S, self._offer_again, server, front)
+    # What workers say: crew.Lives
 
-    def reattach(self, server: str, front: int | None) -> None:
-        """A pipe did not arrive for want of a descriptor: make another one in a while. `front`: its
-        number, None for all."""
-        if not self._closed:
-            self._loop.call_later(ATTACH_RETRY_S, self._connect, server, front)
-
-    # What workers say
-
-    def told(self, entry: Entry, message: FromChild, blob: bytes) -> None:
+    def told(self, copy: Copy, message: FromChild, blob: bytes) -> None:
+        entry = copy.entry
         match message:
-            case ServerReady():
-                self._ready(entry, message, blob)
+            case ServerReady() if copy is entry.spare:
+                self.spares.ready(copy, message, blob)
+            case ServerReady() if copy is entry.serving:
+                self._ready(copy, message, blob)
+            case ServerReady() | Listed() if copy is not entry.serving:
+                pass
             case Listed(tools=tools):
                 if self._offers(entry, blob) and entry.life.phase is Phase.READY:
                     news = f"tools: {tools}"
@@ -232,31 +246,50 @@ class Tree:
                     self._metrics.server_counts(entry.name, {"log_lines_dropped": dropped})
             case Counted(counts=counts):
                 self._metrics.server_counts(entry.name, counts)
-                self._tell_once(entry, counts)
+                for what, hint in copy.instance.hints(counts) if copy.instance else ():
+                    self._journal.add(entry.name, what, hint, copy.generation)
             case AttachFailed(number=number):
-                self.reattach(entry.name, number)
+                self.deliveries.connect_again(entry.name, number)
             case _:
                 self._journal.add(entry.name, "bug", f"nobody hears {type(message).__name__}")
 
-    def gone(self, entry: Entry) -> None:
-        self.feed(entry, Left())
+    def went_down(self, copy: Copy, fact: WentDown) -> None:
+        entry = copy.entry
+        if copy is entry.serving:
+            self.feed(entry, replace(fact, spare=self.spares.generation(entry)))
+        elif copy is entry.spare:
+            self.spares.down(copy, fact)
+
+    def responds(self, copy: Copy, fact: Responds) -> None:
+        if copy is copy.entry.serving:
+            self.feed(copy.entry, fact)
+
+    def gone(self, copy: Copy) -> None:
+        entry = copy.entry
+        entry.leaving.discard(copy)
+        if copy is entry.serving:
+            entry.serving = None
+            self.feed(entry, Left())
         self._drop_removed(entry)
         self._ended.set()
-        self._soon()
+        self.starting.soon()
 
-    def _ready(self, entry: Entry, message: ServerReady, blob: bytes) -> None:
+    def idle(self, copy: Copy, idle_s: float) -> None:
+        entry, server = copy.entry, copy.entry.server
+        if (
+            copy is entry.serving
+            and server.lazy
+            and idle_s >= server.idle_stop_s
+            and not self.starting.dependents(entry)
+        ):
+            self.feed(entry, Unneeded(), f"nobody needed it for {idle_s:.0f} s")
+
+    def _ready(self, copy: Copy, message: ServerReady, blob: bytes) -> None:
+        entry = copy.entry
         if entry.life.phase is Phase.WARMING and self._offers(entry, blob):
-            entry.no_deadline()
+            copy.ready = True
+            copy.no_deadline()
             self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {message.tools}")
-
-    def _tell_once(self, entry: Entry, counts: Iterable[str]) -> None:
-        """What an operator can help is in the journal too, the first time of each instance."""
-        told = entry.instance.told_of if entry.instance is not None else set[str]()
-        for name in counts:
-            if name in _HELPED and name not in told:
-                told.add(name)
-                what = name.replace("_", " ")
-                self._journal.add(entry.name, what, _HELPED[name], entry.life.generation)
 
     def _offers(self, entry: Entry, blob: bytes) -> bool:
         """Take in a catalogue; without a usable one the server counts as broken."""
@@ -265,12 +298,12 @@ class Tree:
             self._routes.offers(entry.name, blob, entry.offer.list_hash)
         except codec.Malformed as error:
             message = f"its catalogue cannot be read: {error}"
-            self.crew.condemn(entry, ExitClass.PROTOCOL, message)
+            self._condemn(entry, ExitClass.PROTOCOL, message)
             return False
         except OSError as error:
-            self.crew.condemn(entry, ExitClass.EXIT, _no_descriptor(error))
+            self._condemn(entry, ExitClass.EXIT, no_descriptor(error))
             return False
-        self._catalogues.keep(entry.name, blob)
+        self._catalogues.keep(entry.server, blob)
         return True
 
     # Lives
@@ -286,12 +319,11 @@ class Tree:
         for action in actions:
             self._act(entry, action)
         life = entry.life
-        if (life.phase, life.degraded, life.retry_at) == (
-            before.phase, before.degraded, before.retry_at,
-        ):  # fmt: skip
+        if news(life) == news(before):
             return
         self._routes.show(entry.server, life)
-        if life.phase is not before.phase:
+        if life.phase is not before.phase or life.generation != before.generation:
+            self.spares.settle(entry)
             what = f"{before.phase}→{life.phase}"
             cause = why(life, now) if isinstance(fact, WentDown) else cause
             self._journal.add(entry.name, what, cause, life.generation)
@@ -301,24 +333,46 @@ class Tree:
     def _act(self, entry: Entry, action: Action) -> None:
         match action:
             case Action.JOIN_GATE:
-                self._gate = gate.join(self._gate, entry.name, entry.life.failures)
-                self._soon()
+                self.starting.join(entry)
+                for needed in self.starting.missing(entry):
+                    self.feed(needed, Start("dependent"), f"{entry.name} depends on it")
             case Action.LEAVE_GATE:
-                self._gate = gate.leave(self._gate, entry.name)
-                self._soon()
+                self.starting.leave(entry)
             case Action.FORK:
                 self._count_restart(entry)
-                self.crew.fork(entry)
+                entry.serving = Copy(entry, entry.life.generation)
+                self.crew.fork(entry.serving)
             case Action.ROUTE:
-                self._connect(entry.name, None)
-            case Action.ASK_TO_STOP:
+                self.deliveries.connect(entry.name, None)
+            case Action.PROMOTE:
+                self._promote(entry)
+            case Action.ASK_TO_STOP if entry.serving is not None:
                 draining = entry.life.phase is Phase.DRAINING
-                self.crew.ask_to_stop(entry, self._drain_s if draining else 0.0)
+                self.crew.ask_to_stop(entry.serving, self._drain_s if draining else 0.0)
             case Action.ARM_RETRY:
                 if entry.life.retry_at is not None:
                     entry.retry_at(entry.life.retry_at, self._retry)
             case Action.DISARM_RETRY:
                 entry.no_retry()
+            case _:
+                pass
+
+    def _promote(self, entry: Entry) -> None:
+        self._count_restart(entry)
+        old = entry.serving
+        self.spares.promote(entry)
+        if entry.serving is not None and entry.serving.lists:
+            self._offers(entry, entry.serving.lists)
+        self.deliveries.connect(entry.name, None)
+        if old is not None and old.instance is not None and not old.instance.reported:
+            self.crew.ask_to_stop(old, self._drain_s)
+
+    def _admitted(self, entry: Entry) -> None:
+        self.feed(entry, Admitted(entry.new_generation()), "the start gate is open")
+
+    def _condemn(self, entry: Entry, reason: ExitClass, message: str) -> None:
+        if entry.serving is not None and entry.serving.instance is not None:
+            self.crew.condemn(entry.serving, reason, message)
 
     def _count_restart(self, entry: Entry) -> None:
         if entry.life.generation > 1:
@@ -334,50 +388,9 @@ class Tree:
             if other is not entry and other.launcher == entry.launcher:
                 self.feed(other, SiblingRecovered(reason))
 
-    # The start gate
-
-    def _soon(self) -> None:
-        """Look at the gate in the next turn of the loop, once."""
-        self._open_gate_at(self._loop.time())
-
-    def _open_gate_at(self, when: float) -> None:
-        if self._gate_timer is not None:
-            self._gate_timer.cancel()
-        self._gate_timer = None if self._closed else self._loop.call_at(when, self._open_gate)
-
-    def _open_gate(self) -> None:
-        self._gate_timer = None
-        held = {entry.name for entry in self.entries.values() if entry.running}
-        self._gate, names, again = gate.admit(self._gate, self._loop.time(), held)
-        if again is not None:
-            self._open_gate_at(again)
-        for name in names:
-            self.feed(self.entries[name], Admitted(), "the start gate is open")
-
-    def _connect(self, server: str, front: int | None) -> None:
-        entry = self.entries.get(server)
-        if entry is None or entry.instance is None or entry.life.phase is not Phase.READY:
-            return
-        try:
-            self._routes.connect(entry.instance, front)
-        except OSError as error:
-            self._journal.add(server, "error", _no_descriptor(error), entry.life.generation)
-            self.reattach(server, front)
-
-    def _offer_again(self, server: str, front: int) -> None:
-        try:
-            self._routes.offer_again(server, front)
-        except OSError as error:
-            self._journal.add(server, "error", _no_descriptor(error))
-            self.offer_again(server, front)
-
     def _drop_removed(self, entry: Entry) -> None:
         if entry.removed and not entry.running and entry.life.phase is Phase.DISABLED:
             del self.entries[entry.name]
             self._routes.forget(entry.name)
             self._logs.forget(entry.name)
             self._metrics.forget(entry.name)
-
-
-def _no_descriptor(error: OSError) -> str:
-    return f"the gateway has no free descriptor for it: {error.strerror}"

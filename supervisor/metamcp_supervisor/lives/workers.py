@@ -20,7 +20,8 @@ class WorkerExit:
     """A worker is gone and everything that descended from it as well.
 
     `code`: exit status, or None when a signal ended it; `signal`: its number, or 0; `orphans`: how
-    many descendants had to be killed (of workers that died together the first is told all).
+    many descendants had to be killed (of workers that died together the first is told all);
+    `stacks`: what its threads were doing when it was last asked, or crashed.
     """
 
     pid: int
@@ -28,6 +29,7 @@ class WorkerExit:
     signal: int
     orphans: int
     cause: Literal["exit", "nursery died"]
+    stacks: str = ""
 
 
 class Workers:

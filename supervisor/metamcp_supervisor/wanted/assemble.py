@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from metamcp_supervisor.wanted import remote, units
+from metamcp_supervisor.wanted import dependencies, remote, units
 from metamcp_supervisor.wanted.config import (
     Address,
     Config,
@@ -48,6 +48,7 @@ def assemble(
             )
     servers = _servers(drafts, findings)
     _check_transports(servers.values(), transports, findings)
+    dependencies.check(servers, findings)
     namespaces = _namespaces(drafts, servers, findings)
     gateway = _gateway(
         [main.gateway, *overrides],

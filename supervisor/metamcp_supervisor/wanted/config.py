@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 Restart = Literal["always", "on-failure", "never"]
+Retry = Literal["never", "read-only", "idempotent"]
+Start = Literal["eager", "lazy"]
 Grant = Literal["authorization_code", "client_credentials"]
 Style = Literal["namespaced", "flat", "dotted", "bare"]
 
@@ -80,15 +82,33 @@ class Server:
         default_factory=dict[str, str], compare=False, repr=False
     )
     enabled: bool = True
+    start: Start = "eager"
+    idle_stop_s: float = 600.0
+    depends_on: tuple[str, ...] = ()
+    spares: int = 0
     required: bool = False
     restart: Restart = "on-failure"
+    retry: Retry = "never"
     start_timeout_s: float = 30.0
     timeout_s: float = 60.0
     stop_grace_s: float = 5.0
+    probe_interval_s: float = 30.0
     hide_after_s: float = 3.0
     strict_listing: bool = False
     concurrency: int = 1024
     queue: int = 4096
+    memory_max: int | None = None
+    """In bytes, as `memory_high`. None here and below: no limit."""
+    memory_high: int | None = None
+    memory_rlimit: bool = False
+    cpu_max: float | None = None
+    """In processors."""
+    processes_max: int | None = None
+    nofile_max: int | None = None
+
+    @property
+    def lazy(self) -> bool:
+        return self.start == "lazy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from metamcp_supervisor.wanted.config import Config, Endpoint, Gateway, Namespace, OAuth, Server
 from metamcp_supervisor.wanted.masks import MASK, masked, masked_url
-from metamcp_supervisor.wanted.units import duration_text
+from metamcp_supervisor.wanted.units import duration_text, size_text
 
 
 def tables(config: Config) -> dict[str, object]:
@@ -32,17 +32,39 @@ def _gateway(gateway: Gateway) -> dict[str, object]:
 def _server(server: Server) -> dict[str, object]:
     return _run_or_reached(server) | {
         "enabled": server.enabled,
-        "start": "eager",
+        "start": server.start,
+        **({"idle_stop": duration_text(server.idle_stop_s)} if server.lazy else {}),
+        "depends_on": list(server.depends_on),
+        "spares": server.spares,
         "required": server.required,
         "restart": server.restart,
+        "retry": server.retry,
         "start_timeout": duration_text(server.start_timeout_s),
         "timeout": duration_text(server.timeout_s),
         "stop_grace": duration_text(server.stop_grace_s),
+        "probe_interval": duration_text(server.probe_interval_s),
         "hide_after": duration_text(server.hide_after_s),
         "strict_listing": server.strict_listing,
         "concurrency": server.concurrency,
         "queue": server.queue,
+        **_limits(server),
     }
+
+
+def _limits(server: Server) -> dict[str, object]:
+    """Those that there are: no value of such a key means "no limit"."""
+    found: dict[str, object] = {}
+    if server.memory_max is not None:
+        found |= {
+            "memory_max": size_text(server.memory_max),
+            "memory_rlimit": server.memory_rlimit,
+        }
+    if server.memory_high is not None:
+        found["memory_high"] = size_text(server.memory_high)
+    for key in ("cpu_max", "processes_max", "nofile_max"):
+        if (value := getattr(server, key)) is not None:
+            found[key] = value
+    return found
 
 
 def _run_or_reached(server: Server) -> dict[str, object]:

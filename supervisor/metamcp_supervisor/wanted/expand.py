@@ -1,4 +1,5 @@
-"""References in values: `${VAR}`, `${env:VAR}`, `${input:NAME}`, `${file:PATH}`, with defaults.
+"""References in values: `${VAR}`, `${env:VAR}`, `${input:NAME}`, `${file:PATH}`,
+`${credential:NAME}`, with defaults.
 
 Owns: their grammar and their resolution. Never: reading files (`files`; here it is a function that
 one is given), which keys may hold references (`program`).
@@ -34,13 +35,23 @@ class Input:
     default: str | None = None
 
 
+def no_credentials(name: str) -> str:
+    """Where there are none. Raises Unresolved."""
+    raise Unresolved(
+        f"there is no credential '{shown(name)}': $CREDENTIALS_DIRECTORY is not set; start the"
+        " gateway as a service of systemd with LoadCredential=, or use ${file:PATH}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class References:
-    """What references may lead to. `secret`: content of a file, by path; it raises Unresolved.
-    `folders`: the variables of editors, such as `workspaceFolder`."""
+    """What references may lead to. `secret`: content of a file, by path; `credential`: of what the
+    service manager hands in, by name; both raise Unresolved. `folders`: the variables of editors,
+    such as `workspaceFolder`."""
 
     environ: Mapping[str, str] = field(repr=False)
     secret: Callable[[str], str]
+    credential: Callable[[str], str] = no_credentials
     inputs: Mapping[str, Input] = field(default_factory=dict[str, Input])
     folders: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -92,13 +103,15 @@ def _value(body: str, references: References) -> str:
         return _input(rest, references)
     if kind == "file":
         return references.secret(rest)
+    if kind == "credential":
+        return references.credential(rest)
     if kind in _LATER:
         raise Unresolved(
             f"references of the kind '${{{kind}:…}}' are not available in this version"
         )
     raise Unresolved(
         f"'${{{kind}:…}}' is no kind of reference; there are ${{VAR}}, ${{env:VAR}},"
-        " ${input:NAME} and ${file:PATH}"
+        " ${input:NAME}, ${file:PATH} and ${credential:NAME}"
     )
 
 

@@ -8,7 +8,8 @@ import os
 import stat
 from pathlib import Path
 
-from metamcp_supervisor.wanted.expand import Unresolved
+from metamcp_supervisor.wanted.document import shown
+from metamcp_supervisor.wanted.expand import Unresolved, no_credentials
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
 """A thousand servers with long commands have less than 1 MiB."""
@@ -44,6 +45,25 @@ def secret(path: Path) -> str:
         found = _decoded(_content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW, secret=True))
     except Unreadable as why:
         raise Unresolved(f"the file {path} {why}") from None
+    return found.removesuffix("\n").removesuffix("\r")
+
+
+def credential(folder: str, name: str) -> str:
+    """The text of a credential of the service, without the newline at its end. `folder`: where
+    systemd has laid them for this service alone; empty where there are none.
+
+    Group bits are no flaw of it: they are the mask of the access list that lets this user read.
+    Raises expand.Unresolved.
+    """
+    if not folder:
+        return no_credentials(name)
+    if not name or "/" in name or name in {".", ".."}:
+        raise Unresolved(f"'{shown(name)}' is no name of a credential; it is a file name, no path")
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW
+        found = _decoded(_content(Path(folder, name), SECRET_BYTES_MAX, flags, secret=False))
+    except Unreadable as why:
+        raise Unresolved(f"the credential {shown(name)} {why}") from None
     return found.removesuffix("\n").removesuffix("\r")
 
 

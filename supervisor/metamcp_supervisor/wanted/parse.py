@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast
 
-from metamcp_supervisor.wanted import naming, program, remote
-from metamcp_supervisor.wanted.config import Endpoint, Naming, Restart, Server, Style
+from metamcp_supervisor.wanted import limits, naming, program, remote
+from metamcp_supervisor.wanted.config import Endpoint, Naming, Restart, Retry, Server, Start, Style
 from metamcp_supervisor.wanted.document import Document, Findings, Site, shown, table_of
 from metamcp_supervisor.wanted.draft import (
     Draft,
@@ -26,6 +26,8 @@ from metamcp_supervisor.wanted.table import Table
 
 CALLS_MAX = 65_536
 """Of `concurrency` and `queue`: every call costs memory, and a child has one pipe."""
+SPARES_MAX = 1
+"""With two copies ready at once, the one that takes over is replaced before it goes down too."""
 LENGTH_MIN, LENGTH_MAX = 16, 128
 """Of the names of tools: below, nothing is left beside the hash; above, MCP forbids it."""
 
@@ -65,13 +67,11 @@ def parse(document: Document, references: References, home: Path, findings: Find
 def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft:
     table.refuse_unknown()
     listen, ops_listen = table.address("listen"), table.address("ops_listen")
-    fronts = table.whole("fronts", default=1, low=1, high=1_000_000)
-    if fronts > FRONTS_MAX:
-        table.error("fronts", f"more than {FRONTS_MAX} is not available in this version")
+    fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
     return GatewayDraft(
         listen=(listen, table.site.at("listen")) if listen else None,
         ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
-        fronts=min(fronts, FRONTS_MAX) if table.has("fronts") else None,
+        fronts=fronts if table.has("fronts") else None,
         state_dir=_directory("state_dir", table, references, home),
         runtime_dir=_directory("runtime_dir", table, references, home),
     )
@@ -110,16 +110,26 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
     enabled = table.flag("enabled", default=_DEFAULTS.enabled)
     if required and not enabled:
         table.error("required", "a server cannot be required and not enabled")
-    table.choice("start")
+    start = cast("Start", table.choice("start") or _DEFAULTS.start)
+    if required and start == "lazy":
+        table.error("required", "a server that starts when it is called cannot be required")
+    if table.has("idle_stop") and start != "lazy":
+        table.error("idle_stop", 'is only for a server with start = "lazy"')
     server = replace(
         described(name, table, found, far),
         module=module,
         enabled=enabled,
+        start=start,
+        idle_stop_s=table.duration("idle_stop", default=_DEFAULTS.idle_stop_s),
+        spares=table.whole("spares", default=_DEFAULTS.spares, low=0, high=SPARES_MAX),
+        depends_on=table.texts("depends_on") or (),
         required=required,
         restart=cast("Restart", table.choice("restart") or _DEFAULTS.restart),
+        retry=cast("Retry", table.choice("retry") or _DEFAULTS.retry),
         start_timeout_s=table.duration("start_timeout", default=_DEFAULTS.start_timeout_s),
         timeout_s=table.duration("timeout", default=_DEFAULTS.timeout_s),
         stop_grace_s=table.duration("stop_grace", default=_DEFAULTS.stop_grace_s),
+        probe_interval_s=table.duration("probe_interval", default=_DEFAULTS.probe_interval_s),
         hide_after_s=table.duration("hide_after", default=_DEFAULTS.hide_after_s),
         strict_listing=table.flag("strict_listing", default=_DEFAULTS.strict_listing),
         concurrency=table.whole(
@@ -127,7 +137,7 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
         ),
         queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
     )
-    return settled(table, server, resolving, before)
+    return settled(table, limits.read(table, server), resolving, before)
 
 
 def described(name: str, table: Table, found: program.Program, far: remote.Remote) -> Server:

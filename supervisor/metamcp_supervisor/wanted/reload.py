@@ -60,6 +60,14 @@ def fingerprint(config: Config) -> str:
     )
 
 
+def launched(server: Server) -> str:
+    """The same as long as the same program is started in the same way: what one offered is then
+    what the other will offer. Of what may be a secret only a digest goes into it."""
+    plain = _plain(server)
+    counts = [key for key in plain if key != "enabled" and _EFFECTS.get(_key(key)) == "restart"]
+    return _hash([(key, plain[key]) for key in counts])
+
+
 def _servers(old: Mapping[str, Server], new: Mapping[str, Server]) -> Iterator[Change]:
     for name, server in new.items():
         if name in old:

@@ -19,6 +19,13 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "boolean": {"type": "boolean"},
     "integer": {"type": "integer", "minimum": 1},
     "duration": {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"},
+    "size": {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[KMGT]$"},
+    "cores": {
+        "anyOf": [
+            {"type": "number", "exclusiveMinimum": 0},
+            {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?%$"},
+        ]
+    },
     "address": {"type": "string", "pattern": r"^.+:[0-9]{1,5}$"},
 }
 _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {

@@ -78,6 +78,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
     references = References(
         environ=references.environ,
         secret=references.secret,
+        credential=references.credential,
         inputs=_inputs(document.values) if shape == "servers" else {},
         folders={
             "workspaceFolder": str(document.base),

@@ -130,6 +130,7 @@ def _references(environ: Mapping[str, str], base: Path, home: Path) -> Reference
     return References(
         environ=environ,
         secret=lambda name: files.secret(directory(name, base=base, home=home)),
+        credential=functools.partial(files.credential, environ.get("CREDENTIALS_DIRECTORY", "")),
     )
 
 

@@ -111,6 +111,23 @@ class Table:
             self.error(key, str(why))
             return default
 
+    def size(self, key: str, *, low: int) -> int | None:
+        """In bytes; None: absent, or reported."""
+        value = self.values.get(key)
+        try:
+            return None if value is None else units.size(value, low)
+        except ValueError as why:
+            self.error(key, str(why))
+            return None
+
+    def cores(self, key: str) -> float | None:
+        value = self.values.get(key)
+        try:
+            return None if value is None else units.cores(value)
+        except ValueError as why:
+            self.error(key, str(why))
+            return None
+
     def address(self, key: str) -> Address | None:
         text = self.text(key)
         if text is None:

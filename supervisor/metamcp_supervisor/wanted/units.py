@@ -1,4 +1,4 @@
-"""How people write durations and addresses.
+"""How people write durations, sizes, shares of processors and addresses.
 
 Owns: their grammar, their limits, and the sentence that says how to write them. Never: which key
 has which unit (`options`), where a value stands in a file (`document`).
@@ -18,10 +18,23 @@ _DURATION_CHARACTERS_MAX = 32
 _PLAUSIBLE = 1_000_000
 """A bare number above this is not repeated as an example."""
 _PORT_MAX = 65_535
+SIZE_BYTES_MIN = 1024
+"""Below a kibibyte a value can only be a mistake."""
+SIZE_BYTES_MAX = 1024**4
+"""A tebibyte: more than the machines have that this runs on."""
+_SIZE_CHARACTERS_MAX = 16
+"""`1048576.5K` has 10."""
+CORES_MIN = 0.01
+"""The kernel's scheduler gives out no smaller shares: 1 ms of each 100 ms."""
+CORES_MAX = 1024.0
+"""More than any machine of today has."""
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT])", re.ASCII)
+_SIZES = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%", re.ASCII)
 _IN_BRACKETS = re.compile(r"\[([0-9A-Fa-f:.]+)\]:(\d{1,5})", re.ASCII)
 _PLAIN = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 _NUMERIC = re.compile(r"[0-9.]+", re.ASCII)
@@ -51,6 +64,43 @@ def duration_text(seconds: float) -> str:
         if count >= 1 and abs(count - round(count)) < 1e-9:
             return f"{round(count)}{unit}"
     return f"{seconds * 1000:.3f}".rstrip("0").rstrip(".") + "ms"
+
+
+def size(value: object, low: int = SIZE_BYTES_MIN) -> int:
+    """Bytes, whole kibibytes, at least `low`. Raises ValueError with a sentence."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError('a number has no unit; write it like "512M" or "1G"')
+    if not isinstance(value, str):
+        raise ValueError('must be a size, such as "64K", "512M" or "1.5G"')
+    found = _SIZE.fullmatch(value) if len(value) <= _SIZE_CHARACTERS_MAX else None
+    if found is None:
+        raise ValueError('is no size; write it like "64K", "512M" or "1.5G"')
+    count = round(float(found[1]) * _SIZES[found[2]] / 1024) * 1024
+    if count < low:
+        raise ValueError(f'is too small; the smallest size here is "{size_text(low)}"')
+    if count > SIZE_BYTES_MAX:
+        raise ValueError(f'is too large; the largest size is "{size_text(SIZE_BYTES_MAX)}"')
+    return count
+
+
+def size_text(count: int) -> str:
+    """The shortest way to write whole kibibytes: 536870912 → `512M`."""
+    unit = next(unit for unit in "TGMK" if unit == "K" or not count % _SIZES[unit])
+    return f"{count // _SIZES[unit]}{unit}"
+
+
+def cores(value: object) -> float:
+    """How many processors may be kept busy: 1.5 or "150%". Raises ValueError with a sentence."""
+    if isinstance(value, str) and len(value) <= _SIZE_CHARACTERS_MAX:
+        found = _PERCENT.fullmatch(value)
+        number = float(found[1]) / 100 if found else None
+    else:
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if number is None:
+        raise ValueError('must be a number of processors, such as 1.5 or "150%"')
+    if not CORES_MIN <= number <= CORES_MAX:
+        raise ValueError(f'must be from {CORES_MIN:g} ("1%") to {CORES_MAX:g} processors')
+    return float(number)
 
 
 def address(text: str) -> Address:

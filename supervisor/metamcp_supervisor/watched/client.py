@@ -24,6 +24,8 @@ CONNECT_AGAIN_S = 0.05
 """Between two looks whether a gateway that is waited for is there."""
 LINE_BYTES_MAX = 4 * 1024 * 1024
 """Of a line of the gateway: more than it sends, so that a newer one may send more."""
+_SHARED = 0o060
+"""Mode of a socket that its gateway shares with a group (`peers`)."""
 
 
 class Failed(MetaMCPError):
@@ -86,14 +88,14 @@ class Client:
     ) -> None:
         self.close()
 
-    def greet(self, token: str) -> None:
+    def greet(self, token: str, timeout_s: float = ANSWER_S) -> None:
         """Read the gateway's hello and show the token. Raises Failed."""
-        self._sock.settimeout(ANSWER_S)
+        self._sock.settimeout(timeout_s)
         message = self._read()
         if message.method != "hello":
             _result(message)  # raises what the gateway refused with
             raise Failed(Exit.FAILED, f"{self._path} is not the control socket of a gateway")
-        self.call("hello", {"token": token})
+        self.call("hello", {"token": token}, timeout_s=timeout_s)
 
     def _ask(self, method: str, params: object) -> None:
         self._asked += 1
@@ -126,8 +128,9 @@ class Client:
         return Failed(Exit.TIMEOUT, f"the gateway at {self._path} gave no answer in {waited:g} s")
 
 
-def connect(runtime_dir: str | None = None) -> Client:
-    """A connection to the gateway of this directory, or of the default one. Raises Failed."""
+def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> Client:
+    """A connection to the gateway of this directory, or of the default one. `timeout_s`: for each
+    of its answers until then. Raises Failed."""
     directory = runtime_dir or runtime.default(os.environ)
     try:
         path = runtime.socket_path(directory)
@@ -135,7 +138,7 @@ def connect(runtime_dir: str | None = None) -> Client:
         raise Failed(Exit.USAGE, str(error)) from None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.settimeout(ANSWER_S)
+        sock.settimeout(timeout_s)
         sock.connect(path)
         _check_owner(path, given=runtime_dir is not None)
         client = Client(sock, path)
@@ -146,7 +149,7 @@ def connect(runtime_dir: str | None = None) -> Client:
         sock.close()
         raise _unreachable(error, path) from None
     try:
-        client.greet(_token(directory))
+        client.greet(_token(directory), timeout_s)
     except Failed:
         client.close()
         raise
@@ -168,10 +171,12 @@ def connect_within(runtime_dir: str | None, timeout_s: float) -> Client:
 def _check_owner(path: str, *, given: bool) -> None:
     """The default directory may lie where everybody can make one: trust only our own and root's.
 
-    Only root, who may steer everybody's gateway, names another one's directory.
+    Another one's directory must be named: by root, who may steer everybody's gateway, or by one
+    with whom that gateway shares its socket.
     """
-    me, owner = os.geteuid(), os.stat(path).st_uid
-    if owner not in {me, 0} and not (me == 0 and given):
+    me, found = os.geteuid(), os.stat(path)
+    owner, shared = found.st_uid, bool(found.st_mode & _SHARED)
+    if owner not in {me, 0} and not (given and (me == 0 or shared)):
         raise Failed(
             Exit.DENIED,
             f"{path} belongs to user id {owner}; to steer that gateway, run this as that user",

@@ -1,7 +1,8 @@
 """The control socket: who may speak on it, and one JSON-RPC object per line.
 
-Owns: the unix socket in the runtime directory, the check of its clients (user id and token), lines,
-deadlines and limits of connections. Never: what a verb does (`orders`), printing (`cli.ctl`).
+Owns: the unix socket in the runtime directory, the check of its clients (token and role), lines,
+deadlines and limits of connections. Never: what a verb does (`orders`), who is who (`peers`),
+printing (`cli.ctl`).
 
     gateway: {"jsonrpc":"2.0","method":"hello","params":{"v":1,"pid":…,"version":"…"}}
     client:  {"jsonrpc":"2.0","id":1,"method":"hello","params":{"token":"…"}}
@@ -19,14 +20,16 @@ import hmac
 import logging
 import os
 import socket
-import struct
+import time
 from pathlib import Path
 
 from msgspec import Raw, Struct
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_supervisor.watched import orders
+from metamcp_supervisor.watched import orders, peers
+from metamcp_supervisor.watched.answers import Answers
+from metamcp_supervisor.watched.roles import Role, role
 from metamcp_supervisor.watched.steering import Steering
 from metamcp_worker import codec
 from metamcp_worker.errors import Code, PeerGone, Refused
@@ -62,12 +65,20 @@ class Hello(Struct, frozen=True):
 
 
 class Control:
-    """Listens from `start` to `close`. `steering` is the gateway."""
+    """Listens from `start` to `close`. `steering` is the gateway. `group`: which may share it, else
+    the one with the name of `peers.GROUP`."""
 
     def __init__(
-        self, steering: Steering, runtime_dir: Path, version: str, limits: Limits | None = None
+        self,
+        steering: Steering,
+        runtime_dir: Path,
+        version: str,
+        limits: Limits | None = None,
+        group: int | None = None,
     ) -> None:
         self._steering = steering
+        self._group = group
+        self._answers = Answers(time.monotonic)
         self._limits = limits or Limits()
         self._runtime_dir = str(runtime_dir)
         self._version = version
@@ -79,12 +90,17 @@ class Control:
         """Claim the runtime directory and listen in it. Raises runtime.AlreadyRunning and
         runtime.RuntimeDirUnfit."""
         claim = runtime.claim(self._runtime_dir)
+        sock: socket.socket | None = None
         try:
             sock = _bind(claim.socket_path)
+            token = os.path.join(claim.directory, runtime.TOKEN)
+            self._group = peers.share(claim.directory, (claim.socket_path, token), self._group)
             self._server = await asyncio.start_unix_server(
                 self._accept, sock=sock, limit=LINE_BYTES_MAX
             )
         except OSError as error:
+            if sock is not None:
+                sock.close()
             claim.release()
             raise runtime.RuntimeDirUnfit(
                 f"{claim.socket_path}: {error.strerror or error}; choose another --runtime-dir"
@@ -107,7 +123,7 @@ class Control:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        line = Connection(reader, writer)
+        line = Connection(reader, writer, self._group)
         self._talks.add(task)
         try:
             await self._talk(line)
@@ -125,7 +141,7 @@ class Control:
             most = self._limits.connections_max
             if len(self._talks) > most:
                 raise Refused(Exit.FAILED, f"{most} connections to the control socket are open")
-            _check_peer(line)
+            self._check(line)
             hello = {"v": VERSION, "pid": os.getpid(), "version": self._version}
             await line.tell("hello", hello)
             await self._admit(line)
@@ -144,6 +160,15 @@ class Control:
             if result is None:
                 return
             await line.answer(result)
+
+    def _check(self, line: "Connection") -> None:
+        """A socket that is not shared is for its owner and root alone. Raises Refused."""
+        if self._group is None and line.role is not Role.ADMIN:
+            raise Refused(
+                Exit.DENIED,
+                f"user id {line.uid} may not steer the gateway of user id {os.geteuid()}; run"
+                " metamcp ctl as that user or as root",
+            )
 
     async def _admit(self, line: "Connection") -> None:
         """The first request must be `hello` with the token. Raises Refused."""
@@ -173,7 +198,7 @@ class Control:
             )
         try:
             return await orders.carry_out(
-                self._steering, line, request.method, bytes(request.params)
+                self._steering, line, self._answers, request.method, bytes(request.params)
             )
         except (Refused, PeerGone):
             raise
@@ -187,26 +212,31 @@ class Control:
 
 
 class Connection:
-    """One client: an `orders.Line`."""
+    """One client: a `line.Line`. `group`: which shares the socket, if one does."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, group: int | None
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._woken = asyncio.Event()
         self._left: asyncio.Task[bytes] | None = None
-        self._pid, self._uid = _peer(writer.get_extra_info("socket"))
+        self._peer = peers.peer(writer.get_extra_info("socket"))
+        self._role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
         self.asked = _NULL
         """The id of the request that is being answered, raw."""
 
     @property
     def uid(self) -> int:
-        return self._uid
+        return self._peer.uid
+
+    @property
+    def role(self) -> Role:
+        return self._role
 
     @property
     def caller(self) -> str:
-        if self._uid < 0:
-            return "a client of the control socket"
-        return f"process {self._pid} of user id {self._uid}"
+        return str(self._peer)
 
     async def request(self, timeout_s: float) -> codec.Envelope | None:
         """The next request, or None at the end. Raises Refused for a line that is no JSON."""
@@ -316,23 +346,3 @@ def _bind(path: str) -> socket.socket:
     finally:
         os.umask(before)
     return sock
-
-
-def _peer(sock: socket.socket) -> tuple[int, int]:
-    """Process and user id at the other end, or -1 where the kernel does not tell: there the mode
-    of the socket and the token alone decide."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return -1, -1
-    layout = struct.Struct("3i")
-    pid, uid, _ = layout.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
-    return pid, uid
-
-
-def _check_peer(line: Connection) -> None:
-    me = os.geteuid()
-    if line.uid not in {me, 0, -1}:
-        raise Refused(
-            Exit.DENIED,
-            f"user id {line.uid} may not steer the gateway of user id {me}; run metamcp ctl as"
-            " that user or as root",
-        )

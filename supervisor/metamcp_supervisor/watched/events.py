@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from metamcp_supervisor.verbs import Event
+from metamcp_supervisor.watched.histories import Histories
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class Feed(Generic[T]):
 
 class Journal:
     """Append-only. `now`: seconds since the epoch. `sink` sees every event at once, for printing;
-    it may be set later and must not raise."""
+    it may be set later and must not raise. `histories`: what outlasts the newest thousands."""
 
     def __init__(
         self, now: Callable[[], float], sink: Callable[[Event], None] | None = None
@@ -86,6 +87,7 @@ class Journal:
         self._feed: Feed[Event] = Feed()
         self._last = 0
         self.sink = sink
+        self.histories = Histories()
 
     @property
     def last(self) -> int:
@@ -103,14 +105,16 @@ class Journal:
             generation=generation,
         )
         self._events.append(event)
+        self.histories.take(event)
         self._feed.push(event)
         if self.sink is not None:
             self.sink(event)
         return event
 
-    def since(self, seq: int) -> list[Event]:
-        """The kept events with a number above `seq`, oldest first."""
-        return [event for event in self._events if event.seq > seq]
+    def since(self, seq: int, seconds: float | None = None) -> list[Event]:
+        """The kept events with a number above `seq`, of the last `seconds`; oldest first."""
+        oldest = float("-inf") if seconds is None else self._now() - seconds
+        return [event for event in self._events if event.seq > seq and event.time >= oldest]
 
     def follow(self, wake: Callable[[], None]) -> Follower[Event]:
         return self._feed.follow(wake)

@@ -60,6 +60,12 @@ class ServerLogs:
         start = max(0, len(ring.lines) - n)
         return [line for at, line in enumerate(ring.lines) if at >= start]
 
+    def past(self, server: str, seconds: float | None = None) -> list[LogLine]:
+        """All kept lines, or those of the last `seconds`; oldest first."""
+        ring = self._rings.get(server)
+        oldest = float("-inf") if seconds is None else self._now() - seconds
+        return [line for line in ring.lines if line.time >= oldest] if ring is not None else []
+
     def follow(self, server: str, wake: Callable[[], None]) -> Follower[LogLine]:
         return self._feeds.setdefault(server, Feed()).follow(wake)
 

@@ -23,7 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import CollectorRegistry
 
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
-from metamcp_supervisor.watched.tallies import Fronts, Processes, Sum, add_counts
+from metamcp_supervisor.watched.tallies import OUTCOMES_MAX, Fronts, Processes, Sum, add_counts
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker.messages import BUCKETS_S, CallStats, FrontStats
 
@@ -58,6 +58,8 @@ _ROWS = (
            "Time from a request of a client to the end of its answer, by the server it went to."),
     Family("metamcp_call_errors_total", "counter", ("server", "mcp_method_name", "error_type"),
            "Requests that failed: error_type is tool_error, cancelled or a JSON-RPC code."),
+    Family("metamcp_call_retries_total", "counter", ("server", "outcome"),
+           "Calls whose server died and that went to the next one: answered, failed or cancelled."),
     Family("metamcp_inflight_calls", "gauge", ("server",),
            "Requests that wait for an answer now."),
     Family("metamcp_server_state", "gauge", ("server", "state"),
@@ -195,6 +197,7 @@ class Metrics:
         yield _family("metamcp_call_errors_total", (
             ((*key, kind), n) for key, one in sums.items() for kind, n in one.errors.items()
         ))  # fmt: skip
+        yield _family("metamcp_call_retries_total", _by_two(_retries(sums)))
         inflight = self._fronts.inflight()
         yield _family("metamcp_inflight_calls", (
             ((name,), inflight.get(name, 0)) for name in sorted(known)
@@ -273,6 +276,14 @@ def _durations(sums: Mapping[tuple[str, str], Sum]) -> Metric:
             buckets.append((bound, float(below)))
         family.add_metric(key, buckets, one.seconds)
     return family
+
+
+def _retries(sums: Mapping[tuple[str, str], Sum]) -> dict[str, dict[str, int]]:
+    """By server and outcome, whatever the method."""
+    found: dict[str, dict[str, int]] = {}
+    for (server, _), one in sums.items():
+        add_counts(found.setdefault(server, {}), one.retries, OUTCOMES_MAX)
+    return found
 
 
 def _by_one(counts: Mapping[str, int]) -> Values:

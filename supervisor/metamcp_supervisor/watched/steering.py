@@ -4,12 +4,15 @@ Owns: the protocol that the gateway implements, and the error for a name it does
 carrying anything out (`run`), the socket (`control`).
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
 
 from metamcp_supervisor.verbs import GatewayStatus, ReloadPlan
 from metamcp_supervisor.wanted.nearest import hint, nearest
 from metamcp_supervisor.watched.events import Journal
+from metamcp_supervisor.watched.explain import Tries
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_worker.errors import MetaMCPError
 
@@ -40,6 +43,19 @@ class ReloadRefused(MetaMCPError):
     expected one, or its commands were never confirmed. The text says which."""
 
 
+class Particulars(Struct, frozen=True, kw_only=True):
+    """What the gateway knows of a server beyond its status. `config`: in effect, secrets masked;
+    `source`: where it was read; `endpoints`: that expose it; `hidden`: what may be secret in the
+    commands of its processes, and what is shown instead."""
+
+    config: Mapping[str, Any]
+    source: str
+    endpoints: tuple[str, ...]
+    list_hash: str
+    tries: Tries
+    hidden: Mapping[str, str]
+
+
 class Steering(Protocol):
     """The gateway, as far as it can be watched and steered.
 
@@ -55,6 +71,10 @@ class Steering(Protocol):
 
     def status(self) -> GatewayStatus: ...
 
+    def particulars(self, name: str) -> Particulars:
+        """Of a server that `status` shows at this moment."""
+        ...
+
     def start(self, names: Sequence[str]) -> None:
         """Raises UnknownName."""
         ...
@@ -65,6 +85,24 @@ class Steering(Protocol):
 
     def restart(self, names: Sequence[str]) -> None:
         """Raises UnknownName."""
+        ...
+
+    def part(self, names: Sequence[str], *, yes: bool) -> None:
+        """Keep new calls from servers that are ready, or let them come again. Raises
+        UnknownName."""
+        ...
+
+    def quarantine(self, names: Sequence[str], why: str) -> None:
+        """Stop servers, so that only an operator starts them again. Raises UnknownName."""
+        ...
+
+    async def stacks(self, name: str) -> str:
+        """What the threads of its worker are doing; it is in its log, too. Raises UnknownName,
+        NotNow."""
+        ...
+
+    async def roll(self) -> None:
+        """Another process for each front, one after the other, without a gap. Raises NotNow."""
         ...
 
     async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:

@@ -16,6 +16,8 @@ from metamcp_worker.messages import BUCKETS_S, CallStats, FrontStats
 
 ERROR_TYPES_MAX = 32
 """Per server and method; servers may invent codes, and each would be a time series for ever."""
+OUTCOMES_MAX = 8
+"""Of calls that were to be sent once more; fronts know three."""
 OTHER = "_OTHER"
 
 Key = tuple[str, str]
@@ -25,13 +27,14 @@ Key = tuple[str, str]
 class Sum:
     """All calls of one server and method."""
 
-    __slots__ = ("buckets", "count", "errors", "seconds")
+    __slots__ = ("buckets", "count", "errors", "retries", "seconds")
 
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
         self.buckets = [0] * (len(BUCKETS_S) + 1)
         self.errors: dict[str, int] = {}
+        self.retries: dict[str, int] = {}
 
     def add(self, more: "CallStats | Sum") -> None:
         self.count += more.count
@@ -39,6 +42,7 @@ class Sum:
         for at, n in enumerate(more.buckets[: len(self.buckets)]):
             self.buckets[at] += n
         add_counts(self.errors, more.errors, ERROR_TYPES_MAX)
+        add_counts(self.retries, more.retries, OUTCOMES_MAX)
 
 
 class _Front(Struct):

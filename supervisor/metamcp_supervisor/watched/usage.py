@@ -1,19 +1,25 @@
 """What processes use: memory and processor time of each of our processes and what is below it.
 
-Owns: measuring, in one pass over the process table. Never: when to measure, limits, names of
-metrics. The only file that uses psutil. It blocks for some milliseconds: run it in a thread, one
-call at a time.
+Owns: measuring, in one pass over the process table, and who listens on a port. Never: when to
+measure, limits, names of metrics. The only file that uses psutil. It blocks for some milliseconds:
+run it in a thread, one call at a time.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 import psutil
 from msgspec import Struct
 
+from metamcp_supervisor.verbs import Process
+
 DEPTH_MAX = 64
 """Of a chain of parents. Longer ones, or a circle that a reused pid made, belong to nobody."""
+PROCESSES_MAX = 256
+"""Of one tree that are looked at: a server with more of them has other troubles."""
+COMMAND_CHARACTERS_MAX = 1000
+"""Of each argument of a command."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -29,19 +35,32 @@ class Part(Struct, frozen=True):
 
 class Usage(Struct, frozen=True, kw_only=True):
     """`rss_bytes`: resident memory; pages that forked processes share are in it for each of them.
-    `cpu_s`: processor time of the processes that live now. `pid`: of the root."""
+    `pss_bytes`: the same with each shared page counted in part, None where it was not measured.
+    `cpu_s`: processor time of the processes that live now, `processes`: how many there are. `pid`:
+    of the root."""
 
     pid: int
     rss_bytes: int = 0
+    pss_bytes: int | None = None
     cpu_s: float = 0.0
+    processes: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What would be free without it, as far as that is known."""
+        return self.rss_bytes if self.pss_bytes is None else self.pss_bytes
 
 
-def sample(roots: Mapping[K, int]) -> dict[K, Usage]:
+def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> dict[K, Usage]:
     """The use of each root and of everything below it, down to the next root.
 
     A process below two roots counts for the nearest one, so the sum over all roots is the sum over
-    all processes. A root that does not live is missing in the answer. Without a look at the process
-    table, as when no descriptor is free, it is empty: old figures would be taken for new ones.
+    all processes. Below a worker there is only what belongs to its server, daemons that fell to the
+    worker among it, and counts for the server as long as that has a process of its own. A root that
+    does not live is missing in the answer. Without a look at the process table, as when no
+    descriptor is free, it is empty: old figures would be taken for new ones.
+    `closely`: roots whose shared pages are counted in part where they have more resident memory
+    than so many bytes. The kernel walks all their pages for that, and below it cannot matter.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
     try:
@@ -49,25 +68,60 @@ def sample(roots: Mapping[K, int]) -> dict[K, Usage]:
     except (OSError, psutil.Error):
         return {}
     parents: dict[int, int] = {pid: found.info["ppid"] or 0 for pid, found in table.items()}
+    heirs = _heirs({key for pid, key in owner_of.items() if pid in table})
     rss_bytes: dict[K, int] = {}
     cpu_s: dict[K, float] = {}
+    members: dict[K, list[psutil.Process]] = {}
     for pid, process in table.items():
         root = _root_of(pid, parents, owner_of.keys())
         if root is None:
             continue
         key = owner_of[root]
+        if pid != root:
+            key = heirs.get(key, key)
         try:
             with process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
         except psutil.Error:
             continue  # it ended meanwhile, or is none of ours to look at
+        members.setdefault(key, []).append(process)
         rss_bytes[key] = rss_bytes.get(key, 0) + memory.rss
         cpu_s[key] = cpu_s.get(key, 0.0) + times.user + times.system
+    above = {key for key, least in (closely or {}).items() if rss_bytes.get(key, 0) > least}
     return {
-        key: Usage(pid=pid, rss_bytes=rss_bytes[key], cpu_s=cpu_s[key])
+        key: Usage(
+            pid=pid,
+            rss_bytes=rss_bytes[key],
+            pss_bytes=_pss(members[key]) if key in above else None,
+            cpu_s=cpu_s[key],
+            processes=len(members[key]),
+        )
         for pid, key in owner_of.items()
         if pid in table and key in rss_bytes
     }
+
+
+def _heirs(alive: Collection[K]) -> dict[K, K]:
+    """From workers to the servers that count what is below them."""
+    parts = {key: key for key in alive if isinstance(key, Part)}
+    return {
+        key: parts[heir]
+        for key in parts
+        if key.role == "worker" and (heir := Part("server", key.server, key.number)) in parts
+    }
+
+
+def _pss(processes: list[psutil.Process]) -> int | None:
+    """Of all of them; None if it is not told, as for processes of another user."""
+    total = 0
+    for process in processes:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+        except (OSError, psutil.Error, AttributeError):  # AttributeError: other systems than Linux
+            return None
+    return total
 
 
 def _root_of(pid: int, parents: Mapping[int, int], roots: AbstractSet[int]) -> int | None:
@@ -80,3 +134,61 @@ def _root_of(pid: int, parents: Mapping[int, int], roots: AbstractSet[int]) -> i
             return None
         pid = above
     return None
+
+
+def trees(roots: Collection[int]) -> dict[int, list[Process]]:
+    """Every root with the processes below it, parents first; without those that ended meanwhile."""
+    try:
+        table = {found.pid: found for found in psutil.process_iter(["ppid"])}
+    except (OSError, psutil.Error):
+        return {}
+    below: dict[int, list[int]] = {}
+    for pid, process in table.items():
+        below.setdefault(process.info["ppid"] or 0, []).append(pid)
+    found: dict[int, list[Process]] = {}
+    for root in roots:
+        waiting, seen = [root], {root}
+        found[root] = []
+        while waiting and len(seen) <= PROCESSES_MAX:
+            pid = waiting.pop(0)
+            if pid in table and (one := _measured(table[pid])) is not None:
+                found[root].append(one)
+            more = [child for child in below.get(pid, ()) if child not in seen]
+            seen.update(more)
+            waiting += more
+    return found
+
+
+def holder(port: int) -> tuple[int, str] | None:
+    """Process id and name of who listens on this TCP port, if we may know."""
+    try:
+        for found in psutil.net_connections("tcp"):
+            if found.status != psutil.CONN_LISTEN or not found.laddr or not found.pid:
+                continue
+            if found.laddr.port == port:
+                return found.pid, psutil.Process(found.pid).name()
+    except (OSError, psutil.Error):
+        return None
+    return None
+
+
+def _measured(process: psutil.Process) -> Process | None:
+    try:
+        with process.oneshot():
+            times, memory = process.cpu_times(), process.memory_info()
+            command = process.cmdline() or [f"[{process.name()}]"]
+            parent = process.ppid()
+    except (OSError, psutil.Error):
+        return None
+    try:
+        descriptors = process.num_fds()
+    except (OSError, psutil.Error):
+        descriptors = None
+    return Process(
+        pid=process.pid,
+        parent=parent,
+        command=tuple(argument[:COMMAND_CHARACTERS_MAX] for argument in command),
+        rss_bytes=memory.rss,
+        cpu_s=times.user + times.system,
+        descriptors=descriptors,
+    )

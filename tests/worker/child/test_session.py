@@ -125,7 +125,8 @@ def test_calls_beyond_the_limits_wait_and_then_are_refused() -> None:
     assert (len(talk.calls()), talk.session.queued) == (2, 3)
     error = error_of(talk.call(1, 5))
     assert error["code"] == Code.OVERLOADED
-    assert error["data"] == {"server": "fake"}
+    load = {"inflight": 2, "queued": 3, "limit": 3, "retry_after_ms": None}
+    assert error["data"] == {"server": "fake", "may_have_run": False, **load}
     talk.says({"jsonrpc": "2.0", "id": talk.calls()[0]["id"], "result": {}})
     assert (len(talk.calls()), talk.session.queued) == (3, 2)
 

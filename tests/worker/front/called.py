@@ -31,6 +31,7 @@ class Front:
 
     def __init__(self, endpoints: tuple[EndpointSpec, ...]) -> None:
         self.stats = Stats()
+        self._endpoints = endpoints
         self.calls = Calls(self.stats, lambda server: None)
         self.calls.configure(FrontSpec(version="1", endpoints=endpoints, hosts=()))
         self.peers: dict[str, Peer] = {}
@@ -48,6 +49,12 @@ class Front:
         self._peers.append(peer)
         await self.calls.attach(server, generation, peer.fd)
         return peer
+
+    def retry(self, retries: dict[str, str]) -> None:
+        """Configure it anew, with these policies of servers."""
+        self.calls.configure(
+            FrontSpec(version="1", endpoints=self._endpoints, hosts=(), retries=retries)
+        )
 
     @property
     def view(self) -> View:

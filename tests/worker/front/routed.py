@@ -33,21 +33,27 @@ class Front:
         await self.routing.attach("git", generation, peer.fd)
         return peer
 
-    def call(self, params: bytes = b"{}", caller: Caller | None = None) -> Call:
+    def call(
+        self, params: bytes = b"{}", caller: Caller | None = None, *, repeatable: bool = False
+    ) -> Call:
         frame = CallFrame(self.routing.new_id(), "tools/call", params)
         loop = self.routing.loop
         call = Call(
             "git", frame, loop.create_future(), self.routing.cancel, loop.time(),
             caller=caller,
         )  # fmt: skip
+        call.repeatable = repeatable
         self.routing.start(call)
         return call
 
-    def state(self, state: str, generation: int = 0, retry_after_ms: int = -1) -> None:
+    def state(
+        self, state: str, generation: int = 0, retry_after_ms: int = -1, hold_ms: int = -1
+    ) -> None:
         self.routing.learn(
             ServerState(
                 server="git", state=state, listed=True, generation=generation,
-                retry_after_ms=retry_after_ms, reason=f"r-{state}", message=f"It is {state}.",
+                retry_after_ms=retry_after_ms, hold_ms=hold_ms,
+                reason=f"r-{state}", message=f"It is {state}.",
             )
         )  # fmt: skip
 

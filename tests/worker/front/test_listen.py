@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker import codec
-from metamcp_worker.asgi import CONNECTION
+from metamcp_worker.asgi import CONNECTION, Left
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import Call, Error, Notice, Result, Tell
 from metamcp_worker.front import listen
@@ -174,6 +174,7 @@ class Connection:
     """A connection to a client that reads everything; a part of an HTTP server."""
 
     def __init__(self) -> None:
+        self.hops = 0
         self.on_lost: Callable[[], None] | None = None
         self.sent = b""
 
@@ -182,6 +183,9 @@ class Connection:
 
     def answer(self, head: bytes, *body: bytes) -> bool:
         return False
+
+    def leave(self, body: bytes) -> Left | None:
+        return None
 
     async def send(self, event: dict[str, Any]) -> None:
         self.sent += event.get("body", b"")

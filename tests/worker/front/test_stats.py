@@ -26,6 +26,15 @@ def test_error_types_and_reasons_cannot_grow_without_end() -> None:
     assert sum(stats.refusals.values()) == 3 * ERROR_TYPES_MAX
 
 
+def test_calls_that_were_sent_once_more_are_counted_by_outcome() -> None:
+    stats = Stats()
+    for outcome in ("answered", "failed", "answered"):
+        stats.retried("git", "tools/call", outcome)
+    stats.observe("git", "tools/call", 0.1, "")
+    (one,) = stats.calls()
+    assert (one.count, one.retries) == (1, {"answered": 2, "failed": 1})
+
+
 def test_late_replies_are_counted_by_server() -> None:
     stats = Stats()
     stats.late("git")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from metamcp_worker.asgi import Event
+from metamcp_worker.asgi import Event, Left
 from metamcp_worker.frames import Progress
 from metamcp_worker.front import streams
 from metamcp_worker.front.streams import Standing, Stream, Streams
@@ -24,6 +24,7 @@ class Wire:
         self.sent: list[Event] = []
         self.reads = asyncio.Event()
         self.reads.set()
+        self.hops = 0
         self.on_lost: Callable[[], None] | None = None
         self.cut = 0
 
@@ -33,6 +34,9 @@ class Wire:
 
     def answer(self, head: bytes, *body: bytes) -> bool:
         return False
+
+    def leave(self, body: bytes) -> Left | None:
+        return None
 
     def abort(self) -> None:
         self.cut += 1

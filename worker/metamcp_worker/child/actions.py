@@ -12,7 +12,8 @@ from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.frames import Ask, Error, Notice, Progress, Result, Withdraw
 
 Reason = Literal[
-    "spawn", "exit", "clean", "signal", "start_timeout", "authorization", "protocol", "limit"
+    "spawn", "exit", "clean", "signal", "start_timeout", "authorization", "protocol", "limit",
+    "hang",
 ]  # fmt: skip
 """Why a server is down: the exit classes that a worker can tell apart."""
 
@@ -25,6 +26,7 @@ class Purpose(Enum):
     LISTEN = auto()
     SUBSCRIBE = auto()
     LEVEL = auto()
+    PROBE = auto()
 
 
 class Request(Struct, frozen=True, gc=False):

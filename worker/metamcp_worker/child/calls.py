@@ -1,7 +1,8 @@
 """The calls of fronts that the server has not answered: in flight, or waiting for their turn.
 
-Owns: the two tables, their bounds, the ids on the wire, deadlines, and the verdict whose call made
-the server say something. Never: messages, clocks, the words of an error.
+Owns: the calls in flight, the ids on the wire, deadlines, and the verdict whose call made the
+server say something. Never: whose turn it is (`turns`), how long that takes (`pace`), messages,
+clocks, the words of an error.
 
 An id is an integer, unique for the life of the connection and never used again, so an answer that
 comes late or twice can reach nobody else. The table is keyed by the bytes of the id: what is not
@@ -14,17 +15,14 @@ may go on with it and need not say when it stops; without that, one could cancel
 what it asks put to somebody else.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct
 
+from metamcp_worker.child.pace import Pace
+from metamcp_worker.child.turns import Turns, Waiting
 from metamcp_worker.frames import Call
 
-WAITING_BYTES_MAX = 64 * 1024 * 1024
-"""Parameters of all waiting calls together; the count alone would allow 64 GiB."""
-_CALL_BYTES = 512
-"""What a waiting call costs beside its parameters, roughly."""
 LINGER_S_MAX = 60.0
 """How long a call that is not waited for any more still counts as a possible cause; at most as long
 as it could have taken."""
@@ -36,7 +34,8 @@ Caller = tuple[int, int, int]
 
 
 class InFlight(Struct, gc=False):
-    """A call that was sent to the server. `call`: its number at the front."""
+    """A call that was sent to the server. `call`: its number at the front. `since`: when it was
+    sent, 0 if the time that it takes is not the server's alone."""
 
     front: int
     call: int
@@ -46,23 +45,11 @@ class InFlight(Struct, gc=False):
     wants_progress: bool
     peer: int = 0
     caller: bytes = b""
+    since: float = 0.0
 
     @property
     def by(self) -> Caller:
         return (self.front, self.peer, 0 if self.peer else self.call)
-
-
-class Waiting(Struct, gc=False):
-    """A call that was not sent yet."""
-
-    front: int
-    frame: Call
-    deadline: float
-    timeout_s: float
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.frame.params) + len(self.frame.meta) + len(self.frame.caller) + _CALL_BYTES
 
 
 class Calls:
@@ -70,8 +57,8 @@ class Calls:
 
     def __init__(self, *, concurrency: int, queue: int) -> None:
         self.in_flight: dict[bytes, InFlight] = {}
-        self._waiting: deque[Waiting] = deque()
-        self._waiting_bytes = 0
+        self._turns = Turns(queue)
+        self._pace = Pace(concurrency)
         self._concurrency = concurrency
         self._queue = queue
         self._next_id = 1
@@ -82,7 +69,7 @@ class Calls:
 
     @property
     def queued(self) -> int:
-        return len(self._waiting)
+        return self._turns.count
 
     def new_id(self) -> bytes:
         key = b"%d" % self._next_id
@@ -95,35 +82,49 @@ class Calls:
 
     def free(self) -> bool:
         """Could a new call be sent at once, without overtaking others?"""
-        return not self._waiting and len(self.in_flight) < self._concurrency
+        return not self._turns.count and len(self.in_flight) < self._concurrency
 
-    def send(self, front: int, frame: Call, deadline: float, timeout_s: float) -> bytes:
+    def send(self, front: int, frame: Call, deadline: float, timeout_s: float, now: float) -> bytes:
         """Note the call as in flight; its id."""
         key = self.new_id()
         self.in_flight[key] = InFlight(
             front, frame.id, frame.method, deadline, timeout_s, frame.wants_progress,
-            frame.peer, frame.caller,
+            frame.peer, frame.caller, now,
         )  # fmt: skip
         self._earliest = min(self._earliest, deadline)
         return key
 
-    def wait(self, front: int, frame: Call, deadline: float, timeout_s: float) -> bool:
-        """Put the call in the queue. False if there is no room."""
+    def answered(self, key: bytes, now: float) -> InFlight | None:
+        """The server answered this call; it is forgotten."""
+        found = self.in_flight.pop(key, None)
+        if found is not None and found.since and self._turns.count:
+            self._pace.served(now - found.since)
+        return found
+
+    def wait(self, front: int, frame: Call, deadline: float, timeout_s: float) -> Waiting | None:
+        """Put the call in the queue. The one that has no place in it then, if there is such: this
+        one, or another that made room for it."""
         waiting = Waiting(front, frame, deadline, timeout_s)
-        full = self._waiting_bytes + waiting.size_bytes > WAITING_BYTES_MAX
-        if len(self._waiting) >= self._queue or full:
-            return False
-        self._waiting.append(waiting)
-        self._waiting_bytes += waiting.size_bytes
+        if not self._turns.count:
+            self._pace.forget()
+        if self._pace.hopeless(self._turns.ahead(waiting.seat), timeout_s):
+            return waiting
         self._earliest = min(self._earliest, deadline)
-        return True
+        return self._turns.put(waiting)
 
     def turns(self) -> Iterator[Waiting]:
         """Take out the waiting calls whose turn it is; `send` each before asking for the next."""
-        while self._waiting and len(self.in_flight) < self._concurrency:
-            waiting = self._waiting.popleft()
-            self._waiting_bytes -= waiting.size_bytes
-            yield waiting
+        while self._turns.count and len(self.in_flight) < self._concurrency:
+            yield self._turns.take()
+
+    def load(self) -> dict[str, object]:
+        """What one is told for whom there is no place."""
+        return {
+            "inflight": len(self.in_flight),
+            "queued": self._turns.count,
+            "limit": self._queue,
+            "retry_after_ms": self._pace.retry_after_ms(self._turns.count),
+        }
 
     def cancel(self, front: int, call: int, now: float) -> tuple[bytes, bool]:
         """Forget one call. Its id if it was in flight, else nothing; and whether it was there."""
@@ -131,16 +132,15 @@ class Calls:
             if found.call == call and found.front == front:
                 self.leave(key, now)
                 return key, True
-        before = len(self._waiting)
-        self._keep(lambda one: not (one.front == front and one.frame.id == call))
-        return b"", len(self._waiting) < before
+        gone = self._turns.remove(lambda one: one.front == front and one.frame.id == call)
+        return b"", bool(gone)
 
     def forget(self, front: int, now: float) -> list[bytes]:
         """Forget all calls of this front. The ids of those that were in flight."""
         keys = [key for key, found in self.in_flight.items() if found.front == front]
         for key in keys:
             self.leave(key, now)
-        self._keep(lambda one: one.front != front)
+        self._turns.remove(lambda one: one.front == front)
         return keys
 
     def leave(self, key: bytes, now: float) -> InFlight | None:
@@ -168,17 +168,16 @@ class Calls:
         sent = [(key, found) for key, found in self.in_flight.items() if found.deadline <= now]
         for key, _ in sent:
             self.leave(key, now)
-        waiting = [one for one in self._waiting if one.deadline <= now]
-        if waiting:
-            self._keep(lambda one: one.deadline > now)
+        waiting = self._turns.remove(lambda one: one.deadline <= now)
         left = [found.deadline for found in self.in_flight.values()]
-        left += [one.deadline for one in self._waiting]
+        left += [one.deadline for one in self._turns]
         self._earliest = min(left, default=float("inf"))
         return sent, waiting
 
     def set_deadline(self, key: bytes, deadline: float) -> None:
-        """Of a call in flight."""
-        self.in_flight[key].deadline = deadline
+        """Of a call in flight in which the client is asked something."""
+        found = self.in_flight[key]
+        found.deadline, found.since = deadline, 0.0
         self._earliest = min(self._earliest, deadline)
 
     def cause(self, stream: bytes | None, now: float) -> bytes | None:
@@ -200,6 +199,18 @@ class Calls:
         alone = all(one.by == by for one in self.in_flight.values())
         return newest if alone and all(one == by for one, _ in self._lingering.values()) else b""
 
+    def busy_until(self, before: bytes) -> float:
+        """Until when the server may be at work on a call that was sent before the request of this
+        id and was not answered; a time that is over if it cannot be."""
+        border = int(before)
+        times = [
+            one.deadline + min(one.timeout_s, LINGER_S_MAX)
+            for key, one in self.in_flight.items()
+            if int(key) < border
+        ]
+        times += [until for key, (_, until) in self._lingering.items() if int(key) < border]
+        return max([self._crowded_until, *times])
+
     def _calm_down(self, now: float) -> None:
         """Forget those that linger no more."""
         for key in [key for key, (_, until) in self._lingering.items() if until <= now]:
@@ -208,11 +219,6 @@ class Calls:
     def all(self) -> list[tuple[int, int]]:
         """Forget everything; (front, call) of each."""
         found = [(one.front, one.call) for one in self.in_flight.values()]
-        found += [(one.front, one.frame.id) for one in self._waiting]
+        waiting = self._turns.remove(lambda _: True)
         self.in_flight.clear()
-        self._keep(lambda _: False)
-        return found
-
-    def _keep(self, wanted: Callable[[Waiting], bool]) -> None:
-        self._waiting = deque(one for one in self._waiting if wanted(one))
-        self._waiting_bytes = sum(one.size_bytes for one in self._waiting)
+        return found + [(one.front, one.frame.id) for one in waiting]

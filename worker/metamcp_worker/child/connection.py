@@ -109,7 +109,10 @@ class Connection:
 
     def tick(self) -> None:
         """Called a few times per second."""
+        halted = self._host.halted
         self._host.tick()
+        if self._host.halted != halted:
+            self.warn("it goes on" if halted else "it was stopped by a signal, SIGSTOP or the like")
         self._unread = 0
         self._stderr.resume()
 

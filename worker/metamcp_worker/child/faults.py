@@ -27,6 +27,16 @@ class Faults:
     def answer(self, front: int, call: int, code: Code, why: str) -> Reply:
         return Reply(front, Error(call, self.body(code, why)))
 
+    def overloaded(self, front: int, call: int, load: dict[str, object], why: str = "") -> Reply:
+        """`load`: what there is to do already, as `calls` tells it."""
+        return Reply(front, Error(call, self.overload(load, why)))
+
+    def overload(self, load: dict[str, object], why: str = "") -> bytes:
+        """The raw error object of a call that was not sent."""
+        why = why or f"has {load['inflight']} calls in flight and {load['queued']} waiting"
+        data = {"may_have_run": False, **load}
+        return self.body(Code.OVERLOADED, f"{why}; try again later", data)
+
     def timed_out(self, front: int, call: int, method: str, timeout_s: float) -> Reply:
         why = f"did not answer {method} within {timeout_s:g} s"
         return Reply(front, Error(call, self.body(Code.TIMED_OUT, why, {"timeout_s": timeout_s})))

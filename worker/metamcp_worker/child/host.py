@@ -29,12 +29,13 @@ class SpawnFailed(MetaMCPError):
 
 class Host(Protocol):
     """A server that was started. `pid`: 0 without a process. `stdin`, `stdout`, `stderr`: our ends
-    of its pipes; who takes a host closes them."""
+    of its pipes; who takes a host closes them. `halted`: is it stopped by a signal?"""
 
     pid: int
     stdin: int
     stdout: int
     stderr: int
+    halted: bool
 
     @property
     def exit(self) -> Exit | None:

@@ -13,11 +13,13 @@ module could stop the very loop that would read it.
 
 import asyncio
 import contextlib
+import faulthandler
 import fcntl
 import importlib
 import io
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any, TextIO, cast
@@ -46,6 +48,7 @@ class Hosted:
 
     def __init__(self, spec: ServerSpec, ends: list[int], on_exit: Exited) -> None:
         self.pid = 0
+        self.halted = False
         input_end, self.stdin, self.stdout, output_end, self.stderr, log_end = ends
         self._spec = spec
         self._input, self._output = input_end, output_end
@@ -116,6 +119,15 @@ class Hosted:
         self._on_exit(exit)
 
 
+def stacks() -> list[str]:
+    """What the threads of this process do now, line by line; nothing without room for a file."""
+    with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode(errors="replace").splitlines()
+    return []
+
+
 class _Unfit(Exception):
     """What was found is no MCP server; the text says what it is."""
 
@@ -140,7 +152,7 @@ class _Prints(io.RawIOBase):
 
 def _print_to(log_end: int) -> None:
     """Make `log_end` the standard output of everything in this process, and the standard error of
-    its Python code. Descriptor 2 stays: a stack dump of a stuck worker goes there."""
+    its Python code. Descriptor 2 stays the gateway's: what breaks this process is told there."""
     os.set_blocking(log_end, False)
     os.dup2(log_end, 1)
     if hasattr(fcntl, "F_SETPIPE_SZ"):

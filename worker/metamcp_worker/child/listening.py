@@ -98,6 +98,12 @@ class Listening:
         """Calls that are not answered yet."""
         return len(self._waiters)
 
+    @property
+    def watched(self) -> bool:
+        """Does anybody want to hear of something? Changes of lists do not count: they are found
+        when the server is next started."""
+        return bool(self._holders.uris or any(self._tasks.values()))
+
     def start(self, kinds: frozenset[str], now: float) -> Actions:
         """The server is ready, and modern. `kinds`: the lists that it has."""
         self._kinds = sorted(kinds & {"tools", "prompts", "resources"})

@@ -10,7 +10,7 @@ from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Purpose, Request
 from metamcp_worker.child.wire import Ask, Stamp
 
-_ONE_AT_A_TIME = frozenset({Purpose.HANDSHAKE, Purpose.LIST})
+_ONE_AT_A_TIME = frozenset({Purpose.HANDSHAKE, Purpose.LIST, Purpose.PROBE})
 
 
 class Own:
@@ -41,6 +41,15 @@ class Own:
     def knows(self, key: bytes) -> bool:
         """Is this the id of one that is open?"""
         return key in self._open
+
+    def busy(self, before: bytes) -> bool:
+        """Is one open that was made before the request of this id, and that takes work? A listen
+        stays open for hours, and a probe is none."""
+        border = int(before)
+        return any(
+            int(key) < border and purpose not in {Purpose.LISTEN, Purpose.PROBE}
+            for key, purpose in self._open.items()
+        )
 
     def take(self, key: bytes) -> Purpose | None:
         """It is answered, or not waited for any more. What it was for; None if it is not open."""

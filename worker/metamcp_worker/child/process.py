@@ -17,9 +17,13 @@ import signal
 import subprocess
 import sys
 
+from metamcp_worker.child import limits
 from metamcp_worker.child.host import Exit, Exited, SpawnFailed, process_exit
 from metamcp_worker.packets import close_all
 from metamcp_worker.spec import ServerSpec
+
+UNDO_S_MAX = 1.0
+"""From SIGKILL to the end of a process that has hardly any memory yet: a few milliseconds."""
 
 
 def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
@@ -44,7 +48,19 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
         close_all(ends)
         raise SpawnFailed(f"cannot start {spec.name}: {_reason(spec, error)}") from None
     close_all((stdin, stdout, stderr))
+    if refused := limits.put(process.pid, spec.limits):
+        close_all((to_stdin, from_stdout, from_stderr))
+        _undo(process)
+        raise SpawnFailed(f"cannot start {spec.name}: {refused}")
     return Process(process, (to_stdin, from_stdout, from_stderr), on_exit)
+
+
+def _undo(process: subprocess.Popen[bytes]) -> None:
+    """End a process that has only just begun."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(UNDO_S_MAX)
 
 
 class Process:
@@ -58,6 +74,7 @@ class Process:
         self._process = process
         self._on_exit = on_exit
         self._exit: Exit | None = None
+        self.halted = False
         self._loop = asyncio.get_running_loop()
         self._pidfd = -1
         if hasattr(os, "pidfd_open"):
@@ -80,6 +97,7 @@ class Process:
     def tick(self) -> None:
         if self._pidfd < 0:
             self._look()
+        self._look_whether_halted()
         self._reap_orphans()
 
     def _signal(self, number: int) -> None:
@@ -104,6 +122,15 @@ class Process:
             self.kill()
         self._exit = process_exit(code)
         self._on_exit(self._exit)
+
+    def _look_whether_halted(self) -> None:
+        """A look costs a microsecond and is soon enough: nothing is done about it but to say so."""
+        if self._exit is not None or not hasattr(os, "waitid"):
+            return
+        news = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):
+            if found := os.waitid(os.P_PID, self.pid, news):
+                self.halted = found.si_code == os.CLD_STOPPED
 
     def _reap_orphans(self) -> None:
         """Processes of the server that ended after their parents are waited for here."""

@@ -30,9 +30,20 @@ class Report:
             self.tell(Counted(counts=dict(self._counts)))
             self._counts.clear()
 
-    def beat(self, lag_ms: float, inflight: int, queued: int) -> None:
+    def beat(
+        self, lag_ms: float, inflight: int, queued: int, idle_s: float, probes_missed: int
+    ) -> None:
         self._beats += 1
-        self.tell(Beat(seq=self._beats, lag_ms=lag_ms, inflight=inflight, queued=queued))
+        self.tell(
+            Beat(
+                seq=self._beats,
+                lag_ms=lag_ms,
+                inflight=inflight,
+                queued=queued,
+                idle_s=idle_s,
+                probes_missed=probes_missed,
+            )
+        )
 
     def lists(self, found: Ready | Relisted, start_s: float) -> None:
         """The lists are known, or others than before. `start_s`: since the server was started."""

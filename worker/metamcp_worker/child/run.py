@@ -11,7 +11,7 @@ import signal
 import socket
 
 from metamcp_worker import codec, frames, loop, memory, messages, orphans, packets
-from metamcp_worker.child import wire
+from metamcp_worker.child import inprocess, wire
 from metamcp_worker.child.actions import (
     Action,
     Announce,
@@ -96,6 +96,7 @@ class Worker:
         self._tick_due = self._loop.time()
         self._lag_s = 0.0
         self._trim_at = 0.0
+        self._needed_at = self._loop.time()
         self._timer = self._loop.call_soon(self._tick)
         self._relief: asyncio.Task[None] | None = None
 
@@ -235,6 +236,7 @@ class Worker:
             return
         match frame:
             case Call():
+                self._needed_at = now
                 self._do(session.call(front, frame, now, stuck=connection.stuck()))
             case Cancel():
                 self._do(session.cancel(front, frame, now))
@@ -296,6 +298,7 @@ class Worker:
                 case Ready() | Relisted():
                     self._report.lists(action, self._loop.time() - self._spawned_at)
                 case Fail():
+                    self._describe(action)
                     self._finish(action)
                 case Warn(text):
                     assert self._connection is not None
@@ -303,6 +306,12 @@ class Worker:
                 case Stray(line):
                     assert self._connection is not None
                     self._connection.stray(line)
+
+    def _describe(self, failure: Fail) -> None:
+        """A module that hangs does so in this process, which can tell where."""
+        if failure.reason == "hang" and self._connection is not None and not self._connection.pid:
+            for line in inprocess.stacks():
+                self._connection.warn(line)
 
     def _send(self, action: Request | Write | Drop) -> None:
         assert self._connection is not None
@@ -326,11 +335,15 @@ class Worker:
         if self._session is not None and self._connection is not None:
             self._connection.tick()
             self._do(self._session.tick(now))
+            if self._session.needed or not self._session.ready:
+                self._needed_at = now
         if self._ticks % BEAT_TICKS == 0:
-            inflight, queued = 0, 0
+            inflight, queued, missed = 0, 0, 0
             if self._session is not None:
                 inflight, queued = self._session.in_flight, self._session.queued
-            self._report.beat(self._lag_s * 1000, inflight, queued)
+                missed = self._session.probes_missed
+            idle_s = now - self._needed_at
+            self._report.beat(self._lag_s * 1000, inflight, queued, idle_s, missed)
             self._lag_s = 0.0
         self._tell_news()
         if self._trim_at and now >= self._trim_at:

@@ -33,6 +33,7 @@ from metamcp_worker.child.listening import Listening, stripped
 from metamcp_worker.child.listing import CHANGES, declared
 from metamcp_worker.child.opening import Opening
 from metamcp_worker.child.own import Own
+from metamcp_worker.child.probing import Probing
 from metamcp_worker.child.subscriptions import Subscriptions
 from metamcp_worker.child.wire import Ask
 from metamcp_worker.codec import Envelope
@@ -72,6 +73,8 @@ class Session:
         self._watched: Listening | Subscriptions = self._listening
         self._stamp = self._own.stamp
         self._modern = False
+        self._probing: Probing | None = None
+        self._heard_at = now
         self._logs = False
         self._ready = False
         self._draining = False
@@ -94,6 +97,16 @@ class Session:
     def queued(self) -> int:
         return self._calls.queued
 
+    @property
+    def needed(self) -> bool:
+        """Does anybody wait for an answer, or to hear of something?"""
+        return bool(self.in_flight or self.queued or self._watched.watched)
+
+    @property
+    def probes_missed(self) -> int:
+        """How many probes in a row the server did not answer."""
+        return self._probing.missed if self._probing is not None else 0
+
     # --- what the gateway wants -------------------------------------------------------------
 
     def start(self) -> Actions:
@@ -106,13 +119,13 @@ class Session:
         if self._draining or self._failed:
             return [self._faults.answer(front, frame.id, Code.SERVER_DOWN, "is stopping")]
         if stuck:
-            return [self._faults.answer(front, frame.id, Code.OVERLOADED, _UNSENT)]
+            return [self._faults.overloaded(front, frame.id, self._calls.load(), _UNSENT)]
         if self._ready and self._calls.free():
             return self._begin(front, frame, now + timeout_s, timeout_s, now)
-        if self._calls.wait(front, frame, now + timeout_s, timeout_s):
+        out = self._calls.wait(front, frame, now + timeout_s, timeout_s)
+        if out is None:
             return []
-        why = f"has {self.in_flight} calls in flight and {self.queued} waiting; try again later"
-        return [self._faults.answer(front, frame.id, Code.OVERLOADED, why)]
+        return [self._faults.overloaded(out.front, out.frame.id, self._calls.load())]
 
     def cancel(self, front: int, frame: Cancel, now: float) -> Actions:
         """A front does not wait for this call any more. Nothing is answered."""
@@ -145,7 +158,7 @@ class Session:
     def unsent(self, key: bytes, now: float) -> Actions:
         """The line of this request could not be written; who called learns it now."""
         unsent = self._calls.in_flight.pop(key, None)
-        error = self._faults.body(Code.OVERLOADED, _UNSENT)
+        error = self._faults.overload(self._calls.load(), _UNSENT)
         if unsent is None:
             return self._own_answered(key, b"", error, now, lost=True)
         return [Reply(unsent.front, Error(unsent.call, error)), *self._next_turns(now)]
@@ -184,7 +197,10 @@ class Session:
         """Time has passed; called a few times per second."""
         if self._failed:
             return []
-        actions = self._opened(self._opening.tick(now), now)
+        actions = self._opening.tick(now)
+        if self._probing is not None:
+            actions += self._probing.tick(now, self._heard_at, self._calls)
+        actions = self._opened(actions, now)
         actions += self._asks.tick(now)
         sent, waiting = self._calls.expired(now)
         for key, one in sent:
@@ -219,6 +235,7 @@ class Session:
             return self._unreadable(line, str(error), now)
         if envelope.jsonrpc != "2.0":
             return [Count("stray_stdout"), Stray(line)]
+        self._heard_at = now
         if envelope.method is None:
             return self._answered(envelope, now)
         if envelope.id:
@@ -237,7 +254,7 @@ class Session:
             broken = [Count("broken_reply")]
             why = "sent an answer that has not either a result or an error object"
             result, error = b"", self._faults.body(Code.INTERNAL_ERROR, why)
-        found = self._calls.in_flight.pop(key, None)
+        found = self._calls.answered(key, now)
         if found is None:
             return [*broken, *self._own_answered(key, result, error, now)]
         if not self._asks.none:
@@ -256,6 +273,8 @@ class Session:
             return [] if lost else [Count("late_reply" if used else "unknown_id")]
         if purpose is Purpose.HANDSHAKE or purpose is Purpose.LIST:
             return self._opened(self._opening.answered(purpose, result, error, now), now)
+        if purpose is Purpose.PROBE and not lost and self._probing is not None:
+            self._probing.answered()
         if purpose is Purpose.LISTEN:
             return self._listening.answered(key, error, now, lost=lost)
         if purpose is Purpose.SUBSCRIBE and isinstance(self._watched, Subscriptions):
@@ -325,6 +344,7 @@ class Session:
         assert met is not None
         self._ready = True
         self._stamp = self._own.stamp
+        self._probing = Probing(self._spec, met, self._own, now)
         self._modern = met.protocol == wire.MODERN
         if self._modern:
             begun = self._listening.start(declared(met.capabilities), now)
@@ -344,7 +364,7 @@ class Session:
         """Send a call to the server, or take care of it here."""
         if frame.method in holders.METHODS:
             return self._watched.call(front, frame, deadline, timeout_s, now)
-        key = self._calls.send(front, frame, deadline, timeout_s)
+        key = self._calls.send(front, frame, deadline, timeout_s, now)
         line = wire.request(key, frame.method, frame.params, self._stamp.of(frame, key))
         request = Request(key, line, frame.method, frame.params, frame.caller)
         if self._logs:

@@ -56,6 +56,11 @@ class Subscriptions:
         """Calls that are not answered yet."""
         return len(self._waiters)
 
+    @property
+    def watched(self) -> bool:
+        """Does anybody want to hear of something?"""
+        return bool(self._holders.uris)
+
     def call(
         self, front: int, frame: Call, deadline: float, timeout_s: float, now: float
     ) -> Actions:

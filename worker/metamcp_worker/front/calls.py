@@ -21,6 +21,7 @@ from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import METHODS, NAME_BYTES_MAX, Request
 from metamcp_worker.front.questions import Caller
+from metamcp_worker.front.retries import Retries
 from metamcp_worker.front.routing import Routing
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.views import View, Views
@@ -43,6 +44,7 @@ class Calls:
         self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
         self._stats = stats
         self._views = Views()
+        self._retries = Retries()
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
@@ -98,6 +100,8 @@ class Calls:
             legacy=owner.legacy,
             caller=caller,
         )
+        if self._retries.any:
+            call.repeatable = self._retries.may(owner.server, method, owner.original)
         if owner.server in merged.tasked:
             _expose_tasks(call, merged)
         routing.start(call)
@@ -134,10 +138,12 @@ class Calls:
 
     def configure(self, spec: FrontSpec) -> None:
         self._views.configure(spec)
+        self._retries.configure(spec.retries)
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self._views.put(server, catalogue)
+        self._retries.learn(server, catalogue)
 
     def server_state(self, news: ServerState) -> None:
         self._views.set_listed(news.server, news.listed)
@@ -151,6 +157,7 @@ class Calls:
 
     def forget(self, server: str) -> None:
         self._views.forget(server)
+        self._retries.forget(server)
         self._routing.forget(server)
 
     def refresh(self) -> None:
@@ -196,6 +203,8 @@ class Calls:
                 answer = Answer(body, code)
             if not call.answer.done():
                 call.answer.set_result(answer)
+        if call.ends:
+            self._stats.retried(call.server, call.label, _outcome(answer))
         seconds = self._routing.loop.time() - call.started
         self._stats.observe(call.server, call.label, seconds, error_type)
 
@@ -209,6 +218,16 @@ def _expose_tasks(call: Call, merged: Merged) -> None:
         call.mend = partial(task_ids.in_result, call.label, expose=expose)
     if call.legacy and call.caller is not None:
         call.caller = task_ids.Related(call.caller, expose)
+
+
+_UNANSWERED = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT, Code.OVERLOADED})
+
+
+def _outcome(answer: Answer | None) -> str:
+    """Of a call that was to be sent once more."""
+    if answer is None:
+        return "cancelled"
+    return "failed" if answer.code in _UNANSWERED else "answered"
 
 
 _IS_ERROR = re.compile(rb'"isError"\s*:\s*true')

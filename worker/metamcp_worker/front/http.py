@@ -7,20 +7,23 @@ of changed lists, the end of everything at a drain. Never: what an era says, HTT
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from msgspec import Struct
 
-from metamcp_worker.asgi import TARGET, Receive, Scope, Send
+from metamcp_worker import moves
+from metamcp_worker.asgi import TARGET, Peer, Receive, Scope, Send
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused
 from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import answers, guard, inbound
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.dialogue import Dialogue
+from metamcp_worker.front.elsewhere import Elsewhere
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.guard import METHODS, Facts, Guard, Refusal, Route, too_large
 from metamcp_worker.front.legacy import Legacy
-from metamcp_worker.front.modern import Modern
+from metamcp_worker.front.modern import STATE_BYTES, Modern
 from metamcp_worker.front.notices import Notices
 from metamcp_worker.front.rest import Rest
 from metamcp_worker.front.session import HANDSHAKE_VERSIONS, Session, Sessions
@@ -43,6 +46,7 @@ SWEEP_S = 60.0
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _NO_FACTS = Facts("", accepts_sse=False)
 _NOT_YET = Refusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
+_STUCK = "The process of the gateway that has this cannot be reached; try again in a moment."
 _POST_ONLY = Refusal(
     405, "This revision has no sessions: everything is a POST.", "method", allow="POST, OPTIONS"
 )
@@ -56,22 +60,26 @@ class Counts(Struct, frozen=True):
 
 
 class App:
-    """Everything that a front serves over HTTP. `on_kept`: told what another front needs to know of
-    a session; `on_over`: told which of these have ended."""
+    """Everything that a front serves over HTTP. `front`: its number; `on_kept`: told what another
+    front needs to know of a session; `on_over`: told which of these have ended; `move`: sends a
+    connection, with the body of its request, to the front that has what it asks for, or cannot."""
 
     def __init__(
         self,
         calls: Calls,
         stats: Stats,
         spec: FrontSpec,
-        mint: Callable[[], str] = lambda: secrets.token_urlsafe(SESSION_ID_BYTES),
+        front: int = 0,
         on_kept: Callable[[SessionRecord], None] = lambda record: None,
         on_over: Callable[[tuple[str, ...]], None] = lambda ids: None,
+        move: Callable[[Peer, Elsewhere, bytes], bool] | None = None,
     ) -> None:
         self._calls = calls
         self._stats = stats
         self._on_kept = on_kept
         self._on_over = on_over
+        self._move = move
+        mint = partial(_name, SESSION_ID_BYTES, front)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time
         self._streams = Streams(stats.refused)
@@ -79,7 +87,8 @@ class App:
         self._subscriptions = Subscriptions(calls)
         self._notices = Notices(calls, self._sessions)
         self._tasks = Tasks(calls)
-        self._modern = Modern(calls, self._subscriptions, self._tasks)
+        states = partial(_name, STATE_BYTES, front)
+        self._modern = Modern(calls, self._subscriptions, self._tasks, states)
         self._rest = Rest(calls)
         self._dialogue = Dialogue(
             calls, self._subscriptions, self._tasks, stats.refused, self._kept, mint, now
@@ -168,7 +177,7 @@ class App:
                 await self._post(exchange, era.post, view, receive)
             elif legacy:
                 get = self._legacy.get if method == "GET" else self._legacy.delete
-                await self._get(exchange, get, view)
+                await self._get(exchange, get, view, receive)
             else:
                 await self._refuse(exchange, _POST_ONLY, receive)
         elif facts.kind == guard.API:
@@ -176,17 +185,34 @@ class App:
             if body is not None:
                 await self._rest.answer(exchange, method, body, view, self._version)
         elif facts.kind == guard.SSE:
-            await self._get(exchange, self._sse.get, view)
+            await self._get(exchange, self._sse.get, view, receive)
         else:
             await self._post(exchange, self._sse.post, view, receive)
 
     async def _get(
-        self, exchange: Exchange, get: Callable[[Exchange, View], Awaitable[None]], view: View
+        self,
+        exchange: Exchange,
+        get: Callable[[Exchange, View], Awaitable[None]],
+        view: View,
+        receive: Receive,
     ) -> None:
         try:
-            await get(exchange, view)
+            try:
+                await get(exchange, view)
+            except Elsewhere as where:
+                body = await self._body(exchange, receive)
+                if body is not None:
+                    self._go(exchange, where, body)
         except Declined as why:
             await self._decline(exchange, answers.NO_ID, why)
+
+    def _go(self, exchange: Exchange, where: Elsewhere, body: bytes) -> None:
+        """The connection goes where its request, with this body, belongs. Raises what there is to
+        say to a client whose connection does not."""
+        if self._move is None or exchange.peer.hops >= moves.HOPS_MAX:
+            raise where.otherwise from None
+        if not self._move(exchange.peer, where, body):
+            raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
 
     async def _body(self, exchange: Exchange, receive: Receive) -> bytes | None:
         """The whole body; None if there is nobody or nothing left to answer."""
@@ -222,7 +248,11 @@ class App:
             message = inbound.read(body)
             if message.method is not None:
                 raw_id = bytes(message.id) or answers.NO_ID
-            answering = post(exchange, message, view, self._version)
+            try:
+                answering = post(exchange, message, view, self._version)
+            except Elsewhere as where:
+                self._go(exchange, where, body)
+                return
             # A call may wait for long; what it was made of need not be kept as long as that.
             del body, message
             await answering
@@ -266,6 +296,11 @@ class App:
     def _expire(self) -> None:
         self._sessions.expire(self._loop.time())
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
+
+
+def _name(size_bytes: int, front: int) -> str:
+    """What nobody guesses, and says which front made it."""
+    return moves.marked(secrets.token_urlsafe(size_bytes), front)
 
 
 def _paths(endpoint: EndpointSpec) -> dict[bytes, Route]:

@@ -17,6 +17,7 @@ from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import answers, inbound, modern, policy
 from metamcp_worker.front.dialogue import Dialogue
+from metamcp_worker.front.elsewhere import missing
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.front.session import CALLER_BYTES_MAX, Session, Sessions, negotiated
@@ -45,16 +46,19 @@ class Legacy:
     def post(
         self, exchange: Exchange, message: Envelope, view: View, version: str
     ) -> Awaitable[None]:
-        """`version`: of the gateway. Raises Refused and Declined."""
+        """`version`: of the gateway. Raises Refused and Declined, and Elsewhere at once."""
         params, meta = parameters(message)
         if message.method == "initialize" and message.id:
+            if exchange.facts.session is not None:
+                self._session(exchange, view)
+                raise Refused(Code.INVALID_REQUEST, "This session is initialized already.")
             return self._initialize(exchange, bytes(message.id), params, view, version)
         session = self._session(exchange, view)
         return self._dialogue.answer(exchange, message, params, meta, session, view)
 
     async def get(self, exchange: Exchange, view: View) -> None:
         """The stream of a session, for what belongs to no request; or what is left of a stream
-        whose connection was lost. Raises Declined."""
+        whose connection was lost. Raises Declined and Elsewhere."""
         session = self._session(exchange, view)
         exchange.check_stream()
         assert session.tapes is not None  # sessions without are not found by their id
@@ -79,7 +83,7 @@ class Legacy:
             session.detach(stream, self._now())
 
     async def delete(self, exchange: Exchange, view: View) -> None:
-        """The client says goodbye. Raises Declined."""
+        """The client says goodbye. Raises Declined and Elsewhere."""
         self._sessions.close(self._session(exchange, view))
         await exchange.empty(200)
 
@@ -123,9 +127,6 @@ class Legacy:
     async def _initialize(
         self, exchange: Exchange, raw_id: bytes, params: dict[str, Raw], view: View, version: str
     ) -> None:
-        if exchange.facts.session is not None:
-            self._session(exchange, view)
-            raise Refused(Code.INVALID_REQUEST, "This session is initialized already.")
         session, result = self.open(params, view, version)
         header = (b"mcp-session-id", session.id.encode())
         await exchange.json(200, answers.result(raw_id, result), [header])
@@ -139,7 +140,7 @@ class Legacy:
         session = self._sessions.find(name, facts.endpoint, view.principal, self._now())
         if session is None:
             message = "There is no such session (any more); send initialize again."
-            raise Declined(404, message, "session")
+            raise missing(name, Declined(404, message, "session"))
         if facts.version is not None and facts.version.decode("latin-1") != session.protocol:
             message = f"MCP-Protocol-Version must be {session.protocol} in this session."
             raise Declined(400, message, "session")

@@ -1,7 +1,8 @@
 """What a front holds of one server: its state, the pipes to its generations, the waiting calls.
 
-Owns: the values that `routing` moves calls between, whether a server takes calls now, whether it
-is worth waiting for, and the typed errors of the way. Never: sending, timers, names, views.
+Owns: the values that `routing` moves calls between, whether a server takes calls now, how long it
+is worth waiting for, the bytes of calls that may be sent once more. Never: sending, timers, names,
+views, which calls may be sent once more (`retries`), what a caller is told (`faults`).
 """
 
 import asyncio
@@ -11,7 +12,6 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from metamcp_worker import codec
-from metamcp_worker.errors import Code
 from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front.questions import Caller, Question
 from metamcp_worker.messages import ServerState
@@ -19,6 +19,11 @@ from metamcp_worker.pipe import Pipe
 
 TIMEOUT_S = 60.0
 """Of a server about which the configuration does not say."""
+SPARE_BYTES_MAX = 16 * 1024 * 1024
+"""Per server: the parameters of sent calls that may be sent once more. As much as the largest
+message; a call for which there is no room is answered with the error when its server dies."""
+SPARE_CALL_BYTES = 512
+"""What the frame of such a call costs beside its parameters, roughly."""
 
 #: States in which a server takes no new calls, though its pipe may still be there.
 _AWAY = frozenset({"idle", "draining", "stopped", "error"})
@@ -38,12 +43,14 @@ class Call:
 
     `frame`: while it is not sent yet. `label`: its method, for the figures. `modern`, `legacy`: the
     client's era and the server's. `caller`: takes what the server says before its answer. `mend`:
-    what is still to be done to the result.
+    what is still to be done to the result. `repeatable`: it may be sent once more if its server
+    dies; `spare`: its frame, kept for that. `ends`: for one that is sent once more, when it must be
+    over; 0 until then.
     """
 
     __slots__ = (
-        "_cancel", "answer", "caller", "deadline", "frame", "id", "label", "legacy", "mend",
-        "modern", "server", "started", "wire",
+        "_cancel", "answer", "caller", "deadline", "ends", "frame", "id", "label", "legacy", "mend",
+        "modern", "repeatable", "server", "spare", "started", "wire",
     )  # fmt: skip
 
     def __init__(
@@ -71,13 +78,15 @@ class Call:
         self.started = now
         self.deadline = 0.0
         self.wire: Wire | None = None
+        self.repeatable = False
+        self.spare: CallFrame | None = None
+        self.ends = 0.0
         self._cancel = cancel
 
     @property
     def size_bytes(self) -> int:
         """Of what is still to be sent."""
-        frame = self.frame
-        return len(frame.params) + len(frame.meta) + len(frame.caller) if frame else 0
+        return _size_bytes(self.frame) if self.frame else 0
 
     def interim(self, answer: Answer) -> None:
         """Answer who waits now. The call goes on: its own answer comes to another future, which is
@@ -105,14 +114,33 @@ class Wire:
         self.down = False
         self.gone = asyncio.Event()
 
+    def heard(self, id: int) -> Caller | None:  # noqa: A002 - the frame's own name
+        """Who takes what the server says before the answer to this call. What was heard cannot be
+        unsaid: the call is not sent once more."""
+        call = self.waiting.get(id)
+        if call is None or call.caller is None:
+            return None
+        if call.spare is not None:
+            self.link.unkeep(call)
+        return call.caller
+
+    def over(self, call: Call) -> None:
+        """The call has ended: what its server asked is not to be answered any more, and nothing of
+        it is kept."""
+        if call.spare is not None:
+            self.link.unkeep(call)
+        for question in [one for one in self.questions.values() if one.call == call.id]:
+            del self.questions[question.number]
+            question.withdraw()
+
 
 class Link:
     """One server. `target`: the wire that takes new calls now; `held`: calls that wait for one,
-    `held_bytes` in all."""
+    `held_bytes` in all; `hold_ms`: how long they may, -1 for as long as for any server."""
 
     __slots__ = (
-        "generation", "held", "held_bytes", "message", "reason", "retry_after_ms", "server",
-        "state", "target", "timeout_s", "wanted_at", "wire",
+        "generation", "held", "held_bytes", "hold_ms", "message", "reason", "retry_after_ms",
+        "server", "spare_bytes", "state", "target", "timeout_s", "wanted_at", "wire",
     )  # fmt: skip
 
     def __init__(self, server: str, timeout_s: float) -> None:
@@ -123,6 +151,8 @@ class Link:
         self.reason = ""
         self.message = ""
         self.retry_after_ms = -1
+        self.hold_ms = -1
+        self.spare_bytes = 0
         self.wire: Wire | None = None
         self.target: Wire | None = None
         self.held: deque[Call] = deque()
@@ -138,6 +168,9 @@ class Link:
         self.reason = news.reason
         self.message = news.message
         self.retry_after_ms = news.retry_after_ms
+        self.hold_ms = news.hold_ms
+        if self.hold_ms > 0:
+            self._hold_longer(self.hold_ms / 1000)
         self._aim()
 
     def attach(self, wire: Wire) -> None:
@@ -172,9 +205,43 @@ class Link:
         self.held_bytes -= call.size_bytes
         return True
 
-    def worth_holding(self, hold_s: float) -> bool:
-        """Is it likely that the server takes calls again within `hold_s`?"""
-        return self.state in _COMING or 0 <= self.retry_after_ms <= hold_s * 1000
+    def expired(self, now: float) -> list[Call]:
+        """Hold the calls no longer whose time is up; them."""
+        late = [call for call in self.held if call.deadline <= now]
+        if late:
+            self.held = deque(call for call in self.held if call.deadline > now)
+            self.held_bytes = sum(call.size_bytes for call in self.held)
+        return late
+
+    def hold_s(self, default_s: float) -> float:
+        """How long a call may wait for this server. `default_s`: for any server."""
+        return default_s if self.hold_ms < 0 else self.hold_ms / 1000
+
+    def worth_holding(self, default_s: float) -> bool:
+        """Is it likely that the server takes calls again while a call may wait for it?"""
+        hold_s = self.hold_s(default_s)
+        return hold_s > 0 and (self.state in _COMING or 0 <= self.retry_after_ms <= hold_s * 1000)
+
+    def keep(self, call: Call, frame: CallFrame) -> None:
+        """The call was sent: keep its frame as well, if there is room, to send it once more."""
+        size = _size_bytes(frame) + SPARE_CALL_BYTES
+        call.repeatable = False  # once, and no more than once
+        if self.spare_bytes + size <= SPARE_BYTES_MAX:
+            self.spare_bytes += size
+            call.spare = frame
+
+    def unkeep(self, call: Call) -> CallFrame | None:
+        """The call is over, or cannot be sent once more; its frame, if that was kept."""
+        frame, call.spare = call.spare, None
+        if frame is not None:
+            self.spare_bytes -= _size_bytes(frame) + SPARE_CALL_BYTES
+        return frame
+
+    def _hold_longer(self, hold_s: float) -> None:
+        """The server says now how long it takes to start; before, it was held as any other."""
+        for call in self.held:
+            until = call.started + hold_s
+            call.deadline = max(call.deadline, min(until, call.ends) if call.ends else until)
 
     def _aim(self) -> None:
         wire = self.wire
@@ -182,61 +249,9 @@ class Link:
         self.target = None if away or self.state in _AWAY else wire
 
 
+def _size_bytes(frame: CallFrame) -> int:
+    return len(frame.params) + len(frame.meta) + len(frame.caller)
+
+
 def error(code: int, message: str, data: dict[str, object]) -> Answer:
     return Answer(codec.dump({"code": int(code), "message": message, "data": data}), code)
-
-
-def went_down(link: Link, wire: Wire, reason: str, message: str) -> Answer:
-    """For a call that the server had: whether it did anything, nobody can say."""
-    text = f"server '{link.server}' went down while this call was with it: {message}"
-    return _down(link, wire.generation, reason, text, may_have_run=True)
-
-
-def not_there(link: Link) -> Answer:
-    """For a call that was not sent."""
-    text = f"server '{link.server}' is not available: {link.message or _WHY[link.state]}"
-    return _down(link, link.generation, link.reason or link.state, text, may_have_run=False)
-
-
-#: What a state without a message of its own means for a caller.
-_WHY = {
-    "unknown": "it has not been started yet; try again later",
-    "warming": "it is still starting; try again later",
-    "ready": "the connection to it was lost and is not back yet; try again later",
-    "idle": "it is being started; try again later",
-    "draining": "it is being stopped",
-    "stopped": "it was stopped; `metamcp ctl start` starts it",
-    "error": "it failed; `metamcp ctl status` shows why",
-}  # fmt: skip
-
-
-def timed_out(link: Link, wire: Wire) -> Answer:
-    limit_s = link.timeout_s
-    return error(
-        Code.TIMED_OUT,
-        f"server '{link.server}' and its worker did not answer within {limit_s:g} s",
-        {"server": link.server, "generation": wire.generation, "timeout_s": limit_s,
-         "may_have_run": True},
-    )  # fmt: skip
-
-
-def overloaded(link: Link, why: str) -> Answer:
-    return error(
-        Code.OVERLOADED,
-        f"server '{link.server}' has too much to do: {why}; try again later",
-        {"server": link.server, "may_have_run": False},
-    )
-
-
-def _down(link: Link, generation: int, reason: str, message: str, *, may_have_run: bool) -> Answer:
-    return error(
-        Code.SERVER_DOWN,
-        message,
-        {
-            "reason": reason,
-            "server": link.server,
-            "generation": generation,
-            "retry_after_ms": link.retry_after_ms if link.retry_after_ms >= 0 else None,
-            "may_have_run": may_have_run,
-        },
-    )

@@ -7,7 +7,7 @@ way to a server, subscriptions (`listen`), calls that wait for their client (`pa
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -107,17 +107,23 @@ class Modern:
         """The front ends: whoever has not come back by now does not any more."""
         self._parking.close()
 
-    async def post(self, exchange: Exchange, message: Envelope, view: View, version: str) -> None:
-        """`version`: of the gateway. Raises Refused and Declined."""
-        raw_id, method = bytes(message.id), message.method
-        if not raw_id:
+    def post(
+        self, exchange: Exchange, message: Envelope, view: View, version: str
+    ) -> Awaitable[None]:
+        """`version`: of the gateway. Raises Refused and Declined, and Elsewhere at once."""
+        if not message.id:
             check_version((exchange.facts.version or b"").decode("latin-1"))
-            await exchange.empty(202)
-            return
-        if method is None:
+            return exchange.empty(202)
+        if message.method is None:
             raise Refused(Code.INVALID_REQUEST, "This revision has no requests to a client.")
         asked = check(message, exchange.facts)
-        del message  # it holds the body
+        if "requestState" in asked.params and message.method in mrtr.METHODS:
+            self._parking.check_here(asked.params["requestState"])
+        return self._answer(exchange, bytes(message.id), message.method, asked, view, version)
+
+    async def _answer(
+        self, exchange: Exchange, raw_id: bytes, method: str, asked: Asked, view: View, version: str
+    ) -> None:
         if method in LIST_METHODS:
             body = view.page(method, asked.params, modern=True)
             await exchange.result(raw_id, body)

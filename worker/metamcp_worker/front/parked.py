@@ -15,9 +15,10 @@ from typing import Generic, TypeVar
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
+from metamcp_worker import codec, moves
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import mrtr
+from metamcp_worker.front.elsewhere import Elsewhere
 
 T = TypeVar("T")
 
@@ -91,6 +92,12 @@ class Parked(Generic[T]):
         state = self._front + token
         self._entries[state] = _Entry(bound, now + PARK_S_MAX, kept)
         return state
+
+    def check_here(self, state: str) -> None:
+        """Raises Elsewhere for a state that another front made."""
+        maker = None if state.startswith(self._front) else moves.maker(state)
+        if maker is not None:
+            raise Elsewhere(state, maker, Refused(Code.INVALID_PARAMS, _ELSEWHERE))
 
     def take(self, state: str, bound: Bound, now: float) -> T:
         """What this state stands for. Raises Refused; then nothing has changed."""

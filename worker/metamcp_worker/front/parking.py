@@ -22,7 +22,7 @@ from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import asking, mrtr
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.mrtr import Wanted
-from metamcp_worker.front.parked import PARK_S_MAX, Bound, Full, Parked
+from metamcp_worker.front.parked import PARK_S_MAX, Bound, Full, Parked, is_state
 from metamcp_worker.front.questions import Caller, Question
 
 GATHER_S = 0.005
@@ -188,6 +188,12 @@ class Parking:
         if self._closed:
             raise Full("The gateway is stopping.")
         return self.parked.park(self._mint(), talk.bound, talk, self.loop.time())
+
+    def check_here(self, given: Raw) -> None:
+        """Is the call with this raw state parked here, if it is anywhere? Raises Elsewhere."""
+        state = codec.text(given)
+        if state is not None and is_state(state):
+            self.parked.check_here(state)
 
     def take(self, state: str, bound: Bound) -> Talk:
         """The talk that this state brings back. Raises Refused."""

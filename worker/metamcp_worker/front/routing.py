@@ -1,11 +1,16 @@
 """Calls on their way: sent to a server, held while it comes back, answered exactly once.
 
 Owns: the links, call ids, deadlines, what happens to waiting calls when a pipe is lost. Never:
-names, views, what is inside a body, restarting anything.
+names, views, what is inside a body, restarting anything, which calls may be sent once more
+(`retries`), the words of an error (`faults`).
 
 A call is in one table at most: the waiters of one wire, or the held ones of one link. It leaves
 its table before it is answered, and what comes for an id in no table is late. A wire that was
 replaced keeps its waiters until it closes, so a draining generation still answers.
+
+A call that may be sent once more keeps its frame until its client has seen something of it. It
+goes to the next generation under the id that it has, which no wire knows any more, and within the
+time that it had from the start.
 """
 
 import asyncio
@@ -16,9 +21,8 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
+from msgspec import structs
 
-from metamcp_worker import codec
 from metamcp_worker.errors import Code, PipeFull, TooLarge
 from metamcp_worker.frames import (
     Ask,
@@ -34,7 +38,7 @@ from metamcp_worker.frames import (
     Withdraw,
 )
 from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.front import links
+from metamcp_worker.front import faults, links
 from metamcp_worker.front.links import Answer, Call, Link, Wire
 from metamcp_worker.front.questions import Question
 from metamcp_worker.messages import ServerState
@@ -61,10 +65,6 @@ REASON_CHARS_MAX = 256
 """Of a cancellation; it is shown to people at most."""
 
 _WAKEABLE = frozenset({"idle", "error"})
-
-
-class _ErrorHead(Struct, gc=False):
-    code: int
 
 
 class Routing:
@@ -139,7 +139,7 @@ class Routing:
         for link in self._links.values():
             self._fail_held(link)
         for wire in list(self._wires):
-            self._fail(wire, "stopping", "the gateway is stopping")
+            self._fail(wire, "stopping", "the gateway is stopping", last=True)
             if wire.pipe is not None:
                 wire.pipe.close()
         with contextlib.suppress(TimeoutError):
@@ -168,7 +168,7 @@ class Routing:
         if wire is not None:
             if wire.waiting.pop(call.id, None) is None:
                 return
-            self._withdraw(wire, call)
+            wire.over(call)
             self._send_cancel(wire, call, reason)
         else:
             link = self._links.get(call.server)
@@ -209,39 +209,49 @@ class Routing:
         return link
 
     def _send(self, wire: Wire, call: Call) -> None:
-        frame, pipe = call.frame, wire.pipe
+        frame, pipe, link = call.frame, wire.pipe, wire.link
         assert frame is not None
         assert pipe is not None
+        deadline = self.loop.time() + link.timeout_s + MARGIN_S
+        if call.ends:
+            left_s = call.ends - MARGIN_S - self.loop.time()
+            frame = structs.replace(frame, deadline_ms=max(1, int(left_s * 1000)))
+            deadline = call.ends
         if len(wire.waiting) >= WAITING_MAX:
             why = f"{WAITING_MAX} calls wait for its answers"
-            self._on_answer(call, links.overloaded(wire.link, why))
+            self._on_answer(call, faults.overloaded(link, call, why, WAITING_MAX))
             return
         try:
             pipe.send(frame)
         except PipeFull:
             why = "its worker does not take what is sent to it"
-            self._on_answer(call, links.overloaded(wire.link, why))
+            self._on_answer(call, faults.overloaded(link, call, why, WAITING_MAX))
             return
         except TooLarge as error:
             data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
             self._on_answer(call, links.error(Code.TOO_LARGE, str(error), data))
             return
         call.frame = None  # its bytes are in the pipe now
+        if call.repeatable:
+            link.keep(call, frame)
         call.wire = wire
-        call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
+        call.deadline = deadline
         wire.waiting[call.id] = call
 
     def _hold(self, link: Link, call: Call) -> None:
-        if link.state in _WAKEABLE and call.started - link.wanted_at >= WANTED_S_MIN:
-            link.wanted_at = call.started
+        now = self.loop.time()
+        if link.state in _WAKEABLE and now - link.wanted_at >= WANTED_S_MIN:
+            link.wanted_at = now
             self._on_wanted(link.server)
         if not link.worth_holding(self._hold_s):
-            self._on_answer(call, links.not_there(link))
+            self._on_answer(call, faults.not_there(link, call))
         elif len(link.held) >= HELD_MAX or link.held_bytes + call.size_bytes > HELD_BYTES_MAX:
             why = f"{len(link.held)} calls wait for it to come back"
-            self._on_answer(call, links.overloaded(link, why))
+            self._on_answer(call, faults.overloaded(link, call, why, HELD_MAX))
         else:
-            call.deadline = call.started + self._hold_s
+            call.deadline = now + link.hold_s(self._hold_s)
+            if call.ends:
+                call.deadline = min(call.deadline, call.ends - MARGIN_S)
             link.hold(call)
 
     def _release(self, link: Link) -> None:
@@ -253,24 +263,25 @@ class Routing:
 
     def _fail_held(self, link: Link) -> None:
         while link.held:
-            self._on_answer(link.take(), links.not_there(link))
+            call = link.take()
+            self._on_answer(call, faults.not_there(link, call))
 
     def _frame(self, wire: Wire, frame: Frame) -> None:
         match frame:
             case Result(id, body):
                 self._answered(wire, id, Answer(body))
             case Error(id, body):
-                self._answered(wire, id, Answer(body, _code(body)))
+                self._answered(wire, id, Answer(body, faults.code_of(body)))
             case Progress(id, body):
-                call = wire.waiting.get(id)
-                if call is not None and call.caller is not None:
-                    call.caller.progressed(body)
+                caller = wire.heard(id)
+                if caller is not None:
+                    caller.progressed(body)
             case Notice(method, body, 0):
                 self._on_notice(wire.link.server, method, body)
             case Notice(method, body, id):
-                call = wire.waiting.get(id)
-                if call is not None and call.caller is not None:
-                    call.caller.told(method, body)
+                caller = wire.heard(id)
+                if caller is not None:
+                    caller.told(method, body)
             case Ask():
                 self._asked(wire, frame)
             case Withdraw(number):
@@ -279,7 +290,7 @@ class Routing:
                     self._go_on(wire, question.call)
                     question.withdraw()
             case Down(body):
-                reason, message = _why_down(body)
+                reason, message = faults.why_down(body)
                 self._fail(wire, reason, message)
             case CallFrame() | Cancel() | Reply() | Tell():
                 pass  # These go the other way only.
@@ -294,13 +305,13 @@ class Routing:
                     wire.pipe.send(Reply(question.number, body, failed))
 
         question = Question(wire.link.server, ask.id, ask.question, ask.method, ask.params, reply)
-        call = wire.waiting.get(ask.id)
-        if call is None or call.caller is None:
+        caller = wire.heard(ask.id)
+        if caller is None:
             question.refuse("Nobody waits for the call in which this was asked.")
             return
         wire.questions[ask.question] = question
-        call.deadline = self.loop.time() + QUESTION_S_MAX + MARGIN_S
-        call.caller.asked(question)
+        wire.waiting[ask.id].deadline = self.loop.time() + QUESTION_S_MAX + MARGIN_S
+        caller.asked(question)
 
     def _go_on(self, wire: Wire, number: int) -> None:
         """The own time of this call runs again, unless more is asked in it."""
@@ -308,19 +319,13 @@ class Routing:
         if call is not None and all(one.call != number for one in wire.questions.values()):
             call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
 
-    def _withdraw(self, wire: Wire, call: Call) -> None:
-        """The call has ended: what its server asked is not to be answered any more."""
-        for question in [one for one in wire.questions.values() if one.call == call.id]:
-            del wire.questions[question.number]
-            question.withdraw()
-
     def _answered(self, wire: Wire, number: int, answer: Answer) -> None:
         call = wire.waiting.pop(number, None)
         if call is None:
             self._on_late(wire.link.server)
             return
-        if wire.questions:
-            self._withdraw(wire, call)
+        if wire.questions or call.spare is not None:
+            wire.over(call)
         self._on_answer(call, answer)
 
     def _gone(self, wire: Wire, why: str) -> None:
@@ -328,16 +333,35 @@ class Routing:
         self._wires.discard(wire)
         self._fail(wire, "worker", f"its worker process is gone ({why})")
 
-    def _fail(self, wire: Wire, reason: str, message: str) -> None:
-        """The server behind this wire is gone: whoever waits on it learns that now."""
+    def _fail(self, wire: Wire, reason: str, message: str, *, last: bool = False) -> None:
+        """The server behind this wire is gone: whoever waits on it learns that now, or is sent to
+        the next one. `last`: there will be no next one."""
         link = wire.link
         link.lose(wire)
         waiting, wire.waiting = wire.waiting, {}
-        if waiting:
-            answer = links.went_down(link, wire, reason, message)
-            for call in waiting.values():
-                self._withdraw(wire, call)
-                self._on_answer(call, answer)
+        if not waiting:
+            return
+        answers = [
+            faults.went_down(link, wire, reason, message, twice=twice) for twice in (False, True)
+        ]
+        for call in waiting.values():
+            frame = link.unkeep(call)
+            wire.over(call)
+            if frame is None or last or not self._again(link, call, frame):
+                self._on_answer(call, answers[call.ends > 0])
+
+    def _again(self, link: Link, call: Call, frame: CallFrame) -> bool:
+        """Send this call to the next server, or hold it until there is one. False if there is no
+        time left for that, or nothing to wait for."""
+        late = call.deadline - MARGIN_S <= self.loop.time()
+        if late or (link.target is None and not link.worth_holding(self._hold_s)):
+            return False
+        call.ends, call.frame, call.wire = call.deadline, frame, None
+        if link.target is not None:
+            self._send(link.target, call)
+        else:
+            self._hold(link, call)
+        return True
 
     def _send_cancel(self, wire: Wire, call: Call, reason: str) -> None:
         text = reason[:REASON_CHARS_MAX].encode("utf-8", "replace")
@@ -350,32 +374,16 @@ class Routing:
         now = self.loop.time()
         left = 0
         for link in self._links.values():
-            while link.held and link.held[0].deadline <= now:
-                self._on_answer(link.take(), links.not_there(link))
+            if link.held:
+                waited_s = link.hold_s(self._hold_s)
+                for call in link.expired(now):
+                    self._on_answer(call, faults.not_there(link, call, waited_s))
             left += len(link.held)
         for wire in self._wires:
             for call in [call for call in wire.waiting.values() if call.deadline <= now]:
                 del wire.waiting[call.id]
-                self._withdraw(wire, call)
+                wire.over(call)
                 self._send_cancel(wire, call, "timeout")
-                self._on_answer(call, links.timed_out(wire.link, wire))
+                self._on_answer(call, faults.timed_out(wire.link, wire, call))
             left += len(wire.waiting)
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if left else None
-
-
-def _code(body: bytes) -> int:
-    """The code of a server's error; one without a usable code counts as an internal error."""
-    try:
-        return codec.typed(_ErrorHead, body).code or Code.INTERNAL_ERROR
-    except codec.Malformed:
-        return Code.INTERNAL_ERROR
-
-
-def _why_down(body: bytes) -> tuple[str, str]:
-    try:
-        members = codec.level(body)
-    except codec.Malformed:
-        members = {}
-    reason = codec.text(members["reason"]) if "reason" in members else None
-    message = codec.text(members["message"]) if "message" in members else None
-    return reason or "exit", message or "it ended"

@@ -15,9 +15,10 @@ import logging
 import socket
 from collections.abc import Coroutine
 
-from metamcp_worker import catalogue, codec, loop, messages, packets
+from metamcp_worker import catalogue, codec, loop, messages, moved, packets
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.handover import Handover, taken
 from metamcp_worker.front.http import App
 from metamcp_worker.front.keeping import Keeping
 from metamcp_worker.front.stats import Stats
@@ -30,6 +31,7 @@ from metamcp_worker.messages import (
     ForgetServer,
     FrontReady,
     FrontStats,
+    HandOver,
     Listen,
     Message,
     Reconfigure,
@@ -37,6 +39,7 @@ from metamcp_worker.messages import (
     ServerState,
     SessionRecord,
     Stop,
+    Taken,
     ToFront,
     Wanted,
 )
@@ -83,6 +86,7 @@ class Front:
         self._draining = False
         self._channel = Channel(sock, self._packet, self._supervisor_gone, self._fds_lost)
         self._keeping = Keeping(self._tell, lambda: self._channel.queued)
+        self._handover = Handover(self._tell, lambda: self._channel.queued)
 
     async def run(self) -> int:
         """Serve until it is over; then end everything. Returns the exit code."""
@@ -117,6 +121,11 @@ class Front:
                 self._tell(AttachFailed(what=server, number=0))
             case Reconfigure():
                 log.error("no free descriptor for a new configuration; the old one stays")
+            case HandOver():
+                self._tell(Taken())  # its client is cut: the socket is gone
+                self._stats.refused("handover")
+            case Adopt() if self._server is not None and self._server.config is not None:
+                log.error("no free descriptor for sessions of another front; they are lost")
             case _:
                 log.error("no free descriptor for what the front must serve; the front ends")
                 self._finish(EXIT_FAILED)
@@ -149,10 +158,12 @@ class Front:
     async def _carry_out(self, message: ToFront, fds: list[int]) -> None:
         """Do what one message says; descriptors that are taken over leave `fds`."""
         match message:
-            case ServeOn():
-                self._prepare(codec.typed(FrontSpec, _blob(fds)), fds)
+            case ServeOn(front=number):
+                self._prepare(number, codec.typed(FrontSpec, _blob(fds)), fds)
             case Adopt():
                 self._adopt(codec.typed(list[SessionRecord], _blob(fds)))
+            case HandOver():
+                await self._take_in(message, fds)
             case Listen():
                 self._calls.refresh()
                 await self._listen()
@@ -182,7 +193,7 @@ class Front:
             case _:
                 pass
 
-    def _prepare(self, spec: FrontSpec, fds: list[int]) -> None:
+    def _prepare(self, number: int, spec: FrontSpec, fds: list[int]) -> None:
         if self._app is not None:
             log.error("the front was told twice to serve; the first time counts")
             return
@@ -193,8 +204,10 @@ class Front:
             self._calls,
             self._stats,
             spec,
+            front=number,
             on_kept=self._keeping.kept,
             on_over=self._keeping.over,
+            move=self._handover.give,
         )
         self._calls.lists_changed = self._app.lists_changed
         self._server = HttpServer(self._app, on_refused=self._stats.refused)
@@ -205,6 +218,14 @@ class Front:
             return
         self._calls.refresh()  # what they watch is looked up in the views
         self._app.adopt(records)
+
+    async def _take_in(self, message: HandOver, fds: list[int]) -> None:
+        self._tell(Taken())
+        left = taken(message, fds)
+        if self._server is None:
+            packets.close_all([left.socket_fd])
+        else:
+            await moved.adopt(self._server, left)
 
     def _reconfigure(self, spec: FrontSpec) -> None:
         self._calls.configure(spec)

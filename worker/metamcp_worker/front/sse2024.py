@@ -4,13 +4,14 @@ Owns: the stream and the `endpoint` event that begins it, which session a posted
 end of the session with its stream. Never: what is said in a session (`dialogue`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import parse_qs, quote
 
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import answers
 from metamcp_worker.front.dialogue import Dialogue
+from metamcp_worker.front.elsewhere import missing
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.legacy import Legacy, parameters
@@ -98,10 +99,16 @@ class Sse:
             if line.session is not None:
                 self._sessions.close(line.session)
 
-    async def post(self, exchange: Exchange, message: Envelope, view: View, version: str) -> None:
-        """A message for one of the streams. Raises Declined; what is wrong with the message is said
-        on the stream."""
-        line = self._line(exchange, view)
+    def post(
+        self, exchange: Exchange, message: Envelope, view: View, version: str
+    ) -> Awaitable[None]:
+        """A message for one of the streams. Raises Declined and Elsewhere; what is wrong with the
+        message is said on the stream."""
+        return self._take(self._line(exchange, view), exchange, message, view, version)
+
+    async def _take(
+        self, line: Line, exchange: Exchange, message: Envelope, view: View, version: str
+    ) -> None:
         await exchange.empty(202)
         if not line.open:  # it ended while the client took its time to read that
             return
@@ -145,5 +152,6 @@ class Sse:
         line = self._lines.get(names[0])
         found = line is not None and line.endpoint == view.endpoint
         if line is None or not found or line.principal != view.principal:
-            raise Declined(404, "There is no such stream (any more); open a new one.", "session")
+            gone = "There is no such stream (any more); open a new one."
+            raise missing(names[0], Declined(404, gone, "session"))
         return line

@@ -18,13 +18,14 @@ OTHER = "_OTHER"
 class Series:
     """One server and method."""
 
-    __slots__ = ("buckets", "count", "errors", "seconds")
+    __slots__ = ("buckets", "count", "errors", "retries", "seconds")
 
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
         self.buckets = [0] * (len(BUCKETS_S) + 1)
         self.errors: dict[str, int] = {}
+        self.retries: dict[str, int] = {}
 
 
 class Stats:
@@ -37,14 +38,17 @@ class Stats:
 
     def observe(self, server: str, method: str, seconds: float, error_type: str) -> None:
         """One call is over. `error_type`: empty, `tool_error`, `cancelled` or a JSON-RPC code."""
-        series = self._series.get((server, method))
-        if series is None:
-            series = self._series[server, method] = Series()
+        series = self._series.get((server, method)) or self._begun(server, method)
         series.count += 1
         series.seconds += seconds
         series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
         if error_type:
             _add(series.errors, error_type, ERROR_TYPES_MAX)
+
+    def retried(self, server: str, method: str, outcome: str) -> None:
+        """A call whose server died was to be sent once more: `answered`, `failed`, `cancelled`."""
+        series = self._series.get((server, method)) or self._begun(server, method)
+        series.retries[outcome] = series.retries.get(outcome, 0) + 1
 
     def refused(self, reason: str) -> None:
         """A request was turned away before it became a call."""
@@ -56,9 +60,16 @@ class Stats:
 
     def calls(self) -> list[CallStats]:
         return [
-            CallStats(server, method, one.count, one.seconds, tuple(one.buckets), dict(one.errors))
+            CallStats(
+                server, method, one.count, one.seconds, tuple(one.buckets), dict(one.errors),
+                dict(one.retries),
+            )
             for (server, method), one in self._series.items()
-        ]
+        ]  # fmt: skip
+
+    def _begun(self, server: str, method: str) -> Series:
+        series = self._series[server, method] = Series()
+        return series
 
 
 def _add(counters: dict[str, int], key: str, keys_max: int) -> None:

@@ -1,0 +1,214 @@
+"""What `metamcp ctl doctor` looks at on this machine: limits, kernel, files, ports, names.
+
+Owns: each check, its thresholds, and the advice. Never: changing anything, printing (`doctor`).
+"""
+
+import contextlib
+import os
+import resource
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from metamcp_supervisor.cli.finding import Finding, Verdict
+from metamcp_supervisor.lives import listen
+from metamcp_supervisor.wanted.config import Address, Config
+from metamcp_supervisor.watched import usage
+from metamcp_worker import orphans
+
+FILES_MIN = 256
+"""Below it a handful of servers is too much: each takes some ten descriptors of the supervisor."""
+FILES_ENOUGH = 4096
+"""For hundreds of servers and thousands of connections of clients."""
+SPACE_MIN = 16 * 1024 * 1024
+SPACE_ENOUGH = 256 * 1024 * 1024
+"""Catalogues and tokens take little; what fills a disk up is usually somebody else."""
+YEAR_MIN = 2025
+"""A clock before it was never set: certificates and tokens look invalid then."""
+FUTURE_S = 300.0
+"""How far ahead the time of a file may be before it is strange."""
+NAMES_S = 5.0
+"""For all names together to be resolved."""
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def open_files(pid: int) -> Iterator[Finding]:
+    """The limit of one process: the gateway, or this command in its place."""
+    if not hasattr(resource, "prlimit"):
+        return
+    try:
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    except (OSError, ValueError):
+        yield Finding("open files", "warn", "the limit cannot be read", "run this as its user")
+        return
+    verdict: Verdict = "ok" if soft >= FILES_ENOUGH or soft < 0 else "warn"
+    verdict = "fail" if 0 <= soft < FILES_MIN else verdict
+    advice = "" if verdict == "ok" else "raise it: 'ulimit -n 65536', LimitNOFILE=65536 in a unit"
+    yield Finding("open files", verdict, f"limit {soft} (up to {hard})", advice)
+
+
+def kernel() -> Iterator[Finding]:
+    """What clean ends of processes depend on."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        yield Finding("pidfd", "ok", "signals never reach a stranger with a reused id")
+    except (AttributeError, OSError):
+        yield Finding("pidfd", "warn", "this kernel has none", "use Linux 5.3 or newer")
+    if sys.platform == "linux" and orphans.become_subreaper():
+        yield Finding("subreaper", "ok", "what servers leave behind is found and ended")
+    else:
+        yield Finding(
+            "subreaper", "warn", "what daemonizes itself out of a server is not found",
+            "run the gateway on Linux",
+        )  # fmt: skip
+
+
+def cgroup(pid: int) -> Iterator[Finding]:
+    """Is there a control group of version 2 in which limits can be set?"""
+    own = _cgroup_of(pid)
+    advice = "under systemd: Delegate=memory pids cpu; else limits are kept by measuring"
+    if own is None:
+        yield Finding("cgroup", "warn", "no cgroup of version 2", advice)
+        return
+    delegated = os.access(own / "cgroup.procs", os.W_OK) and own != _root()
+    text = f"{own} is {'delegated' if delegated else 'not delegated'}"
+    yield Finding("cgroup", "ok" if delegated else "warn", text, "" if delegated else advice)
+    if own != _root():
+        kills = (own / "cgroup.kill").exists()
+        yield Finding(
+            "cgroup.kill", "ok" if kills else "warn", "present" if kills else "missing",
+            "" if kills else "use Linux 5.14 or newer; without it processes are ended one by one",
+        )  # fmt: skip
+
+
+def clock(files: Iterable[Path], now: float) -> Iterator[Finding]:
+    """Was it ever set, and did it go back? `now`: seconds since the epoch."""
+    if time.gmtime(now).tm_year < YEAR_MIN:
+        yield Finding("clock", "fail", f"it is {time.ctime(now)}", "set it, and run an NTP client")
+        return
+    for path in files:
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime > now + FUTURE_S:
+                text = f"{path} is from the future: the clock went back"
+                yield Finding("clock", "warn", text, "run an NTP client")
+                return
+    yield Finding("clock", "ok", "plausible")
+
+
+def files(config: Config, owners: Collection[int]) -> Iterator[Finding]:
+    """May others change what the gateway runs? `owners`: who may own its files."""
+    for path in config.files:
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            yield _not_for_others("configuration", path, found, owners, stat.S_IWOTH, "o-w")
+    for check, path in (
+        ("state directory", config.gateway.state_dir),
+        ("runtime directory", config.gateway.runtime_dir),
+    ):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            yield Finding(check, "ok", f"{path} is made at the start")
+        except OSError as error:
+            yield Finding(
+                check, "fail", f"{path}: {error.strerror}", "run this as the user of the gateway"
+            )
+        else:
+            mask = stat.S_IWGRP | stat.S_IWOTH
+            yield _not_for_others(check, path, found, owners, mask, "go-w")
+
+
+def disk(directory: Path) -> Finding:
+    """Room for catalogues and tokens."""
+    place = directory
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        found = os.statvfs(place)
+    except OSError as error:
+        return Finding("disk", "fail", f"{place}: {error.strerror}", "choose another state_dir")
+    free = found.f_bavail * found.f_frsize
+    verdict: Verdict = "ok" if free >= SPACE_ENOUGH else "warn" if free >= SPACE_MIN else "fail"
+    if found.f_files and not found.f_favail:
+        return Finding("disk", "fail", f"{place} has no free inodes", "remove files there")
+    advice = "" if verdict == "ok" else "make room there, or choose another state_dir"
+    return Finding("disk", verdict, f"{free // (1024 * 1024)} MiB free at {place}", advice)
+
+
+def port(check: str, address: Address) -> Finding:
+    """Can this address be listened on?"""
+    try:
+        for listener in listen.bind(address, check):
+            listener.close()
+    except listen.CannotBind as error:
+        found = usage.holder(address.port)
+        if found is None:
+            return Finding(check, "fail", str(error), "choose another address in [gateway]")
+        pid, name = found
+        text = f"{address} is in use by {name} (process {pid})"
+        return Finding(check, "fail", text, "stop that process, or choose another address")
+    return Finding(check, "ok", f"{address} is free")
+
+
+def names(config: Config) -> Iterator[Finding]:
+    """Do the names of remote servers resolve? The names only: the rest of a URL may be secret."""
+    hosts: dict[str, list[str]] = {}
+    for server in config.servers.values():
+        if server.url is not None and (host := urlsplit(server.url).hostname):
+            hosts.setdefault(host, []).append(server.name)
+    answers: dict[str, str] = {}
+
+    def resolve(host: str) -> None:
+        try:
+            socket.getaddrinfo(host, None)
+            answers[host] = ""
+        except OSError as error:
+            answers[host] = error.strerror or str(error)
+
+    # The resolver of the system cannot be interrupted, so it is left behind when time is up.
+    threads = [threading.Thread(target=resolve, args=(host,), daemon=True) for host in hosts]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + NAMES_S
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    for host, servers in hosts.items():
+        trouble = answers.get(host, f"no answer within {NAMES_S:g} s")
+        outcome = f"does not resolve: {trouble}" if trouble else "resolves"
+        text = f"{host} ({', '.join(servers)}) {outcome}"
+        advice = "look at the name in the configuration, and at /etc/resolv.conf" if trouble else ""
+        yield Finding("name", "fail" if trouble else "ok", text, advice)
+
+
+def _not_for_others(
+    check: str, path: Path, found: os.stat_result, owners: Collection[int], mask: int, change: str
+) -> Finding:
+    if found.st_uid not in owners:
+        text = f"{path} belongs to user id {found.st_uid}"
+        return Finding(check, "fail", text, f"whoever owns it decides what is run: chown {path}")
+    if found.st_mode & mask:
+        text = f"others may write to {path} (mode {stat.S_IMODE(found.st_mode):04o})"
+        return Finding(check, "fail", text, f"chmod {change} {path}")
+    return Finding(check, "ok", f"{path} is as it should be")
+
+
+def _root() -> Path:
+    """The top of the cgroups of version 2, also where version 1 is mounted beside it."""
+    unified = _CGROUPS / "unified"
+    return unified if unified.is_dir() else _CGROUPS
+
+
+def _cgroup_of(pid: int) -> Path | None:
+    if not (_root() / "cgroup.procs").exists():
+        return None
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    own = [line[3:] for line in lines if line.startswith("0::")]
+    return _root() / own[0].lstrip("/") if own else None

@@ -1,0 +1,143 @@
+"""`metamcp ctl describe`: one screen that explains a server.
+
+Owns: the order of what is on it. Never: the sentence that explains (the gateway), secrets (the
+gateway masks them), colours (`show`).
+"""
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+
+import click
+
+from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli.ctl import complete_names, json_option
+from metamcp_supervisor.verbs import Description, Process
+from metamcp_supervisor.watched import client
+from metamcp_worker import codec
+
+COMMAND_CHARACTERS_MAX = 100
+"""Of a command in the table; `--json` has all of it."""
+EXIT_CHARACTERS_MAX = 120
+"""Of a message in the table of exits."""
+FACT_WIDTH = 12
+DAY_S = 86_400.0
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_names)
+@json_option
+@click.pass_obj
+def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
+    """What a server is, why it is in its state, and what happens next."""
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("describe", {"name": name})
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(Description, raw)
+    now = time.time()
+    for label, text in facts(found, now):
+        click.echo(show.printable(f"{label:<{FACT_WIDTH}}{text}").rstrip())
+    _section("Configuration", ("", ""), _config(found))
+    _section("Processes", ("PID", "MEM", "CPU", "FDS", "COMMAND"), processes(found.processes))
+    _section("Exits", ("WHEN", "GEN", "READY", "REASON", "THEN", "MESSAGE"), exits(found, now))
+    if found.log:
+        click.echo("\nLast lines of its log")
+        for line in found.log:
+            text = columns.log_text(line, show.clock(line.time))
+            click.echo(f"  {show.printable(text)}")
+
+
+def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
+    """The top of the screen: label and text."""
+    server = found.server
+    since = f"since {when(found.since, now)} ({columns.span(now - found.since)})"
+    yield server.name, f"{server.state}{f'  {since}' if found.since else ''}"
+    yield "why", found.why
+    row = f"{found.failures} in a row, {found.recent} of {found.recent_max} in {found.window_s:g} s"
+    yield "starts", f"generation {server.generation}, restarts {server.restarts}; failures: {row}"
+    yield "protocol", server.protocol or columns.NONE
+    cached = ", from cache" if server.from_cache else ""
+    tokens = f", about {server.token_cost} tokens" if server.token_cost else ""
+    yield (
+        "offers",
+        (
+            f"tools {server.tools}, prompts {server.prompts}, resources {server.resources}"
+            f"{tokens}{cached}"
+        ),
+    )
+    yield "list hash", found.list_hash[:16] or columns.NONE
+    yield "calls", f"{server.calls}, errors {server.errors}, in flight {server.inflight}"
+    yield "exposed by", ", ".join(found.endpoints) or "no endpoint"
+    if found.source:
+        yield "source", found.source
+
+
+def processes(found: Sequence[Process]) -> list[tuple[str, ...]]:
+    """Indented by who started whom."""
+    depths: dict[int, int] = {}
+    rows: list[tuple[str, ...]] = []
+    for process in _tree_order(found):
+        depths[process.pid] = depth = depths.get(process.parent, -1) + 1
+        command = _cut(shlex.join(process.command), COMMAND_CHARACTERS_MAX)
+        rows.append((
+            str(process.pid),
+            columns.size(process.rss_bytes),
+            f"{process.cpu_s:.1f}s",
+            columns.NONE if process.descriptors is None else str(process.descriptors),
+            f"{'  ' * depth}{command}",
+        ))  # fmt: skip
+    return rows
+
+
+def when(seconds: float, now: float) -> str:
+    """The time of day; with its date once that is not clear by itself."""
+    if now - seconds < DAY_S:
+        return show.clock(seconds)
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def exits(found: Description, now: float) -> list[tuple[str, ...]]:
+    """The newest first."""
+    return [
+        (
+            when(ended.time, now),
+            str(ended.generation),
+            columns.span(ended.ready_s) if ended.ready_s else "never",
+            ended.reason or columns.NONE,
+            ended.next,
+            _cut(" ".join(ended.message.split()), EXIT_CHARACTERS_MAX),
+        )
+        for ended in reversed(found.exits)
+    ]
+
+
+def _config(found: Description) -> list[tuple[str, str]]:
+    return [(f"  {key}", codec.dump(value).decode()) for key, value in found.config.items()]
+
+
+def _tree_order(found: Sequence[Process]) -> list[Process]:
+    """Every process right below the one that started it."""
+    pids = {process.pid for process in found}
+    below: dict[int, list[Process]] = {}
+    for process in found:
+        below.setdefault(process.parent if process.parent in pids else 0, []).append(process)
+    waiting, ordered = below.get(0, [])[::-1], list[Process]()
+    while waiting:
+        process = waiting.pop()
+        ordered.append(process)
+        waiting += below.pop(process.pid, [])[::-1]
+    return ordered
+
+
+def _section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    if not rows:
+        return
+    click.echo(f"\n{title}")
+    right = frozenset({"PID", "MEM", "CPU", "FDS", "GEN"})
+    show.picture(show.Picture(head, rows, right=right))
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

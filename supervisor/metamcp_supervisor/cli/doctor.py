@@ -1,0 +1,113 @@
+"""`metamcp ctl doctor`: what on this machine stands in the way of a gateway, running or not.
+
+Owns: which checks are made, and how they are printed. Never: a check itself (`checks`, `wrappers`).
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from metamcp_supervisor import runtime, verbs
+from metamcp_supervisor.cli import checks, show, wrappers
+from metamcp_supervisor.cli.ctl import json_option
+from metamcp_supervisor.cli.finding import Finding
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid
+from metamcp_supervisor.wanted.sources import load
+from metamcp_supervisor.watched import client
+from metamcp_worker import codec
+
+CATALOGUES_MAX = 1000
+"""Files of the state directory whose time is looked at."""
+
+
+@click.command()
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="The file; without it that of the running gateway, or the one that `metamcp up` takes.",
+)
+@json_option
+@click.pass_obj
+def doctor(runtime_dir: str | None, path: Path | None, as_json: bool) -> None:
+    """What stands in the way, and what to do about it. Exit 1 if something fails."""
+    found = list(findings(runtime_dir, path))
+    fails = sum(finding.verdict == "fail" for finding in found)
+    if as_json:
+        click.echo(codec.dump({"v": verbs.VERSION, "ok": not fails, "checks": found}))
+    else:
+        _print(found)
+    if fails:
+        sys.exit(verbs.Exit.FAILED)
+
+
+def findings(runtime_dir: str | None, path: Path | None) -> Iterator[Finding]:
+    """Everything, one after the other."""
+    try:
+        with client.connect(runtime_dir) as gateway:
+            status = codec.typed(verbs.GatewayStatus, gateway.call("status"))
+        yield Finding("gateway", "ok", f"{status.state}, process {status.pid}")
+    except (client.Failed, codec.Malformed) as error:
+        status = None
+        silent = not isinstance(error, client.Failed) or error.exit != verbs.Exit.NOT_RUNNING
+        text = str(error) if silent else "none is running: this is what one would find"
+        yield Finding("gateway", "warn" if silent else "ok", text)
+    pid = status.pid if status is not None else os.getpid()
+    yield from checks.open_files(pid)
+    yield from checks.kernel()
+    yield from checks.cgroup(pid)
+    if path is None and status is not None and status.config_files:
+        path = Path(status.config_files[0])
+    try:
+        config = _config(runtime_dir, path)
+    except ConfigInvalid as invalid:
+        more = len(invalid.problems) - 1
+        text = f"{invalid.problems[0]}{f' (and {more} more)' if more else ''}"
+        yield Finding("configuration", "fail", text, "'metamcp config check' tells everything")
+        yield from checks.clock((), time.time())
+        return
+    yield from _configured(config, status)
+
+
+def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[Finding]:
+    """The checks of one configuration."""
+    state_dir = config.gateway.state_dir
+    kept = [path for path, _ in zip(state_dir.glob("*/*"), range(CATALOGUES_MAX), strict=False)]
+    yield from checks.clock([*config.files, *kept], time.time())
+    owners = {0, os.geteuid(), _owner(config.gateway.runtime_dir)}
+    yield from checks.files(config, owners)
+    yield checks.disk(state_dir)
+    if status is not None:  # where it really listens, which flags may have told it
+        yield Finding("listen", "ok", f"{status.url} and {status.ops_url} are the gateway's")
+    else:
+        yield checks.port("listen", config.gateway.listen)
+        yield checks.port("ops_listen", config.gateway.ops_listen)
+    yield from checks.names(config)
+    yield from wrappers.advice(config.servers.values(), os.environ, Path.home())
+
+
+def _config(runtime_dir: str | None, path: Path | None) -> Config:
+    """Raises ConfigInvalid."""
+    flags = {"runtime_dir": runtime_dir or runtime.default(os.environ)}
+    return load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home(), flags=flags)
+
+
+def _owner(directory: Path) -> int:
+    """Whose gateway it is; ourselves while there is none."""
+    try:
+        return directory.stat().st_uid
+    except OSError:
+        return os.geteuid()
+
+
+def _print(found: Sequence[Finding]) -> None:
+    width = max(len(finding.check) for finding in found)
+    for finding in found:
+        text = show.printable(finding.text)
+        click.echo(f"{show.verdict(finding.verdict)}  {finding.check:<{width}}  {text}")
+        if finding.advice:
+            click.echo(f"{'':<{width + 6}}  → {show.printable(finding.advice)}")

@@ -1,0 +1,302 @@
+"""`metamcp systemd`: the gateway as a service of this machine or of one user.
+
+Owns: which units are written where, the paths in them, and the calls of `systemctl`. Never: what
+the units say (the files in `systemd/` of the package), the gateway (`up`).
+"""
+
+import difflib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import click
+
+from metamcp_supervisor.notify import is_booted
+from metamcp_supervisor.verbs import Exit
+
+SYSTEM_UNITS = Path("/etc/systemd/system")
+SYSTEM_CONFIG = "/etc/metamcp/metamcp.toml"
+USER_CONFIG = "%E/metamcp/metamcp.toml"
+"""systemd puts $XDG_CONFIG_HOME or ~/.config in place of %E."""
+SERVICE, SOCKET = "metamcp.service", "metamcp.socket"
+STEPS = "metamcp.service.d/restart-steps.conf"
+STEPS_SINCE = 254
+"""The first version of systemd that knows RestartSteps=."""
+SYSTEMCTL_S_MAX = 120.0
+"""More than TimeoutStartSec= of the unit; for what has no limit of its own."""
+_PROGRAM = "/usr/bin/metamcp"
+"""In the units as they are delivered."""
+_HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user")))
+"""What ProtectHome=yes hides from the service."""
+
+
+class Refused(Exception):
+    """One sentence, and the exit code."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Group(click.Group):
+    """The one place where a refusal becomes a sentence and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            found: object = super().invoke(ctx)
+        except Refused as refusal:
+            _say(str(refusal))
+            raise SystemExit(refusal.code) from None
+        except OSError as error:
+            _say(f"{error.filename or 'a unit'}: {error.strerror}")
+            raise SystemExit(Exit.FAILED) from None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where units are, and whose `systemctl` it is."""
+
+    folder: Path
+    user: bool
+
+    def systemctl(self, *arguments: str) -> None:
+        """Raises Refused with what it said."""
+        command = ["systemctl", *(["--user"] if self.user else []), *arguments]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=SYSTEMCTL_S_MAX, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Refused(f"'{shlex.join(command)}' did not work: {error}") from None
+        if done.returncode:
+            raise Refused(f"'{shlex.join(command)}' did not work: {done.stderr.strip()}")
+        click.echo(shlex.join(command))
+
+
+_USER = click.option("--user", is_flag=True, help="A service of this user, not of the machine.")
+_DRY = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+_CONFIG = click.option(
+    "--config", metavar="PATH", help=f"The configuration of the service; else {SYSTEM_CONFIG}."
+)
+
+
+@click.group(cls=_Group)
+def systemd() -> None:
+    """Run the gateway as a service of systemd."""
+
+
+@systemd.command()
+@_USER
+@_CONFIG
+@click.option("--now", is_flag=True, help="Start it now, and at every boot.")
+@_DRY
+def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
+    """Write the units of this installation. Again and again does no harm."""
+    place = _place(user)
+    program = _program()
+    if not dry_run:
+        _check(place)
+        if not user:
+            _check_within_reach()
+    changed = False
+    for name, text in units(user, program, config, version=_version()).items():
+        changed |= _write(place.folder / name, text, dry_run)
+    _warn_of_config(user, config)
+    if dry_run:
+        return
+    if changed:
+        place.systemctl("daemon-reload")
+    if now:
+        place.systemctl("enable", "--now", SERVICE)
+        return
+    scope = " --user" if user else ""
+    click.echo(f"start it with: systemctl{scope} enable --now {SERVICE}")
+
+
+@systemd.command()
+@_USER
+@_DRY
+def uninstall(user: bool, dry_run: bool) -> None:
+    """Stop the service and remove its units. Configuration and state stay."""
+    place = _place(user)
+    found = [
+        place.folder / name
+        for name in (SERVICE, SOCKET, STEPS)
+        if os.path.lexists(place.folder / name)
+    ]
+    if not found:
+        click.echo(f"there are no units of the gateway in {place.folder}")
+        return
+    if not dry_run:
+        _check(place)
+        names = [path.name for path in found if path.name in (SERVICE, SOCKET)]
+        if names:
+            place.systemctl("disable", "--now", *names)
+    for path in found:
+        if not dry_run:
+            path.unlink()
+        click.echo(f"{path}: {'would be ' if dry_run else ''}removed")
+    if not dry_run:
+        place.systemctl("daemon-reload")
+
+
+@systemd.command()
+@_USER
+@_CONFIG
+def show(user: bool, config: str | None) -> None:
+    """Print the units of this installation. Exit code 1 if others are installed, or none."""
+    place = _place(user)
+    same = True
+    for name, text in units(user, _program(), config, version=_version()).items():
+        path = place.folder / name
+        old = _text(path)
+        same &= old == text
+        state = "installed" if old == text else "not installed" if old is None else "differs"
+        click.echo(f"# {path}: {state}\n{text}")
+    if not same:
+        raise SystemExit(Exit.FAILED)
+
+
+# The units
+
+
+def units(
+    user: bool, program: Sequence[str], config: str | None, *, version: int
+) -> dict[str, str]:
+    """File name -> text. `program`: argv of this installation; `version`: of systemd, 0 if it is
+    not known."""
+    files = {SERVICE: "metamcp-user.service"} if user else {SERVICE: SERVICE, SOCKET: SOCKET}
+    if not user and version >= STEPS_SINCE:
+        files[STEPS] = STEPS
+    folder = resources.files("metamcp_supervisor") / "systemd"
+    command = " ".join(map(quoted, program))
+    old = USER_CONFIG if user else SYSTEM_CONFIG
+    new = old if config is None else quoted(os.path.abspath(os.path.expanduser(config)))
+    found: dict[str, str] = {}
+    for name, source in files.items():
+        text = folder.joinpath(*source.split("/")).read_text(encoding="utf-8")
+        text = text.replace(f"={_PROGRAM} ", f"={command} ")
+        found[name] = text.replace(f"--config {old}\n", f"--config {new}\n")
+    return found
+
+
+def quoted(word: str) -> str:
+    """One word of a command line in a unit: `%` and `$` have a meaning there, and so has a space.
+    Raises Refused for what a unit cannot hold."""
+    if not word.isprintable():
+        raise Refused(f"{word!r} cannot be written into a unit; rename it")
+    word = word.replace("%", "%%").replace("$", "$$")
+    if any(character in word for character in " \t\"'\\;"):
+        return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return word
+
+
+def _program() -> tuple[str, ...]:
+    """This installation: its script if it has one, else the module."""
+    script = Path(sys.executable).parent / "metamcp"
+    if script.is_file() and os.access(script, os.X_OK):
+        return (str(script),)
+    return (sys.executable, "-P", "-m", "metamcp_supervisor")
+
+
+def _version() -> int:
+    """Of systemd; 0 if there is none."""
+    command = [shutil.which("systemctl") or "", "--version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    words = done.stdout.split()
+    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
+
+
+# Files
+
+
+def _place(user: bool) -> Place:
+    if not user:
+        return Place(SYSTEM_UNITS, user=False)
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Place(Path(home) / "systemd" / "user", user=True)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+
+
+def _write(path: Path, text: str, dry_run: bool) -> bool:
+    """True if the file is another one now. What was changed by hand is shown before it goes."""
+    old = _text(path)
+    if old == text:
+        click.echo(f"{path}: unchanged")
+        return False
+    for line in difflib.unified_diff(
+        (old or "").splitlines(), text.splitlines(), "installed", "this version", lineterm="", n=0
+    ):
+        if old is not None:
+            click.echo(f"  {line}")
+    if not dry_run:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.chmod(0o644)
+        os.replace(fresh, path)
+    done = "written" if old is None else "replaced"
+    click.echo(f"{path}: {'would be ' if dry_run else ''}{done}")
+    return True
+
+
+# What has to be so
+
+
+def _check(place: Place) -> None:
+    """Raises Refused."""
+    if not place.user and os.geteuid() != 0:
+        raise Refused(
+            f"writing to {place.folder} needs root: use sudo, or --user for a service of your own",
+            Exit.NO_PERMISSION,
+        )
+    if shutil.which("systemctl") is None or not is_booted():
+        raise Refused(
+            "this machine is not run by systemd; --dry-run and 'metamcp systemd show' work"
+            " nevertheless, 'metamcp serve' is what another service manager has to start"
+        )
+
+
+def _check_within_reach() -> None:
+    """Raises Refused when the service could not even start."""
+    for path in map(Path, (sys.executable, os.path.realpath(sys.executable), sys.base_prefix)):
+        if any(path.is_relative_to(hidden) for hidden in _HIDDEN):
+            raise Refused(
+                f"{path} is below a home directory, which the service cannot see"
+                " (ProtectHome=yes); install MetaMCP elsewhere, for example into /opt/metamcp"
+                " with a Python of the system, or use --user"
+            )
+
+
+def _warn_of_config(user: bool, config: str | None) -> None:
+    path = Path(config or (SYSTEM_CONFIG if not user else "~/.config/metamcp/metamcp.toml"))
+    path = path.expanduser().absolute()
+    if not path.exists():
+        _say(f"warning: there is no {path} yet")
+    elif not user and not path.stat().st_mode & 0o004:
+        _say(
+            f"warning: the service has a user of its own and cannot read {path}; run 'chmod o+r' on"
+            " it and keep secrets in credentials"
+        )
+    if not user and any(path.is_relative_to(hidden) for hidden in _HIDDEN):
+        _say(f"warning: {path} is below a home directory, which the service cannot see")
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"metamcp: {sentence}", err=True)

@@ -1,0 +1,143 @@
+"""`metamcp ctl top`: which server uses how much, now.
+
+Owns: rates between two looks, the order of the rows, and the keys. Never: measuring (the gateway),
+terminals (`show`).
+"""
+
+import time
+from collections.abc import Callable
+
+import click
+from msgspec import Struct
+
+from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli.ctl import Duration, json_option
+from metamcp_supervisor.verbs import Footprint, Load, ServerStatus
+from metamcp_supervisor.watched import client
+from metamcp_worker import codec
+
+EVERY_S = 2.0
+ONE_TABLE_S = 1.0
+"""Between the two looks of a single table: rates need two."""
+COLUMNS = (
+    "SERVER", "STATE", "CALLS/S", "ERRORS/S", "INFL", "CPU%", "MEM", "FDS", "PROCS", "RESTARTS",
+)  # fmt: skip
+#: Key to what it sorts by; the column that it sorts gets a mark.
+KEYS = {"c": "CPU%", "m": "MEM", "n": "CALLS/S", "e": "ERRORS/S"}
+
+
+class Use(Struct, frozen=True):
+    """One server between two looks. Rates are 0 until there are two."""
+
+    server: ServerStatus
+    footprint: Footprint
+    calls_per_s: float = 0.0
+    errors_per_s: float = 0.0
+    cpu_percent: float = 0.0
+
+
+_BY: dict[str, Callable[[Use], float]] = {
+    "c": lambda use: use.cpu_percent,
+    "m": lambda use: use.footprint.rss_bytes,
+    "n": lambda use: use.calls_per_s,
+    "e": lambda use: use.errors_per_s,
+}
+
+
+@click.command()
+@click.option(
+    "--sort", type=click.Choice(list(KEYS)), default="c", show_default=True,
+    help="By CPU, memory, number of calls or errors; the same keys while it runs.",
+)  # fmt: skip
+@click.option("--every", "every_s", type=Duration(), metavar="DURATION", help="[2s]")
+@json_option
+@click.pass_obj
+def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool) -> None:
+    """Which server uses how much: live on a terminal (q quits), else one table."""
+    with client.connect(runtime_dir) as gateway:
+        if as_json:
+            click.echo(gateway.call("top"))
+            return
+
+        def look() -> Load:
+            return codec.typed(Load, gateway.call("top"))
+
+        if show.on_terminal():
+            _live(look, sort, every_s or EVERY_S)
+        else:
+            before = look()
+            time.sleep(min(every_s or ONE_TABLE_S, ONE_TABLE_S))
+            show.picture(picture(before, look(), sort))
+
+
+def uses(before: Load, now: Load) -> list[Use]:
+    """How much each server of `now` did and used since `before`."""
+    passed_s = now.clock - before.clock
+    known = {server.name: server for server in before.status.servers}
+    found: list[Use] = []
+    for server in now.status.servers:
+        footprint = now.footprints.get(server.name, Footprint())
+        old, old_footprint = known.get(server.name), before.footprints.get(server.name)
+        if old is None or passed_s <= 0:
+            found.append(Use(server, footprint))
+            continue
+        # A process that is gone takes its time with it: what a restart leaves below is nothing.
+        cpu_s = footprint.cpu_s - old_footprint.cpu_s if old_footprint else 0.0
+        found.append(
+            Use(
+                server,
+                footprint,
+                calls_per_s=max(0, server.calls - old.calls) / passed_s,
+                errors_per_s=max(0, server.errors - old.errors) / passed_s,
+                cpu_percent=max(0.0, cpu_s) / passed_s * 100,
+            )
+        )
+    return found
+
+
+def picture(before: Load, now: Load, sort: str) -> show.Picture:
+    """The table, the highest first."""
+    found = sorted(uses(before, now), key=_BY[sort], reverse=True)
+    titles = tuple(f"{title}↓" if title == KEYS[sort] else title for title in COLUMNS)
+    calls = sum(use.calls_per_s for use in found)
+    return show.Picture(
+        titles,
+        [_row(use) for use in found],
+        head=f"{columns.status_head(now.status)}  calls/s {calls:.1f}",
+        foot="sort: c CPU, m memory, n calls, e errors; q quits" if show.on_terminal() else "",
+        right=frozenset(titles[2:]),
+    )
+
+
+def _live(look: Callable[[], Load], sort: str, every_s: float) -> None:
+    before = now = look()
+    taken = time.monotonic()
+
+    def take() -> show.Picture:
+        nonlocal before, now, taken
+        if time.monotonic() - taken >= every_s:
+            before, now, taken = now, look(), time.monotonic()
+        return picture(before, now, sort)
+
+    def press(key: str) -> bool:
+        nonlocal sort
+        sort = key if key in KEYS else sort
+        return key == "q"
+
+    show.live(take, every_s, press)
+
+
+def _row(use: Use) -> tuple[str, ...]:
+    server, footprint = use.server, use.footprint
+    return (
+        server.name,
+        server.state,
+        f"{use.calls_per_s:.1f}",
+        f"{use.errors_per_s:.1f}",
+        str(server.inflight),
+        f"{use.cpu_percent:.1f}",
+        columns.size(footprint.rss_bytes) if footprint.rss_bytes else columns.NONE,
+        str(footprint.descriptors) if footprint.processes else columns.NONE,
+        str(footprint.processes) if footprint.processes else columns.NONE,
+        str(server.restarts),
+    )

@@ -1,0 +1,62 @@
+"""What the fronts get of each server, again and again until they have it: pipes and catalogues.
+
+Owns: the next try after one that found no free descriptor, here or there. Never: what is in a
+catalogue, who is connected when (`tree`), the packets (`routes`).
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from metamcp_supervisor.lives.entries import Entry
+from metamcp_supervisor.lives.routes import Routes
+from metamcp_supervisor.lives.states import Phase
+from metamcp_supervisor.watched.events import Journal
+
+AGAIN_S = 1.0
+"""After a pipe that found no free descriptor at its end."""
+
+
+class Deliveries:
+    """`entries`: all servers, by name."""
+
+    def __init__(self, entries: Mapping[str, Entry], routes: Routes, journal: Journal) -> None:
+        self._entries = entries
+        self._routes = routes
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def connect(self, server: str, front: int | None) -> None:
+        """A pipe between the server, if it is ready, and this front, or all of them."""
+        entry = self._entries.get(server)
+        if entry is None or entry.instance is None or entry.life.phase is not Phase.READY:
+            return
+        try:
+            self._routes.connect(entry.instance, front)
+        except OSError as error:
+            self._journal.add(server, "error", no_descriptor(error), entry.life.generation)
+            self.connect_again(server, front)
+
+    def connect_again(self, server: str, front: int | None) -> None:
+        """The pipe did not arrive for want of a descriptor: make another one in a while."""
+        if not self._closed:
+            self._loop.call_later(AGAIN_S, self.connect, server, front)
+
+    def offer_again(self, server: str, front: int) -> None:
+        """The catalogue did not arrive for want of a descriptor: send it again in a while."""
+        if not self._closed:
+            self._loop.call_later(AGAIN_S, self._offer, server, front)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _offer(self, server: str, front: int) -> None:
+        try:
+            self._routes.offer_again(server, front)
+        except OSError as error:
+            self._journal.add(server, "error", no_descriptor(error))
+            self.offer_again(server, front)
+
+
+def no_descriptor(error: OSError) -> str:
+    return f"the gateway has no free descriptor for it: {error.strerror}"

@@ -1,0 +1,81 @@
+"""What every process uses, measured again and again, and what follows for servers with limits.
+
+Owns: the ticker, the latest figures, carrying out a verdict about a server. Never: how it is
+measured (`usage`), the verdict (`limits`), how a server is restarted (`tree`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from metamcp_supervisor.lives import limits, status
+from metamcp_supervisor.lives.entries import Copy
+from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.limits import Fate, Sample, limits_of
+from metamcp_supervisor.lives.states import ExitClass
+from metamcp_supervisor.lives.tree import Tree
+from metamcp_supervisor.watched import usage
+from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_supervisor.watched.usage import Part, Usage
+
+USAGE_S = 2.0
+"""Between two measurements of memory and processor time."""
+
+
+class Gauges:
+    """`usages`: the latest figures. `slots`, `nursery_pid`: the other processes, as they are."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        metrics: Metrics,
+        slots: Callable[[], list[Front | None]],
+        nursery_pid: Callable[[], int],
+    ) -> None:
+        self.usages: Mapping[Part, Usage] = {}
+        self._tree = tree
+        self._metrics = metrics
+        self._slots = slots
+        self._nursery_pid = nursery_pid
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        while True:
+            entries = self._tree.entries
+            roots = status.roots(entries, self._slots(), self._nursery_pid())
+            servers = {name: entry.server for name, entry in entries.items()}
+            closely = limits.closely(roots, servers)
+            self.usages = await asyncio.to_thread(usage.sample, roots, closely)
+            self._metrics.usage(self.usages)
+            self._judge()
+            await asyncio.sleep(USAGE_S)
+
+    def _judge(self) -> None:
+        now = self._loop.time()
+        every = {name: limits_of(entry.server) for name, entry in self._tree.entries.items()}
+        bounds = {name: bound for name, bound in every.items() if bound.any}
+        copies = {
+            (name, copy.generation): copy
+            for name in bounds
+            for copy in self._tree.entries[name].copies
+        }
+        samples = [found for copy in copies.values() if (found := self._sample(copy, now))]
+        for sample, verdict in self._tree.bounds.limiter.look(samples, bounds, now):
+            copy = copies[sample.server, sample.generation]
+            if verdict.fate is Fate.KILL:
+                self._tree.crew.condemn(copy, ExitClass.LIMIT, verdict.why)
+            elif copy is copy.entry.serving:
+                self._tree.recycle(sample.server, verdict.why)
+
+    def _sample(self, copy: Copy, now: float) -> Sample | None:
+        instance, server = copy.instance, copy.entry.server
+        if instance is None or instance.reported:
+            return None
+        part = limits.part_of(server, status.number_of(copy))
+        return limits.sample(
+            server.name,
+            self.usages.get(part),
+            pid=instance.server_pid if part.role == "server" else instance.pid,
+            generation=copy.generation,
+            at=now,
+            leaf_bytes=copy.leaf.memory_bytes() if copy.leaf is not None else None,
+        )

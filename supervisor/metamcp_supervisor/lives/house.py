@@ -1,0 +1,54 @@
+"""What fronts need of the rest of the supervisor, and what it may hear from them.
+
+Owns: two protocols and an error. Never: an implementation.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.spawn import Worker
+from metamcp_worker.messages import CallStats, FrontStats
+
+
+class NotRolled(Exception):
+    """A front stays as it is. The text is a sentence."""
+
+
+class Forker(Protocol):
+    """What is needed of the nursery."""
+
+    async def fork(self, role: str, name: str) -> Worker: ...
+
+    def signal(self, pid: int, number: int) -> None: ...
+
+    def suspect(self) -> None:
+        """A process was killed and its end is not told: does the nursery still answer?"""
+        ...
+
+
+class House(Protocol):
+    """What the rest of the gateway does for fronts."""
+
+    def welcome(self, front: Front) -> None:
+        """Tell a new front about the servers. Raises OSError."""
+        ...
+
+    def wanted(self, server: str) -> None:
+        """A client called a server that is not ready."""
+        ...
+
+    def undelivered(self, front: Front, server: str, generation: int) -> None:
+        """A front did not get the pipe to this instance; generation 0: nor the catalogue of this
+        server."""
+        ...
+
+    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None: ...
+
+    def left(self, number: int) -> None:
+        """This front is gone, and its last figures have come."""
+        ...
+
+    def hopeless(self, reason: str) -> None:
+        """Fronts crash again and again: the gateway must end."""
+        ...

@@ -1,0 +1,53 @@
+"""`depends_on`: that each server named there exists, and that no server waits for itself.
+
+Owns: the errors about dependencies, and the order that they make. Never: starting anything.
+"""
+
+from collections.abc import Mapping
+
+from metamcp_supervisor.wanted.document import Findings, shown
+from metamcp_supervisor.wanted.draft import ServerDraft
+from metamcp_supervisor.wanted.nearest import hint
+
+
+def check(drafts: Mapping[str, ServerDraft], findings: Findings) -> None:
+    """Report every dependency that cannot be met."""
+    wants = {name: draft.server.depends_on for name, draft in drafts.items() if draft.server}
+    for name, needed in wants.items():
+        for at, other in enumerate(needed):
+            site = drafts[name].site.at("depends_on", at)
+            if other not in drafts:
+                findings.error(site, f"no server is named '{shown(other)}'; {hint(other, drafts)}")
+            elif drafts[other].left_out or not _enabled(drafts[other]):
+                findings.error(site, f"the server '{other}' is not enabled, so it is never ready")
+    for circle in circles(wants):
+        site = drafts[circle[0]].site.at("depends_on")
+        findings.error(site, f"wait for each other: {' → '.join((*circle, circle[0]))}")
+
+
+def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Each group of servers that wait for each other, once, beginning with its first in order."""
+    found: list[tuple[str, ...]] = []
+    done: set[str] = set()
+    for start in wants:
+        path: list[str] = []
+        # A walk along the dependencies that keeps its way: whoever is on it already is in a circle.
+        todo = [(start, iter(wants[start]))] if start not in done else []
+        while todo:
+            name, rest = todo[-1]
+            if name not in path:
+                path.append(name)
+            step = next(rest, None)
+            if step is None:
+                todo.pop()
+                path.remove(name)
+                done.add(name)
+            elif step in path:
+                found.append(tuple(path[path.index(step) :]))
+            elif step in wants and step not in done:
+                todo.append((step, iter(wants[step])))
+    return found
+
+
+def _enabled(draft: ServerDraft) -> bool:
+    return draft.server is None or draft.server.enabled  # one with errors is reported anyway

@@ -1,0 +1,105 @@
+"""Putting together what `describe` and `top` show.
+
+Owns: what of a server belongs on that screen, and that no secret is in the commands of its
+processes. Never: the sentence about its state (`explain`), printing (`cli`), measuring (`usage`).
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from metamcp_supervisor.verbs import Description, Footprint, Load, Process, ServerStatus
+from metamcp_supervisor.wanted.masks import masked
+from metamcp_supervisor.watched import explain, usage
+from metamcp_supervisor.watched.steering import Steering
+
+LOG_LINES = 10
+"""The last words of a server; `logs` has all of them."""
+HIDDEN_CHARACTERS_MIN = 6
+"""What is shorter is hidden only where it is a whole argument: inside of others it is chance."""
+#: What of a configuration says with which arguments, credentials or files a server works.
+_PRIVATE = frozenset({"command", "module", "env", "cwd", "url", "headers", "oauth", "options"})
+
+
+async def describe(steering: Steering, server: ServerStatus, *, private: bool) -> Description:
+    """`private`: with commands, environment and addresses, for whoever may steer the gateway."""
+    known = steering.particulars(server.name)
+    history = steering.journal.histories.of(server.name)
+    tries = structs.replace(known.tries, because=history.because)
+    roots = _workers(server)
+    trees = await asyncio.to_thread(usage.trees, roots) if roots else {}
+    found = [process for tree in trees.values() for process in tree]
+    return Description(
+        server=server,
+        why=explain.why(server, tries),
+        since=history.since,
+        failures=tries.failures,
+        recent=tries.recent,
+        recent_max=tries.recent_max,
+        window_s=tries.window_s,
+        trips=tries.trips,
+        config={key: each for key, each in known.config.items() if private or key not in _PRIVATE},
+        source=known.source if private else "",
+        endpoints=known.endpoints,
+        list_hash=known.list_hash,
+        exits=tuple(history.ends),
+        processes=tuple(
+            structs.replace(process, command=("metamcp", "worker", server.name))
+            if process.pid in roots  # a fork of the nursery, which it would be called
+            else _shown(process, known.hidden, private=private)
+            for process in found
+        ),
+        log=tuple(steering.logs.tail(server.name, LOG_LINES)),
+    )
+
+
+async def load(steering: Steering) -> Load:
+    """How much every server does at this moment."""
+    status = steering.status()
+    roots = {server.name: _workers(server) for server in status.servers}
+    trees = await asyncio.to_thread(usage.trees, [pid for pids in roots.values() for pid in pids])
+    found = {
+        name: [process for pid in pids for process in trees.get(pid, ())]
+        for name, pids in roots.items()
+    }
+    return Load(
+        clock=time.monotonic(),
+        status=status,
+        footprints={name: _sum(processes) for name, processes in found.items() if processes},
+    )
+
+
+def _workers(server: ServerStatus) -> list[int]:
+    """Of all copies of it, the one that serves first."""
+    return [pid for pid in dict.fromkeys((server.worker_pid, *server.worker_pids)) if pid]
+
+
+def command_shown(command: tuple[str, ...], hidden: Mapping[str, str]) -> tuple[str, ...]:
+    """A command without what is secret: by the configuration of the server, or by its look."""
+    return masked([_without(argument, hidden) for argument in command])
+
+
+def _without(argument: str, hidden: Mapping[str, str]) -> str:
+    if argument in hidden:
+        return hidden[argument]
+    # The longest first: one secret may be a part of another.
+    for secret in sorted(hidden, key=len, reverse=True):
+        if len(secret) >= HIDDEN_CHARACTERS_MIN:
+            argument = argument.replace(secret, hidden[secret])
+    return argument
+
+
+def _shown(process: Process, hidden: Mapping[str, str], *, private: bool) -> Process:
+    command = command_shown(process.command, hidden) if private else process.command[:1]
+    return structs.replace(process, command=command)
+
+
+def _sum(tree: list[Process]) -> Footprint:
+    return Footprint(
+        processes=len(tree),
+        rss_bytes=sum(process.rss_bytes for process in tree),
+        cpu_s=sum(process.cpu_s for process in tree),
+        descriptors=sum(process.descriptors or 0 for process in tree),
+    )

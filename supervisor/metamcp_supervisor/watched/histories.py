@@ -1,0 +1,71 @@
+"""What happened to each server, in short: since when it is what it is, and how it went down before.
+
+Owns: reading that out of the journal's events, and the bounds of what is kept. Never: the journal
+itself (`events`), what a phase means, clocks.
+
+The journal is one ring for everything: a server that flaps would push out of it why another one
+went down an hour ago. This is kept for each server by itself.
+"""
+
+from collections import deque
+
+from msgspec import Struct, field
+
+from metamcp_supervisor.verbs import Ended, Event
+
+ENDS_MAX = 20
+"""Kept per server: the screen of a `describe`, and more than the circuit counts."""
+SERVERS_MAX = 4096
+"""Far above what one gateway runs; a name that comes after has the oldest one forgotten."""
+MESSAGE_CHARACTERS_MAX = 1000
+"""Of a cause; twenty of them per server are kept for as long as the gateway runs."""
+
+ARROW = "→"
+#: Phases in which there is a server that can go down, and those that follow when it did.
+_ALIVE = frozenset({"warming", "ready"})
+_DOWN = frozenset({"backoff", "failed", "quarantined", "disabled", "idle"})
+_NEXT = "; next start in "
+
+
+class History(Struct):
+    """`since`: of the phase now; `because`: the last cause that was given for a change of phase."""
+
+    since: float = 0.0
+    because: str = ""
+    ready_at: float = 0.0
+    ends: deque[Ended] = field(default_factory=lambda: deque[Ended](maxlen=ENDS_MAX))
+
+
+class Histories:
+    def __init__(self) -> None:
+        self._by_name: dict[str, History] = {}
+
+    def of(self, server: str) -> History:
+        """An empty one for a server to which nothing happened yet."""
+        return self._by_name.get(server) or History()
+
+    def take(self, event: Event) -> None:
+        before, arrow, after = event.what.partition(ARROW)
+        if not arrow:
+            return
+        if event.who not in self._by_name and len(self._by_name) >= SERVERS_MAX:
+            del self._by_name[next(iter(self._by_name))]
+        history = self._by_name.setdefault(event.who, History())
+        history.since = event.time
+        history.because = event.cause[:MESSAGE_CHARACTERS_MAX] or history.because
+        if before in _ALIVE and after in _DOWN:
+            history.ends.append(_ended(event, after, history.ready_at))
+        history.ready_at = event.time if after == "ready" else 0.0
+
+
+def _ended(event: Event, after: str, ready_at: float) -> Ended:
+    said = event.cause.partition(_NEXT)[0]
+    reason, colon, message = said.partition(": ")
+    return Ended(
+        time=event.time,
+        generation=event.generation,
+        reason=reason if colon else "",
+        message=(message if colon else said)[:MESSAGE_CHARACTERS_MAX],
+        ready_s=max(0.0, event.time - ready_at) if ready_at else 0.0,
+        next=after,
+    )

@@ -1,0 +1,97 @@
+"""Who is at the other end of the control socket, and how far the socket is shared.
+
+Owns: asking the kernel for the other side, the group with which a gateway shares its socket, the
+modes that follow from that. Never: what a role may do (`roles`, `orders`), the runtime directory
+itself (`runtime`).
+
+The runtime directory decides: it is shared when it belongs to the group `metamcp` and lets that
+group in. A directory that is open by chance, because of somebody's umask, shares nothing.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Collection
+
+from msgspec import Struct
+
+GROUP = "metamcp"
+_SO_PEERGROUPS = 59
+"""Of Linux on all architectures but two old ones; there the option is another and is refused."""
+_GROUPS_BYTES_MAX = 65536 * 4
+"""A process has at most 65536 groups."""
+_GROUP_MAY_ENTER, _OTHERS_MAY_ENTER = 0o010, 0o001
+
+
+class Peer(Struct, frozen=True):
+    """`pid`, `uid`: -1 where the kernel does not tell. `command`: the name of its process."""
+
+    pid: int = -1
+    uid: int = -1
+    groups: frozenset[int] = frozenset()
+    command: str = ""
+
+    def __str__(self) -> str:
+        if self.uid < 0:
+            return "a client of the control socket"
+        command = f" ({self.command})" if self.command else ""
+        return f"process {self.pid} of user id {self.uid}{command}"
+
+
+def peer(sock: socket.socket) -> Peer:
+    """As it was when it connected. Nobody can be told apart where the system has no SO_PEERCRED:
+    there the modes and the token alone decide."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return Peer()
+    layout = struct.Struct("3i")
+    pid, uid, gid = layout.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+    )
+    return Peer(pid, uid, frozenset({gid, *_groups(sock)}), _command(pid))
+
+
+def share(directory: str, files: Collection[str], group: int | None) -> int | None:
+    """Let into `files` of the runtime directory whom the directory lets in: `group`, or GROUP, and
+    others if they may enter too. The group, or None when it stays private. Raises OSError when the
+    directory is shared and its files cannot be."""
+    found = os.stat(directory)
+    if not found.st_mode & _GROUP_MAY_ENTER:
+        return None
+    # Looked up here only, because it may be asked over a network.
+    group = _gid_of(GROUP) if group is None else group
+    if group is None or found.st_gid != group:
+        return None
+    others = bool(found.st_mode & _OTHERS_MAY_ENTER)
+    for path in files:
+        # Connecting to a socket takes the right to write to it; the token is only read.
+        mode = (0o660, 0o666) if path.endswith(".sock") else (0o640, 0o644)
+        os.chown(path, -1, group)
+        os.chmod(path, mode[others])
+    return group
+
+
+def _gid_of(name: str) -> int | None:
+    import grp
+
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+def _groups(sock: socket.socket) -> Collection[int]:
+    if sys.platform != "linux":
+        return ()
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES_MAX)
+    except OSError:
+        return ()  # before Linux 4.13
+    return struct.unpack(f"{len(raw) // 4}I", raw)
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+        return "".join(each if each.isprintable() else "?" for each in file.read(64).strip())
+    return ""

@@ -1,0 +1,101 @@
+"""Servers that start when they are called: listed without running, gone when nobody needs them."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.live import processes
+from tests.live.client import LEGACY, MODERN, Client
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+
+SERVERS = 100
+MEMORY_BYTES_MAX = 120 * 1024 * 1024
+"""Of the whole gateway in front of a hundred servers of which none runs."""
+
+
+def lazy(idle_stop: str = "1s", **more: Any) -> dict[str, Any]:
+    return {**fake(), "start": "lazy", "idle_stop": idle_stop, **more}
+
+
+def at_rest(gateway: Gateway) -> bool:
+    return all(server["state"] == "idle" for server in gateway.status()["servers"])
+
+
+def listed(client: Client) -> int:
+    """How many tools there are, on all pages."""
+    page = client.request("tools/list")["result"]
+    count = len(page["tools"])
+    while "nextCursor" in page:
+        page = client.request("tools/list", {"cursor": page["nextCursor"]})["result"]
+        count += len(page["tools"])
+    return count
+
+
+@pytest.mark.promise("M76")
+def test_a_hundred_lazy_servers_are_listed_while_none_of_them_runs() -> None:
+    with Gateway({f"s{number:03}": lazy() for number in range(SERVERS)}) as gateway:
+        until(lambda: at_rest(gateway), "all were started once, and rest", 90)
+        assert gateway.stop() == 0
+        gateway.start()
+        assert at_rest(gateway)
+        status = gateway.status()
+        own = {status["pid"], status["nursery_pid"], status["fronts"][0]["pid"]}
+        for era in (LEGACY, MODERN):
+            client = Client(gateway.port, era)
+            assert listed(client) == sum(server["tools"] for server in status["servers"])
+            client.close()
+        assert processes.below(status["pid"]) <= own
+        assert sum(map(processes.memory, own)) <= MEMORY_BYTES_MAX
+        client = Client(gateway.port)
+        assert client.text("s042__echo", text="a") == "a"
+        assert gateway.server("s042")["generation"] == 1
+        client.close()
+
+
+@pytest.mark.promise("M76")
+def test_a_call_wakes_a_server_up_however_long_it_takes_to_start() -> None:
+    slow = {**lazy("1m"), "command": [*fake()["command"], "--slow-start", "4000"]}
+    with Gateway({"slow": slow}) as gateway:
+        gateway.stop()
+        gateway.start()
+        assert gateway.server("slow")["state"] == "idle"
+        client = Client(gateway.port)
+        began = time.monotonic()
+        assert client.text("slow__echo", text="a") == "a"
+        assert time.monotonic() - began > 3  # longer than calls are held for other servers
+        client.close()
+
+
+@pytest.mark.promise("M76")
+def test_no_call_is_lost_while_a_server_comes_and_goes_for_want_of_use() -> None:
+    with Gateway({"git": lazy("1ms")}) as gateway:
+        client = Client(gateway.port)
+        for number in range(12):
+            assert client.text("git__echo", text=str(number)) == str(number)
+            if number % 3 == 0:
+                until(lambda: gateway.server("git")["state"] == "idle", "it rests")
+        assert gateway.server("git")["generation"] >= 4
+        assert not gateway.server("git")["errors"]
+        client.close()
+
+
+@pytest.mark.promise("M72")
+def test_servers_start_in_the_order_in_which_they_need_each_other() -> None:
+    app, mid = {**fake(), "depends_on": ["mid"]}, {**fake(), "depends_on": ["base"]}
+    with Gateway({"app": app, "mid": mid, "base": fake()}) as gateway:
+        lines = gateway.ctl("events", "-n", "1000").splitlines()
+        ready = [line.split()[1] for line in lines if "warming→ready" in line]
+        assert [name for name in ready if not name.startswith("front")] == ["base", "mid", "app"]
+        assert gateway.stop() == 0
+        gone = [
+            line
+            for line in gateway.log.read_text().splitlines()
+            if "stopping→disabled" in line or "draining→disabled" in line
+        ]
+        assert [next(n for n in ("app", "mid", "base") if f'"{n}"' in line) for line in gone] == [
+            "app", "mid", "base",
+        ]  # fmt: skip

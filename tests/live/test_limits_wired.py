@@ -1,0 +1,69 @@
+"""Servers that leak: one is replaced between two calls, one is killed, and nobody else notices."""
+
+import json
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.live.client import Client
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+LOOKS_S_MAX = 60.0
+"""The soft limit wants several samples, two seconds apart, and this machine may be busy."""
+
+
+def events(gateway: Gateway, server: str) -> list[dict[str, Any]]:
+    lines = gateway.ctl("events", "-n", "200", "--json").splitlines()
+    return [event for event in map(json.loads, lines) if event["who"] == server]
+
+
+def again(gateway: Gateway, server: str) -> bool:
+    """Is another instance of it at work?"""
+    now = gateway.server(server)
+    return bool(now["generation"] > 1 and now["state"] == "active")
+
+
+@pytest.mark.promise("M76")
+def test_a_server_that_leaks_is_replaced_and_its_call_in_flight_is_answered() -> None:
+    leaky = {**fake(), "memory_high": "128M"}
+    with (
+        Gateway({"leaky": leaky, "other": fake()}) as gateway,
+        closing(Client(gateway.port)) as client,
+    ):
+        other = gateway.server("other")["pid"]
+        assert client.text("leaky__leak", mib=160) == "160"
+        assert client.text("leaky__sleep", ms=15_000) == "slept 15000 ms"
+        until(lambda: again(gateway, "leaky"), "it is replaced", LOOKS_S_MAX)
+        assert client.text("leaky__leak", mib=1) == "1"
+        found = gateway.server("leaky")
+        assert (found["generation"], found["reason"]) == (2, "")
+        assert "memory_high is 128 MiB" in json.dumps(events(gateway, "leaky"))
+        assert gateway.server("other")["pid"] == other
+
+
+@pytest.mark.promise("M76")
+@pytest.mark.parametrize(
+    ("limit", "tool", "arguments", "sentence"),
+    [
+        ({"memory_max": "128M"}, "leak", {"mib": 256}, "memory_max is 128 MiB"),
+        ({"processes_max": 1}, "spawn_daemon", {}, "processes_max is 1"),
+    ],
+)
+def test_a_server_above_its_hard_limit_is_killed_and_starts_again(
+    limit: dict[str, Any], tool: str, arguments: dict[str, Any], sentence: str
+) -> None:
+    with (
+        Gateway({"big": {**fake(), **limit}, "other": fake()}) as gateway,
+        closing(Client(gateway.port)) as client,
+    ):
+        other = gateway.server("other")["pid"]
+        client.call(f"big__{tool}", **arguments)  # answered, or it is killed in the middle of it
+        until(lambda: again(gateway, "big"), "it is back", LOOKS_S_MAX)
+        told = json.dumps(events(gateway, "big"))
+        assert sentence in told
+        assert "limit: it " in told
+        assert client.text("big__echo", text="back") == "back"
+        assert gateway.server("other")["pid"] == other

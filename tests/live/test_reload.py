@@ -1,0 +1,42 @@
+"""A reload under load: one server of twenty changes, and nobody notices but its process."""
+
+from typing import Any
+
+import pytest
+
+from tests.live.gateway import Gateway, fake
+from tests.live.load import Callers
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+
+NAMES = [f"s{number:02}" for number in range(20)]
+
+
+def servers(**changed: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: changed.get(name, fake()) for name in NAMES}
+
+
+def pids(gateway: Gateway) -> dict[str, int]:
+    return {server["name"]: server["pid"] for server in gateway.status()["servers"]}
+
+
+@pytest.mark.promise("M78")
+@pytest.mark.parametrize("spares", [0, 1])
+def test_one_server_of_twenty_is_changed_without_a_failed_call(spares: int) -> None:
+    old, new = {**fake(), "spares": spares}, {**fake("--tools", "3"), "spares": spares}
+    with Gateway(servers(s07=old)) as gateway:
+        before, tools = pids(gateway), gateway.server("s07")["tools"]
+        with Callers(gateway.port, NAMES, callers=16) as run:
+            until(lambda: run.tally.per_server["s07"] > 20, "calls flow")
+            gateway.write(servers(s07=new))
+            plan = gateway.ctl("reload")
+            assert "s07" in plan
+            assert plan.count("unchanged") == 19
+            until(lambda: gateway.server("s07")["tools"] == tools + 3, "the changed one runs", 20)
+            calls = run.tally.per_server["s07"]
+            until(lambda: run.tally.per_server["s07"] > calls + 20, "it is called again")
+            run.stop()
+        after = pids(gateway)
+        assert [name for name in NAMES if before[name] != after[name]] == ["s07"]
+        assert (run.tally.wrong, dict(run.tally.errors), run.tally.broken) == ([], {}, 0)

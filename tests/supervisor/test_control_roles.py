@@ -1,0 +1,182 @@
+"""Who may do what on the control socket."""
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.watched import client, orders, peers
+from metamcp_supervisor.watched.roles import Role, role
+from tests.supervisor.small_gateway import server, steered
+from tests.supervisor.test_control import Peer, run
+
+NOBODY = 65534
+GROUP = 54321
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+
+
+@pytest.mark.parametrize(
+    ("uid", "groups", "group", "expected"),
+    [
+        (1000, {1000}, None, Role.ADMIN),
+        (0, {0}, GROUP, Role.ADMIN),
+        (-1, set[int](), None, Role.ADMIN),
+        (1001, {1001, GROUP}, GROUP, Role.OPERATOR),
+        (1001, {1001}, GROUP, Role.VIEWER),
+        (1001, {1001}, None, Role.VIEWER),
+    ],
+)
+def test_a_role_follows_from_user_and_groups(
+    uid: int, groups: set[int], group: int | None, expected: Role
+) -> None:
+    assert role(uid, groups, owner=1000, group=group) is expected
+
+
+def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
+    assert orders.Verb.__struct_defaults__ == (Role.ADMIN,)
+    least = {name: verb.least for name, verb in orders.VERBS.items()}
+    changing = {
+        name for name, verb in orders.VERBS.items() if issubclass(verb.params, orders.Keyed)
+    }
+    assert all(least[name] > Role.VIEWER for name in changing)
+    assert least["describe"] is least["status"] is Role.VIEWER
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [(0o700, (0o600, 0o600)), (0o750, (0o660, 0o640)), (0o755, (0o666, 0o644))],
+)
+def test_the_runtime_directory_decides_how_far_the_socket_is_shared(
+    mode: int, expected: tuple[int, int]
+) -> None:
+    async def main() -> None:
+        async with steered(group=os.getegid(), mode=mode) as (_, directory):
+            found = (directory / "control.sock", directory / "token")
+            assert tuple(stat.S_IMODE(path.stat().st_mode) for path in found) == expected
+
+    run(main())
+
+
+def test_a_directory_of_another_group_shares_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    assert peers.share(str(tmp_path), (), tmp_path.stat().st_gid + 1) is None
+    assert peers.share(str(tmp_path), (), None) is None, "the group of whoever runs this test"
+
+
+def test_the_kernel_tells_who_is_there() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        found = peers.peer(here)
+    assert (found.pid, found.uid) == (os.getpid(), os.geteuid())
+    assert os.getegid() in found.groups
+    assert found.groups >= set(os.getgroups())
+    assert str(found) == f"process {os.getpid()} of user id {os.geteuid()} ({found.command})"
+    assert str(peers.Peer()) == "a client of the control socket"
+
+
+@asynccontextmanager
+async def somebody(directory: Path, group: int) -> AsyncGenerator[Peer, None]:
+    """A connection of another user, in this group."""
+    sock = socket.socket(socket.AF_UNIX)
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(group)
+    os.seteuid(NOBODY)
+    try:  # what the kernel tells of a client is fixed when it connects
+        sock.connect(str(directory / "control.sock"))
+        token = (directory / "token").read_text()
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+    reader, writer = await asyncio.open_unix_connection(sock=sock)
+    found = Peer(reader, writer)
+    try:
+        assert (await found.line())["method"] == "hello"
+        assert "result" in await found.ask("hello", token=token)
+        yield found
+    finally:
+        writer.close()
+
+
+@as_root
+@pytest.mark.promise("M80")
+def test_a_viewer_looks_and_is_refused_in_one_sentence_when_it_steers() -> None:
+    async def main() -> None:
+        async with (
+            steered(server("git"), group=GROUP, mode=0o755) as (gateway, directory),
+            somebody(directory, NOBODY) as viewer,
+        ):
+            assert "result" in await viewer.ask("status")
+            seen = (await viewer.ask("describe", name="git"))["result"]
+            assert seen["config"] == {"restart": "on-failure"}
+            assert seen["source"] == ""
+            for verb in ("start", "stop", "restart"):
+                error = (await viewer.ask(verb, names=["git"]))["error"]
+                assert error["code"] == Exit.DENIED
+                assert (
+                    f"needs the role operator, and user id {NOBODY} is viewer" in error["message"]
+                )
+            assert gateway.journal.since(0) == []
+
+    run(main())
+
+
+@as_root
+@pytest.mark.promise("M80")
+def test_a_member_of_the_group_steers_and_the_journal_has_its_name() -> None:
+    async def main() -> None:
+        async with (
+            steered(server("git"), group=GROUP, mode=0o750) as (gateway, directory),
+            somebody(directory, GROUP) as operator,
+        ):
+            assert "result" in await operator.ask("restart", names=["git"])
+            seen = (await operator.ask("describe", name="git"))["result"]
+            assert "--api-key" in seen["config"]["command"]
+            error = (await operator.ask("reload"))["error"]
+            assert error["code"] == Exit.DENIED
+            assert "needs the role admin" in error["message"]
+            asked = gateway.journal.since(0)[0]
+            assert f"process {os.getpid()} of user id {NOBODY} (" in asked.cause
+
+    run(main())
+
+
+@as_root
+def test_a_stranger_does_not_get_into_a_shared_directory() -> None:
+    async def main() -> None:
+        async with steered(group=GROUP, mode=0o750) as (_, directory):
+            with pytest.raises(PermissionError):
+                async with somebody(directory, NOBODY):
+                    pass
+
+    run(main())
+
+
+@as_root
+def test_a_foreign_gateway_is_trusted_when_it_is_named_and_shares_itself() -> None:
+    async def main() -> None:
+        async with steered(group=GROUP, mode=0o750) as (_, directory):
+            # Once as root, so that nothing is left to import that somebody else cannot read.
+            (await asyncio.to_thread(client.connect, str(directory))).close()
+            for path in directory.iterdir():
+                os.chown(path, NOBODY + 1, -1)
+            os.setegid(GROUP)
+            os.seteuid(NOBODY)
+            try:
+                gateway = await asyncio.to_thread(client.connect, str(directory))
+                gateway.close()
+            finally:
+                os.seteuid(0)
+                os.setegid(0)
+
+    run(main())

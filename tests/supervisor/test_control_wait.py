@@ -1,0 +1,73 @@
+"""What `wait` waits for."""
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import pytest
+
+from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.watched import usage
+from metamcp_supervisor.watched.awaiting import FULFILS
+from tests.supervisor.small_gateway import server, steered
+from tests.supervisor.test_control import peer, run
+from tests.waiting import until
+
+STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error")
+
+
+@pytest.mark.parametrize("wanted", sorted(FULFILS))
+def test_exactly_the_states_that_fulfil_a_wish_end_its_waiting(wanted: str) -> None:
+    async def main() -> None:
+        servers = [server(state, state, retry_in_s=1.0) for state in STATES]
+        async with steered(*servers) as (_, directory), peer(directory) as client:
+            fulfilled: set[str] = set()
+            for state in STATES:
+                asked = {"names": [state], "for": wanted, "timeout_s": 0.01}
+                if "result" in await client.ask("wait", **asked):
+                    fulfilled.add(state)
+            assert fulfilled == next(found for name, found in FULFILS.items() if name == wanted)
+
+    run(main())
+
+
+@pytest.mark.promise("M80")
+def test_waiting_for_a_state_ends_when_it_comes() -> None:
+    async def main() -> None:
+        async with steered(server("git")) as (gateway, directory), peer(directory) as client:
+            asyncio.get_running_loop().call_later(0.02, gateway.become, "git", "error")
+            answer = await client.ask("wait", names=["git"], **{"for": "error"})
+            assert answer["result"] == {"v": 1}
+
+    run(main())
+
+
+def test_waiting_for_active_in_vain_ends_at_once() -> None:
+    async def main() -> None:
+        failed = server("git", "error", phase="failed", reason="spawn", retry_in_s=60.0)
+        async with steered(failed) as (_, directory), peer(directory) as client:
+            error = (await client.ask("wait", names=["git"], **{"for": "active"}))["error"]
+            assert error["code"] == Exit.FAILED
+            unknown = await client.ask("wait", names=["git"], **{"for": "happy"})
+            assert "error" in unknown
+
+    run(main())
+
+
+@pytest.mark.process
+def test_a_tree_has_its_root_first_and_one_that_is_gone_has_nothing() -> None:
+    script = "import subprocess; subprocess.run(['sleep', '1000'])"
+    with subprocess.Popen([sys.executable, "-c", script]) as parent:
+        try:
+            tree = until(
+                lambda: (found := usage.trees([parent.pid])[parent.pid])[1:] and found,
+                "its child runs",
+            )
+            assert next(process.pid for process in tree) == parent.pid
+            until(lambda: usage.trees([parent.pid])[parent.pid][1].command[0] == "sleep", "sleep")
+            assert tree[1].parent == parent.pid
+        finally:
+            for process in usage.trees([parent.pid])[parent.pid][::-1]:
+                os.kill(process.pid, 9)
+    assert usage.trees([parent.pid]) == {parent.pid: []}

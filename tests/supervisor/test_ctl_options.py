@@ -1,0 +1,87 @@
+"""Options that make `metamcp ctl` fit into scripts."""
+
+import asyncio
+import os
+import pty
+
+import pytest
+
+from metamcp_supervisor.verbs import Exit
+from tests.supervisor.small_gateway import server, steered
+from tests.supervisor.test_ctl import COMMAND, read_until, run, said
+
+pytestmark = pytest.mark.process
+
+
+def test_chosen_fields_are_one_line_per_server_with_tabs() -> None:
+    async def main() -> None:
+        broken = server("fs", "error", pid=0, message="two\nlines", up_s=1.5)
+        async with steered(server("git"), broken) as (_, directory):
+            code, out, _ = await said(directory, "status", "-o", "name,state,required,up_s,message")
+            wrong = await said(directory, "status", "-o", "name,colour")
+        assert code == Exit.NOT_READY
+        assert out == "git\tready\tfalse\t0\t-\nfs\terror\tfalse\t1.5\ttwo lines\n"
+        assert wrong[0] == Exit.USAGE
+        assert "a server has no 'colour'; it has: name, state" in wrong[2]
+
+    run(main())
+
+
+def test_quiet_leaves_the_exit_code_and_the_errors() -> None:
+    async def main() -> None:
+        async with steered(server("git", "error")) as (_, directory):
+            assert await said(directory, "-q", "status") == (Exit.NOT_READY, "", "")
+            code, out, err = await said(directory, "--quiet", "stop", "gitt")
+        assert (code, out) == (Exit.UNKNOWN_NAME, "")
+        assert "did you mean 'git'" in err
+
+    run(main())
+
+
+def test_an_order_with_a_key_is_carried_out_once() -> None:
+    async def main() -> None:
+        async with steered(server("git")) as (gateway, directory):
+            for _ in range(2):
+                again = ("restart", "git", "--wait", "--key", "deploy-7")
+                assert await said(directory, *again) == (0, "git: ready\n", "")
+            assert gateway.servers["git"].generation == 2
+
+    run(main())
+
+
+def test_events_and_logs_can_be_narrowed_down() -> None:
+    async def main() -> None:
+        async with steered(server("git")) as (gateway, directory):
+            gateway.logs.add("git", "stderr", ["all well", "an ERROR here", "error again"])
+            for what in ("ready→backoff", "backoff→queued", "restart"):
+                gateway.journal.add("git", what)
+            logs = await said(directory, "logs", "git", "--grep", "error", "-n", "1")
+            assert logs[1].endswith("  error again\n")
+            assert len((await said(directory, "logs", "git", "--since", "1h"))[1].splitlines()) == 3
+            events = await said(directory, "events", "--type", "backoff", "--since", "1")
+            assert events[1].split()[1:] == ["git", "backoff→queued"]
+            assert len((await said(directory, "events", "--since", "5m"))[1].splitlines()) == 3
+            assert (await said(directory, "events", "--since", "soon"))[0] == Exit.USAGE
+
+    run(main())
+
+
+def test_without_colours_a_terminal_gets_none() -> None:
+    async def main() -> None:
+        async with steered(server("git", "warming")) as (_, where):
+            ours, its = pty.openpty()
+            process = await asyncio.create_subprocess_exec(
+                *(*COMMAND, "--runtime-dir", str(where), "--no-color", "status"),
+                stdin=its,
+                stdout=its,
+                stderr=its,
+                env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"},
+            )
+            os.close(its)
+            shown = await asyncio.to_thread(read_until, ours, b"1 of 1 not ready")
+            assert b"warming" in shown
+            assert b"\x1b[33m" not in shown
+            assert await process.wait() == Exit.NOT_READY
+            os.close(ours)
+
+    run(main())

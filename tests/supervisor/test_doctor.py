@@ -1,0 +1,192 @@
+"""`metamcp ctl doctor`: each check by itself, and the command with and without a gateway."""
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.cli import checks, wrappers
+from metamcp_supervisor.cli.finding import Finding
+from metamcp_supervisor.wanted.config import Address
+from tests.supervisor.configs import config, server
+from tests.supervisor.small_gateway import server as running
+from tests.supervisor.small_gateway import steered
+from tests.supervisor.test_ctl import COMMAND, run, said
+
+OURS = {0, os.geteuid()}
+
+
+def npx_package(home: Path, name: str, version: str, **manifest: object) -> Path:
+    """A package in the cache of npx."""
+    folder = home / ".npm/_npx/a1b2/node_modules" / name
+    (folder / "dist").mkdir(parents=True)
+    (folder / "dist/index.js").write_text("")
+    written = {"name": name, "version": version, "bin": "dist/index.js", **manifest}
+    (folder / "package.json").write_text(json.dumps(written))
+    return folder / "dist/index.js"
+
+
+def verdicts(findings: Sequence[Finding]) -> dict[str, str]:
+    return {finding.check: finding.verdict for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "name", "program"),
+    [
+        (("npx", "-y", "@x/files@1.2", "/tmp"), "@x/files@1.2", "@x/files", ""),
+        (("/usr/bin/npx", "--yes", "plain"), "plain", "plain", ""),
+        (("npx", "-p", "@x/files", "run-it"), "@x/files", "@x/files", "run-it"),
+        (("npx", "--package=@x/files", "run-it"), "@x/files", "@x/files", "run-it"),
+        (("uvx", "mcp-server-git==1.0"), "mcp-server-git==1.0", "mcp-server-git", ""),
+        (("uvx", "--from", "git-tools", "git-mcp"), "git-tools", "git-tools", "git-mcp"),
+    ],
+)
+def test_a_wrapper_is_read_as_it_would_read_itself(
+    command: tuple[str, ...], package: str, name: str, program: str
+) -> None:
+    found = wrappers.wrapped(command)
+    assert found is not None
+    assert (found.package, found.name, found.program) == (package, name, program)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [(), ("node", "x.js"), ("npx",), ("npx", "-y"), ("npx", "--call", "x"), ("uvx", "-n")],
+)
+def test_what_is_no_wrapper_or_not_understood_gets_no_advice(command: tuple[str, ...]) -> None:
+    assert wrappers.wrapped(command) is None
+
+
+def test_the_direct_command_of_a_package_that_is_in_the_cache(tmp_path: Path) -> None:
+    script = npx_package(tmp_path, "@x/files", "1.2.3")
+    git = server("git", command=("npx", "-y", "@x/files@1.2.3", "/tmp"))
+    (finding,) = wrappers.advice([git, server("direct")], {}, tmp_path)
+    assert (finding.verdict, finding.check) == ("warn", "wrapper")
+    assert finding.text.startswith("git runs through npx: about 40 MB and 2 processes more")
+    assert finding.advice == f'command = ["node","{script}","/tmp"]'
+
+
+def test_another_version_in_the_cache_is_not_the_package(tmp_path: Path) -> None:
+    npx_package(tmp_path, "files", "1.2.3", bin={"a": "dist/index.js", "files": "dist/index.js"})
+    for package, known in (("files@1.2.4", False), ("files@latest", True), ("other", False)):
+        found = wrappers.wrapped(["npx", package])
+        assert found is not None
+        assert (wrappers.direct(found, {}, tmp_path) is not None) == known, package
+
+
+def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path) -> None:
+    servers = [
+        server("a", command=("npx", "-y", "@x/files@1.2")),
+        server("b", command=("uvx", "mcp-git")),
+    ]
+    npx, uvx = (finding.advice for finding in wrappers.advice(servers, {}, tmp_path))
+    assert npx == "'npm install -g @x/files@1.2', then command = [\"files\", …]"
+    assert uvx == "'uv tool install mcp-git', then command = [\"mcp-git\", …]"
+
+
+def test_an_installed_tool_is_found_where_it_is_installed(tmp_path: Path) -> None:
+    program = tmp_path / "tools/mcp-git/bin/mcp-git"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    found = wrappers.wrapped(["uvx", "mcp-git", "-v"])
+    assert found is not None
+    there = {"UV_TOOL_DIR": str(tmp_path / "tools")}
+    assert wrappers.direct(found, there, Path("/nowhere")) == [str(program), "-v"]
+
+
+def test_files_that_others_may_change_fail_with_the_remedy(tmp_path: Path) -> None:
+    file, state = tmp_path / "metamcp.toml", tmp_path / "state"
+    file.write_text("")
+    file.chmod(0o646)
+    state.mkdir(mode=0o700)
+    here = config(state_dir=state, runtime_dir=tmp_path / "run")
+    found = list(checks.files(here, OURS))
+    assert verdicts(found) == {"state directory": "ok", "runtime directory": "ok"}
+    with_file = replace(here, files=(file,))
+    (first, *_) = checks.files(with_file, OURS)
+    assert (first.verdict, first.advice) == ("fail", f"chmod o-w {file}")
+    (first, *_) = checks.files(with_file, {os.geteuid() + 1})
+    assert "belongs to user id" in first.text
+
+
+def test_a_port_in_use_is_told_with_who_has_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = Address("127.0.0.1", taken.getsockname()[1])
+        taken.listen()
+        found = checks.port("listen", address)
+    assert found.verdict == "fail"
+    assert f"(process {os.getpid()})" in found.text
+    assert checks.port("listen", Address("127.0.0.1", 0)).verdict == "ok"
+
+
+def test_names_that_do_not_resolve_fail_without_the_rest_of_the_url() -> None:
+    servers = [
+        server("a", command=(), url="https://secret@127.0.0.1/key"),
+        server("b", command=(), url="https://no-such-name.invalid/secret"),
+    ]
+    good, bad = checks.names(config(*servers))
+    assert (good.verdict, good.text) == ("ok", "127.0.0.1 (a) resolves")
+    assert bad.verdict == "fail"
+    assert bad.text.startswith("no-such-name.invalid (b) does not resolve")
+    assert "secret" not in good.text + bad.text
+
+
+def test_a_clock_that_was_never_set_or_went_back_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_text("")
+    written = file.stat().st_mtime
+    assert [one.verdict for one in checks.clock([], 0.0)] == ["fail"]
+    assert [one.verdict for one in checks.clock([file], written - 3600)] == ["warn"]
+    assert [one.verdict for one in checks.clock([file, tmp_path / "gone"], written)] == ["ok"]
+
+
+def test_room_on_the_disk_is_measured_where_the_directory_will_be(tmp_path: Path) -> None:
+    found = checks.disk(tmp_path / "not/yet/there")
+    assert found.text.endswith(f"MiB free at {tmp_path}")
+
+
+def test_the_kernel_and_the_limits_have_a_verdict_each() -> None:
+    found = [*checks.open_files(os.getpid()), *checks.kernel(), *checks.cgroup(os.getpid())]
+    assert {"open files", "pidfd", "subreaper", "cgroup"} <= set(verdicts(found))
+    assert all(one.advice for one in found if one.verdict != "ok")
+
+
+@pytest.mark.process
+@pytest.mark.promise("M80")
+def test_without_a_gateway_it_looks_at_what_one_would_find(tmp_path: Path) -> None:
+    (tmp_path / "metamcp.toml").write_text("[servers.a]\ncomand = 5\n")
+    (tmp_path / "run").mkdir(mode=0o700)
+    asked = [*COMMAND, "--runtime-dir", str(tmp_path / "run"), "doctor", "--config", "metamcp.toml"]
+    done = subprocess.run(
+        asked, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "gateway        none is running" in done.stdout
+    assert "fail  configuration" in done.stdout
+    assert "→ 'metamcp config check' tells everything" in done.stdout
+
+
+@pytest.mark.process
+def test_with_a_gateway_it_looks_at_that_one(tmp_path: Path) -> None:
+    (tmp_path / "metamcp.toml").write_text(
+        f'[gateway]\nstate_dir = "{tmp_path}"\n[servers.a]\ncommand = ["npx", "x"]\n'
+    )
+
+    async def main() -> None:
+        async with steered(running("a")) as (_, directory):
+            asked = ("doctor", "--config", str(tmp_path / "metamcp.toml"), "--json")
+            code, out, _ = await said(directory, *asked)
+        found = json.loads(out)
+        assert (code, found["v"], found["ok"]) == (0, 1, True)
+        by_check = {one["check"]: one for one in found["checks"]}
+        assert by_check["gateway"]["text"] == f"active, process {os.getpid()}"
+        assert by_check["wrapper"]["verdict"] == "warn"
+
+    run(main())

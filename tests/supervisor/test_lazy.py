@@ -1,0 +1,122 @@
+"""Servers that start when they are called, and servers that wait for others, on real sockets."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.wanted.config import Server
+from metamcp_worker.messages import Beat, ServerState, Stop
+from tests.supervisor.stage import Player, Stage, front_up, played, states, until
+
+pytestmark = pytest.mark.process
+
+GIT = Server(name="git", source="x", command=("git-server",), start="lazy", start_timeout_s=7.0)
+DB = Server(name="db", source="x", command=("db-server",))
+APP = Server(name="app", source="x", command=("app-server",), depends_on=("db",))
+
+
+def known(state_dir: Path) -> None:
+    """The catalogue of `git` is on the disk."""
+
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        await stage.up("git")
+
+    played(state_dir, play)
+
+
+def test_a_lazy_server_is_listed_and_runs_only_when_it_is_called(tmp_path: Path) -> None:
+    known(tmp_path)
+
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        front = await front_up(stage)
+        await until(lambda: states(front) == [("idle", True)], "listed")
+        assert [one.name for one in stage.players] == ["front-0"]
+        assert front.told(ServerState)[-1].hold_ms == 7000
+        stage.tree.wanted("git")
+        await stage.up("git")
+        await until(lambda: states(front)[-1] == ("ready", True), "ready")
+
+    played(tmp_path, play)
+
+
+def test_a_lazy_server_of_which_nothing_is_known_starts_once_to_be_listed(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        await stage.up("git")
+
+    played(tmp_path, play)
+
+
+async def rested(stage: Stage, worker: Player) -> None:
+    """Its worker says that nobody needs it, and is asked to stop."""
+    worker.say(Beat(seq=1, idle_s=GIT.idle_stop_s))
+    await until(lambda: worker.told(Stop), "asked to stop")
+
+
+def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        worker.say(Beat(seq=1, idle_s=GIT.idle_stop_s - 1))
+        await rested(stage, worker)
+        await until(lambda: states(front)[-1] == ("idle", True), "idle for the front")
+        worker.down("clean", "it was stopped")
+        await stage.phase("git", "idle")
+        assert all(listed for _, listed in states(front)[2:])
+
+    played(tmp_path, play)
+
+
+def test_a_call_on_the_way_to_rest_brings_it_back(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        await rested(stage, worker)
+        stage.tree.wanted("git")
+        worker.down("clean", "it was stopped")
+        await stage.up("git", 2)
+
+    played(tmp_path, play)
+
+
+def test_a_server_starts_after_those_that_it_depends_on_and_stops_before_them(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(APP)
+        stage.tree.add(DB)
+        database = await stage.player("db#1")
+        await stage.phase("app", "queued")
+        assert [one.name for one in stage.players] == ["db#1"]
+        database.ready()
+        app = await stage.up("app")
+        closing = asyncio.create_task(stage.tree.close())
+        await until(lambda: app.told(Stop), "the one that depends on it stops")
+        assert not database.told(Stop)
+        app.down("clean", "it was stopped")
+        await until(lambda: database.told(Stop), "then the other")
+        database.down("clean", "it was stopped")
+        await closing
+
+    played(tmp_path, play)
+
+
+def test_a_lazy_server_that_another_one_needs_is_started_and_does_not_rest(tmp_path: Path) -> None:
+    known(tmp_path)
+
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        stage.tree.add(replace(APP, depends_on=("git",)))
+        git = await stage.up("git")
+        await stage.up("app")
+        git.say(Beat(seq=1, idle_s=GIT.idle_stop_s))
+        git.say(Beat(seq=2, idle_s=0.0))
+        await until(lambda: stage.tree.entries["git"].instance, "it lives")
+        assert not git.told(Stop)
+
+    played(tmp_path, play)

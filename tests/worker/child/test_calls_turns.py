@@ -1,0 +1,171 @@
+"""Whose call is next, and who makes room: by values, and whatever comes in whatever order."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metamcp_worker.child.turns import WAITING_BYTES_MAX, Turns, Waiting
+from metamcp_worker.frames import Call
+
+HALF = WAITING_BYTES_MAX // 2 - 1024
+"""Two of these fit, and nothing large beside them."""
+
+
+def one(peer: int, number: int, front: int = 1, size: int = 0) -> Waiting:
+    return Waiting(front, Call(number, "tools/call", bytes(size), peer=peer), 100.0, 60.0)
+
+
+def filled(turns: Turns, *calls: tuple[int, int]) -> Turns:
+    for peer, number in calls:
+        assert turns.put(one(peer, number)) is None
+    return turns
+
+
+def order(turns: Turns) -> list[int]:
+    """The numbers of the calls in the order of their turns."""
+    return [turns.take().frame.id for _ in range(len(turns))]
+
+
+def test_calls_of_one_caller_are_taken_in_order() -> None:
+    assert order(filled(Turns(9), (1, 1), (1, 2), (1, 3))) == [1, 2, 3]
+
+
+@pytest.mark.promise("M98")
+def test_a_caller_with_many_calls_delays_one_with_few_by_one_turn() -> None:
+    turns = filled(Turns(4096), *[(1, number) for number in range(4000)])
+    assert turns.put(one(2, 5000)) is None
+    assert turns.put(one(2, 5001)) is None
+    assert order(turns)[:5] == [0, 5000, 1, 5001, 2]
+
+
+def test_turns_go_round_the_callers_in_the_order_in_which_they_came() -> None:
+    turns = filled(Turns(9), (1, 10), (1, 11), (2, 20), (3, 30), (3, 31))
+    assert order(turns) == [10, 20, 30, 11, 31]
+
+
+def test_calls_that_stand_alone_are_one_caller_for_each_front() -> None:
+    turns = Turns(9)
+    for front, number in ((1, 1), (1, 2), (2, 3), (2, 4)):
+        assert turns.put(one(0, number, front)) is None
+    assert order(turns) == [1, 3, 2, 4]
+
+
+@pytest.mark.promise("M98")
+def test_in_a_full_queue_the_newest_call_of_who_has_most_makes_room() -> None:
+    turns = filled(Turns(4), (1, 10), (1, 11), (1, 12), (2, 20))
+    out = turns.put(one(3, 30))
+    assert out is not None
+    assert out.frame.id == 12
+    assert order(turns) == [10, 20, 30, 11]
+
+
+def test_no_room_is_made_for_one_who_would_then_have_more_than_the_other() -> None:
+    turns = filled(Turns(4), (1, 10), (1, 11), (2, 20), (2, 21))
+    for peer in (1, 2):
+        newest = one(peer, 99)
+        assert turns.put(newest) is newest
+    assert turns.put(one(3, 30)) is not None
+    assert turns.put(one(3, 31)) is not None
+    assert len(turns) == 4
+
+
+def test_bytes_are_shared_like_places() -> None:
+    turns = Turns(99)
+    for number in (10, 11):
+        assert turns.put(one(1, number, size=HALF)) is None
+    again = one(1, 12, size=HALF)
+    assert turns.put(again) is again
+    out = turns.put(one(2, 20, size=HALF))
+    assert out is not None
+    assert out.frame.id == 11
+    large = one(3, 30, size=HALF)
+    assert turns.put(large) is large
+    assert order(turns) == [10, 20]
+
+
+def test_nobody_makes_room_if_the_room_would_not_suffice() -> None:
+    turns = Turns(4)
+    for peer, number, size in ((1, 10, 0), (1, 11, 0), (2, 20, HALF), (3, 30, HALF)):
+        assert turns.put(one(peer, number, size=size)) is None
+    large = one(4, 40, size=HALF)
+    assert turns.put(large) is large
+    assert turns.put(one(4, 41)) is not None
+    assert order(turns) == [10, 20, 30, 41]
+
+
+def test_a_call_that_is_larger_than_everything_has_no_place() -> None:
+    turns, giant = Turns(9), one(1, 1, size=WAITING_BYTES_MAX)
+    assert turns.put(giant) is giant
+    assert len(turns) == 0
+
+
+def test_what_is_ahead_of_a_caller_is_at_most_its_turns_times_the_callers() -> None:
+    turns = filled(Turns(999), *[(1, number) for number in range(500)])
+    assert turns.ahead((1, 1)) == 500
+    assert turns.ahead((1, 2)) == 2
+    assert Turns(9).ahead((1, 1)) == 0
+
+
+def test_removed_calls_leave_the_round_in_order() -> None:
+    turns = filled(Turns(9), (1, 10), (2, 20), (3, 30), (1, 11))
+    gone = turns.remove(lambda call: call.frame.peer == 2 or call.frame.id == 10)
+    assert [call.frame.id for call in gone] == [10, 20]
+    assert order(turns) == [11, 30]
+    with pytest.raises(IndexError):
+        turns.take()
+
+
+def of(peer: int) -> Callable[[Waiting], bool]:
+    return lambda call: call.frame.peer == peer
+
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "put", "take", "remove"]), st.integers(0, 4)),
+    max_size=80,
+)
+
+
+@pytest.mark.promise("M98")
+@given(STEPS, st.integers(1, 6))
+def test_every_call_is_taken_or_refused_exactly_once(steps: list[Step], calls_max: int) -> None:
+    turns, came, went = Turns(calls_max), 0, Counter[int]()
+    for what, peer in steps:
+        if what == "put":
+            came += 1
+            out = turns.put(one(peer, came))
+            went.update([out.frame.id] if out is not None else [])
+        elif what == "take" and len(turns):
+            went[turns.take().frame.id] += 1
+        elif what == "remove":
+            went.update(gone.frame.id for gone in turns.remove(of(peer)))
+        assert len(turns) == len(list(turns)) <= calls_max
+    went.update(order(turns))
+    assert went == Counter(range(1, came + 1))
+
+
+@given(STEPS, st.integers(1, 6))
+def test_no_place_is_taken_from_one_who_has_fewer_calls(steps: list[Step], calls_max: int) -> None:
+    turns = Turns(calls_max)
+    for number, (what, peer) in enumerate(steps):
+        had = Counter(call.frame.peer for call in turns)
+        if what == "put":
+            out = turns.put(one(peer, number))
+            if out is not None and out.frame.id != number:
+                assert had[out.frame.peer] - 1 >= had[peer] + 1
+                assert had[out.frame.peer] == max(had.values())
+            elif out is not None:
+                assert max(had.values()) < had[peer] + 2
+        elif len(turns):
+            turns.take()
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
+def test_nobody_has_two_turns_while_another_has_none(peers: list[int]) -> None:
+    turns = filled(Turns(99), *[(peer, number) for number, peer in enumerate(peers)])
+    while len(turns):
+        waiting = {call.frame.peer for call in turns}
+        assert {turns.take().frame.peer for _ in waiting} == waiting

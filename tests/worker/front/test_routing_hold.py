@@ -1,0 +1,100 @@
+"""How long a call waits for a server: as the server says, or as for any."""
+
+import pytest
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code
+from metamcp_worker.frames import Result
+from metamcp_worker.front import routing
+from metamcp_worker.front.links import Answer
+
+from .peers import WAIT_S, error_data
+from .routed import Front, with_front
+
+LONG_MS = int(WAIT_S * 1000)
+
+
+@pytest.mark.promise("M75")
+def test_a_call_waits_for_a_server_that_starts_on_the_first_call() -> None:
+    async def talk(front: Front) -> None:
+        front.state("idle", hold_ms=LONG_MS)
+        call = front.call()
+        assert front.wanted == ["git"]
+        front.state("warming", generation=1, hold_ms=LONG_MS)
+        peer = await front.attach(generation=1)
+        peer.write(Result((await peer.call()).id, b'"started"'))
+        assert await call.answer == Answer(b'"started"')
+
+    with_front(talk, hold_s=0.001)
+
+
+def test_a_server_that_is_not_to_be_waited_for_answers_at_once() -> None:
+    async def talk(front: Front) -> None:
+        front.state("idle", hold_ms=0)
+        assert front.call().answer.result().code == Code.SERVER_DOWN
+        assert front.wanted == ["git"]
+
+    with_front(talk)
+
+
+def test_a_call_that_waited_in_vain_is_told_that_the_server_is_still_starting() -> None:
+    async def talk(front: Front) -> None:
+        front.state("idle", hold_ms=1)
+        call = front.call()
+        front.state("warming", generation=1, hold_ms=1)
+        answer = await call.answer
+        message = codec.value(answer.body)["message"]
+        assert "'git' is not available: it is still starting after 0.001 s" in message
+        assert error_data(answer.body)["may_have_run"] is False
+
+    with_front(talk)
+
+
+def test_a_server_that_says_later_how_long_it_takes_is_waited_for_as_long() -> None:
+    async def talk(front: Front) -> None:
+        call = front.call()
+        front.state("warming", generation=1, hold_ms=LONG_MS)
+        assert call.deadline == call.started + WAIT_S
+        front.state("warming", generation=1)
+        assert call.deadline == call.started + WAIT_S
+
+    with_front(talk, hold_s=1.0)
+
+
+def test_the_hold_decides_whether_the_next_start_is_near() -> None:
+    async def talk(front: Front) -> None:
+        front.state("error", retry_after_ms=5000)
+        assert front.call().answer.done()
+        front.state("error", retry_after_ms=5000, hold_ms=LONG_MS)
+        assert not front.call().answer.done()
+        front.state("error", retry_after_ms=LONG_MS + 1, hold_ms=LONG_MS)
+        assert front.call().answer.done()
+
+    with_front(talk, hold_s=1.0)
+
+
+@pytest.mark.promise("M98")
+def test_calls_that_waited_in_vain_leave_room_for_others() -> None:
+    async def talk(front: Front) -> None:
+        front.state("warming", hold_ms=1)
+        most = bytes(routing.HELD_BYTES_MAX)
+        assert (await front.call(most).answer).code == Code.SERVER_DOWN
+        front.state("warming", hold_ms=LONG_MS)
+        assert not front.call(most).answer.done()
+
+    with_front(talk)
+
+
+def test_calls_with_different_times_end_each_in_its_own() -> None:
+    async def talk(front: Front) -> None:
+        front.state("warming", hold_ms=LONG_MS)
+        long = front.call(b"1")
+        front.state("warming", hold_ms=1)
+        short = front.call(b"2")
+        assert (await short.answer).code == Code.SERVER_DOWN
+        assert not long.answer.done()
+        assert front.routing.held() == 1
+        peer = await front.attach()
+        assert (await peer.call()).params == b"1"
+
+    with_front(talk)

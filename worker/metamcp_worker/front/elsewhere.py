@@ -1,0 +1,24 @@
+"""Requests for what another front has.
+
+Owns: `Elsewhere`, which says of a request that it may be at home in another front. Never: finding
+out in which one (the supervisor knows), moving connections (`handover`).
+"""
+
+from metamcp_worker import moves
+
+
+class Elsewhere(Exception):
+    """There is nothing under this name here. `maker`: the number of the front that made the name;
+    `otherwise`: what to say if no other front has it either."""
+
+    def __init__(self, name: str, maker: int, otherwise: Exception) -> None:
+        super().__init__(name)
+        self.name = name
+        self.maker = maker
+        self.otherwise = otherwise
+
+
+def missing(name: str, otherwise: Exception) -> Exception:
+    """What to raise for a name that means nothing here."""
+    maker = moves.maker(name)
+    return otherwise if maker is None else Elsewhere(name, maker, otherwise)

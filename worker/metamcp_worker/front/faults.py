@@ -1,0 +1,123 @@
+"""What a caller is told when its server does not answer it, and what a pipe says of that.
+
+Owns: the typed errors of the way, a sentence and its data each; reading the code of an error and
+the reason of a `Down`. Never: when they are sent, errors of servers, which travel as the bytes they
+came in.
+
+`may_have_run` is the one thing that a caller cannot find out for itself: false only for a call that
+never reached a server, neither at its first nor at its second try.
+"""
+
+from msgspec import Struct
+
+from metamcp_worker import codec
+from metamcp_worker.errors import Code
+from metamcp_worker.front.links import Answer, Call, Link, Wire, error
+
+STARTING = frozenset({"idle", "warming"})
+"""States of a server that was not down: it is on its way up."""
+
+#: What a state without a message of its own means for a caller.
+_WHY = {
+    "unknown": "it has not been started yet; try again later",
+    "warming": "it is still starting; try again later",
+    "ready": "the connection to it was lost and is not back yet; try again later",
+    "idle": "it is being started; try again later",
+    "draining": "it is being stopped",
+    "stopped": "it was stopped; `metamcp ctl start` starts it",
+    "error": "it failed; `metamcp ctl status` shows why",
+}  # fmt: skip
+
+
+def went_down(link: Link, wire: Wire, reason: str, message: str, *, twice: bool = False) -> Answer:
+    """For a call that the server had: whether it did anything, nobody can say. `twice`: it was the
+    second server that had it."""
+    if twice:
+        why = "went down twice while this call was with it, which is not tried a third time"
+    else:
+        why = "went down while this call was with it"
+    text = f"server '{link.server}' {why}: {message}"
+    data = _down(link, wire.generation, reason, ran=True)
+    return error(Code.SERVER_DOWN, text, {**data, "attempts": 2} if twice else data)
+
+
+def not_there(link: Link, call: Call, waited_s: float = 0.0) -> Answer:
+    """For a call that was not sent, or not a second time. `waited_s`: it waited so long."""
+    why = link.message or _WHY[link.state]
+    if waited_s and link.state in STARTING:
+        why = f"it is still starting after {waited_s:g} s; try again later"
+    if call.ends:
+        text = (
+            f"server '{link.server}' went down while this call was with it, and could not be asked"
+            f" again: {why}"
+        )
+    else:
+        text = f"server '{link.server}' is not available: {why}"
+    data = _down(link, link.generation, link.reason or link.state, ran=bool(call.ends))
+    return error(Code.SERVER_DOWN, text, data)
+
+
+def timed_out(link: Link, wire: Wire, call: Call) -> Answer:
+    limit_s = link.timeout_s
+    data: dict[str, object] = {
+        "server": link.server,
+        "generation": wire.generation,
+        "timeout_s": limit_s,
+        "may_have_run": True,
+    }
+    text = f"server '{link.server}' and its worker did not answer within {limit_s:g} s"
+    return error(Code.TIMED_OUT, text, {**data, "attempts": 2} if call.ends else data)
+
+
+def overloaded(link: Link, call: Call, why: str, limit: int) -> Answer:
+    """`limit`: how many calls may wait where this one was to."""
+    wire = link.target
+    return error(
+        Code.OVERLOADED,
+        f"server '{link.server}' has too much to do: {why}; try again later",
+        {
+            "server": link.server,
+            "may_have_run": bool(call.ends),
+            "inflight": len(wire.waiting) if wire is not None else 0,
+            "queued": len(link.held),
+            "limit": limit,
+            "retry_after_ms": _retry_after_ms(link),
+        },
+    )
+
+
+def code_of(body: bytes) -> int:
+    """The code of a server's error; one without a usable code counts as an internal error."""
+    try:
+        return codec.typed(_ErrorHead, body).code or Code.INTERNAL_ERROR
+    except codec.Malformed:
+        return Code.INTERNAL_ERROR
+
+
+def why_down(body: bytes) -> tuple[str, str]:
+    """Reason and message of a `frames.Down`."""
+    try:
+        members = codec.level(body)
+    except codec.Malformed:
+        members = {}
+    reason = codec.text(members["reason"]) if "reason" in members else None
+    message = codec.text(members["message"]) if "message" in members else None
+    return reason or "exit", message or "it ended"
+
+
+class _ErrorHead(Struct, gc=False):
+    code: int
+
+
+def _down(link: Link, generation: int, reason: str, *, ran: bool) -> dict[str, object]:
+    return {
+        "reason": reason,
+        "server": link.server,
+        "generation": generation,
+        "retry_after_ms": _retry_after_ms(link),
+        "may_have_run": ran,
+    }
+
+
+def _retry_after_ms(link: Link) -> int | None:
+    return link.retry_after_ms if link.retry_after_ms >= 0 else None

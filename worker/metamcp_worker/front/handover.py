@@ -1,0 +1,54 @@
+"""Connections of clients on their way from this front to the one that has what they ask for.
+
+Owns: sending a connection away, taking one in, and the bound on those that wait to be sent. Never:
+whose a session is (the supervisor knows), what a request asks for.
+"""
+
+from collections.abc import Callable
+
+from metamcp_worker import packets
+from metamcp_worker.asgi import Left, Peer
+from metamcp_worker.errors import TooLarge
+from metamcp_worker.front.elsewhere import Elsewhere
+from metamcp_worker.messages import HandOver, Message
+
+QUEUED_MAX = 64
+"""Packets that may wait in the control socket, each connection with two descriptors; a client that
+comes then is told to try again."""
+LARGE_BYTES = 256 * 1024
+QUEUED_LARGE_MAX = 4
+"""The same for a request with a body that is larger than that: what waits takes memory."""
+
+
+class Handover:
+    """`send`: queues a message with its descriptors; `queued`: how many are queued there."""
+
+    def __init__(
+        self, send: Callable[[Message, tuple[int, ...]], None], queued: Callable[[], int]
+    ) -> None:
+        self._send = send
+        self._queued = queued
+
+    def give(self, peer: Peer, where: Elsewhere, body: bytes) -> bool:
+        """Send this connection to whoever has what its request, with this body, asks for. False: it
+        cannot go now."""
+        queued_max = QUEUED_LARGE_MAX if len(body) > LARGE_BYTES else QUEUED_MAX
+        left = None if self._queued() >= queued_max else peer.leave(body)
+        if left is None:
+            return False
+        try:
+            blob = packets.blob(left.read)
+        except (OSError, TooLarge):  # no descriptor is free: the client is cut
+            packets.close_all([left.socket_fd])
+            return True
+        hops = peer.hops + 1
+        message = HandOver(name=where.name, maker=where.maker, hops=hops, last=left.last)
+        self._send(message, (blob, left.socket_fd))
+        return True
+
+
+def taken(message: HandOver, fds: list[int]) -> Left:
+    """A connection that comes with its descriptors, which then are gone from `fds`. Raises OSError
+    and TooLarge."""
+    read = packets.read_blob(fds.pop(0))
+    return Left(fds.pop(0), read, message.last, message.hops)

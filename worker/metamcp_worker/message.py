@@ -1,0 +1,10 @@
+"""The root of all messages on the control sockets.
+
+Owns: `Message`. Never: the messages themselves (`messages`, `moves`).
+"""
+
+from msgspec import Struct
+
+
+class Message(Struct, frozen=True, kw_only=True, tag=True):
+    """Root of all messages; the tag is the class name."""
