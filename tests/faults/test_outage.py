@@ -17,9 +17,10 @@ from tests.waiting import until
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 SERVERS = 50
-OUTAGE_S = 20.0
+OUTAGE_S = 10.0
 NEEDY = str(ROOT / "tests" / "fakes" / "needy.py")
-AT_ONCE_MAX, WINDOW_S = 8, 0.25
+AT_ONCE_MAX, WINDOW_S = 8, 0.2
+"""The gate counts a quarter of a second; the journal notes a start some milliseconds after it."""
 
 
 class Upstream:

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from metamcp_worker import memory
+
 _PROGRAM = """
 import sys
 from metamcp_worker import memory
@@ -62,3 +64,23 @@ def test_an_empty_buffer_costs_nothing_and_can_still_be_used() -> None:
     given, nothing = map(int, done.stdout.split())
     assert given >= 200_000
     assert nothing == 0
+
+
+_HOLES = """
+import asyncio, json, uuid
+from metamcp_worker import memory
+
+first = memory.fill_holes()
+second = memory.fill_holes()
+print(sum(map(len, first)), sum(map(len, second)))
+"""
+
+
+@pytest.mark.process
+def test_the_holes_between_small_objects_are_filled_once_and_for_all() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _HOLES], capture_output=True, text=True, timeout=30, check=True
+    )
+    first, second = map(int, done.stdout.split())
+    assert 20_000 < first < memory.HOLES_BYTES_MAX
+    assert second < first / 4

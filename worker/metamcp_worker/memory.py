@@ -11,6 +11,12 @@ LARGE_BYTES = 1024 * 1024
 GNU C library learns from the first large message to keep blocks of that size, and a process that
 passed on 16 MiB once would hold tens of MiB for ever."""
 
+SMALL_BYTES_MAX = 512
+"""What Python places itself; larger blocks are the C library's."""
+POOL_BYTES, POOL_HEADER_BYTES = 16 * 1024, 48
+HOLES_BYTES_MAX = 2 * 1024 * 1024
+"""Where pools look otherwise, this is all that is lost."""
+
 _M_MMAP_THRESHOLD = -3
 
 
@@ -25,6 +31,26 @@ def trim() -> None:
     """Give back what is free already, however small the pieces are that it was freed in."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
+
+
+def fill_holes() -> list[bytes]:
+    """Take every free place between small objects that live: the caller keeps what is returned.
+
+    A process that is forked now puts its own objects on pages of their own then, instead of into
+    such holes, each on a page that it shared until that moment. Importing leaves some hundred
+    kilobytes of them, and more where modules are compiled first. Python has pools of 16 KiB for
+    objects of one size; the first object of a fresh pool says that the holes of this size are used
+    up.
+    """
+    kept: list[bytes] = []
+    room = HOLES_BYTES_MAX
+    for size in range(48, SMALL_BYTES_MAX + 1, 16):
+        block = bytes(size - b"".__sizeof__())
+        while id(block) % POOL_BYTES != POOL_HEADER_BYTES and room > 0:
+            kept.append(block)
+            room -= size
+            block = bytes(size - b"".__sizeof__())
+    return kept
 
 
 def give_back_zeros(thing: object) -> int:

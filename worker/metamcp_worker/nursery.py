@@ -18,6 +18,7 @@ import gc
 import importlib
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -94,8 +95,10 @@ def main(
     missing = _preload(preload)
     gc.collect()
     memory.trim()
+    kept = memory.fill_holes()  # for as long as this process lives
     gc.freeze()  # the collector will not touch, and so not copy, the pages shared with workers
     Nursery(socket.socket(fileno=fd), roles).run(missing)
+    del kept
     return 0
 
 
@@ -305,6 +308,8 @@ def _settle(order: Fork, stacks: int) -> None:
     _write("/proc/self/comm", f"mmcp:{order.name}")  # the kernel keeps the first 15 bytes
     if adjustment := OOM_SCORE_ADJ.get(order.role):
         _write("/proc/self/oom_score_adj", str(adjustment))
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nobody waits for a core of a server
     faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
 

@@ -41,18 +41,6 @@ def test_a_server_has_the_limits_it_was_given_and_so_has_what_it_starts() -> Non
         worker.stop()
 
 
-def test_no_server_leaves_a_core_dump_or_outlives_the_gateway_when_memory_is_short() -> None:
-    with ChildWorker() as worker:
-        pid = started(worker)
-        assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
-        score = int(Path(f"/proc/{pid}/oom_score_adj").read_text())
-        assert score >= limits.OOM_SCORE
-        assert score > int(Path(f"/proc/{worker.process.pid}/oom_score_adj").read_text())
-        before = resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE)
-        assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == before
-        worker.stop()
-
-
 @pytest.mark.promise("M76")
 def test_a_server_over_its_data_limit_fails_its_own_call_and_lives_on() -> None:
     with ChildWorker(limits=LimitsSpec(data_bytes=256 * MIB)) as worker:

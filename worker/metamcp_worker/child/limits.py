@@ -17,23 +17,19 @@ import sys
 
 from metamcp_worker.spec import LimitsSpec
 
-OOM_SCORE = 500
-"""Of a server when the machine is out of memory: half of the scale above the gateway, so that the
-kernel takes the servers first. Raising it needs no privilege."""
+_NONE = LimitsSpec()
 
 
 def put(pid: int, limits: LimitsSpec) -> str:
     """Put a new process under its limits. Why it cannot run, as a sentence, or nothing.
 
-    A limit that was asked for and cannot be had is a reason. What the gateway adds on its own
-    account, no core dumps and the score, is not.
+    A limit that was asked for and cannot be had is a reason. What every server has, no core dumps
+    and a high score for when the machine is out of memory, it inherits from its worker.
     """
+    if limits == _NONE:
+        return ""
     if sys.platform != "linux":
-        asked = limits != LimitsSpec()
-        return "limits of processes are enforced on Linux only; remove them" if asked else ""
-    _offer(pid)
-    with contextlib.suppress(OSError):
-        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        return "limits of processes are enforced on Linux only; remove them"
     try:
         return (
             _enter(pid, limits.cgroup)
@@ -43,13 +39,6 @@ def put(pid: int, limits: LimitsSpec) -> str:
         )
     except ProcessLookupError:
         return ""  # It has ended already; that is news of its own.
-
-
-def _offer(pid: int) -> None:
-    """To the kernel, for when the machine is out of memory."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "r+b", 0) as file:
-        if int(file.read()) < OOM_SCORE:
-            file.write(b"%d" % OOM_SCORE)
 
 
 def _rlimit(pid: int, which: int, value: int, key: str) -> str:

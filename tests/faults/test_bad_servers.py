@@ -1,0 +1,71 @@
+"""One gateway in front of every kind of bad server, and of one good one that notices nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.live.client import Client
+from tests.live.gateway import Gateway, fake
+from tests.live.load import Callers
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+
+#: Servers that are odd and work all the same.
+ODD = {
+    "garbage": fake("--garbage"),
+    "utf8": fake("--bad-utf8"),
+    "pieces": fake("--half-lines"),
+    "talks": fake("--stderr-flood"),
+    "floods": fake("--stdout-flood"),
+    "circle": fake("--cursor-loop"),
+    "stays": {**fake("--ignore-eof", "--ignore-term"), "stop_grace": "100ms"},
+}
+
+#: Servers that cannot work -> what people are told.
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "silent": ({**fake("--hang"), "start_timeout": "1s"}, "start_timeout: "),
+    "deaf": ({**fake("--deaf"), "start_timeout": "1s"}, "start_timeout: "),
+    "missing": ({"command": ["no-such-program"]}, "no program 'no-such-program' on the PATH"),
+    "sorry": ({"command": ["sh", "-c", "echo no license >&2; exit 3"]}, "no license"),
+    "lists": (fake("--list-error"), "was refused"),
+    "brief": (fake("--exit-after", "300"), "it ended"),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    servers = {"good": fake(), **ODD, **{name: entry for name, (entry, _) in BAD.items()}}
+    with Gateway(servers, wait=False) as found:
+        until(found.answers, "the gateway answers", 30)
+        found.ctl("wait", "good", *ODD, "--timeout", "30s")
+        yield found
+
+
+def told(gateway: Gateway, name: str) -> str:
+    return " ".join(gateway.ctl("describe", name).split())
+
+
+@pytest.mark.promise("M15")
+@pytest.mark.parametrize("name", sorted(ODD))
+def test_an_odd_server_works(gateway: Gateway, name: str) -> None:
+    client = Client(gateway.port)
+    assert client.text(f"{name}__echo", text="a") == "a"
+    client.close()
+
+
+@pytest.mark.promise("M15")
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_a_bad_server_is_explained_in_a_sentence(gateway: Gateway, name: str) -> None:
+    words = BAD[name][1]
+    until(lambda: words in told(gateway, name), f"it is told that {words!r}", 30)
+    assert gateway.server(name)["phase"] != "ready" or gateway.server(name)["generation"] > 1
+
+
+@pytest.mark.promise("M15")
+def test_the_good_one_answers_every_call_meanwhile(gateway: Gateway) -> None:
+    with Callers(gateway.port, ["good"], callers=8, calls=2000) as run:
+        pass
+    assert (run.tally.right, run.tally.wrong, run.tally.broken) == (2000, [], 0)
+    assert gateway.server("good")["generation"] == 1
