@@ -58,6 +58,7 @@ conformance: $(STAMP) $(SUITE) ## the official suite in every cell: direct, and 
 bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios of one run
 	$(BIN)/python -m benchmarks.relay
 	$(BIN)/python -m benchmarks.footprint
+	$(BIN)/python -m benchmarks.recovery
 
 lock: ## resolve requirements/dev.txt anew
 	$(BIN)/python -m pip install --quiet pip-tools

@@ -128,9 +128,8 @@ class Gateway:
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
         self._tree = self._planted(environ)
-        self._gauges = Gauges(
-            self._tree, self.metrics, lambda: self._fronts.slots, lambda: self._nursery.pid
-        )
+        others = (self._fronts, self._nursery)
+        self._gauges = Gauges(self._tree, self.metrics, self.journal, *others)
         self._control = Control(self, config.gateway.runtime_dir, version)
         self._admin = HttpServer(
             Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time)

@@ -80,6 +80,7 @@ def test_no_call_is_lost_while_a_server_comes_and_goes_for_want_of_use() -> None
                 until(lambda: gateway.server("git")["state"] == "idle", "it rests")
         assert gateway.server("git")["generation"] >= 4
         assert not gateway.server("git")["errors"]
+        assert not gateway.server("git")["restarts"]  # it was woken up, that is all
         client.close()
 
 

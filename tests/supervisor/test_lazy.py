@@ -115,8 +115,9 @@ def test_a_lazy_server_that_another_one_needs_is_started_and_does_not_rest(tmp_p
         git = await stage.up("git")
         await stage.up("app")
         git.say(Beat(seq=1, idle_s=GIT.idle_stop_s))
-        git.say(Beat(seq=2, idle_s=0.0))
-        await until(lambda: stage.tree.entries["git"].instance, "it lives")
+        git.say(Beat(seq=2, idle_s=0.0, inflight=7))
+        instance = stage.tree.entries["git"].instance
+        await until(lambda: instance and instance.inflight == 7, "both were heard")
         assert not git.told(Stop)
 
     played(tmp_path, play)

@@ -3,6 +3,8 @@
 Owns: the options of both. Never: which lines fit (the gateway), the wording of a line (`columns`).
 """
 
+from collections.abc import Callable, Mapping
+
 import click
 
 from metamcp_supervisor import verbs
@@ -47,14 +49,19 @@ def logs(
     """What a server wrote to its stderr, and to its stdout where it was no message."""
     if count is None and since_s is None:
         count = LINES
-    wanted = {"name": name, "n": count, "follow": follow, "since_s": since_s, "grep": grep}
-    with client.connect(runtime_dir) as gateway:
-        for _, raw in gateway.stream("logs", wanted, follow=follow):
-            if as_json:
-                click.echo(_versioned(raw))
-                continue
-            line = codec.typed(verbs.LogLine, raw)
-            click.echo(show.printable(columns.log_text(line, show.clock(line.time))))
+    wanted: dict[str, object] = {
+        "name": name,
+        "n": count,
+        "follow": follow,
+        "since_s": since_s,
+        "grep": grep,
+    }
+
+    def text(raw: bytes) -> str:
+        line = codec.typed(verbs.LogLine, raw)
+        return columns.log_text(line, show.clock(line.time))
+
+    _print(runtime_dir, "logs", wanted, None if as_json else text)
 
 
 @click.command()
@@ -80,14 +87,24 @@ def events(
         wanted["since"] = int(since)
     else:
         wanted["since_s"] = Duration().convert(since, None, None)
+
+    def text(raw: bytes) -> str:
+        event = codec.typed(verbs.Event, raw)
+        return columns.event_text(event, show.clock(event.time))
+
+    _print(runtime_dir, "events", wanted, None if as_json else text)
+
+
+def _print(
+    runtime_dir: str | None,
+    verb: str,
+    wanted: Mapping[str, object],
+    text: Callable[[bytes], str] | None,
+) -> None:
+    """What the gateway sends, line by line: in the words of `text`, or as JSON without one."""
     with client.connect(runtime_dir) as gateway:
-        for _, raw in gateway.stream("events", wanted, follow=follow):
-            if as_json:
-                click.echo(_versioned(raw))
-                continue
-            event = codec.typed(verbs.Event, raw)
-            click.echo(show.printable(columns.event_text(event, show.clock(event.time))))
-
-
-def _versioned(raw: bytes) -> bytes:
-    return codec.splice(raw, {"v": str(verbs.VERSION).encode()})
+        for _, raw in gateway.stream(verb, dict(wanted), follow=bool(wanted["follow"])):
+            if text is None:
+                click.echo(codec.splice(raw, {"v": str(verbs.VERSION).encode()}))
+            else:
+                click.echo(show.printable(text(raw)))

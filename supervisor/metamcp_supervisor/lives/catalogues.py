@@ -73,12 +73,12 @@ class Catalogues:
         except (OSError, codec.Malformed) as error:
             self._on_trouble(server.name, f"{path} cannot be read and is left alone: {error}")
             return b""
-        self._kept[server.name] = _digest(data)
+        self._kept[server.name] = _digest(path, data)
         return data
 
     def keep(self, server: Server, data: bytes) -> None:
         """Write it soon, unless it is what the disk has. Of two for one server the newer stays."""
-        digest = _digest(data)
+        digest = _digest(self._path(server), data)
         if self._kept.get(server.name) == digest:
             return
         self._kept[server.name] = digest
@@ -107,8 +107,9 @@ class Catalogues:
         return self._folder / server.name / f"{launched(server)}.json"
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+def _digest(path: Path, data: bytes) -> bytes:
+    """Of a file: what it is called belongs to it, since it says how the server was started."""
+    return hashlib.sha256(b"%b\0%b" % (os.fsencode(path), data)).digest()
 
 
 def _replace(path: Path, data: bytes) -> None:

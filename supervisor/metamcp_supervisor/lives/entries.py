@@ -64,9 +64,11 @@ class Entry:
     """One configured server. `serving`: the copy that the fronts know; `spare`: one that could take
     its place, or is getting there; `leaving`: those that are on their way out.
 
-    `replacing`: the spare takes the place as soon as it is ready. `spare_failures`: spares in a row
-    that did not come up. `probe`: ask it first whether it is modern. `removed`: no longer
-    configured, and gone as soon as it is down. `answered`: calls that it answered so far, by front.
+    `restarts`: how often another copy took its place; `rested`: it has been idle since a copy last
+    started, so that the next start is none of these. `replacing`: the spare takes the place as soon
+    as it is ready. `spare_failures`: spares in a row that did not come up. `probe`: ask it first
+    whether it is modern. `removed`: no longer configured, and gone as soon as it is down.
+    `answered`: calls that it answered so far, by front.
     """
 
     def __init__(self, server: Server, offer: Offer) -> None:
@@ -79,6 +81,8 @@ class Entry:
         self.leaving: set[Copy] = set()
         self.replacing = False
         self.spare_failures = 0
+        self.restarts = 0
+        self.rested = True
         self.answered: dict[int, int] = {}
         self.probe = True
         self.removed = False

@@ -5,15 +5,17 @@ measured (`usage`), the verdict (`limits`), how a server is restarted (`tree`).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from metamcp_supervisor.lives import limits, status
 from metamcp_supervisor.lives.entries import Copy
-from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.limits import Fate, Sample, limits_of
+from metamcp_supervisor.lives.spawn import Nursery
 from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.watched import usage
+from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.usage import Part, Usage
 
@@ -22,32 +24,40 @@ USAGE_S = 2.0
 
 
 class Gauges:
-    """`usages`: the latest figures. `slots`, `nursery_pid`: the other processes, as they are."""
+    """`usages`: the latest figures."""
 
     def __init__(
         self,
         tree: Tree,
         metrics: Metrics,
-        slots: Callable[[], list[Front | None]],
-        nursery_pid: Callable[[], int],
+        journal: Journal,
+        fronts: Fronts,
+        nursery: Nursery,
     ) -> None:
         self.usages: Mapping[Part, Usage] = {}
         self._tree = tree
         self._metrics = metrics
-        self._slots = slots
-        self._nursery_pid = nursery_pid
+        self._journal = journal
+        self._fronts = fronts
+        self._nursery = nursery
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
         while True:
-            entries = self._tree.entries
-            roots = status.roots(entries, self._slots(), self._nursery_pid())
-            servers = {name: entry.server for name, entry in entries.items()}
-            closely = limits.closely(roots, servers)
-            self.usages = await asyncio.to_thread(usage.sample, roots, closely)
-            self._metrics.usage(self.usages)
-            self._judge()
+            try:
+                await self._look()
+            except Exception as error:  # noqa: BLE001 - the root of a task, on which limits depend
+                self._journal.add("gateway", "bug", f"nothing was measured: {error!r}")
             await asyncio.sleep(USAGE_S)
+
+    async def _look(self) -> None:
+        entries = self._tree.entries
+        roots = status.roots(entries, self._fronts.slots, self._nursery.pid)
+        servers = {name: entry.server for name, entry in entries.items()}
+        closely = limits.closely(roots, servers)
+        self.usages = await asyncio.to_thread(usage.sample, roots, closely)
+        self._metrics.usage(self.usages)
+        self._judge()
 
     def _judge(self) -> None:
         now = self._loop.time()

@@ -167,7 +167,7 @@ def _server(
         unattributed_logs=metrics.counted(entry.name, "unattributed_log"),
         rss_bytes=sum(usage.rss_bytes for usage in used),
         cpu_s=sum(usage.cpu_s for usage in used),
-        restarts=max(0, life.generation - 1),
+        restarts=entry.restarts,
         reason=str(life.reason or ""),
         message=life.message,
         retry_in_s=None if life.retry_at is None else max(0.0, life.retry_at - now),

@@ -324,6 +324,7 @@ class Tree:
         self._routes.show(entry.server, life)
         if life.phase is not before.phase or life.generation != before.generation:
             self.spares.settle(entry)
+            entry.rested = entry.rested or life.phase is Phase.IDLE
             what = f"{before.phase}→{life.phase}"
             cause = why(life, now) if isinstance(fact, WentDown) else cause
             self._journal.add(entry.name, what, cause, life.generation)
@@ -375,8 +376,10 @@ class Tree:
             self.crew.condemn(entry.serving, reason, message)
 
     def _count_restart(self, entry: Entry) -> None:
-        if entry.life.generation > 1:
+        if not entry.rested:
+            entry.restarts += 1
             self._metrics.restarted(entry.name, str(entry.life.reason or "operator"))
+        entry.rested = False
 
     def _retry(self, entry: Entry) -> None:
         entry.no_retry()

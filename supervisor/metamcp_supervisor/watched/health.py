@@ -55,7 +55,7 @@ def started(status: GatewayStatus) -> list[Check]:
         Check("gateway", "starting" if status.state == "starting" else ""),
         *(
             Check(f"server:{server.name}", "warming")
-            if server.state in STARTING_STATES and server.restarts == 0
+            if server.state in STARTING_STATES and server.generation <= 1
             else Check(f"server:{server.name}")
             for server in status.servers
             if server.required
