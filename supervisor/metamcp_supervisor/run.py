@@ -1,8 +1,8 @@
 """The gateway: everything wired together, started in order, steered, reloaded, and ended in order.
 
-Owns: the order of start and stop, the exit code, carrying out a reload. Never: rules of restarting
-(`server`), processes (`crew`, `fronts`), what is wanted (`sources`), what a signal means
-(`signals`), printing (`cli`).
+Owns: the order of start and stop, the exit code. Never: rules of restarting (`server`), processes
+(`crew`, `fronts`), what is wanted (`sources`, `reloading`), what a signal means (`signals`),
+printing (`cli`).
 
 Up: lock and control socket, listeners, nursery, fronts and servers in parallel. Down: not ready any
 more, fronts finish and end, servers go down their ladders in parallel, then the nursery with
@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-
-from msgspec import structs
 
 from metamcp_supervisor import inherited, runtime
 from metamcp_supervisor.inherited import Inherited
@@ -35,17 +33,16 @@ from metamcp_supervisor.lives.status import Facts
 from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.notify import Notify
+from metamcp_supervisor.reloading import Reloads
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.verbs import Exit, GatewayStatus, ReloadPlan
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid
-from metamcp_supervisor.wanted.confirm import NotConfirmed
-from metamcp_supervisor.wanted.reload import fingerprint, plan
+from metamcp_supervisor.wanted.config import Config
 from metamcp_supervisor.watched.admin import Admin
 from metamcp_supervisor.watched.control import Control
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_supervisor.watched.steering import NotNow, Particulars, ReloadRefused, UnknownName
+from metamcp_supervisor.watched.steering import NotNow, Particulars, UnknownName
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import CallStats, FrontStats
 from metamcp_worker.serve import HttpServer
@@ -95,11 +92,7 @@ class Gateway:
         told: Notify | None = None,
         given: Inherited | None = None,
     ) -> None:
-        self.config = config
         self.version = version
-        self._config_hash = fingerprint(config)
-        self._load = load
-        self._permit = permit
         self._loop = asyncio.get_running_loop()
         self.journal = Journal(time.time)
         self.logs = ServerLogs(time.time)
@@ -107,14 +100,12 @@ class Gateway:
         self._service = Service(told or Notify(), given or {}, self.status, self.journal)
         self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
         self._listeners: list[socket.socket] = []
-        self._started = self._config_read = self._loop.time()
+        self._started = self._loop.time()
         self._serving = self._draining = self._closed = False
         self._signals = Signals(hangup_ends=hangup_ends)
         self._stopping, self._now = self._signals.stopping, self._signals.now
-        self._changing = asyncio.Lock()
         self._code = Exit.OK
         self._starting: asyncio.Task[None] | None = None
-        self._reloading: asyncio.Task[None] | None = None
         self._nursery = Nursery(
             on_exit=self._exited,
             on_halt=self._halted,
@@ -127,7 +118,11 @@ class Gateway:
         )
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
-        self._tree = self._planted(environ)
+        self._tree = self._planted(config, environ)
+        self._reloads = Reloads(
+            config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
+            service=self._service, metrics=self.metrics, journal=self.journal,
+        )  # fmt: skip
         others = (self._fronts, self._nursery)
         self._gauges = Gauges(self._tree, self.metrics, self.journal, *others)
         self._control = Control(self, config.gateway.runtime_dir, version)
@@ -135,7 +130,11 @@ class Gateway:
             Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time)
         )
 
-    def _planted(self, environ: Mapping[str, str]) -> Tree:
+    @property
+    def config(self) -> Config:
+        return self._reloads.config
+
+    def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
             forker=self._nursery,
             hearts=self._hearts,
@@ -145,7 +144,7 @@ class Gateway:
             logs=self.logs,
             metrics=self.metrics,
             bounds=Bounds(cgroups.delegated(), self.journal),
-            tokens=Tokens(self.config.gateway.state_dir, environ),
+            tokens=Tokens(config.gateway.state_dir, environ),
             environ=environ,
             version=self.version,
         )
@@ -185,11 +184,10 @@ class Gateway:
             raise CannotStart(str(error), _CODES[type(error)]) from None
 
     def _populate(self) -> None:  # they wait for the nursery themselves
-        self.metrics.reloaded(ok=True, now=time.time())
         self._fronts.start(self.config.gateway.fronts)
         for server in self.config.servers.values():
             self._tree.add(server)
-        self._reloading = asyncio.create_task(self._reload_by_signal())
+        self._reloads.begin(self._signals.hangup)
 
     def _bind(self) -> list[socket.socket]:
         """Listen for clients, and the listeners of the ops port. Raises CannotBind."""
@@ -211,10 +209,10 @@ class Gateway:
     async def _close(self) -> None:
         """End at once whatever there still is."""
         self._closed = True
-        for task in (self._starting, self._reloading):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await self._reloads.close()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         self._tree.abandon()
         self._routes.close()
         await self._fronts.close()
@@ -237,18 +235,6 @@ class Gateway:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.journal.add("gateway", "bug", repr(error))
 
-    async def _reload_by_signal(self) -> None:
-        """One reload for all hang-ups until it begins, also for those before everything was up."""
-        while True:
-            await self._signals.hangup.wait()
-            self._signals.hangup.clear()
-            try:
-                await self.reload(dry_run=False, expect=None)
-            except (ConfigInvalid, ReloadRefused, NotNow) as error:
-                self.journal.add("gateway", "reload refused", str(error))
-            except Exception as error:  # noqa: BLE001 - the root of a task
-                self.journal.add("gateway", "bug", f"a reload broke off: {error!r}")
-
     # Steering
 
     def status(self) -> GatewayStatus:
@@ -263,8 +249,8 @@ class Gateway:
             listen=self.listen,
             ops_listen=self.ops_listen,
             config=self.config,
-            config_hash=self._config_hash,
-            config_read=self._config_read,
+            config_hash=self._reloads.hash,
+            config_read=self._reloads.read_at,
             nursery_pid=self._nursery.pid,
         )
         return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
@@ -312,47 +298,7 @@ class Gateway:
             raise NotNow("nothing is changed: the gateway stops")
 
     async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
-        """All of the new configuration, or nothing of it; one reload after the other."""
-        async with self._changing, self._service.reloading(announced=not dry_run):
-            self._check_not_ending()
-            try:
-                new = await asyncio.to_thread(self._load)
-            except ConfigInvalid:
-                if not dry_run:
-                    self.metrics.reloaded(ok=False, now=time.time())
-                raise
-            found = plan(self.config, new)
-            if expect is not None and expect != found.hash:
-                raise ReloadRefused(
-                    f"the plan is {found.hash} now and not {expect}: the files have changed since;"
-                    " look at it again with 'metamcp ctl reload --dry-run'"
-                )
-            if not dry_run:
-                try:
-                    await asyncio.to_thread(self._permit, new)
-                except NotConfirmed as refusal:
-                    raise ReloadRefused(str(refusal)) from None
-                self._check_not_ending()  # reading took its time
-                self._apply(new, found)
-            return structs.replace(found, applied=not dry_run)
-
-    def _apply(self, new: Config, found: ReloadPlan) -> None:
-        """Nothing here can be refused any more."""
-        # Where the gateway listens and keeps its files stays as it is until it is started anew.
-        self.config = replace(new, gateway=self.config.gateway)
-        self._config_hash = fingerprint(self.config)
-        self._config_read = self._loop.time()
-        self._fronts.reconfigure()
-        for change in found.changes:
-            if change.action == "add" and change.server in new.servers:
-                self._tree.add(new.servers[change.server])
-            elif change.action == "remove" and change.server in self._tree.entries:
-                self._tree.remove(change.server)
-            elif change.action in ("restart", "in-place") and change.server in new.servers:
-                server, restart = new.servers[change.server], change.action == "restart"
-                self._tree.change(server, restart=restart)
-        self.metrics.reloaded(ok=True, now=time.time())
-        self.journal.add("gateway", "reloaded", f"plan {found.hash}")
+        return await self._reloads.reload(dry_run, expect)
 
     # What fronts, nursery and disk tell: fronts.House and the callbacks
 

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,9 +27,19 @@ class Folder:
         self.port = free_port()
         self.home = path / "home"
         self.home.mkdir()
-        entry = {"command": SERVER[0], "args": [SERVER[1]]}
-        (path / ".mcp.json").write_text(json.dumps({"mcpServers": {"My Echo": entry}}))
+        self.servers: dict[str, object] = {}
+        self.add("My Echo")
         self.processes: list[subprocess.Popen[bytes]] = []
+
+    def add(self, name: str, *flags: str) -> None:
+        """Write the scripted server with these flags into the file."""
+        self.servers[name] = {"command": SERVER[0], "args": [SERVER[1], *flags]}
+        (self.path / ".mcp.json").write_text(json.dumps({"mcpServers": self.servers}))
+
+    def answers(self) -> bool:
+        """Does anybody listen?"""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def up(self, *flags: str, terminal: int | None = None) -> subprocess.Popen[bytes]:
         ports = ("--listen", f"127.0.0.1:{self.port}", "--ops-listen", f"127.0.0.1:{free_port()}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.wanted.assemble import assemble
-from metamcp_supervisor.wanted.config import Address, Endpoint
+from metamcp_supervisor.wanted.config import Address, Endpoint, Gateway
 from metamcp_supervisor.wanted.document import Document, Findings, Site
 from metamcp_supervisor.wanted.draft import Draft, EndpointDraft, GatewayDraft
 
@@ -21,7 +21,8 @@ def served(host: str, *written: bool | None) -> list[bool]:
     found = assemble(
         [Draft(site=SITE, endpoints=drafts)],
         [GatewayDraft(listen=(Address(host, 1), SITE))],
-        state_dir=Path("/s"), runtime_dir=Path("/r"), files=(), transports=tuple[str, ...],
+        default=Gateway(state_dir=Path("/s"), runtime_dir=Path("/r")),
+        files=(), transports=tuple[str, ...],
         findings=Findings(),
     )  # fmt: skip
     return [endpoint.sse for endpoint in found.endpoints.values()]

@@ -91,6 +91,18 @@ def test_an_error_from_outside_names_the_flag_or_the_variable(tmp_path: Path) ->
     assert [each.split(":")[0] for each in got] == ["--ops-listen", "$METAMCP_FRONTS"]
 
 
+def test_whether_files_are_watched_is_said_from_outside_in_the_file_or_by_the_verb(
+    tmp_path: Path,
+) -> None:
+    assert not loaded(tmp_path, GIT).gateway.watch
+    assert loaded(tmp_path, GIT, environ={"METAMCP_WATCH": "true"}).gateway.watch
+    written = GIT + "[gateway]\nwatch = true\n"
+    assert loaded(tmp_path, written).gateway.watch
+    assert not loaded(tmp_path, written, flags={"watch": "false"}).gateway.watch
+    (wrong,) = messages(tmp_path, GIT, flags={"watch": "often"})
+    assert wrong.startswith("--watch: watch: must be true or false")
+
+
 @pytest.mark.promise("M17")
 def test_own_file_includes_files_of_clients_and_others_of_its_kind(tmp_path: Path) -> None:
     write(tmp_path, ".mcp.json", MCP)

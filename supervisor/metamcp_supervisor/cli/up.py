@@ -41,6 +41,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--runtime-dir", metavar="PATH", help="Control socket and lock."),
         click.option("--state-dir", metavar="PATH", help="What is remembered over restarts."),
+        click.option("--watch", metavar="BOOLEAN", help="Reload when the configuration changes."),
         click.option("--fronts", metavar="N", help="Processes that speak to clients."),
         click.option("--ops-listen", metavar="HOST:PORT", help="Metrics and health."),
         click.option("--listen", metavar="HOST:PORT", help="Where clients connect."),
@@ -64,7 +65,7 @@ def up(path: Path | None, yes: bool, **flags: str | None) -> None:
     Without --config, metamcp.toml or the .mcp.json of this directory will do.
     """
     _keep_standard_streams()
-    found = Found(path, flags)
+    found = Found(path, flags, watch=True)
     found.confirm(yes=yes, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     outlet = Outlet(1)
@@ -96,10 +97,14 @@ def serve(path: Path | None, **flags: str | None) -> None:
 
 class Found:
     """The configuration of this command line: as it was read at the start, how to read it again,
-    and whether its commands may be started. Ends the command when it is invalid."""
+    and whether its commands may be started. Ends the command when it is invalid. `watch`: what is
+    done about changed files when nothing says it."""
 
-    def __init__(self, path: Path | None, flags: dict[str, str | None]) -> None:
+    def __init__(
+        self, path: Path | None, flags: dict[str, str | None], *, watch: bool = False
+    ) -> None:
         self._path = path
+        self._watch = watch
         self._flags = {key: value for key, value in flags.items() if value is not None}
         self._environ, self._cwd, self._home = dict(os.environ), Path.cwd(), Path.home()
         self.config = self._first()
@@ -114,6 +119,7 @@ class Found:
             cwd=self._cwd,
             home=self._home,
             flags=self._flags,
+            watch=self._watch,
         )
 
     def confirm(self, *, yes: bool, ask: Callable[[str], bool] | None) -> None:

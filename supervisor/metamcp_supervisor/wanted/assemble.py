@@ -31,14 +31,13 @@ def assemble(
     drafts: Sequence[Draft],
     overrides: Sequence[GatewayDraft],
     *,
-    state_dir: Path,
-    runtime_dir: Path,
+    default: Gateway,
     files: tuple[Path, ...],
     transports: Callable[[], Collection[str]],
     findings: Findings,
 ) -> Config:
     """`drafts`: the main file first. `overrides`: settings from outside, the strongest last.
-    `state_dir`, `runtime_dir`: for when nothing else names them. `transports`: those that installed
+    `default`: what counts where nothing else says it. `transports`: those that installed
     packages bring, asked for only when somebody names one."""
     main, *included = drafts
     for draft in included:
@@ -50,12 +49,7 @@ def assemble(
     _check_transports(servers.values(), transports, findings)
     dependencies.check(servers, findings)
     namespaces = _namespaces(drafts, servers, findings)
-    gateway = _gateway(
-        [main.gateway, *overrides],
-        state_dir=state_dir,
-        runtime_dir=runtime_dir,
-        findings=findings,
-    )
+    gateway = _gateway([main.gateway, *overrides], default, findings)
     return Config(
         gateway=gateway,
         servers={name: draft.server for name, draft in servers.items() if draft.server is not None},
@@ -66,11 +60,8 @@ def assemble(
     )
 
 
-def _gateway(
-    layers: Sequence[GatewayDraft], *, state_dir: Path, runtime_dir: Path, findings: Findings
-) -> Gateway:
+def _gateway(layers: Sequence[GatewayDraft], default: Gateway, findings: Findings) -> Gateway:
     last = _last_of_each(layers)
-    default = Gateway(state_dir=state_dir, runtime_dir=runtime_dir)
     listen = last.listen or (default.listen, _NOWHERE)
     ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
     _refuse_strangers(*listen, findings)
@@ -82,8 +73,9 @@ def _gateway(
         listen=listen[0],
         ops_listen=ops_listen[0],
         fronts=last.fronts or default.fronts,
-        state_dir=last.state_dir or state_dir,
-        runtime_dir=last.runtime_dir or runtime_dir,
+        watch=default.watch if last.watch is None else last.watch,
+        state_dir=last.state_dir or default.state_dir,
+        runtime_dir=last.runtime_dir or default.runtime_dir,
     )
 
 
@@ -94,6 +86,7 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
             listen=layer.listen or found.listen,
             ops_listen=layer.ops_listen or found.ops_listen,
             fronts=layer.fronts or found.fronts,
+            watch=found.watch if layer.watch is None else layer.watch,
             state_dir=layer.state_dir or found.state_dir,
             runtime_dir=layer.runtime_dir or found.runtime_dir,
         )

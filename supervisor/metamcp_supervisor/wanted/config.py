@@ -32,6 +32,7 @@ class Gateway:
     listen: Address = Address("127.0.0.1", 6270)
     ops_listen: Address = Address("127.0.0.1", 6271)
     fronts: int = 1
+    watch: bool = False
     state_dir: Path
     runtime_dir: Path
 

@@ -17,6 +17,7 @@ class GatewayDraft:
     listen: tuple[Address, Site] | None = None
     ops_listen: tuple[Address, Site] | None = None
     fronts: int | None = None
+    watch: bool | None = None
     state_dir: Path | None = None
     runtime_dir: Path | None = None
 

@@ -24,6 +24,7 @@ def _gateway(gateway: Gateway) -> dict[str, object]:
         "listen": str(gateway.listen),
         "ops_listen": str(gateway.ops_listen),
         "fronts": gateway.fronts,
+        "watch": gateway.watch,
         "state_dir": str(gateway.state_dir),
         "runtime_dir": str(gateway.runtime_dir),
     }

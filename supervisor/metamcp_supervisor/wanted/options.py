@@ -69,6 +69,8 @@ OPTIONS: tuple[Option, ...] = (
            "Metrics and health, away from the clients' port; loopback only."),
     Option("gateway", "fronts", "integer", "1", "full restart",
            "Processes that speak to clients, up to 16; with two, nobody waits when one crashes."),
+    Option("gateway", "watch", "boolean", "false", "full restart",
+           "Reload when a file of the configuration changes; `true` under `metamcp up`."),
     Option("gateway", "state_dir", "path", '"~/.local/state/metamcp"', "full restart",
            "What is remembered over restarts; `$STATE_DIRECTORY` when systemd sets it."),
     Option("gateway", "runtime_dir", "path", '"${XDG_RUNTIME_DIR}/metamcp"', "full restart",

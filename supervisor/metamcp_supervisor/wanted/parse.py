@@ -68,10 +68,12 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
     table.refuse_unknown()
     listen, ops_listen = table.address("listen"), table.address("ops_listen")
     fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
+    watch = table.flag("watch", default=False)
     return GatewayDraft(
         listen=(listen, table.site.at("listen")) if listen else None,
         ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
         fronts=fronts if table.has("fronts") else None,
+        watch=watch if table.has("watch") else None,
         state_dir=_directory("state_dir", table, references, home),
         runtime_dir=_directory("runtime_dir", table, references, home),
     )

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from metamcp_supervisor import runtime
 from metamcp_supervisor.wanted import files, jsonc, parse, shapes, tomltext, transports
 from metamcp_supervisor.wanted.assemble import assemble
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Problem
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Gateway, Problem
 from metamcp_supervisor.wanted.document import (
     BrokenSyntax,
     Document,
@@ -26,7 +26,7 @@ from metamcp_supervisor.wanted.document import (
 )
 from metamcp_supervisor.wanted.draft import Draft
 from metamcp_supervisor.wanted.expand import References
-from metamcp_supervisor.wanted.options import keys
+from metamcp_supervisor.wanted.options import keys, option
 from metamcp_supervisor.wanted.program import directory
 from metamcp_supervisor.wanted.table import Table, flaw
 
@@ -51,11 +51,13 @@ def load(
     cwd: Path,
     home: Path,
     flags: Mapping[str, str] = _NOTHING,
+    watch: bool = False,
 ) -> Config:
     """The configuration in `path`, or in the file that `find` finds.
 
     `flags`: settings of `[gateway]` from the command line, by key. They win over the environment
-    (`METAMCP_LISTEN` and so on), and that over the file. Raises ConfigInvalid with every error.
+    (`METAMCP_LISTEN` and so on), and that over the file. `watch`: where nothing says it.
+    Raises ConfigInvalid with every error.
     """
     findings = Findings()
     main = find(path, environ=environ, cwd=cwd, home=home)
@@ -73,8 +75,11 @@ def load(
     config = assemble(
         reading.drafts,
         overrides,
-        state_dir=_state_dir(environ, home),
-        runtime_dir=Path(runtime.default(environ)),
+        default=Gateway(
+            watch=watch,
+            state_dir=_state_dir(environ, home),
+            runtime_dir=Path(runtime.default(environ)),
+        ),
         files=tuple(reading.files),
         transports=transports.installed,
         findings=findings,
@@ -173,11 +178,18 @@ def _outside(
             (f"--{key.replace('_', '-')}", flags.get(key)),
         ):
             if text:
-                value = int(text) if key == "fronts" and text.isdecimal() else text
-                values = {key: value}
+                values = {key: _value(key, text)}
                 site = Site(Document(label, cwd, values))
                 found.append(Table(values, site, findings, "gateway"))
     return found
+
+
+def _value(key: str, text: str) -> object:
+    """As a file would have it."""
+    kind = option("gateway", key).kind
+    if kind == "integer" and text.isdecimal():
+        return int(text)
+    return text == "true" if kind == "boolean" and text in ("true", "false") else text
 
 
 @dataclass(slots=True)

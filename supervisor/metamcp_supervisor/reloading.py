@@ -1,0 +1,168 @@
+"""The configuration in force, and how another one takes its place.
+
+Owns: reading anew, whether the new one may be applied, applying it, and noticing that a file of it
+changed. Never: what differs between two (`wanted.reload`), what a server does about it
+(`lives.tree`), parsing (`wanted.sources`).
+
+All of a new configuration counts, or nothing of it, and one reload follows the other.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from metamcp_supervisor.lives.fronts import Fronts
+from metamcp_supervisor.lives.service import Service
+from metamcp_supervisor.lives.tree import Tree
+from metamcp_supervisor.verbs import ReloadPlan
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid
+from metamcp_supervisor.wanted.confirm import NotConfirmed
+from metamcp_supervisor.wanted.reload import fingerprint, plan
+from metamcp_supervisor.watched.events import Journal
+from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_supervisor.watched.steering import NotNow, ReloadRefused
+
+WATCH_S = 0.5
+"""Between two looks at the files. What changed is read when two looks found the same, so that no
+half of a file is."""
+
+Stamp = tuple[int, int, int]
+"""Inode, length and time of the last change of a file."""
+
+
+class Reloads:
+    """`load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands
+    may not be started. `check`: raises NotNow while nothing may be changed."""
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        permit: Callable[[Config], None],
+        check: Callable[[], None],
+        *,
+        fronts: Fronts,
+        tree: Tree,
+        service: Service,
+        metrics: Metrics,
+        journal: Journal,
+    ) -> None:
+        self.config = config
+        self.hash = fingerprint(config)
+        self._loop = asyncio.get_running_loop()
+        self.read_at = self._loop.time()
+        self._load = load
+        self._permit = permit
+        self._check = check
+        self._fronts = fronts
+        self._tree = tree
+        self._service = service
+        self._metrics = metrics
+        self._journal = journal
+        self._changing = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self, hangup: asyncio.Event) -> None:
+        """The first configuration is in force. From now on `hangup` asks for a reload, and so does
+        a changed file, if it says so."""
+        self._metrics.reloaded(ok=True, now=time.time())
+        self._tasks.append(asyncio.create_task(self._reload_on(hangup), name="hang-ups"))
+        if self.config.gateway.watch:
+            stamps = _stamps(self.config.files)
+            self._tasks.append(asyncio.create_task(self._watch(stamps), name="files"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
+        """Raises ConfigInvalid, NotNow and ReloadRefused; then nothing has changed."""
+        async with self._changing, self._service.reloading(announced=not dry_run):
+            self._check()
+            try:
+                new = await asyncio.to_thread(self._load)
+            except ConfigInvalid:
+                if not dry_run:
+                    self._metrics.reloaded(ok=False, now=time.time())
+                raise
+            found = plan(self.config, new)
+            if expect is not None and expect != found.hash:
+                raise ReloadRefused(
+                    f"the plan is {found.hash} now and not {expect}: the files have changed since;"
+                    " look at it again with 'metamcp ctl reload --dry-run'"
+                )
+            if not dry_run:
+                try:
+                    await asyncio.to_thread(self._permit, new)
+                except NotConfirmed as refusal:
+                    raise ReloadRefused(str(refusal)) from None
+                self._check()  # reading took its time
+                self._apply(new, found)
+            return structs.replace(found, applied=not dry_run)
+
+    def _apply(self, new: Config, found: ReloadPlan) -> None:
+        """Nothing here can be refused any more."""
+        # Where the gateway listens and keeps its files stays as it is until it is started anew.
+        self.config = replace(new, gateway=self.config.gateway)
+        self.hash = fingerprint(self.config)
+        self.read_at = self._loop.time()
+        self._fronts.reconfigure()
+        for change in found.changes:
+            if change.action == "add" and change.server in new.servers:
+                self._tree.add(new.servers[change.server])
+            elif change.action == "remove" and change.server in self._tree.entries:
+                self._tree.remove(change.server)
+            elif change.action in ("restart", "in-place") and change.server in new.servers:
+                server, restart = new.servers[change.server], change.action == "restart"
+                self._tree.change(server, restart=restart)
+        self._metrics.reloaded(ok=True, now=time.time())
+        self._journal.add("gateway", "reloaded", f"plan {found.hash}")
+
+    async def _reload_on(self, hangup: asyncio.Event) -> None:
+        """One reload for all hang-ups until it begins, also for those before everything was up."""
+        while True:
+            await hangup.wait()
+            hangup.clear()
+            await self._reload_unasked()
+
+    async def _watch(self, known: Sequence[Stamp | None]) -> None:
+        """Reload when a file changed, once for each state that lasts for two looks."""
+        files, seen = self.config.files, known
+        while True:
+            await asyncio.sleep(WATCH_S)
+            now = await asyncio.to_thread(_stamps, files)
+            if now != known and now == seen:
+                await self._reload_unasked()
+                known = now
+                if files != self.config.files:  # it includes others now
+                    files = self.config.files
+                    known = now = await asyncio.to_thread(_stamps, files)
+            seen = now
+
+    async def _reload_unasked(self) -> None:
+        """Whoever wanted it hears of it in the journal."""
+        try:
+            await self.reload(dry_run=False, expect=None)
+        except (ConfigInvalid, ReloadRefused, NotNow) as error:
+            self._journal.add("gateway", "reload refused", str(error))
+        except Exception as error:  # noqa: BLE001 - the root of a task
+            self._journal.add("gateway", "bug", f"a reload broke off: {error!r}")
+
+
+def _stamps(files: Sequence[Path]) -> list[Stamp | None]:
+    """None for one that cannot be looked at."""
+    found: list[Stamp | None] = []
+    for path in files:
+        try:
+            state = os.stat(path)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+    return found

@@ -1,0 +1,69 @@
+"""A configuration that is changed on the disk, and nobody says so."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.live.client import Client
+from tests.live.gateway import Gateway, fake
+from tests.live.test_first_launch import Folder, folder
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+WATCH = "[gateway]\nwatch = true"
+
+__all__ = ["folder"]
+
+
+def names(gateway: Gateway) -> list[str]:
+    return [server["name"] for server in gateway.status()["servers"]]
+
+
+def refusals(gateway: Gateway) -> list[str]:
+    lines = gateway.ctl("events", "--json", "-n", "1000").splitlines()
+    events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    return [event["cause"] for event in events if event["what"] == "reload refused"]
+
+
+@pytest.mark.promise("M78")
+def test_a_changed_file_is_read_and_only_what_changed_restarts() -> None:
+    with Gateway({"a": fake(), "b": fake()}, extra=WATCH) as gateway:
+        pid = gateway.server("a")["pid"]
+        gateway.write({"a": fake(), "c": fake()})
+        until(lambda: names(gateway) == ["a", "c"], "the new file counts")
+        assert gateway.server("a")["pid"] == pid
+
+
+@pytest.mark.promise("M78")
+def test_a_file_with_an_error_changes_nothing_is_told_once_and_counts_when_it_is_mended() -> None:
+    with Gateway({"a": fake()}, extra=WATCH) as gateway:
+        gateway.config.write_text("[servers.a]\ncomand = 1\n")
+        until(lambda: refusals(gateway), "the refusal is in the journal")
+        assert names(gateway) == ["a"]
+        gateway.write({"a": fake(), "b": fake()})
+        until(lambda: names(gateway) == ["a", "b"], "the mended file counts")
+        (refusal,) = refusals(gateway)
+        assert "metamcp.toml:2: servers.a.comand" in refusal
+
+
+@pytest.mark.promise("M78")
+def test_what_is_not_to_be_watched_is_not_read() -> None:
+    with Gateway({"a": fake()}) as still, Gateway({"a": fake()}, extra=WATCH) as watching:
+        for gateway in (still, watching):
+            gateway.write({"b": fake()})
+        until(lambda: names(watching) == ["b"], "who watches has read its file")
+        assert names(still) == ["a"]
+
+
+@pytest.mark.promise("M78")
+def test_who_writes_a_server_down_beside_a_running_gateway_has_it_a_moment_later(
+    folder: Folder,
+) -> None:
+    folder.up("--config", ".mcp.json")
+    until(folder.answers, "it listens")
+    client = Client(folder.port)
+    until(lambda: "my-echo__echo" in client.tools(), "the first server is ready")
+    folder.add("Other")
+    until(lambda: "other__echo" in client.tools(), "the second server is ready")
+    client.close()
