@@ -40,6 +40,20 @@ def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
     played(tmp_path, play)
 
 
+def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts_again(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        (await stage.up("git")).down()
+        await stage.up("git", 2)
+        await until(lambda: len([m for m in front.heard if isinstance(m, AttachServer)]) == 2, "up")
+        assert len([m for m in front.heard if isinstance(m, Catalogue)]) == 1
+
+    played(tmp_path, play)
+
+
 def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)

@@ -72,8 +72,10 @@ class Routes:
         self._loop = asyncio.get_running_loop()
 
     def offers(self, server: str, data: bytes, list_hash: str) -> None:
-        """The server has a new catalogue. Raises OSError without free descriptors."""
+        """The server has this catalogue. Raises OSError without free descriptors."""
         known = self._known.setdefault(server, _Known())
+        if known.catalogue == data:
+            return  # a restart rarely changes it
         known.catalogue, known.list_hash = data, list_hash
         for front in self._fronts.serving():
             _send_catalogue(front, server, known)

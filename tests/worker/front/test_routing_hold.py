@@ -4,7 +4,7 @@ import pytest
 
 from metamcp_worker import codec
 from metamcp_worker.errors import Code
-from metamcp_worker.frames import Result
+from metamcp_worker.frames import Down, Result
 from metamcp_worker.front import routing
 from metamcp_worker.front.links import Answer
 
@@ -26,6 +26,23 @@ def test_a_call_waits_for_a_server_that_starts_on_the_first_call() -> None:
         assert await call.answer == Answer(b'"started"')
 
     with_front(talk, hold_s=0.001)
+
+
+@pytest.mark.promise("M72")
+def test_a_call_that_came_before_the_news_of_its_servers_end_is_a_reason_to_start_it_too() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach(generation=1)
+        running = front.call()
+        await peer.call()
+        peer.write(Down(b"{}"))
+        await running.answer
+        call = front.call()
+        assert front.wanted == []
+        front.state("error", generation=1, retry_after_ms=300)
+        assert front.wanted == ["git"]
+        assert not call.answer.done()
+
+    with_front(talk)
 
 
 def test_a_server_that_is_not_to_be_waited_for_answers_at_once() -> None:

@@ -240,9 +240,7 @@ class Routing:
 
     def _hold(self, link: Link, call: Call) -> None:
         now = self.loop.time()
-        if link.state in _WAKEABLE and now - link.wanted_at >= WANTED_S_MIN:
-            link.wanted_at = now
-            self._on_wanted(link.server)
+        self._wake(link, now)
         if not link.worth_holding(self._hold_s):
             self._on_answer(call, faults.not_there(link, call))
         elif len(link.held) >= HELD_MAX or link.held_bytes + call.size_bytes > HELD_BYTES_MAX:
@@ -254,8 +252,17 @@ class Routing:
                 call.deadline = min(call.deadline, call.ends - MARGIN_S)
             link.hold(call)
 
+    def _wake(self, link: Link, now: float) -> None:
+        """A call is a reason to start this server."""
+        if link.state in _WAKEABLE and now - link.wanted_at >= WANTED_S_MIN:
+            link.wanted_at = now
+            self._on_wanted(link.server)
+
     def _release(self, link: Link) -> None:
-        """Let held calls go, in order, or tell them that there is nothing to wait for."""
+        """Let held calls go, in order, or tell them that there is nothing to wait for. Those that
+        came before it was known how their server stands are a reason to start it as well."""
+        if link.held:
+            self._wake(link, self.loop.time())
         if link.target is None and not link.worth_holding(self._hold_s):
             self._fail_held(link)
         while link.target is not None and link.held:
