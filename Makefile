@@ -1,5 +1,6 @@
 # One verb, one job. Everything happens inside ./.venv and ./examples/demo; nothing is installed elsewhere.
 PYTHON ?= python3
+LANES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -40,7 +41,8 @@ pure: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not live and not process" tests
 
 test: check $(SUITE) $(CLIENTS) ## everything: check, then the real processes
-	$(BIN)/python -m pytest -q -m "live or process" tests
+	@# In lanes, a file in one of them: most of these tests wait for processes.
+	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
 
 $(SUITE): tests/conformance/package.json tests/conformance/package-lock.json
 	npm ci --prefix tests/conformance --silent --no-audit --no-fund
