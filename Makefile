@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 SUITE := tests/conformance/node_modules/.installed
 CLIENTS := tests/clients/node_modules/.installed
 
-.PHONY: help setup run demo check style types pure test conformance bench lock clean
+.PHONY: help setup run demo check style types pure test conformance bench soak lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -61,6 +61,11 @@ bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios o
 	$(BIN)/python -m benchmarks.relay
 	$(BIN)/python -m benchmarks.footprint
 	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.neighbours
+	$(BIN)/python -m benchmarks.outage
+
+soak: $(STAMP) ## ten minutes of random faults under load; every request gets its one answer
+	$(BIN)/python -m tests.faults.soak --seconds 600 --seed 7 --servers 20 --clients 200
 
 lock: ## resolve requirements/dev.txt anew
 	$(BIN)/python -m pip install --quiet pip-tools

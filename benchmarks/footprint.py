@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 from metamcp_supervisor.lives.spawn import Nursery
 from tests.live import processes
@@ -25,10 +26,10 @@ MIB = 1024 * 1024
 PROBE = b'{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}\n'
 
 
-def alone() -> float:
-    """Seconds from spawn to first answer of one scripted server, without a gateway."""
+def alone(command: Sequence[str] = SERVER) -> float:
+    """Seconds from spawn to first answer of one server, the scripted one, without a gateway."""
     start = time.perf_counter()
-    with subprocess.Popen(SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdin.write(PROBE)

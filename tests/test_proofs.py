@@ -1,6 +1,7 @@
 """A page that names a test as proof names one that exists."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -20,3 +21,13 @@ def test_every_test_that_a_page_names_exists() -> None:
         if f"\ndef {name}(" not in (ROOT / path).read_text()
     ]
     assert wrong == []
+
+
+def test_every_fault_has_a_test_that_does_it() -> None:
+    """A row of a table, below its head, is a line that begins with a bar."""
+    lines = (ROOT / "docs" / "faults.md").read_text().splitlines()
+    rows = [
+        line for before, line in pairwise(lines) if line.startswith("| ") and before.startswith("|")
+    ]
+    assert len(rows) > 20
+    assert [row for row in rows if not PROOF.search(row.rpartition(" | ")[2])] == []

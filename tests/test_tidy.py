@@ -29,36 +29,39 @@ EVERYTHING = sorted(
 
 #: The worker's files that the supervisor may import.
 CONTRACT = {
-    "catalogue", "codec", "connect", "errors", "frames", "messages", "oauth", "orphans", "packets",
-    "pipe", "serve", "spec",
+    "accepting", "catalogue", "codec", "connect", "errors", "frames", "messages", "oauth",
+    "orphans", "packets", "pipe", "serve", "sharing", "spec",
 }  # fmt: skip
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
     "metamcp_worker": (
-        "asgi bounds catalogue codec errors frames headers message messages moves names spec sse"
+        "asgi bounds catalogue codec errors figures frames headers message messages moves names"
+        " sharing spec sse"
     ),
     "metamcp_worker.child": (
-        "actions asks calls faults handshake headers holders levels lines listening listing logs"
-        " notices opening own pace probing replies resume session sessions subscriptions turns wire"
+        "actions asks calls faults handshake headers holders kept levels lines listening listing"
+        " logs notices opening own pace probing replies resume session sessions subscriptions turns"
+        " wire"
     ),
     "metamcp_worker.connect": "exchanges legacy modern session",
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.front": (
         "answers asked asking capabilities catalog elsewhere eras faults guard inbound levels"
-        " methods mrtr offers openapi params parked peers resume retries session task_ids uris"
-        " watches"
+        " methods mrtr offers openapi params parked peers resume retries session showing"
+        " task_ids uris watches"
     ),
-    "metamcp_supervisor": "verbs",
+    "metamcp_supervisor": "handing verbs",
     "metamcp_supervisor.lives": (
-        "answered backoff gate limits pulse server sessions states vitals workers"
+        "answered backoff changes damping floods gate limits pulse server sessions sharing states"
+        " vitals workers"
     ),
     "metamcp_supervisor.wanted": (
         "assemble config confirm dependencies document draft effective expand headers jsonc limits"
-        " masks naming nearest options parse program reload remote resolving schema shapes table"
-        " tomltext units"
+        " masks naming nearest options overrides parse program reload remote resolving schema"
+        " shapes table tomltext units"
     ),
-    "metamcp_supervisor.watched": "explain health histories roles",
+    "metamcp_supervisor.watched": "explain health histories keyed latency refusals roles",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
 
@@ -242,6 +245,18 @@ def test_sources_avoid(pattern: str, instead: str) -> None:
         for path in SOURCES
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(pattern, line)
+    ]
+    none(hits)
+
+
+def test_the_wall_clock_decides_nothing() -> None:
+    """It may jump. It is for people, and for dates that come from elsewhere, as of tokens."""
+    hits = [
+        at(path, number, "ask the loop for the time")
+        for path in SOURCES
+        if {"lives", "front", "watched"} & set(path.parts) or path.parent.name == "metamcp_worker"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\btime\.time\b|\bdatetime\.now\b", line)
     ]
     none(hits)
 

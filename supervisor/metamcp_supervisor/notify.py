@@ -56,6 +56,15 @@ class Notify:
         """Does anybody listen?"""
         return self._socket is not None
 
+    def environ(self) -> dict[str, str]:
+        """The variables that say so to the next program in this process."""
+        if self._socket is None:
+            return {}
+        found = {"NOTIFY_SOCKET": self._address.replace("\0", "@", 1)}
+        if self.watchdog_s:
+            found["WATCHDOG_USEC"] = str(round(self.watchdog_s * 1e6))
+        return found
+
     def send(self, *assignments: str, fds: Sequence[int] = ()) -> bool:
         """One datagram with these lines. True if it is sent, and if nobody wants it."""
         if self._socket is None:

@@ -1,16 +1,18 @@
 """The configuration in force, and how another one takes its place.
 
-Owns: reading anew, whether the new one may be applied, applying it, and noticing that a file of it
-changed. Never: what differs between two (`wanted.reload`), what a server does about it
-(`lives.tree`), parsing (`wanted.sources`).
+Owns: reading anew, whether the new one may be applied, applying it, noticing that a file of it
+changed, and when what was set for a time is over. Never: what differs between two
+(`wanted.reload`), what can be set (`wanted.overrides`), what a server does about it (`lives.tree`),
+parsing (`wanted.sources`).
 
-All of a new configuration counts, or nothing of it, and one reload follows the other.
+All of a new configuration counts, or nothing of it, and one reload follows the other. What an
+operator has set for a time stays set over reloads.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +21,12 @@ from msgspec import structs
 from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.lives.tree import Tree
-from metamcp_supervisor.verbs import ReloadPlan
+from metamcp_supervisor.verbs import Overridden, ReloadPlan
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid
 from metamcp_supervisor.wanted.confirm import NotConfirmed
-from metamcp_supervisor.wanted.reload import fingerprint, plan
+from metamcp_supervisor.wanted.effective import server_table
+from metamcp_supervisor.wanted.overrides import Override, Overrides, text_of
+from metamcp_supervisor.wanted.reload import fingerprint, plan, staying
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.steering import NotNow, ReloadRefused
@@ -36,8 +40,9 @@ Stamp = tuple[int, int, int]
 
 
 class Reloads:
-    """`load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands
-    may not be started. `check`: raises NotNow while nothing may be changed."""
+    """`config`: in force; `hash`: of what the files say. `load`: reads them anew. `permit`: raises
+    NotConfirmed for one whose commands may not be started. `check`: raises NotNow while nothing may
+    be changed."""
 
     def __init__(
         self,
@@ -52,7 +57,9 @@ class Reloads:
         metrics: Metrics,
         journal: Journal,
     ) -> None:
-        self.config = config
+        self.config = self._written = config
+        self._overrides = Overrides()
+        self._ending: asyncio.TimerHandle | None = None
         self.hash = fingerprint(config)
         self._loop = asyncio.get_running_loop()
         self.read_at = self._loop.time()
@@ -76,7 +83,13 @@ class Reloads:
             stamps = _stamps(self.config.files)
             self._tasks.append(asyncio.create_task(self._watch(stamps), name="files"))
 
+    @property
+    def busy(self) -> bool:
+        """Is a reload under way?"""
+        return self._changing.locked()
+
     async def close(self) -> None:
+        self._no_end()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -91,7 +104,7 @@ class Reloads:
                 if not dry_run:
                     self._metrics.reloaded(ok=False, now=time.time())
                 raise
-            found = plan(self.config, new)
+            found = staying(plan(self._written, new), self._overrides)
             if expect is not None and expect != found.hash:
                 raise ReloadRefused(
                     f"the plan is {found.hash} now and not {expect}: the files have changed since;"
@@ -109,20 +122,91 @@ class Reloads:
     def _apply(self, new: Config, found: ReloadPlan) -> None:
         """Nothing here can be refused any more."""
         # Where the gateway listens and keeps its files stays as it is until it is started anew.
-        self.config = replace(new, gateway=self.config.gateway)
-        self.hash = fingerprint(self.config)
+        self._written = replace(new, gateway=self.config.gateway)
+        self._overrides = self._overrides.kept(new)
+        self.config = self._overrides.applied(self._written)
+        self.hash = fingerprint(self._written)
         self.read_at = self._loop.time()
         self._fronts.reconfigure()
         for change in found.changes:
             if change.action == "add" and change.server in new.servers:
-                self._tree.add(new.servers[change.server])
+                self._tree.add(self.config.servers[change.server])
             elif change.action == "remove" and change.server in self._tree.entries:
                 self._tree.remove(change.server)
             elif change.action in ("restart", "in-place") and change.server in new.servers:
-                server, restart = new.servers[change.server], change.action == "restart"
+                server, restart = self.config.servers[change.server], change.action == "restart"
                 self._tree.change(server, restart=restart)
         self._metrics.reloaded(ok=True, now=time.time())
         self._journal.add("gateway", "reloaded", f"plan {found.hash}")
+
+    # What is set for a time
+
+    def overridden(self, server: str) -> tuple[Overridden, ...]:
+        """What is set for this server, and until when."""
+        if server not in self._written.servers:  # it is on its way out
+            return ()
+        table, since = server_table(self._written.servers[server]), time.time() - self._loop.time()
+        return tuple(
+            Overridden(
+                key=each.key, value=each.text, written=text_of(table, each.key),
+                until=since + each.ends,
+            )
+            for each in self._overrides.of(server)
+        )  # fmt: skip
+
+    def override(self, server: str, settings: Mapping[str, str], for_s: float) -> None:
+        """Set these for so long. Raises ConfigInvalid and NotNow; then nothing has changed."""
+        self._check()
+        known = self._known(server)
+        ends = self._loop.time() + for_s
+        self._overrides = self._overrides.set(self.config.servers[known], settings, ends)
+        self._tune([server])
+
+    def as_written(self, server: str) -> tuple[Overridden, ...]:
+        """Everything as in the file again; what was set. Raises NotNow."""
+        self._check()
+        found = self.overridden(server)
+        self._overrides = self._overrides.without(self._known(server))
+        self._tune([server])
+        return found
+
+    def _known(self, server: str) -> str:
+        """Raises NotNow."""
+        if server not in self.config.servers:
+            raise NotNow(f"{server} has no table in the configuration at this moment")
+        return server
+
+    def _tune(self, servers: Iterable[str]) -> None:
+        """Other settings are in force for these, of the kind that needs no restart."""
+        self.config = self._overrides.applied(self._written)
+        self._fronts.reconfigure()
+        for name in servers:
+            if name in self.config.servers and name in self._tree.entries:
+                self._tree.change(self.config.servers[name], restart=False)
+        self._no_end()
+        end = self._overrides.next_end()
+        if end is not None:
+            self._ending = self._loop.call_at(end, self._end)
+
+    def _end(self) -> None:
+        """The time of some is over."""
+        now = self._loop.time()
+        over = self._overrides.over(now)
+        self._overrides = self._overrides.after(now)
+        self._tune(dict.fromkeys(each.server for each in over))
+        for each in over:
+            self._journal.add(each.server, "set over", self._again(each))
+
+    def _again(self, each: Override) -> str:
+        server = self._written.servers[each.server]
+        return f"{each.key} is {text_of(server_table(server), each.key)} again: its time is over"
+
+    def _no_end(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+
+    # Reloads that nobody waits for
 
     async def _reload_on(self, hangup: asyncio.Event) -> None:
         """One reload for all hang-ups until it begins, also for those before everything was up."""

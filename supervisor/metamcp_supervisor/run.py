@@ -16,9 +16,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from msgspec import structs
+
 from metamcp_supervisor import inherited, runtime
+from metamcp_supervisor.handing import State, Unreadable
 from metamcp_supervisor.inherited import Inherited
-from metamcp_supervisor.lives import cgroups, listen, specs, status
+from metamcp_supervisor.lives import cgroups, listen, looking, signalling, specs, status
+from metamcp_supervisor.lives.adopting import Parts
 from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.catalogues import Catalogues
 from metamcp_supervisor.lives.front import Front
@@ -26,17 +30,19 @@ from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.gauges import Gauges
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.house import NotRolled
+from metamcp_supervisor.lives.nurseries import Nurseries
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.service import Service
-from metamcp_supervisor.lives.spawn import Nursery, NurseryDown, WorkerExit
+from metamcp_supervisor.lives.spawn import NurseryDown, WorkerExit
 from metamcp_supervisor.lives.status import Facts
 from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.notify import Notify
 from metamcp_supervisor.reloading import Reloads
 from metamcp_supervisor.signals import Signals
-from metamcp_supervisor.verbs import Exit, GatewayStatus, ReloadPlan
-from metamcp_supervisor.wanted.config import Config
+from metamcp_supervisor.succession import Succession
+from metamcp_supervisor.verbs import Calls, Exit, GatewayStatus, Overridden, ReloadPlan, Upgrade
+from metamcp_supervisor.wanted.config import Address, Config
 from metamcp_supervisor.watched.admin import Admin
 from metamcp_supervisor.watched.control import Control
 from metamcp_supervisor.watched.events import Journal
@@ -60,6 +66,7 @@ _CODES: dict[type[Exception], Exit] = {
     runtime.RuntimeDirUnfit: Exit.NO_PERMISSION,
     listen.CannotBind: Exit.CANNOT_BIND,
     NurseryDown: Exit.INTERNAL,
+    Unreadable: Exit.INTERNAL,
 }
 
 
@@ -78,6 +85,7 @@ class Gateway:
     `load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands may
     not be started. `environ`: of which servers get a part. `hangup_ends`: see `signals`. `told`,
     `given`: whom to tell how it goes, and sockets to listen on; both are closed at the end.
+    `handed`: what runs already, of the program before this one (`succession`).
     """
 
     def __init__(
@@ -91,8 +99,10 @@ class Gateway:
         hangup_ends: bool = False,
         told: Notify | None = None,
         given: Inherited | None = None,
+        handed: State | None = None,
     ) -> None:
         self.version = version
+        self._handed = handed
         self._loop = asyncio.get_running_loop()
         self.journal = Journal(time.time)
         self.logs = ServerLogs(time.time)
@@ -100,13 +110,15 @@ class Gateway:
         self._service = Service(told or Notify(), given or {}, self.status, self.journal)
         self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
         self._listeners: list[socket.socket] = []
-        self._started = self._loop.time()
+        if handed is not None:
+            before = handed.gateway
+            self.listen, self.ops_listen = Address(*before.listen), Address(*before.ops_listen)
         self._serving = self._draining = self._closed = False
         self._signals = Signals(hangup_ends=hangup_ends)
-        self._stopping, self._now = self._signals.stopping, self._signals.now
+        self._stopping = self._signals.stopping
         self._code = Exit.OK
         self._starting: asyncio.Task[None] | None = None
-        self._nursery = Nursery(
+        self._nursery = Nurseries(
             on_exit=self._exited,
             on_halt=self._halted,
             on_lost=self.hopeless,
@@ -126,6 +138,7 @@ class Gateway:
         others = (self._fronts, self._nursery)
         self._gauges = Gauges(self._tree, self.metrics, self.journal, *others)
         self._control = Control(self, config.gateway.runtime_dir, version)
+        self.succession = self._prepared()
         self._admin = HttpServer(
             Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time)
         )
@@ -148,6 +161,17 @@ class Gateway:
             environ=environ,
             version=self.version,
         )
+
+    def _prepared(self) -> Succession:
+        parts = Parts(
+            self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
+            self._control, self.journal, self.logs, self.metrics,
+        )  # fmt: skip
+        return Succession(
+            self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
+            reloads=self._reloads, service=self._service, signals=self._signals,
+            check=self._check_not_ending,
+        )  # fmt: skip
 
     # Up and down
 
@@ -173,6 +197,11 @@ class Gateway:
     async def _rise(self) -> bool:
         """Come up; False if it was told to end meanwhile. Raises CannotStart."""
         try:
+            if (handed := self._handed) is not None:
+                self._handed = None  # it may be large
+                self._starting = await self.succession.go_on(handed)
+                await self._admin.start(self.succession.ops)
+                return True
             await self._control.start()
             self._tree.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
@@ -195,6 +224,7 @@ class Gateway:
         clients, self.listen = take(self.listen, "--listen", inherited.CLIENTS)
         self._listeners += clients
         ops, self.ops_listen = take(self.ops_listen, "--ops-listen", inherited.OPS)
+        self.succession.ops = ops
         return ops
 
     async def _wind_down(self) -> None:
@@ -226,13 +256,7 @@ class Gateway:
         await self._service.close()
 
     async def _unless_now(self, work: Coroutine[None, None, None], limit_s: float) -> None:
-        """Do `work` until it is done, its time is up, or somebody wants the end now."""
-        task, hurry = asyncio.create_task(work), asyncio.create_task(self._now.wait())
-        await asyncio.wait([task, hurry], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        for each in (task, hurry):
-            each.cancel()
-        await asyncio.wait([task, hurry])
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := await self._signals.unless_now(work, limit_s)) is not None:
             self.journal.add("gateway", "bug", repr(error))
 
     # Steering
@@ -245,7 +269,8 @@ class Gateway:
             version=self.version,
             state=state,
             now=self._loop.time(),
-            started=self._started,
+            started=self.succession.started,
+            upgrades=self.succession.upgrades,
             listen=self.listen,
             ops_listen=self.ops_listen,
             config=self.config,
@@ -255,8 +280,12 @@ class Gateway:
         )
         return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
 
+    def latencies(self) -> dict[str, tuple[int, ...]]:
+        return self.metrics.latencies()
+
     def particulars(self, name: str) -> Particulars:
-        return status.particulars(self.config, self._tree.entries[name], self._loop.time())
+        found = status.particulars(self.config, self._tree.entries[name], self._loop.time())
+        return structs.replace(found, overrides=self._reloads.overridden(name))
 
     def start(self, names: Sequence[str]) -> None:
         self._each(names, self._tree.start)
@@ -273,9 +302,25 @@ class Gateway:
     def quarantine(self, names: Sequence[str], why: str) -> None:
         self._each(names, partial(self._tree.quarantine, why=why))
 
+    def signal(self, name: str, number: int) -> int:
+        self._each([name], lambda _: None)
+        return signalling.send(self._tree.entries[name], number)
+
+    def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
+        self._each([name], partial(self._reloads.override, settings=settings, for_s=for_s))
+
+    def as_written(self, name: str) -> tuple[Overridden, ...]:
+        self._each([name], lambda _: None)
+        return self._reloads.as_written(name)
+
     async def stacks(self, name: str) -> str:
         self._each([name], lambda _: None)
-        return await self._tree.crew.stacks(self._tree.entries[name], self._nursery.stacks)
+        return await self._tree.crew.stacks(self._tree.entries[name], self._nursery.dump)
+
+    async def calls(self, names: Sequence[str], slow_s: float) -> Calls:
+        self._check_known(names)
+        entries = self._tree.entries.values()
+        return await looking.calls(self._fronts.serving(), entries, names, slow_s)
 
     async def roll(self) -> None:
         self._check_not_ending()
@@ -287,15 +332,22 @@ class Gateway:
     def _each(self, names: Sequence[str], act: Callable[[str], None]) -> None:
         """All of them, or none. Raises NotNow and UnknownName."""
         self._check_not_ending()
-        if unknown := [name for name in names if name not in self._tree.entries]:
-            raise UnknownName(unknown, self._tree.entries)
+        self._check_known(names)
         for name in names:
             act(name)
+
+    def _check_known(self, names: Sequence[str]) -> None:
+        """Raises UnknownName."""
+        if unknown := [name for name in names if name not in self._tree.entries]:
+            raise UnknownName(unknown, self._tree.entries)
 
     def _check_not_ending(self) -> None:
         """Raises NotNow."""
         if self._stopping.is_set():
             raise NotNow("nothing is changed: the gateway stops")
+
+    async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
+        await self.succession.upgrade(told)
 
     async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
         return await self._reloads.reload(dry_run, expect)
@@ -307,6 +359,9 @@ class Gateway:
 
     def wanted(self, server: str) -> None:
         self._tree.wanted(server)
+
+    def ended(self, sessions: Sequence[str]) -> None:
+        self._tree.apart.ended(sessions)
 
     def undelivered(self, front: Front, server: str, generation: int) -> None:
         if generation:

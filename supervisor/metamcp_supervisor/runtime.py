@@ -58,23 +58,23 @@ def socket_path(directory: str) -> str:
 
 
 class Claim:
-    """The runtime directory, held by this process until `release`."""
+    """The runtime directory, held by this process until `release`, over `lock_fd`."""
 
     def __init__(self, directory: str, lock_fd: int, token: str) -> None:
         self.directory = directory
         self.socket_path = socket_path(directory)
         self.token = token
-        self._lock_fd = lock_fd
+        self.lock_fd = lock_fd
 
     def release(self) -> None:
         """Remove socket and token. The lock file stays: removing it would let two gateways in, one
         with the old file and one with a new one."""
-        if self._lock_fd < 0:
+        if self.lock_fd < 0:
             return
         _remove(self.socket_path)
         _remove(os.path.join(self.directory, TOKEN))
-        os.close(self._lock_fd)
-        self._lock_fd = -1
+        os.close(self.lock_fd)
+        self.lock_fd = -1
 
 
 def claim(directory: str) -> Claim:

@@ -10,6 +10,21 @@ terminal is gone.
 import asyncio
 import faulthandler
 import signal
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+
+_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+
+
+def hold() -> None:
+    """In this thread: let signals wait. As long as no other thread hears them, all are for the
+    first one, which can then hold them while another program takes its place."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+
+
+def let_go() -> None:
+    """In this thread: hear them, those too that wait."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
 
 
 class Signals:
@@ -20,6 +35,7 @@ class Signals:
 
     def __init__(self, *, hangup_ends: bool) -> None:
         self.stopping, self.now, self.hangup = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.hangup_ends = hangup_ends
         self._table = {
             signal.SIGTERM: self.stopping.set,
             signal.SIGINT: self._interrupted,
@@ -28,8 +44,12 @@ class Signals:
         }
 
     def listen(self) -> None:
+        """From now on, those too that came while nobody listened."""
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(initializer=hold))
         for number, act in self._table.items():
-            asyncio.get_running_loop().add_signal_handler(number, act)
+            loop.add_signal_handler(number, act)
+        let_go()
 
     def close(self) -> None:
         for number in self._table:
@@ -44,6 +64,18 @@ class Signals:
         faulthandler.dump_traceback(all_threads=True)
         self.stopping.set()
         self.now.set()
+
+    async def unless_now(
+        self, work: Coroutine[None, None, None], limit_s: float
+    ) -> BaseException | None:
+        """Do `work` until it is done, its time is up, or somebody wants the end now. What it
+        raised."""
+        task, hurry = asyncio.create_task(work), asyncio.create_task(self.now.wait())
+        await asyncio.wait([task, hurry], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        for each in (task, hurry):
+            each.cancel()
+        await asyncio.wait([task, hurry])
+        return None if task.cancelled() else task.exception()
 
     async def before_the_end(self, work: asyncio.Task[None]) -> bool:
         """Wait for `work`; False if somebody asked for the end before. Raises what it raises."""

@@ -40,7 +40,8 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     of its URL, without what may be secret; `token_cost`: estimated tokens of its tool definitions;
     `retry_in_s`: None when no start is planned; `rss_bytes`, `cpu_s`: of the worker and everything
     below it; `unroutable_requests`, `unattributed_logs`: what it asked or logged and no single
-    caller can have caused.
+    caller can have caused; `p50_s`, `p95_s`: within what time half of the requests of the last five
+    minutes were answered, and 95 % of them, None if there were none.
     """
 
     name: str
@@ -71,6 +72,8 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     origin: str = ""
     unroutable_requests: int = 0
     unattributed_logs: int = 0
+    p50_s: float | None = None
+    p95_s: float | None = None
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):
@@ -97,9 +100,21 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     config_files: tuple[str, ...]
     config_age_s: float
     nursery_pid: int
+    upgrades: int = 0
+    """How often another program took over since the start."""
     fronts: tuple[FrontStatus, ...]
     servers: tuple[ServerStatus, ...]
     endpoints: dict[str, str]
+
+
+class Upgrade(Struct, frozen=True, kw_only=True):
+    """Another program takes over. `before`, `after`: the versions; `servers`: how many run and go
+    on; `sessions`: of clients, how many do."""
+
+    before: str
+    after: str
+    servers: int
+    sessions: int
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -148,13 +163,24 @@ class Process(Struct, frozen=True, kw_only=True):
     descriptors: int | None
 
 
+class Overridden(Struct, frozen=True, kw_only=True):
+    """One setting that is other than in the file for a time. `value`, `written`: as one would write
+    it, `none` for no value; `until`: seconds since the epoch."""
+
+    key: str
+    value: str
+    written: str
+    until: float
+
+
 class Description(Struct, frozen=True, kw_only=True):
     """Everything about one server. `why`: one sentence on why it is in its state and what comes
     next; `since`: when it got into its phase, seconds since the epoch, 0 if that is forgotten.
 
     `failures`: unstable starts in a row; `recent`: those within `window_s`; with more than
     `recent_max` of them the circuit opens; `trips`: how often in a row it did. `config`: in effect,
-    secrets masked; `source`: where it was read; `list_hash`: of what it offers.
+    secrets masked; `source`: where it was read; `list_hash`: of what it offers; `overrides`: what
+    of `config` is set for a time.
     """
 
     v: int = VERSION
@@ -173,6 +199,7 @@ class Description(Struct, frozen=True, kw_only=True):
     exits: tuple[Ended, ...]
     processes: tuple[Process, ...]
     log: tuple[LogLine, ...]
+    overrides: tuple[Overridden, ...] = ()
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
@@ -186,12 +213,43 @@ class Footprint(Struct, frozen=True, kw_only=True):
 
 class Load(Struct, frozen=True, kw_only=True):
     """One look of `top`. `clock`: seconds of the gateway's own clock, for rates between two looks;
-    `footprints`: by server, of those with processes."""
+    `footprints`: by server, of those with processes; `latencies`: how many requests took how long
+    so far, by server: counts per bucket, the last for those above the highest of `bounds_s`."""
 
     v: int = VERSION
     clock: float
     status: GatewayStatus
     footprints: dict[str, Footprint]
+    latencies: dict[str, tuple[int, ...]] = {}
+    bounds_s: tuple[float, ...] = ()
+
+
+class InFlight(Struct, frozen=True, kw_only=True):
+    """One call that is not answered yet. `name`: of the tool or prompt, as its client knows it,
+    empty for other methods; `state`: `running` at the server, `queued` for its turn there, `held`
+    until the server is there, or `asking` its client something; `client`: what it calls itself;
+    `session`: a word that stands for it; `progress`: is it told of progress?"""
+
+    server: str
+    method: str
+    name: str
+    endpoint: str
+    age_s: float
+    state: str
+    client: str
+    session: str
+    front: str
+    progress: bool
+
+
+class Calls(Struct, frozen=True, kw_only=True):
+    """What is under way, the longest first. `more`: calls that are not shown; `silent`: fronts that
+    did not say."""
+
+    v: int = VERSION
+    calls: tuple[InFlight, ...]
+    more: int = 0
+    silent: tuple[str, ...] = ()
 
 
 class Change(Struct, frozen=True, kw_only=True):

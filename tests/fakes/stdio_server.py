@@ -34,6 +34,7 @@ from tests.fakes.stdio_wire import (
     write,
 )
 
+LEAK_MS = 100
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 INFO = {"name": "scripted", "version": "1.0", "x-unknown": {"kept": True}}
 
@@ -57,6 +58,12 @@ def flags() -> argparse.Namespace:
     option("--stderr-flood", action="store_true")
     option("--stdout-flood", action="store_true")
     option("--huge-line", action="store_true", help="answers a call with a line without end")
+    option(
+        "--die-at", default="", metavar="METHOD", help="exits when it comes, half its answer said"
+    )
+    option("--another", default="", metavar="FILE", help="one more tool with each start of it")
+    option("--leak", type=int, default=0, metavar="MIB", help="so much more ten times a second")
+    option("--daemons", type=int, default=0, metavar="N", help="forks so many that flee from it")
     option("--deaf", action="store_true", help="reads nothing")
     option("--hang", action="store_true", help="reads and never answers")
     option("--silent-probe", action="store_true", help="does not answer unknown methods")
@@ -80,11 +87,19 @@ class Server(Tools, Asks, Watch, Tasks):
     # --- bytes ------------------------------------------------------------------------------
 
     def run(self) -> None:
+        if self.options.another:
+            with open(self.options.another, "a+") as starts:
+                starts.write("x")
+                self.changes = starts.tell()
         if self.options.ignore_term:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(self.options.slow_start / 1000)
         if self.options.exit_after:
             self.later(self.options.exit_after, lambda: os._exit(7))
+        if self.options.leak:
+            self.later(LEAK_MS, self.leak)
+        for _ in range(self.options.daemons):
+            self.tool_spawn_daemon(None)
         if self.options.stderr_flood:
             self.later(0, lambda: flood(2, threading.Lock()))
         if self.options.stdout_flood:
@@ -98,11 +113,20 @@ class Server(Tools, Asks, Watch, Tasks):
         if self.deaf or self.options.ignore_eof:
             time.sleep(FOREVER_S)
 
+    def leak(self) -> None:
+        self.tool_leak(None, self.options.leak)
+        self.later(LEAK_MS, self.leak)
+
     # --- messages ---------------------------------------------------------------------------
 
     def received(self, line: bytes) -> None:
         message: Json = json.loads(line)
         method, params = message.get("method"), message.get("params", {})
+        if self.options.die_at == method:
+            write(
+                b'{"jsonrpc":"2.0","id":%d,"result":{"' % message["id"] if "id" in message else b""
+            )
+            os._exit(9)
         if method is None:
             self.answered(message, line)
             return

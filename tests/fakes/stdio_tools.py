@@ -54,9 +54,11 @@ class Tools(Wire):
         """What the client said of itself: in initialize, or in this request."""
         return content(json.dumps({**self.declared, "capabilities": self.capabilities_of_client}))
 
-    def tool_progress(self, _: object, n: int = 3) -> Json:
+    def tool_progress(self, _: object, n: int = 3, note: str = "") -> Json:
+        more = {"message": note} if note else {}
         for step in range(1, n + 1) if self.token is not None else ():
-            self.notify("notifications/progress", progressToken=self.token, progress=step, total=n)
+            done = {"progressToken": self.token, "progress": step, "total": n, **more}
+            self.notify("notifications/progress", **done)
         return content(f"{n} steps")
 
     def tool_leak(self, _: object, mib: int = 1) -> Json:

@@ -18,9 +18,9 @@ ODD = {
     "utf8": fake("--bad-utf8"),
     "pieces": fake("--half-lines"),
     "talks": fake("--stderr-flood"),
-    "floods": fake("--stdout-flood"),
     "circle": fake("--cursor-loop"),
     "stays": {**fake("--ignore-eof", "--ignore-term"), "stop_grace": "100ms"},
+    "forks": fake("--daemons", "20"),
 }
 
 #: Servers that cannot work -> what people are told.
@@ -31,6 +31,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "sorry": ({"command": ["sh", "-c", "echo no license >&2; exit 3"]}, "no license"),
     "lists": (fake("--list-error"), "was refused"),
     "brief": (fake("--exit-after", "300"), "it ended"),
+    "floods": (fake("--stdout-flood"), "it is kept out (flood: it flooded its stdout: "),
+    "leaks": ({**fake("--leak", "50"), "memory_max": "128M"}, "memory_max is 128 MiB"),
 }
 
 
@@ -59,8 +61,21 @@ def test_an_odd_server_works(gateway: Gateway, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_a_bad_server_is_explained_in_a_sentence(gateway: Gateway, name: str) -> None:
     words = BAD[name][1]
-    until(lambda: words in told(gateway, name), f"it is told that {words!r}", 30)
-    assert gateway.server(name)["phase"] != "ready" or gateway.server(name)["generation"] > 1
+    until(lambda: words in told(gateway, name), f"it is told that {words!r}", 60)
+    now = gateway.server(name)
+    assert now["phase"] != "ready" or now["generation"] > 1
+
+
+@pytest.mark.promise("M15")
+def test_only_an_operator_lets_one_that_floods_try_again(gateway: Gateway) -> None:
+    until(lambda: gateway.server("floods")["phase"] == "quarantined", "it is put away", 60)
+    flooded = gateway.server("floods")["generation"]
+    client = Client(gateway.port)
+    assert client.call("floods__echo", text="a")["error"]["code"] == -10001
+    client.close()
+    assert gateway.server("floods")["generation"] == flooded
+    gateway.ctl("clear", "floods")
+    until(lambda: gateway.server("floods")["generation"] > flooded, "it is started again")
 
 
 @pytest.mark.promise("M15")

@@ -54,6 +54,7 @@ class Gateway:
         self.log = self.folder / "log"
         self.port, self.ops_port = free_port(), free_port()
         self.mark = f"METAMCP_TEST_MARK={self.folder.name}"
+        self.environ = {"METAMCP_TEST_GATEWAY": self.folder.name}
         self.extra = extra
         self.write(servers)
         self._wait = wait
@@ -116,7 +117,7 @@ class Gateway:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "METAMCP_TEST_GATEWAY": self.folder.name},
+                env={**os.environ, **self.environ},
                 cwd=ROOT,
             )
         if self._wait:

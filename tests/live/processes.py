@@ -50,6 +50,12 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(pid: int, field: str = "Pss") -> int:
     """Bytes of one field of smaps_rollup."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

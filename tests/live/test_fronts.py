@@ -70,6 +70,19 @@ def test_every_request_of_a_session_may_come_over_a_new_connection(client: Clien
 
 
 @pytest.mark.promise("M79")
+def test_connections_stay_open_when_their_fronts_are_replaced(gateway: Gateway) -> None:
+    clients = [Client(gateway.port, era) for era in (MODERN, LEGACY) * (AGAIN // 2)]
+    for one in clients:
+        one.text("new__echo", text="first")
+    sockets = [one.http.sock for one in clients]
+    gateway.ctl("roll")
+    for number, (one, sock) in enumerate(zip(clients, sockets, strict=True)):
+        assert one.text("old__echo", text=str(number)) == str(number)
+        assert one.http.sock is sock
+        one.end()
+
+
+@pytest.mark.promise("M79")
 def test_requests_for_several_sessions_may_share_one_connection(gateway: Gateway) -> None:
     clients = [Client(gateway.port) for _ in range(6)]
     shared = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)

@@ -116,6 +116,23 @@ def test_readiness_status_reload_and_the_end_are_told_in_their_order(systemd: Sy
     assert systemd.was_told("EXTEND_TIMEOUT_USEC=")
 
 
+@pytest.mark.promise("M79")
+def test_an_upgrade_is_told_as_a_reload_and_signs_of_life_go_on(systemd: Systemd) -> None:
+    with Attended(systemd, watchdog_s=5.0) as gateway:
+        until(lambda: systemd.was_told("READY=1"), "readiness is told")
+        kept, before = dict(systemd.kept), gateway.pid
+        gateway.ctl("upgrade")
+        until(lambda: len(systemd.was_told("READY=1")) == 2, "the new program is ready")
+        assert len(systemd.was_told("RELOADING=1")) == 1
+        signs = len(systemd.was_told("WATCHDOG=1"))
+        until(lambda: len(systemd.was_told("WATCHDOG=1")) > signs, "a sign of life")
+        assert systemd.kept == kept
+        assert gateway.status()["pid"] == before
+        assert echo(gateway.port) == "hello"
+        for pid in gateway.left() - {before}:
+            assert b"NOTIFY_SOCKET=" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
 def test_servers_learn_nothing_of_what_is_between_systemd_and_the_gateway(
     systemd: Systemd,
 ) -> None:

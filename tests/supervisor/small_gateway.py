@@ -6,19 +6,30 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from msgspec import structs
 
-from metamcp_supervisor.verbs import Change, FrontStatus, GatewayStatus, ReloadPlan, ServerStatus
-from metamcp_supervisor.wanted.config import ConfigInvalid, Problem
+from metamcp_supervisor.verbs import (
+    Calls,
+    Change,
+    FrontStatus,
+    GatewayStatus,
+    InFlight,
+    Overridden,
+    ReloadPlan,
+    ServerStatus,
+    Upgrade,
+)
+from metamcp_supervisor.wanted.config import ConfigInvalid, Problem, Server
+from metamcp_supervisor.wanted.overrides import Overrides
 from metamcp_supervisor.watched.control import Control, Limits
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.explain import Tries
 from metamcp_supervisor.watched.logs import ServerLogs
-from metamcp_supervisor.watched.steering import Particulars, ReloadRefused, UnknownName
+from metamcp_supervisor.watched.steering import NotNow, Particulars, ReloadRefused, UnknownName
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:
@@ -38,6 +49,10 @@ class SmallGateway:
         self.problems: tuple[Problem, ...] = ()
         self.reloads: list[bool] = []
         self.nursery_pid = 76
+        self.overrides = Overrides()
+        self.signals: list[tuple[str, int]] = []
+        self.under_way: tuple[InFlight, ...] = ()
+        self.buckets: dict[str, tuple[int, ...]] = {}
         self.fault = ""
 
     def status(self) -> GatewayStatus:
@@ -67,7 +82,39 @@ class SmallGateway:
             list_hash="91ac0e",
             tries=Tries(failures=3, recent=2),
             hidden={"hunter2secret": "${env:TOKEN}"},
+            overrides=self._overridden(name),
         )
+
+    def latencies(self) -> dict[str, tuple[int, ...]]:
+        return self.buckets
+
+    def signal(self, name: str, number: int) -> int:
+        self._known([name])
+        if not self.servers[name].pid:
+            raise NotNow(f"{name} has no process of its own at this moment")
+        self.signals.append((name, number))
+        return self.servers[name].pid
+
+    def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
+        self._known([name])
+        server = Server(name=name, source="", command=("git-server",))
+        self.overrides = self.overrides.set(server, settings, time.time() + for_s)
+
+    def as_written(self, name: str) -> tuple[Overridden, ...]:
+        self._known([name])
+        found, self.overrides = self._overridden(name), self.overrides.without(name)
+        return found
+
+    def _overridden(self, name: str) -> tuple[Overridden, ...]:
+        return tuple(
+            Overridden(key=each.key, value=each.text, written="60s", until=each.ends)
+            for each in self.overrides.of(name)
+        )
+
+    async def calls(self, names: Sequence[str], slow_s: float) -> Calls:
+        self._known(names)
+        found = (one for one in self.under_way if one.server in names or not names)
+        return Calls(calls=tuple(one for one in found if one.age_s >= slow_s), silent=("front-1",))
 
     def start(self, names: Sequence[str]) -> None:
         for name in self._known(names):
@@ -88,6 +135,9 @@ class SmallGateway:
     def quarantine(self, names: Sequence[str], why: str) -> None:
         for name in self._known(names):
             self._later(name, "error", 0)
+
+    async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
+        raise NotNow("nothing is changed: there is no other program")
 
     async def roll(self) -> None:
         pass

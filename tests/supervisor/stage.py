@@ -174,6 +174,9 @@ class Stage:
     def wanted(self, server: str) -> None:
         self.tree.wanted(server)
 
+    def ended(self, sessions: Sequence[str]) -> None:
+        self.tree.apart.ended(sessions)
+
     def undelivered(self, front: Front, server: str, generation: int) -> None:
         if generation:
             self.tree.deliveries.connect_again(server, front.number)

@@ -12,7 +12,7 @@ JITTER = some.floats(0, 1, exclude_max=True)
 @given(some.integers(0, 10_000), JITTER)
 def test_a_delay_has_a_floor_and_a_cap(k: int, jitter: float) -> None:
     assert backoff.delay(k, jitter) >= backoff.DELAY_S_FLOOR
-    assert backoff.delay(k, jitter) < backoff.DELAY_S_FLOOR + backoff.DELAY_S_MAX
+    assert backoff.delay(k, jitter) < backoff.DELAY_S_FLOOR + backoff.Patience().delay_s_max
 
 
 @given(some.integers(0, 10_000), JITTER)

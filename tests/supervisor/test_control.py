@@ -126,7 +126,7 @@ def test_a_bad_line_gets_an_error_and_the_next_line_an_answer(line: bytes, code:
             client.send(line + b"\n")
             assert (await client.line())["error"]["code"] == code
             assert "result" in await client.ask("status")
-            assert gateway.journal.since(0) == []
+            assert {event.what for event in gateway.journal.since(0)} <= {"order refused"}
 
     run(main())
 
@@ -177,7 +177,7 @@ def test_an_unknown_name_stops_the_whole_order() -> None:
             error = (await client.ask("stop", names=["git", "gitt"]))["error"]
             assert error["code"] == Exit.UNKNOWN_NAME
             assert error["data"] == {"names": ["gitt"], "nearest": "git"}
-            assert gateway.journal.since(0) == []
+            assert [event.what for event in gateway.journal.since(0)] == ["order refused"]
             assert gateway.servers["git"].state == "ready"
 
     run(main())
@@ -191,7 +191,9 @@ def test_a_reload_tells_the_plan_or_every_problem() -> None:
             assert not plan["applied"]
             assert (await client.ask("reload", expect="old"))["error"]["code"] == Exit.FAILED
             assert (await client.ask("reload", expect=plan["hash"]))["result"]["applied"]
-            assert [event.what for event in gateway.journal.since(0)] == ["reload", "reload"]
+            assert [event.what for event in gateway.journal.since(0)] == [
+                "reload", "order refused", "reload",
+            ]  # fmt: skip
             gateway.problems = (Problem("a.toml", "servers.git", "no command", 3),)
             error = (await client.ask("reload"))["error"]
             assert error["code"] == Exit.CONFIG

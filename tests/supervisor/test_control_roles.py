@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched import client, orders, peers
+from metamcp_supervisor.watched import client, keyed, orders, peers
 from metamcp_supervisor.watched.roles import Role, role
 from tests.supervisor.small_gateway import server, steered
 from tests.supervisor.test_control import Peer, run
@@ -41,9 +41,7 @@ def test_a_role_follows_from_user_and_groups(
 def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
     assert orders.Verb.__struct_defaults__ == (Role.ADMIN,)
     least = {name: verb.least for name, verb in orders.VERBS.items()}
-    changing = {
-        name for name, verb in orders.VERBS.items() if issubclass(verb.params, orders.Keyed)
-    }
+    changing = {name for name, verb in orders.VERBS.items() if issubclass(verb.params, keyed.Keyed)}
     assert all(least[name] > Role.VIEWER for name in changing)
     assert least["describe"] is least["status"] is Role.VIEWER
 
@@ -126,7 +124,13 @@ def test_a_viewer_looks_and_is_refused_in_one_sentence_when_it_steers() -> None:
                 assert (
                     f"needs the role operator, and user id {NOBODY} is viewer" in error["message"]
                 )
-            assert gateway.journal.since(0) == []
+            refused = gateway.journal.since(0)
+            assert [(event.who, event.what) for event in refused] == [
+                ("gateway", "order refused")
+            ] * 3
+            assert refused[0].cause.startswith("'start git' asked by process ")
+            assert f"of user id {NOBODY} (" in refused[0].cause
+            assert "'start' needs the role operator" in refused[0].cause
 
     run(main())
 

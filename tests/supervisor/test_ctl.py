@@ -60,14 +60,16 @@ async def said(directory: Path, *arguments: str) -> tuple[int, str, str]:
 @pytest.mark.promise("M80")
 def test_status_is_a_table_of_plain_columns_in_a_pipe() -> None:
     async def main() -> None:
-        git = server("git", tools=15, token_cost=2100, rss_bytes=71 << 20, up_s=273840.0)
+        git = server(
+            "git", tools=15, token_cost=2100, rss_bytes=71 << 20, up_s=273840.0, p95_s=0.0841
+        )
         linear = server("linear", "error", reason="connect", message="refused", retry_in_s=38.0)
         async with steered(git, linear) as (_, directory):
             code, out, err = await said(directory, "status")
         head, title, *rows, foot = out.splitlines()
         assert head.startswith("gateway active  up 1d02h  fronts 1/1  connections 2  sessions 0")
         assert " ".join(title.split()) == " ".join(columns.STATUS)
-        assert " ".join(rows[0].split()) == "git ready 1 4121 3d04h 15 2100 0 0 71M 0"
+        assert " ".join(rows[0].split()) == "git ready 1 4121 3d04h 15 2100 0 0 84ms 71M 0"
         assert rows[1].endswith("connect: refused; next start in 38s")
         assert (foot, code, err) == ("1 of 2 not ready", Exit.NOT_READY, "")
         assert not re.search(r"[\x00-\x09\x0b-\x1f│─]", out)
@@ -232,13 +234,15 @@ def test_following_ends_with_the_gateway() -> None:
     async def main() -> None:
         async with steered(server("git")) as (gateway, directory):
             gateway.journal.add("git", "warming→ready", "235 ms", generation=2)
-            process = await start(directory, "events", "-f", "--json")
+            process = await start(directory, "events", "-f", "--json", "--reconnect", "200ms")
             assert process.stdout is not None
             assert process.stderr is not None
             event = json.loads(await process.stdout.readline())
             assert (event["v"], event["who"], event["what"]) == (1, "git", "warming→ready")
         assert await process.wait() == Exit.NOT_RUNNING
-        assert b"closed the connection" in await process.stderr.read()
+        waited, why = (await process.stderr.read()).splitlines()
+        assert waited == b"metamcp: the gateway is gone; waiting 0.2 s for it to be back"
+        assert b"no gateway is running at" in why
 
     run(main())
 

@@ -37,7 +37,7 @@ async def completed(*words: str, cache: Path) -> tuple[list[str], str]:
 
 
 @pytest.mark.promise("M80")
-@pytest.mark.parametrize("verb", ["status", "describe", "logs", "restart", "wait"])
+@pytest.mark.parametrize("verb", ["status", "describe", "logs", "restart", "wait", "calls", "set"])
 def test_names_of_servers_are_completed_from_the_gateway(verb: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with steered(server("github"), server("gitlab"), server("fs")) as (_, directory):
@@ -55,6 +55,20 @@ def test_without_a_gateway_nothing_is_completed_and_nothing_said(tmp_path: Path)
 def test_verbs_are_completed(tmp_path: Path) -> None:
     found, _ = asyncio.run(completed("metamcp", "ctl", "d", cache=tmp_path))
     assert {"describe", "doctor"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("set", "git", "ti"), ["timeout="]),
+        (("set", "git", "timeout=5s", "mem"), ["memory_max=", "memory_high="]),
+        (("signal", "git", "us"), ["USR1", "USR2"]),
+    ],
+)
+def test_settings_and_signals_are_completed(
+    words: tuple[str, ...], offered: list[str], tmp_path: Path
+) -> None:
+    assert asyncio.run(completed("metamcp", "ctl", *words, cache=tmp_path)) == (offered, "")
 
 
 def test_names_are_kept_for_the_next_key_and_not_for_long(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 
 import pytest
+from msgspec import structs
 
 from metamcp_supervisor.cli import top
 from metamcp_supervisor.verbs import Exit, Footprint, Load, ServerStatus
@@ -26,6 +27,17 @@ def test_rates_are_what_happened_between_two_looks() -> None:
     now = load(12.0, server("git", calls=110, errors=4), git=used(1.5))
     (use,) = top.uses(before, now)
     assert (use.calls_per_s, use.errors_per_s, use.cpu_percent) == (5.0, 0.5, 25.0)
+
+
+def test_latency_is_that_of_the_calls_between_two_looks() -> None:
+    bounds = (0.1, 0.2)
+    before = load(10.0, server("git"), server("idle"))
+    now = load(12.0, server("git"), server("idle"))
+    before = structs.replace(before, latencies={"git": (900, 0, 0)}, bounds_s=bounds)
+    now = structs.replace(now, latencies={"git": (900, 20, 0)}, bounds_s=bounds)
+    git, idle = top.uses(before, now)
+    assert git.p95_s == pytest.approx(0.195)
+    assert idle.p95_s is None
 
 
 def test_a_restart_between_two_looks_gives_no_negative_rate() -> None:
@@ -60,7 +72,19 @@ def test_in_a_pipe_there_is_one_table_of_what_is_used_now() -> None:
         _, titles, *rows = out.splitlines()
         assert titles.split()[:3] == ["SERVER", "STATE", "CALLS/S"]
         assert rows[0].split()[:3] == ["git", "ready", "0.0"]
-        assert rows[1].split() == ["off", "stopped", "0.0", "0.0", "0", "0.0", "-", "-", "-", "0"]
+        assert rows[1].split() == [
+            "off",
+            "stopped",
+            "0.0",
+            "0.0",
+            "0",
+            "-",
+            "0.0",
+            "-",
+            "-",
+            "-",
+            "0",
+        ]
         assert raw["footprints"]["git"]["rss_bytes"] > 0
         assert raw["footprints"]["git"]["descriptors"] > 0
 

@@ -107,8 +107,10 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "timeout_s": 9.0, "stop_grace_s": 9.0, "hide_after_s": 9.0, "strict_listing": True,
         "concurrency": 9, "queue": 9, "url": "http://x/", "transport": "sse",
         "probe_interval_s": 9.0,
+        "restarts_max": 9, "restart_window_s": 9.0, "restart_delay_max_s": 9.0,
         "headers": {"A": "b"}, "oauth": OAuth(), "options": {"a": "b"},
         "start": "lazy", "idle_stop_s": 9.0, "depends_on": ("db",), "spares": 1,
+        "sharing": "auto",
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
         "processes_max": 9, "nofile_max": 99,
     }  # fmt: skip

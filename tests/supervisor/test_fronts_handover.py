@@ -181,3 +181,22 @@ def cut(client: socket.socket) -> bool:
         return client.recv(1) == b""
     except BlockingIOError:
         return False
+
+
+def test_a_connection_between_two_requests_goes_to_any_other_front_as_soon_as_there_is_one(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        first, second = await troupe(stage, 2)
+        with give(first, "", -1) as client:
+            await heard(second)
+            assert talks(client, second.fds[-1])
+        second.leave(None, signal.SIGKILL)
+        with give(first, "", -1) as client:
+            third = await nth(stage, 2, 1)
+            await ready(stage, third)
+            await heard(third, 2)  # also what the dead one had not taken
+            assert talks(client, third.fds[-1])
+            assert not first.told(HandOver), "it goes elsewhere"
+
+    played(tmp_path, play)

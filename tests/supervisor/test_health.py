@@ -59,3 +59,9 @@ def test_a_stopped_server_is_missed_only_where_it_is_named() -> None:
     found = status(server("git", "stopped"), server("fs", "error"), server("web", "idle"))
     assert [s.name for s in health.not_ready(found)] == ["fs"]
     assert [s.name for s in health.not_ready(found, ["git", "web"])] == ["git"]
+
+
+def test_what_serves_a_single_client_is_missed_only_by_its_name() -> None:
+    git, own = server("git"), server("git@00000000002a", "warming")
+    assert health.not_ready(status(git, own)) == []
+    assert health.not_ready(status(git, own), [own.name]) == [own]

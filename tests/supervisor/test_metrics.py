@@ -199,3 +199,13 @@ def test_every_family_is_on_the_page_as_the_list_says_and_in_the_documentation()
         labels = ", ".join(f"`{label}`" for label in family.labels) or "-"
         assert f"| `{family.name}` | {family.kind} | {labels} | {family.help} |" in text
     assert {family.name.removesuffix("_total") for family in FAMILIES.values()} == set(found)
+
+
+@pytest.mark.promise("M85")
+def test_processes_for_single_clients_count_with_their_server_and_have_no_labels() -> None:
+    metrics, status = Metrics("1"), gateway("git", "git@00000000002a", "git@00000000002b")
+    parts = [Part("worker", one.name) for one in status.servers]
+    metrics.usage({part: Usage(pid=n, rss_bytes=10, cpu_s=1.0) for n, part in enumerate(parts, 1)})
+    name = "metamcp_process_resident_memory_bytes"
+    assert value(metrics, status, name, server="git", role="worker") == 30
+    assert b"@" not in metrics.render(status)

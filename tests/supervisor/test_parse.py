@@ -20,6 +20,7 @@ EVERYTHING = """
 listen = "127.0.0.1:1000"
 ops_listen = "127.0.0.1:1001"
 fronts = 1
+watch = true
 state_dir = "${BASE}/state"
 runtime_dir = "run"
 
@@ -34,6 +35,9 @@ depends_on = ["notes"]
 spares = 1
 required = true
 restart = "always"
+restarts_max = 3
+restart_window = "10m"
+restart_delay_max = "5s"
 retry = "idempotent"
 start_timeout = "1m"
 timeout = "90s"
@@ -54,6 +58,7 @@ nofile_max = 256
 module = "notes.main:server"
 start = "lazy"
 idle_stop = "5m"
+sharing = "auto"
 
 [servers.wiki]
 url = "https://wiki.example.com/${USER:-nobody}/mcp?key=${HOME}"
@@ -100,6 +105,9 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert (git.depends_on, notes.start, notes.idle_stop_s) == (("notes",), "lazy", 300.0)
     assert (git.required, git.restart, git.strict_listing) == (True, "always", True)
     assert git.retry == "idempotent"
+    assert (git.sharing, notes.sharing) == ("per-workspace", "auto")
+    patience = (git.restarts_max, git.restart_window_s, git.restart_delay_max_s)
+    assert patience == (3, 600.0, 5.0)
     assert (git.start_timeout_s, git.timeout_s) == (60.0, 90.0)
     assert (git.stop_grace_s, git.hide_after_s) == (0.5, 1.0)
     assert git.probe_interval_s == 120.0
@@ -110,6 +118,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
         "notes.main:server", tmp_path,
     )  # fmt: skip
     assert got.gateway.state_dir == Path("/b/state")
+    assert got.gateway.watch
     assert got.gateway.runtime_dir == tmp_path / "run"
     assert got.namespaces["dev"].disabled == (("git", "reset.hard"),)
     rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)

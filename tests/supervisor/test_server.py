@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from metamcp_supervisor.lives import backoff
+from metamcp_supervisor.lives.backoff import Patience
 from metamcp_supervisor.lives.server import (
     Admitted,
     Answered,
@@ -50,10 +51,22 @@ def crashed(life: Life, now: float = 0.0) -> Life:
 def failed() -> Life:
     """A server whose circuit has just opened, at time 8."""
     life = Life()
-    for second in range(backoff.RESTARTS_MAX + 1):
+    for second in range(Patience().restarts_max + 1):
         life = crashed(up(life, float(second)), float(second))
     assert life.phase is Phase.FAILED
     return life
+
+
+@pytest.mark.promise("M72")
+def test_a_server_may_be_given_more_or_less_patience_than_others() -> None:
+    patience = Patience(restarts_max=1, window_s=10.0, delay_s_max=0.5)
+    life = after(Life(), Retuned("on-failure", patience=patience))
+    for now in (0.0, 20.0, 40.0):  # never two within its window
+        life = crashed(up(life, now), now)
+        assert life.phase is Phase.BACKOFF
+        assert life.retry_at is not None
+        assert life.retry_at - now <= backoff.DELAY_S_FLOOR + 0.5
+    assert crashed(up(life, 45.0), 45.0).phase is Phase.FAILED
 
 
 def test_a_start_leads_through_the_gate_to_ready() -> None:
@@ -139,7 +152,7 @@ def test_what_follows_an_end_is_a_matter_of_policy_and_class(
     assert planned == (phase is Phase.BACKOFF or (phase is Phase.FAILED and restart != "never"))
 
 
-@pytest.mark.parametrize("reason", [ExitClass.SPAWN, ExitClass.AUTHORIZATION])
+@pytest.mark.parametrize("reason", [ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS])
 def test_what_time_does_not_heal_is_not_tried_again_soon(reason: ExitClass) -> None:
     life = after(Life(), Start("boot"), Admitted(), WentDown(reason, "no such file"))
     assert life.retry_at == backoff.half_open(1, 0.5)
@@ -289,7 +302,7 @@ def test_a_spare_takes_the_place_of_what_goes_down_and_the_failure_counts() -> N
 
 def test_servers_that_crash_again_and_again_give_up_in_spite_of_their_spares() -> None:
     life = up(Life())
-    for generation in range(backoff.RESTARTS_MAX):
+    for generation in range(Patience().restarts_max):
         life = after(life, replace(CRASH, spare=generation + 2))
     assert after(life, replace(CRASH, spare=99)).phase is Phase.FAILED
 
@@ -360,7 +373,7 @@ def test_whatever_happens_in_whatever_order_a_life_makes_sense(
         assert after_it.retry_at is None or after_it.retry_at >= min(now, life.retry_at or now)
         waiting = after_it.phase in (Phase.BACKOFF, Phase.FAILED)
         assert waiting or after_it.retry_at is None
-        assert len(after_it.window) <= backoff.RESTARTS_MAX + 1
+        assert len(after_it.window) <= Patience().restarts_max + 1
         leaving = after_it.phase in (Phase.DRAINING, Phase.STOPPING)
         assert leaving or not (after_it.resting or after_it.restarting)
         assert not (after_it.resting and after_it.restarting)

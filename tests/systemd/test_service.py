@@ -162,6 +162,24 @@ def test_a_reload_is_told_and_so_is_one_that_is_refused(service: Machine) -> Non
     assert answer(echo(service)) == "hello"
 
 
+@pytest.mark.promise("M79")
+def test_an_upgrade_leaves_the_service_and_its_servers_running(service: Machine) -> None:
+    assert answer(echo(service)) == "hello"  # it is lazy, and runs now
+    pid, before = main_pid(service), server_of(service)
+    said = service.metamcp("ctl", "--runtime-dir", "/run/metamcp", "upgrade")
+    assert "1 server and" in said
+    assert answer(echo(service)) == "hello"
+    assert (main_pid(service), server_of(service)) == (pid, before)
+    until(lambda: service.show("SubState") == "running", "the new program is ready")
+    service.run("systemctl", "reload", UNIT)
+    assert (service.show("NRestarts"), service.show("ActiveState")) == ("0", "active")
+
+
+def server_of(machine: Machine) -> int:
+    said = machine.metamcp("ctl", "--runtime-dir", "/run/metamcp", "status", "-o", "pid")
+    return int(said)
+
+
 def test_a_client_in_the_queue_of_a_killed_gateway_is_answered_by_the_next(
     service: Machine,
 ) -> None:

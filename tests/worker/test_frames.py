@@ -10,12 +10,16 @@ from metamcp_worker.frames import (
     Ask,
     Call,
     Cancel,
+    Claim,
     Cutter,
     Down,
     Error,
     Frame,
+    Keep,
+    Kept,
     Notice,
     Progress,
+    Release,
     Reply,
     Result,
     Tell,
@@ -50,6 +54,10 @@ any_frame = st.one_of(
     st.builds(Reply, question=numbers, body=bodies, failed=st.booleans()),
     st.builds(Withdraw, question=numbers),
     st.builds(Tell, method=methods, body=bodies),
+    st.builds(Keep, id=ids, owner=bodies, name=bodies, note=bodies),
+    st.builds(Claim, id=ids, owner=bodies, name=bodies, peer=numbers),
+    st.builds(Kept, id=ids, note=bodies),
+    st.builds(Release, owner=bodies),
 )
 
 

@@ -1,5 +1,6 @@
 """Connections that go on in another server: two of them in one process, each on its own port."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -9,7 +10,8 @@ from msgspec import structs
 
 from metamcp_worker import moved
 from metamcp_worker.asgi import CONNECTION, TARGET, Left, Receive, Scope, Send
-from metamcp_worker.serve import HttpServer, Limits
+from metamcp_worker.moved import MovableServer
+from metamcp_worker.serve import Limits
 from tests.live.processes import descriptors
 
 from .rawhttp import Client, listener, post, run, until
@@ -22,7 +24,7 @@ class House:
 
     def __init__(self, name: str, limits: Limits) -> None:
         self.name = name
-        self.server = HttpServer(self.answer, limits=limits)
+        self.server = MovableServer(self.answer, limits=limits)
         self.other: House | None = None
         self.port = 0
         self.stuck = 0
@@ -188,3 +190,32 @@ def test_a_client_that_went_away_on_the_way_harms_nobody() -> None:
         await house.server.drain(1)
 
     run(main)
+
+
+def test_a_server_that_drains_gives_away_what_rests_and_answers_the_rest_before() -> None:
+    async def talk(here: House, there: House, client: Client) -> None:
+        busy = await Client.connect(here.port)
+        await busy.ask(post(b"1"))
+        await client.ask(post(b"1"))
+        asyncio.get_running_loop().call_soon(busy.send, post(b"2"))
+        moves: list[asyncio.Task[None]] = []
+        refusals = 3
+
+        def away(leave: Callable[[], Left | None]) -> None:
+            nonlocal refusals
+            refusals -= 1
+            if refusals >= 0:
+                raise moved.NotYet("too many are on their way")
+            left = leave()
+            assert left is not None
+            moves.append(asyncio.create_task(moved.adopt(there.server, left)))
+
+        here.server.away = away
+        await here.server.drain(10)
+        assert len(moves) == 2
+        assert (await busy.reply()).body.endswith(b" POST /mcp 2")
+        for one in (busy, client):
+            assert (await one.ask(post(b"3"))).body == b"there POST /mcp 3"
+        await busy.close()
+
+    moving(talk)

@@ -13,7 +13,7 @@ import pytest
 from metamcp_worker import messages, packets
 from metamcp_worker.messages import Forked, ForkFailed, Halted, Resumed
 from metamcp_worker.nursery import BACKLOG_PACKETS_MAX, STACKS_SIGNAL
-from tests.fakes.nursery_hand import THREADED, Hand, facts, litter, said, sleepers, tasks
+from tests.fakes.nursery_hand import ROLES, THREADED, Hand, facts, litter, said, sleepers, tasks
 from tests.live.processes import alive, below, descriptors
 from tests.waiting import until
 
@@ -95,6 +95,15 @@ def test_an_order_that_makes_no_sense_is_refused_or_ignored() -> None:
         assert "git has the role 'cook'" in refused.reason
         packets.send(nursery.sock, messages.pack(messages.Fork(ticket=9, role="child", name="web")))
         assert isinstance(nursery.heard(), ForkFailed)
+        packets.send(nursery.sock, b"{}")
+        _, sock = nursery.fork()
+        sock.close()
+
+
+def test_a_nursery_whose_log_is_on_a_full_disk_goes_on() -> None:
+    full = ("sh", "-c", 'exec "$@" 2>/dev/full', "sh", *ROLES)
+    with Hand(full) as nursery:
+        nursery.born()
         packets.send(nursery.sock, b"{}")
         _, sock = nursery.fork()
         sock.close()

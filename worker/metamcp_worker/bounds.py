@@ -19,6 +19,6 @@ LINGER_BYTES_MAX = 1024 * 1024
 BACKLOG = 2048
 """Connections that wait in the kernel while a front restarts."""
 DESCRIPTORS_KEPT = 128
-"""Of this process's open-file limit: for pipes, control sockets and blobs."""
+"""Of this process's open-file limit: for pipes to come, control sockets and blobs."""
 END_S = 1.0
 """From cutting a connection to its end: a few turns of the loop."""

@@ -21,7 +21,7 @@ from typing import Self
 import httpx2
 from msgspec import Struct
 
-from metamcp_worker import frames, keepalive
+from metamcp_worker import causes, frames, keepalive
 from metamcp_worker.errors import MetaMCPError, TooLarge
 
 Auth = httpx2.Auth
@@ -48,6 +48,10 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 class Unreachable(MetaMCPError):
     """The server did not get the request, or refused to process it."""
+
+
+class Untrusted(Unreachable):
+    """There is no TLS with it, or its certificate is not accepted."""
 
 
 class Broken(MetaMCPError):
@@ -228,6 +232,8 @@ class Origin:
         except httpx2.HTTPError as error:
             if sent.begun:
                 raise Broken(f"the connection to {self} broke: {_reason(error)}") from None
+            if why := causes.distrust(error):
+                raise Untrusted(f"{self} is not trusted because {why}") from None
             raise Unreachable(f"{self} cannot be reached: {_reason(error)}") from None
         raise Unreachable(f"{self} redirects in a circle")
 
@@ -387,14 +393,6 @@ def _encoded(headers: Mapping[str, str | bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def _reason(error: Exception) -> str:
-    """In the words of the system, which the layers between wrap up."""
     if isinstance(error, httpx2.LocalProtocolError):
         return "a header that is to be sent does not fit into HTTP"  # its value may be a secret
-    text = str(error) or type(error).__name__
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, OSError) and inner.strerror:
-            text = inner.strerror
-        several = getattr(inner, "exceptions", None)  # of a group: one for each address tried
-        inner = several[0] if several else inner.__cause__ or inner.__context__
-    return text
+    return causes.words(error)

@@ -42,6 +42,10 @@ class Kind(IntEnum):
     REPLY = 9
     WITHDRAW = 10
     TELL = 11
+    KEEP = 12
+    CLAIM = 13
+    KEPT = 14
+    RELEASE = 15
 
 
 class Call(Struct, frozen=True, gc=False):
@@ -140,7 +144,47 @@ class Tell(Struct, frozen=True, gc=False):
     body: bytes = b""
 
 
-Frame = Call | Result | Error | Cancel | Progress | Notice | Down | Ask | Reply | Withdraw | Tell
+class Keep(Struct, frozen=True, gc=False):
+    """front -> worker: call `id` outlives its front from now on: its client can ask another front
+    for the answer. `owner` and `name`: what is to be said then; `note`: what that front has to know
+    of the call, never empty. The last `Keep` of a call counts."""
+
+    id: int
+    owner: bytes
+    name: bytes
+    note: bytes
+
+
+class Claim(Struct, frozen=True, gc=False):
+    """front -> worker: go on under this `id` with the call that was kept for this owner under this
+    name. `peer`: as in `Call`. It is answered with `Kept`, and what came for the call meanwhile
+    follows."""
+
+    id: int
+    owner: bytes
+    name: bytes
+    peer: int = 0
+
+
+class Kept(Struct, frozen=True, gc=False):
+    """worker -> front: the call that was claimed is here, with this note; an empty one: it is
+    not."""
+
+    id: int
+    note: bytes = b""
+
+
+class Release(Struct, frozen=True, gc=False):
+    """front -> worker: nobody comes back for what was kept for this owner by fronts that are gone.
+    An empty one: nor for any call of the front that says so, which has answered them all."""
+
+    owner: bytes = b""
+
+
+Frame = (
+    Call | Result | Error | Cancel | Progress | Notice | Down | Ask | Reply | Withdraw | Tell
+    | Keep | Claim | Kept | Release
+)  # fmt: skip
 
 
 def pack(frame: Frame) -> bytes:
@@ -168,6 +212,14 @@ def pack(frame: Frame) -> bytes:
             payload = _HEADER.pack(VERSION, Kind.WITHDRAW, 0, 0, question, 0, 0, 0)
         case Tell(method, body):
             payload = _named(Kind.TELL, 0, 0, method, body)
+        case Kept(id, note):
+            payload = _plain(Kind.KEPT, id, note)
+        case Keep(id, owner, name, note):
+            payload = _owned(Kind.KEEP, id, 0, owner, name, note)
+        case Claim(id, owner, name, peer):
+            payload = _owned(Kind.CLAIM, id, peer, owner, name)
+        case Release(owner):
+            payload = _owned(Kind.RELEASE, 0, 0, owner)
     if len(payload) > FRAME_BYTES_MAX:
         raise TooLarge("a frame", len(payload), FRAME_BYTES_MAX)
     return _PREFIX.pack(len(payload)) + payload
@@ -194,6 +246,10 @@ def unpack(payload: bytes) -> Frame:
         return Reply(number, payload[at:], bool(deadline_ms))
     if kind == Kind.WITHDRAW:
         return Withdraw(number)
+    if kind in _OWNED:
+        middle = at + lengths[1]
+        owner, name = payload[at:middle], payload[middle : middle + lengths[2]]
+        return _OWNED[kind](id, number, owner, name, payload[middle + lengths[2] :])
     raise FrameBroken(f"unknown kind of frame: {kind}")
 
 
@@ -235,12 +291,19 @@ _PLAIN: Mapping[int, Callable[[int, bytes], Frame]] = {
     Kind.PROGRESS: Progress,
     Kind.CANCEL: Cancel,
     Kind.DOWN: lambda _, body: Down(body),
+    Kind.KEPT: Kept,
 }
 #: Kinds that have a method as well.
 _NAMED: Mapping[int, Callable[[int, int, str, bytes], Frame]] = {
     Kind.NOTICE: lambda call, _, method, body: Notice(method, body, call),
     Kind.ASK: Ask,
     Kind.TELL: lambda _, __, method, body: Tell(method, body),
+}
+#: Kinds about calls that outlive their front: owner, name and note.
+_OWNED: Mapping[int, Callable[[int, int, bytes, bytes, bytes], Frame]] = {
+    Kind.KEEP: lambda call, _, owner, name, note: Keep(call, owner, name, note),
+    Kind.CLAIM: lambda call, peer, owner, name, _: Claim(call, owner, name, peer),
+    Kind.RELEASE: lambda _, __, owner, ___, ____: Release(owner),
 }
 
 
@@ -251,6 +314,18 @@ def _plain(kind: Kind, id: int, body: bytes) -> bytes:  # noqa: A002 - the wire'
 def _named(kind: Kind, id: int, number: int, method: str, body: bytes) -> bytes:  # noqa: A002 - as above
     name = _method_bytes(method)
     return _HEADER.pack(VERSION, kind, id, 0, number, len(name), 0, 0) + name + body
+
+
+def _owned(
+    kind: Kind,
+    id: int,  # noqa: A002 - as above
+    number: int,
+    owner: bytes,
+    name: bytes = b"",
+    note: bytes = b"",
+) -> bytes:
+    header = _HEADER.pack(VERSION, kind, id, 0, number, 0, len(owner), len(name))
+    return b"".join((header, owner, name, note))
 
 
 def _pack_call(frame: Call) -> bytes:

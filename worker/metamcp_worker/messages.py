@@ -6,9 +6,15 @@ Descriptors that belong to a message are named in its docstring, in order. "blob
 made by `packets.blob`, for values that may be larger than a packet.
 """
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from metamcp_worker import codec
+from metamcp_worker.figures import BUCKETS_S as BUCKETS_S  # noqa: PLC0414 - it is had from here
+from metamcp_worker.figures import CallsShown as CallsShown  # noqa: PLC0414 - and so are these
+from metamcp_worker.figures import CallStats as CallStats  # noqa: PLC0414 - and this
+from metamcp_worker.figures import CallUnderWay as CallUnderWay  # noqa: PLC0414 - and this
+from metamcp_worker.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
+from metamcp_worker.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
 from metamcp_worker.message import Message as Message  # noqa: PLC0414 - it is had from here
 from metamcp_worker.moves import HandOver as HandOver  # noqa: PLC0414 - and so is this
 from metamcp_worker.moves import Taken as Taken  # noqa: PLC0414 - and this
@@ -83,9 +89,11 @@ class Resumed(Message, frozen=True, kw_only=True):
 
 
 class Stop(Message, frozen=True, kw_only=True):
-    """Finish what is in flight, for at most `grace_s`, then exit."""
+    """Finish what is in flight, for at most `grace_s`, then exit. `heirs`: to a front; others serve
+    on, and get its connections."""
 
     grace_s: float
+    heirs: bool = False
 
 
 # --- any worker -> supervisor ---------------------------------------------------------------
@@ -164,7 +172,8 @@ class ServerDown(Message, frozen=True, kw_only=True):
     """The server is gone; the worker exits after this.
 
     `reason`: an exit class of `docs/states.md` (`spawn exit clean signal start_timeout protocol
-    limit authorization hang`); `message`: a sentence; `code`, `signal`: of a process that it had.
+    limit authorization hang tls`); `message`: a sentence; `code`, `signal`: of a process that it
+    had. `retry_after_s`: it asked to be left alone for so long.
     `probing`: it exited when asked whether it is modern, as some legacy servers do; the next start
     goes better with `probe=False` in its spec.
     """
@@ -174,6 +183,7 @@ class ServerDown(Message, frozen=True, kw_only=True):
     code: int | None = None
     signal: int = 0
     probing: bool = False
+    retry_after_s: float = 0.0
 
 
 class LogLines(Message, frozen=True, kw_only=True):
@@ -189,7 +199,8 @@ class LogLines(Message, frozen=True, kw_only=True):
 
 class Counted(Message, frozen=True, kw_only=True):
     """Things that happened `n` more times, by the name of the counter (`stray_stdout`,
-    `late_reply`, `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`)."""
+    `late_reply`, `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`;
+    `contested_request`: of the unroutable ones, those that several callers could have caused)."""
 
     counts: dict[str, int]
 
@@ -236,7 +247,8 @@ class ServerState(Message, frozen=True, kw_only=True):
 
     `listed`: are its tools part of the lists now? `reason`, `message`: for `error`.
     `retry_after_ms`: until the next start, -1 if none is planned. `hold_ms`: how long a call may
-    wait for it, -1 for as long as for any server.
+    wait for it, -1 for as long as for any server. `per_session`: has each client that says who it
+    is a process of its own (`sharing`)?
     """
 
     server: str
@@ -247,6 +259,7 @@ class ServerState(Message, frozen=True, kw_only=True):
     message: str = ""
     retry_after_ms: int = -1
     hold_ms: int = -1
+    per_session: bool = False
 
 
 class ForgetServer(Message, frozen=True, kw_only=True):
@@ -300,51 +313,17 @@ class SessionsOver(Message, frozen=True, kw_only=True):
     ids: tuple[str, ...]
 
 
-class CallStats(Struct, frozen=True):
-    """Cumulative figures of this front process for one server and method.
-
-    `errors`: how often, by `error_type` ("tool_error" or a JSON-RPC code); `buckets`: counts per
-    bucket of `BUCKETS_S`, not cumulative, the last for everything above; `retries`: by outcome.
-    """
-
-    server: str
-    method: str
-    count: int
-    seconds: float
-    buckets: tuple[int, ...]
-    errors: dict[str, int]
-    retries: dict[str, int] = {}
-
-
-class FrontStats(Message, frozen=True, kw_only=True):
-    """Every two seconds. Descriptor: blob with a JSON list of `CallStats`.
-
-    `inflight`: requests per server; `sessions`: per protocol revision; `refused`: requests that the
-    HTTP policy refused, by reason; `late_replies`: answers for which nobody waited, per server.
-    """
-
-    connections: int
-    streams: int
-    inflight: dict[str, int]
-    sessions: dict[str, int]
-    refused: dict[str, int]
-    late_replies: dict[str, int] = field(default_factory=dict[str, int])
-
-
-#: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention
-#: below 10 ms, equal to it above.
-BUCKETS_S = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
-    120.0, 300.0,
-)  # fmt: skip
-
 ToNursery = Fork | Signal
 FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
-ToChild = RunServer | AttachFront | Stop
-FromChild = Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | AttachFailed
+ToChild = RunServer | AttachFront | ShowCalls | Stop
+FromChild = (
+    Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | AttachFailed
+)  # fmt: skip
+#: What is no news but an answer: whoever asked takes it.
+Answered = CallsShown
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
-    | HandOver | Stop
+    | HandOver | ShowCalls | Stop
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver | HandOver
@@ -355,9 +334,9 @@ FromFront = (
 _to_nursery = codec.reader(ToNursery)
 _from_nursery = codec.reader(FromNursery)
 _to_child = codec.reader(ToChild)
-_from_child = codec.reader(FromChild)
+_from_child = codec.reader(FromChild | Answered)
 _to_front = codec.reader(ToFront)
-_from_front = codec.reader(FromFront)
+_from_front = codec.reader(FromFront | Answered)
 
 
 def pack(message: Message) -> bytes:
@@ -380,8 +359,8 @@ def unpack_to_child(data: bytes) -> ToChild:
     return found
 
 
-def unpack_from_child(data: bytes) -> FromChild:
-    found: FromChild = _from_child(data)
+def unpack_from_child(data: bytes) -> FromChild | Answered:
+    found: FromChild | Answered = _from_child(data)
     return found
 
 
@@ -390,6 +369,6 @@ def unpack_to_front(data: bytes) -> ToFront:
     return found
 
 
-def unpack_from_front(data: bytes) -> FromFront:
-    found: FromFront = _from_front(data)
+def unpack_from_front(data: bytes) -> FromFront | Answered:
+    found: FromFront | Answered = _from_front(data)
     return found

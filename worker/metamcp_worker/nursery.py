@@ -173,7 +173,7 @@ class Nursery:
             elif order.pid in self._workers:
                 _signal(order)
         except codec.Malformed as error:
-            sys.stderr.write(f"nursery: ignored a packet that is no order: {error}\n")
+            _say(f"ignored a packet that is no order: {error}")
         finally:
             packets.close_all(fds)
 
@@ -318,7 +318,13 @@ def _signal(order: Signal) -> None:
     try:
         os.kill(order.pid, order.number)
     except OSError as error:
-        sys.stderr.write(f"nursery: no signal {order.number} to {order.pid}: {error.strerror}\n")
+        _say(f"no signal {order.number} to {order.pid}: {error.strerror}")
+
+
+def _say(sentence: str) -> None:
+    """On stderr, if it takes it: a log on a full disk is no reason to end."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"nursery: {sentence}\n".encode())
 
 
 def _exited(pid: int, status: int, orphaned: int) -> Exited:

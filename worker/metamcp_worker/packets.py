@@ -136,6 +136,10 @@ class Channel:
         """Packets that wait for the peer to read."""
         return len(self._queue)
 
+    def handed(self) -> tuple[int, list[tuple[bytes, list[int]]]]:
+        """Its descriptor and what waits for the peer, for the program that goes on with both."""
+        return self._sock.fileno(), list(self._queue)
+
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Queue one packet. The channel takes the descriptors and closes them once sent."""
         if not self._open:

@@ -15,12 +15,12 @@ passed. Time is looked at only where a request did not arrive whole in one read,
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 import resource
 import socket
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import httptools
@@ -30,7 +30,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from metamcp_worker import asgi, bounds
-from metamcp_worker.asgi import CONNECTION, TARGET, App, Left, Scope
+from metamcp_worker.accepting import Acceptor
+from metamcp_worker.asgi import CONNECTION, TARGET, App, Scope
 from metamcp_worker.contained import contained
 from metamcp_worker.errors import Code
 
@@ -89,25 +90,15 @@ class Connection(HttpToolsProtocol):
             self.on_response_complete()
         return True
 
-    def leave(self, body: bytes) -> Left | None:
-        cycle = self._running
-        assert cycle is not None
-        behind = self.transport.is_closing() or self.transport.get_write_buffer_size()
-        if cycle.response_started or cycle.disconnected or behind:
-            return None
-        try:
-            socket_fd = os.dup(self.transport.get_extra_info("socket").fileno())
-        except OSError:
-            return None
-        read = [asgi.request(cast(Scope, cycle.scope), body)]
-        for later, _ in reversed(self.pipeline):  # the first in line is at its end
-            if not later.more_body:
-                read.append(asgi.request(cast(Scope, later.scope), bytes(later.body)))
-        # A request that has come in part cannot be written anew: it will not be answered.
-        left = Left(socket_fd, b"".join(read), last=self._deaf or self._stage != _IDLE)
-        self._deaf = cycle.disconnected = True
-        self.transport.abort()  # this end of it: the socket has another descriptor now
-        return left
+    @property
+    def _whole(self) -> bool:
+        """Is all that came part of a whole request, and does more count?"""
+        return self._stage == _IDLE and not self._deaf
+
+    @property
+    def _unanswered(self) -> int:
+        """Requests that have begun."""
+        return self._begun - self._answered
 
     # What the event loop calls
 
@@ -117,7 +108,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._heard = self.loop.time()
         self._watch = self.loop.call_later(self._limits.idle_s, self._look)
-        if len(self.connections) > self._server.connections_max:
+        if self._server.full(transport.get_extra_info("socket").fileno()):
             sentence = "This gateway has as many connections as it may have; try again later."
             self._refuse(503, sentence, "connections")
             self.transport.close()
@@ -237,7 +228,7 @@ class Connection(HttpToolsProtocol):
         self._deaf = True
         self._stop_slow()
         self._server.refused(reason)
-        open_requests = self._begun - self._answered
+        open_requests = self._unanswered
         if self._stage == _BODY:
             if open_requests != 1 or self.cycle.response_started:
                 self.transport.close()
@@ -312,8 +303,8 @@ class Connection(HttpToolsProtocol):
 
 class HttpServer:
     """Serves one application on listening sockets. `on_refused` gets a word for every request that
-    is turned away before the application sees it. `config`: of its connections, once it is started;
-    `draining`: it takes no more."""
+    is turned away before the application sees it. `kind`, `config`: of its connections, the latter
+    once it is started; `draining`: it takes no more."""
 
     def __init__(
         self,
@@ -321,20 +312,27 @@ class HttpServer:
         *,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         on_refused: Callable[[str], None] | None = None,
+        kind: type[Connection] = Connection,
     ) -> None:
         self.limits = limits
-        self.connections_max = limits.connections_max
+        self.kind = kind
+        self._fd_max = sys.maxsize
         self._app = app
         self._on_refused = on_refused
         self.state = ServerState()
         self.config: Config | None = None
         self.draining = False
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._quiet: asyncio.Future[None] | None = None
 
     @property
     def connections(self) -> int:
         return len(self.state.connections)
+
+    def full(self, fd: int) -> bool:
+        """Is the newest connection, with this descriptor, one too many? A new descriptor has the
+        lowest number that is free, so it tells how many there are, pipes and all."""
+        return self.connections > self.limits.connections_max or fd >= self._fd_max
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Accept on these sockets; the server owns them now. They may be shared with others."""
@@ -347,14 +345,10 @@ class HttpServer:
         config.load()
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files != resource.RLIM_INFINITY:
-            spare = max(files - bounds.DESCRIPTORS_KEPT, 1)
-            self.connections_max = min(self.connections_max, spare)
-        loop = asyncio.get_running_loop()
+            self._fd_max = max(files - bounds.DESCRIPTORS_KEPT, files // 2)
         for sock in sockets:
-            server = await loop.create_server(
-                lambda: Connection(self, config), sock=sock, backlog=bounds.BACKLOG
-            )
-            self._servers.append(server)
+            make = partial(self.kind, self, config)
+            self._acceptors.append(Acceptor(sock, make))
 
     async def drain(self, grace_s: float) -> None:
         """Accept no more, let open requests finish for `grace_s`, then cut what is left.
@@ -362,8 +356,8 @@ class HttpServer:
         The listening sockets are closed here, never shut down: they live on in other processes.
         """
         self.draining = True
-        for server in self._servers:
-            server.close()
+        while self._acceptors:
+            await self._acceptors.pop().close()
         for connection in list(self.state.connections):
             connection.shutdown()
         if not await self._emptied(grace_s):
@@ -375,10 +369,6 @@ class HttpServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=bounds.END_S)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(bounds.END_S):
-                await asyncio.gather(*(server.wait_closed() for server in self._servers))
-        self._servers.clear()
 
     def refused(self, reason: str) -> None:
         if self._on_refused is not None:

@@ -11,17 +11,19 @@ from metamcp_supervisor.verbs import (
     Event,
     GatewayStatus,
     LogLine,
+    Overridden,
     ReloadPlan,
     ServerStatus,
 )
 from metamcp_supervisor.watched.health import not_ready
 
 STATUS = (
-    "SERVER", "STATE", "GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "MEM", "RESTARTS",
-    "NEXT / REASON",
+    "SERVER", "STATE", "GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "P95", "MEM",
+    "RESTARTS", "NEXT / REASON",
 )  # fmt: skip
-RIGHT = frozenset({"GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "MEM", "RESTARTS"})
+RIGHT = frozenset(STATUS[2:-1])
 NONE = "-"
+MINUTE_S = 60.0
 REASON_CHARACTERS_MAX = 120
 """A table is for the eye; `status --json` and `logs` have all of it."""
 
@@ -68,6 +70,11 @@ def log_text(line: LogLine, clock: str) -> str:
     return f"{clock}  {mark}{line.text}"
 
 
+def override_text(override: Overridden, clock: str) -> str:
+    """What is set, until when, and what comes then."""
+    return f"{override.key} {override.value} until {clock} (else {override.written})"
+
+
 def plan_rows(plan: ReloadPlan) -> list[tuple[str, str, str, str]]:
     return [_change(change) for change in plan.changes]
 
@@ -104,6 +111,17 @@ def span(seconds: float) -> str:
     return f"{minutes}m{s:02}s" if minutes else f"{s}s"
 
 
+def latency(seconds: float | None) -> str:
+    """Two digits or three: 0.4ms, 84ms, 1.2s, 2m11s; NONE where there was nothing to measure."""
+    if seconds is None:
+        return NONE
+    if seconds >= MINUTE_S:
+        return span(seconds)
+    if seconds >= 1:
+        return f"{seconds:.1f}s"
+    return f"{seconds * 1000:.0f}ms" if seconds >= 0.01 else f"{seconds * 1000:.1f}ms"
+
+
 def size(count: int) -> str:
     """Three digits at most: 812K, 71M, 1.2G."""
     amount, units = count / 1024, "KMGT"
@@ -125,6 +143,7 @@ def _row(server: ServerStatus) -> tuple[str, ...]:
         str(server.token_cost) if server.token_cost else NONE,
         str(server.calls),
         str(server.inflight),
+        latency(server.p95_s),
         size(server.rss_bytes) if server.rss_bytes else NONE,
         str(server.restarts),
         _outlook(server),

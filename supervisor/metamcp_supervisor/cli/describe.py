@@ -69,7 +69,12 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
     )
     yield "list hash", found.list_hash[:16] or columns.NONE
     yield "calls", f"{server.calls}, errors {server.errors}, in flight {server.inflight}"
+    if server.p95_s is not None:
+        half, most = columns.latency(server.p50_s), columns.latency(server.p95_s)
+        yield "latency", f"half within {half}, 95 % within {most}, in the last five minutes"
     yield "exposed by", ", ".join(found.endpoints) or "no endpoint"
+    for each in found.overrides:
+        yield "set", f"{columns.override_text(each, when(each.until, now))}"
     if found.source:
         yield "source", found.source
 

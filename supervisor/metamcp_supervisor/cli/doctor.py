@@ -1,6 +1,7 @@
 """`metamcp ctl doctor`: what on this machine stands in the way of a gateway, running or not.
 
-Owns: which checks are made, and how they are printed. Never: a check itself (`checks`, `wrappers`).
+Owns: which checks are made, and how they are printed. Never: a check itself (`checks`,
+`certificates`, `drift`, `wrappers`).
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 
 from metamcp_supervisor import runtime, verbs
-from metamcp_supervisor.cli import checks, show, wrappers
+from metamcp_supervisor.cli import certificates, checks, drift, show, wrappers
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.finding import Finding
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid
@@ -60,6 +61,7 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[Finding]:
     yield from checks.open_files(pid)
     yield from checks.kernel()
     yield from checks.cgroup(pid)
+    yield from drift.units()
     if path is None and status is not None and status.config_files:
         path = Path(status.config_files[0])
     try:
@@ -87,6 +89,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
         yield checks.port("listen", config.gateway.listen)
         yield checks.port("ops_listen", config.gateway.ops_listen)
     yield from checks.names(config)
+    yield from certificates.certificates(config, time.time())
     yield from wrappers.advice(config.servers.values(), os.environ, Path.home())
 
 

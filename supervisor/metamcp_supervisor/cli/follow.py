@@ -1,11 +1,14 @@
 """`metamcp ctl logs` and `events`: what was written and what happened, and what comes.
 
-Owns: the options of both. Never: which lines fit (the gateway), the wording of a line (`columns`).
+Owns: the options of both, and going on where it was when the gateway is back. Never: which lines
+fit (the gateway), the wording of a line (`columns`).
 """
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import click
+from msgspec import Struct
 
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import columns, show
@@ -15,6 +18,12 @@ from metamcp_worker import codec
 
 LINES = 100
 """Of the past, when nothing else is asked for."""
+AGAIN_S = 0.2
+"""Between two looks whether the gateway is back."""
+#: What may pass while a gateway starts: it is not there, does not answer, knows no server yet.
+_PASSING = frozenset({
+    verbs.Exit.NOT_RUNNING, verbs.Exit.TIMEOUT, verbs.Exit.UNKNOWN_NAME, verbs.Exit.DENIED,
+})  # fmt: skip
 
 follow_option = click.option(
     "-f", "--follow", is_flag=True, help="And everything that comes, until interrupted."
@@ -25,11 +34,21 @@ count_option = click.option(
     type=click.IntRange(min=0),
     help=f"The last so many. [{LINES}; with --since, all]",
 )
+reconnect_option = click.option(
+    "--reconnect",
+    "reconnect_s",
+    type=Duration(),
+    default="20s",
+    show_default=True,
+    metavar="DURATION",
+    help="With --follow: wait so long for a gateway that restarts.",
+)
 
 
 @click.command()
 @click.argument("name", shell_complete=complete_names)
 @follow_option
+@reconnect_option
 @count_option
 @click.option(
     "--since", "since_s", type=Duration(), metavar="DURATION", help="Not older than this."
@@ -41,6 +60,7 @@ def logs(
     runtime_dir: str | None,
     name: str,
     follow: bool,
+    reconnect_s: float,
     count: int | None,
     since_s: float | None,
     grep: str,
@@ -61,11 +81,13 @@ def logs(
         line = codec.typed(verbs.LogLine, raw)
         return columns.log_text(line, show.clock(line.time))
 
-    _print(runtime_dir, "logs", wanted, None if as_json else text)
+    found = _followed(runtime_dir, "logs", wanted, reconnect_s)
+    _print(found, None if as_json else text)
 
 
 @click.command()
 @follow_option
+@reconnect_option
 @count_option
 @click.option("--since", metavar="SEQ|DURATION", help="After this number, or not older than this.")
 @click.option("--type", "kind", default="", metavar="TEXT", help="Only what has this in its name.")
@@ -74,6 +96,7 @@ def logs(
 def events(
     runtime_dir: str | None,
     follow: bool,
+    reconnect_s: float,
     count: int | None,
     since: str | None,
     kind: str,
@@ -92,19 +115,67 @@ def events(
         event = codec.typed(verbs.Event, raw)
         return columns.event_text(event, show.clock(event.time))
 
-    _print(runtime_dir, "events", wanted, None if as_json else text)
+    found = _followed(runtime_dir, "events", wanted, reconnect_s)
+    _print(found, None if as_json else text)
 
 
-def _print(
-    runtime_dir: str | None,
-    verb: str,
-    wanted: Mapping[str, object],
-    text: Callable[[bytes], str] | None,
-) -> None:
+def _print(found: Iterator[bytes], text: Callable[[bytes], str] | None) -> None:
     """What the gateway sends, line by line: in the words of `text`, or as JSON without one."""
-    with client.connect(runtime_dir) as gateway:
-        for _, raw in gateway.stream(verb, dict(wanted), follow=bool(wanted["follow"])):
-            if text is None:
-                click.echo(codec.splice(raw, {"v": str(verbs.VERSION).encode()}))
-            else:
-                click.echo(show.printable(text(raw)))
+    for raw in found:
+        if text is None:
+            click.echo(codec.splice(raw, {"v": str(verbs.VERSION).encode()}))
+        else:
+            click.echo(show.printable(text(raw)))
+
+
+def _followed(
+    runtime_dir: str | None, verb: str, wanted: Mapping[str, object], reconnect_s: float
+) -> Iterator[bytes]:
+    """What is sent, without end if that is wanted: also by a gateway that comes after this one.
+    Nothing comes twice. Raises Failed."""
+    asked = dict(wanted)
+    last: tuple[int, float] | None = None
+    back_by: float | None = None
+
+    def begun() -> None:
+        nonlocal back_by
+        back_by = None
+
+    while True:
+        try:
+            with client.connect(runtime_dir) as gateway:
+                last = last or (0, time.time())
+                follow = bool(wanted["follow"])
+                for _, raw in gateway.stream(verb, asked, follow=follow, begun=begun):
+                    last = _place(raw)
+                    yield raw
+                return
+        except client.Failed as failure:
+            if last is None or not wanted["follow"] or failure.exit not in _PASSING:
+                raise
+            back_by = _back_by(back_by, failure, reconnect_s)
+        asked |= {"n": None, "since_s": None, "after": last}
+        asked.pop("since", None)
+        time.sleep(AGAIN_S)
+
+
+def _back_by(known: float | None, failure: client.Failed, reconnect_s: float) -> float:
+    """Until when a gateway that is gone is waited for. Raises Failed when that is over."""
+    now = time.monotonic()
+    if known is None and failure.exit == verbs.Exit.NOT_RUNNING:
+        what = f"the gateway is gone; waiting {reconnect_s:g} s for it to be back"
+        click.echo(f"metamcp: {what}", err=True)
+        return now + reconnect_s
+    if known is None or now >= known:
+        raise failure
+    return known
+
+
+class _Place(Struct, frozen=True):
+    seq: int
+    time: float
+
+
+def _place(raw: bytes) -> tuple[int, float]:
+    found = codec.typed(_Place, raw)
+    return found.seq, found.time

@@ -40,6 +40,9 @@ class JsonLines(logging.Handler):
             "text": self.format(record),
         })  # fmt: skip
 
+    def flush(self) -> None:
+        self._outlet.flush()
+
     def close(self) -> None:
         self._outlet.close()
         super().close()

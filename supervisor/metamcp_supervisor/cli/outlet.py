@@ -6,14 +6,19 @@ Whoever reads may stop reading (`^S` on a terminal, a pager), or be gone, and a 
 the gateway goes on, and lines are lost.
 """
 
+import contextlib
 import os
 import queue
 import threading
+
+from metamcp_supervisor import signals
 
 LINES_MAX = 10_000
 """That wait to be written: seconds of the worst flood, a few megabytes."""
 CLOSE_S_MAX = 2.0
 """For the last lines; then they are lost."""
+FLUSH_S_MAX = 0.5
+"""For those before another program takes over; everything else waits meanwhile."""
 
 
 class Outlet:
@@ -22,8 +27,9 @@ class Outlet:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._queue: queue.Queue[bytes | None] = queue.Queue(LINES_MAX)
+        self._queue: queue.Queue[bytes | threading.Event | None] = queue.Queue(LINES_MAX)
         self.lost = 0
+        self._cut = False
         self._thread = threading.Thread(target=self._write, name="lines", daemon=True)
         self._thread.start()
 
@@ -32,6 +38,13 @@ class Outlet:
             self._queue.put_nowait(data)
         except queue.Full:
             self.lost += 1
+
+    def flush(self) -> None:
+        """Wait until all that was put is written, or FLUSH_S_MAX are over."""
+        written = threading.Event()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(written)
+            written.wait(FLUSH_S_MAX)
 
     def close(self) -> None:
         if self._thread.is_alive():
@@ -42,9 +55,19 @@ class Outlet:
             self._thread.join(CLOSE_S_MAX)
 
     def _write(self) -> None:
+        signals.hold()
         while (data := self._queue.get()) is not None:
+            if isinstance(data, threading.Event):
+                data.set()
+                continue
             try:
-                while data:
-                    data = data[os.write(self._fd, data) :]
+                self._write_whole(data)
             except OSError:
                 self.lost += 1
+
+    def _write_whole(self, data: bytes) -> None:
+        """What comes after a line that was cut is on a line of its own. Raises OSError."""
+        data = b"\n" * self._cut + data
+        while data:
+            data = data[os.write(self._fd, data) :]
+            self._cut = bool(data)

@@ -3,14 +3,20 @@
 Owns: these verbs at the prompt. Never: what they do (`orders`), how they do it (the gateway).
 """
 
+import time
+
 import click
 
-from metamcp_supervisor.cli.ctl import complete_names, key_option, names_argument
+from metamcp_supervisor.cli.ctl import Duration, complete_names, key_option, names_argument
+from metamcp_supervisor.verbs import Exit, GatewayStatus, Upgrade
 from metamcp_supervisor.watched import client
+from metamcp_supervisor.watched.client import Failed
 from metamcp_worker import codec
 
 ROLL_S_MAX = 900.0
 """Sixteen fronts that each wait half a minute for their last calls."""
+AGAIN_S = 0.05
+"""Between two looks whether the new program is there."""
 
 
 @click.command()
@@ -58,6 +64,53 @@ def roll(runtime_dir: str | None, key: str) -> None:
     with client.connect(runtime_dir) as gateway:
         gateway.call("roll", {"key": key}, timeout_s=ROLL_S_MAX)
     click.echo("fronts: rolled")
+
+
+@click.command()
+@click.option(
+    "--timeout", "timeout_s", type=Duration(), default="2m", show_default=True,
+    help="How long to wait.",
+)  # fmt: skip
+@click.pass_obj
+def upgrade(runtime_dir: str | None, timeout_s: float) -> None:
+    """Let the version that is installed now take over. Servers, sessions and connections stay."""
+    end = time.monotonic() + timeout_s
+    with client.connect(runtime_dir) as gateway:
+        before = codec.typed(GatewayStatus, gateway.call("status"))
+        told = _told(gateway, end)
+    begun = time.monotonic()
+    after = _next(runtime_dir, before, end)
+    took = f"{time.monotonic() - begun:.1f} s"
+    servers = "1 server" if told.servers == 1 else f"{told.servers} servers"
+    sessions = "1 session" if told.sessions == 1 else f"{told.sessions} sessions"
+    click.echo(
+        f"upgraded: {before.version} → {after.version} in {took}; {servers} and {sessions} kept"
+    )
+
+
+def _told(gateway: client.Client, end: float) -> Upgrade:
+    """What is taken over. Raises Failed when nothing is."""
+    told: Upgrade | None = None
+    try:
+        for _, raw in gateway.stream("upgrade", timeout_s=max(1.0, end - time.monotonic())):
+            told = codec.typed(Upgrade, raw)
+    except Failed as failed:
+        if told is None or failed.exit != Exit.NOT_RUNNING:
+            raise
+    if told is None:
+        raise Failed(Exit.FAILED, "the gateway said nothing of an upgrade")
+    return told
+
+
+def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> GatewayStatus:
+    """The status as soon as the new program answers. Raises Failed."""
+    while (left_s := end - time.monotonic()) > 0:
+        with client.connect(runtime_dir, timeout_s=left_s) as gateway:
+            found = codec.typed(GatewayStatus, gateway.call("status", timeout_s=left_s))
+        if found.pid == before.pid and found.upgrades > before.upgrades:
+            return found
+        time.sleep(AGAIN_S)
+    raise Failed(Exit.TIMEOUT, "the new program does not answer yet; 'metamcp ctl events' shows it")
 
 
 @click.command("dump-stacks")

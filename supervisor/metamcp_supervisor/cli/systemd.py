@@ -6,6 +6,7 @@ the units say (the files in `systemd/` of the package), the gateway (`up`).
 
 import difflib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ STEPS_SINCE = 254
 """The first version of systemd that knows RestartSteps=."""
 SYSTEMCTL_S_MAX = 120.0
 """More than TimeoutStartSec= of the unit; for what has no limit of its own."""
+_CONFIGURED = re.compile(r"(?<= --config )\S.*$", re.MULTILINE)
+_STARTS = re.compile(r"^ExecStart=(.*?) serve\b", re.MULTILINE)
 _PROGRAM = "/usr/bin/metamcp"
 """In the units as they are delivered."""
 _HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user")))
@@ -185,6 +188,32 @@ def units(
         text = text.replace(f"={_PROGRAM} ", f"={command} ")
         found[name] = text.replace(f"--config {old}\n", f"--config {new}\n")
     return found
+
+
+def installed(user: bool) -> list[tuple[Path, str | None, str]]:
+    """Path, text and due text of each unit of this installation; none if no service is installed.
+    It may have a configuration of its own."""
+    place = _place(user)
+    service = _text(place.folder / SERVICE)
+    if service is None:
+        return []
+    config = _CONFIGURED.search(service)
+    due = units(user, _program(), None, version=_version())
+    if config is not None:
+        due[SERVICE] = _CONFIGURED.sub(lambda _: config[0], due[SERVICE])
+    return [(place.folder / name, _text(place.folder / name), text) for name, text in due.items()]
+
+
+def started(unit: str) -> str:
+    """The program that a unit starts, with what tells it from another; empty for a socket."""
+    found = _STARTS.search(unit)
+    return found[1] if found is not None else ""
+
+
+def older(unit: Path) -> bool:
+    """Was it written before this version was installed?"""
+    with resources.as_file(resources.files("metamcp_supervisor") / "systemd" / SERVICE) as own:
+        return unit.stat().st_mtime < own.stat().st_mtime
 
 
 def quoted(word: str) -> str:

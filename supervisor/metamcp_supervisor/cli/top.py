@@ -14,26 +14,30 @@ from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.verbs import Footprint, Load, ServerStatus
 from metamcp_supervisor.watched import client
+from metamcp_supervisor.watched.latency import between, quantile
 from metamcp_worker import codec
 
 EVERY_S = 2.0
 ONE_TABLE_S = 1.0
 """Between the two looks of a single table: rates need two."""
 COLUMNS = (
-    "SERVER", "STATE", "CALLS/S", "ERRORS/S", "INFL", "CPU%", "MEM", "FDS", "PROCS", "RESTARTS",
+    "SERVER", "STATE", "CALLS/S", "ERRORS/S", "INFL", "P95", "CPU%", "MEM", "FDS", "PROCS",
+    "RESTARTS",
 )  # fmt: skip
 #: Key to what it sorts by; the column that it sorts gets a mark.
 KEYS = {"c": "CPU%", "m": "MEM", "n": "CALLS/S", "e": "ERRORS/S"}
 
 
 class Use(Struct, frozen=True):
-    """One server between two looks. Rates are 0 until there are two."""
+    """One server between two looks. Rates are 0 until there are two. `p95_s`: of the requests that
+    were answered between them, None without any."""
 
     server: ServerStatus
     footprint: Footprint
     calls_per_s: float = 0.0
     errors_per_s: float = 0.0
     cpu_percent: float = 0.0
+    p95_s: float | None = None
 
 
 _BY: dict[str, Callable[[Use], float]] = {
@@ -90,6 +94,7 @@ def uses(before: Load, now: Load) -> list[Use]:
                 calls_per_s=max(0, server.calls - old.calls) / passed_s,
                 errors_per_s=max(0, server.errors - old.errors) / passed_s,
                 cpu_percent=max(0.0, cpu_s) / passed_s * 100,
+                p95_s=_p95_s(before, now, server.name),
             )
         )
     return found
@@ -107,6 +112,11 @@ def picture(before: Load, now: Load, sort: str) -> show.Picture:
         foot="sort: c CPU, m memory, n calls, e errors; q quits" if show.on_terminal() else "",
         right=frozenset(titles[2:]),
     )
+
+
+def _p95_s(before: Load, now: Load, server: str) -> float | None:
+    known, counts = before.latencies.get(server, ()), now.latencies.get(server, ())
+    return quantile(between(known, counts), now.bounds_s, 0.95)
 
 
 def _live(look: Callable[[], Load], sort: str, every_s: float) -> None:
@@ -135,6 +145,7 @@ def _row(use: Use) -> tuple[str, ...]:
         f"{use.calls_per_s:.1f}",
         f"{use.errors_per_s:.1f}",
         str(server.inflight),
+        columns.latency(use.p95_s),
         f"{use.cpu_percent:.1f}",
         columns.size(footprint.rss_bytes) if footprint.rss_bytes else columns.NONE,
         str(footprint.descriptors) if footprint.processes else columns.NONE,

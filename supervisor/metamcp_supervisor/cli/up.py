@@ -22,8 +22,10 @@ import click
 
 from metamcp_supervisor.cli.outlet import Outlet
 from metamcp_supervisor.verbs import Event, Exit, GatewayStatus
+from metamcp_worker import codec
 
 if TYPE_CHECKING:
+    from metamcp_supervisor.handing import State
     from metamcp_supervisor.run import Gateway
     from metamcp_supervisor.wanted.config import Config
 
@@ -207,10 +209,14 @@ def _run(
 ) -> None:
     """Run to the end. `watch` gets the gateway before it starts and returns what to do once it is
     up."""
-    from metamcp_supervisor import inherited
+    from metamcp_supervisor import handing, inherited, upgrading
     from metamcp_supervisor.notify import Notify
     from metamcp_supervisor.run import CannotStart, Gateway
 
+    order = upgrading.told_to(os.environ)
+    if order == upgrading.TRIAL:
+        click.echo(codec.dump(handing.program(_version())))
+        raise SystemExit(Exit.OK)
     faulthandler.enable(2)  # what the watchdog aborts says where it hung
     told = Notify.take(os.environ, os.getpid())
     try:
@@ -220,10 +226,13 @@ def _run(
         raise SystemExit(Exit.CANNOT_BIND) from None
 
     async def main() -> int:
+        handed = _handed(order) if order else None
+        ends = hangup_ends if handed is None else handed.gateway.hangup_ends
         gateway = Gateway(
             found.config, found.load, found.permit, dict(os.environ), _version(),
-            hangup_ends=hangup_ends, told=told, given=given,
+            hangup_ends=ends, told=told, given=given, handed=handed,
         )  # fmt: skip
+        del handed  # it may be large
         return await gateway.run(watch(gateway))
 
     try:
@@ -232,6 +241,17 @@ def _run(
         _say(str(failure))
         code = failure.code
     raise SystemExit(code)
+
+
+def _handed(order: str) -> "State":
+    """What the program before this one hands over."""
+    from metamcp_supervisor import handing, upgrading
+
+    try:
+        return upgrading.found(order)
+    except handing.Unreadable as failure:
+        _say(str(failure))
+        raise SystemExit(Exit.INTERNAL) from None
 
 
 def _version() -> str:
@@ -253,6 +273,7 @@ def _say(sentence: str) -> None:
 def _as_lines(lines: Any, gateway: "Gateway") -> Callable[[], None]:
     gateway.journal.sink = lines.event
     gateway.logs.sink = lines.log_line
+    gateway.succession.flush = lines.flush
     return lambda: None
 
 
@@ -273,6 +294,8 @@ def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
             out(show.printable(columns.event_text(event, clock)) + "\n")
 
     def watch() -> None:
+        if gateway.succession.upgrades:
+            return  # the screen goes on as it is
         count = len(gateway.config.servers)
         servers = f"{count} server" if count == 1 else f"{count} servers"
         out(f"MetaMCP {gateway.version} starts {servers} …\n")
@@ -285,6 +308,7 @@ def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
         gateway.journal.sink = tell_and_look
 
     gateway.journal.sink = tell
+    gateway.succession.flush = outlet.flush
     return watch
 
 

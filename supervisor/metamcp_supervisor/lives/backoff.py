@@ -9,21 +9,16 @@ back in one wave; the start gate (`gate`) cuts the wave that is left.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 DELAY_S_FLOOR = 0.1
 DELAY_S_FIRST = 0.25
 """Upper end of the jitter for k = 0; it doubles with every unstable start."""
-DELAY_S_MAX = 30.0
-"""Upper end of the jitter: an upstream that is back is found within half a minute."""
 
 STABLE_S = 60.0
 """Ready for so long, with a proof that it works (an answered call): its past is forgiven."""
 STABLE_UNPROVEN_S = 600.0
 """The same for a server that nobody called: ten minutes, as Kubernetes has it."""
-
-RESTARTS_MAX = 8
-WINDOW_S = 120.0
-"""More unstable starts than RESTARTS_MAX within it open the circuit."""
 
 HALF_OPEN_S = 60.0
 HALF_OPEN_S_MAX = 900.0
@@ -31,8 +26,9 @@ HALF_OPEN_JITTER = 0.2
 
 DEMAND_S_MIN = 5.0
 """A client's call retries a server that is down at once, but not more often than this."""
-EVIDENCE_S_MAX = 1.0
-"""When a sibling with the same trouble recovers, the others retry within this."""
+EVIDENCE_S_MAX = 0.25
+"""When a sibling with the same trouble recovers, the others retry within this. That they do not all
+start at once is the gate's work: of fifty, eight in a quarter of a second."""
 
 LIMITS_MAX = 3
 LIMITS_WINDOW_S = 600.0
@@ -46,9 +42,20 @@ _DOUBLINGS_MAX = 16
 """Beyond every cap above; keeps 2**k a small number."""
 
 
-def delay(k: int, jitter: float) -> float:
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """With one server. More unstable starts than `restarts_max` within `window_s` open its circuit;
+    `delay_s_max`: upper end of the jitter. By default an upstream that is back is found within half
+    a minute."""
+
+    restarts_max: int = 8
+    window_s: float = 120.0
+    delay_s_max: float = 30.0
+
+
+def delay(k: int, jitter: float, delay_s_max: float = 30.0) -> float:
     """Seconds before the next start after `k` unstable starts in a row."""
-    return DELAY_S_FLOOR + jitter * min(DELAY_S_MAX, DELAY_S_FIRST * 2.0 ** min(k, _DOUBLINGS_MAX))
+    return DELAY_S_FLOOR + jitter * min(delay_s_max, DELAY_S_FIRST * 2.0 ** min(k, _DOUBLINGS_MAX))
 
 
 def half_open(trips: int, jitter: float) -> float:

@@ -5,6 +5,9 @@ limits that nobody enforces. Never: the rules (`limits`), the files of the kerne
 stopping anything (`gauges`, `crew`).
 """
 
+from collections.abc import Collection
+from pathlib import Path
+
 from metamcp_supervisor.lives.cgroups import Cgroups, unenforced
 from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.limits import Limiter, limits_of
@@ -19,11 +22,11 @@ class Bounds:
         self._cgroups = cgroups
         self._journal = journal
 
-    def adopt(self) -> None:
-        """Before anything is forked."""
+    def adopt(self, kept: Collection[Path] = ()) -> None:
+        """Before anything is forked. `kept`: leaves that are in use."""
         try:
             if self._cgroups is not None:
-                self._cgroups.adopt()
+                self._cgroups.adopt(kept)
         except OSError as error:
             self._cgroups = None
             self._journal.add("gateway", "note", f"no control groups: {error.strerror}")

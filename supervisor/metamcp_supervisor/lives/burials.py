@@ -5,9 +5,9 @@ something ends (`spawn`), how orphans are found and killed (`metamcp_worker.orph
 """
 
 import asyncio
-import subprocess
 from collections.abc import Callable, Collection
 
+from metamcp_supervisor.lives.offspring import Process
 from metamcp_worker import orphans
 
 PAUSE_S = 0.005
@@ -28,7 +28,7 @@ async def sweep(spared: Callable[[], Collection[int]]) -> tuple[set[int], bool]:
     return work.killed, True
 
 
-async def ended(process: subprocess.Popen[bytes], within_s: float) -> bool:
+async def ended(process: Process, within_s: float) -> bool:
     """Has the process ended within this time? It is reaped then."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
@@ -39,6 +39,6 @@ async def ended(process: subprocess.Popen[bytes], within_s: float) -> bool:
     return True
 
 
-def how(process: subprocess.Popen[bytes]) -> str:
+def how(process: Process) -> str:
     code = process.returncode
     return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

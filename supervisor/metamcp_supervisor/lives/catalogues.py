@@ -86,6 +86,11 @@ class Catalogues:
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
+    @property
+    def busy(self) -> bool:
+        """Is something on its way to the disk?"""
+        return self._writer is not None and not self._writer.done()
+
     async def close(self) -> None:
         """Wait until everything is on the disk."""
         if self._writer is not None:

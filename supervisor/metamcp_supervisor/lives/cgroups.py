@@ -16,6 +16,7 @@ says which are not.
 import contextlib
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from metamcp_supervisor.lives.limits import Limits
@@ -105,9 +106,9 @@ class Cgroups:
         self.root = root
         self.controllers: frozenset[str] = frozenset()
 
-    def adopt(self) -> None:
-        """Make it ready for leaves, and remove those that an earlier gateway left. Before anything
-        is forked. Raises OSError."""
+    def adopt(self, kept: Collection[Path] = ()) -> None:
+        """Make it ready for leaves, and remove those that an earlier gateway left, all but those to
+        be `kept`. Before anything is forked. Raises OSError."""
         strays = _read(self.root / "cgroup.procs").split()
         if strays:
             own = self.root / OWN
@@ -124,7 +125,8 @@ class Cgroups:
                     on.add(name)
         self.controllers = frozenset(on)
         for old in self.root.glob(f"{PREFIX}*"):
-            Leaf(old).remove()
+            if old not in kept:
+                Leaf(old).remove()
 
     def leaf(self, server: str, generation: int, limits: Limits) -> Leaf:
         """A leaf for this instance, under its limits. Raises OSError."""

@@ -10,11 +10,13 @@ everything below it is gone, and the end of its control socket, in which its las
 
 import asyncio
 import signal
-from collections.abc import Mapping
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from metamcp_supervisor.lives import instances
+from metamcp_supervisor import handing
+from metamcp_supervisor.lives import floods, instances
 from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.fronts import Forker
@@ -22,14 +24,14 @@ from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.pulse import Verdict
 from metamcp_supervisor.lives.server import Responds, WentDown
-from metamcp_supervisor.lives.spawn import NotForked, NurseryGone, WorkerExit
+from metamcp_supervisor.lives.spawn import NotForked, NurseryGone, Worker, WorkerExit
 from metamcp_supervisor.lives.specs import STOP_EOF_S, server_spec
-from metamcp_supervisor.lives.stacks import NoStacks, Stacks
+from metamcp_supervisor.lives.stacks import NoStacks
 from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.lives.tokens import KeyUnfit, Tokens
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.steering import NotNow
-from metamcp_worker.messages import Beat, FromChild, LogLines, ServerDown, Spawned
+from metamcp_worker.messages import Beat, Counted, FromChild, LogLines, ServerDown, Spawned
 
 START_S_MARGIN = 5.0
 """The worker watches `start_timeout` itself; this much later it is killed."""
@@ -41,6 +43,8 @@ KILLED_S_MAX = 2.0
 """From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
 SILENT_S_MAX = 2.0
 """From the end of a control socket to the end of its worker."""
+_NOISE = "stray_stdout"
+"""The counter of lines that are no messages."""
 LAST_WORDS_S_MAX = 1.0
 """From the end of a worker to the end of what it wrote to its control socket."""
 
@@ -93,6 +97,18 @@ class Crew:
         copy.launch = task
         task.add_done_callback(partial(self._launched, copy))
 
+    def adopt(self, copy: Copy, found: handing.Copy) -> None:
+        """A copy of the program before: its worker lives on."""
+        sock = socket.socket(fileno=found.instance.line.fd)
+        worker = Worker(found.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock)
+        instance = copy.instance = Instance(copy.entry.name, copy.generation, worker, self)
+        instance.go_on(found.instance)
+        self._copies[worker.pid] = copy
+        heard = partial(self._judged, copy, instance)
+        self._hearts.watch(worker.pid, heard, halted=found.halted)
+        if found.due is not None:
+            copy.deadline(found.due - asyncio.get_running_loop().time(), self._overdue)
+
     def ask_to_stop(self, copy: Copy, grace_s: float) -> None:
         """Let it finish for `grace_s`, then go down its ladder."""
         copy.stopping = True
@@ -100,6 +116,13 @@ class Crew:
             return  # the fork is still under way; what comes of it is stopped then
         copy.instance.stop(grace_s)
         copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
+
+    def let_go(self, entry: Entry) -> None:
+        """The copy that serves does not any more, and leaves at once."""
+        if entry.serving is not None:
+            copy, entry.serving = entry.serving, None
+            entry.leaving.add(copy)
+            self.ask_to_stop(copy, 0.0)
 
     def hurry(self, entry: Entry) -> None:
         """Those that still wait for calls have no time left but for their ladder: nobody calls."""
@@ -155,6 +178,9 @@ class Crew:
                 pass  # the instance has noted the pid
             case ServerDown():
                 self._down(copy, instance, message)
+            case Counted(counts=counts):
+                self._lives.told(copy, message, blob)
+                self._noise(copy, counts.get(_NOISE, 0))
             case _:
                 self._lives.told(copy, message, blob)
 
@@ -169,13 +195,14 @@ class Crew:
         else:
             copy.deadline(SILENT_S_MAX, self._overdue)
 
-    async def stacks(self, entry: Entry, stacks: Stacks) -> str:
-        """What the threads of its worker are doing; into its log, too. Raises NotNow."""
+    async def stacks(self, entry: Entry, dump: Callable[[int], Awaitable[str]]) -> str:
+        """What the threads of its worker are doing; into its log, too. `dump`: by process. Raises
+        NotNow."""
         copy = entry.serving
         if copy is None or copy.instance is None:
             raise NotNow(f"{entry.name} has no worker at this moment")
         try:
-            text = await stacks.dump(copy.instance.pid)
+            text = await dump(copy.instance.pid)
         except NoStacks as error:
             raise NotNow(str(error)) from None
         self.log_stacks(copy, text)
@@ -194,6 +221,12 @@ class Crew:
             cause = f"it did not answer, {missed} in a row" if missed else ""
             instance.probes_missed = missed
             self._journal.add(instance.server, what, cause, instance.generation)
+
+    def _noise(self, copy: Copy, lines: int) -> None:
+        """It wrote so many more lines that were no messages."""
+        copy.noise = floods.heard(copy.noise, lines, asyncio.get_running_loop().time())
+        if why := floods.flood(copy.noise):
+            self.condemn(copy, ExitClass.FLOOD, why)
 
     def _down(self, copy: Copy, instance: Instance, message: ServerDown) -> None:
         if instance.reported:

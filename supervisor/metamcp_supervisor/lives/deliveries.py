@@ -7,19 +7,23 @@ catalogue, who is connected when (`tree`), the packets (`routes`).
 import asyncio
 from collections.abc import Mapping
 
+from metamcp_supervisor.lives.catalogues import offer
+from metamcp_supervisor.lives.changes import changes
 from metamcp_supervisor.lives.entries import Entry
 from metamcp_supervisor.lives.routes import Routes
-from metamcp_supervisor.lives.states import Phase
+from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.watched.events import Journal
+from metamcp_worker import codec
 
 AGAIN_S = 1.0
 """After a pipe that found no free descriptor at its end."""
 
 
 class Deliveries:
-    """`entries`: all servers, by name."""
+    """`entries`: all servers, by name. `owed`: how many deliveries are to be tried again."""
 
     def __init__(self, entries: Mapping[str, Entry], routes: Routes, journal: Journal) -> None:
+        self.owed = 0
         self._entries = entries
         self._routes = routes
         self._journal = journal
@@ -40,17 +44,40 @@ class Deliveries:
     def connect_again(self, server: str, front: int | None) -> None:
         """The pipe did not arrive for want of a descriptor: make another one in a while."""
         if not self._closed:
-            self._loop.call_later(AGAIN_S, self.connect, server, front)
+            self.owed += 1
+            self._loop.call_later(AGAIN_S, self._connect_now, server, front)
+
+    def offer(self, entry: Entry, data: bytes) -> tuple[ExitClass, str] | None:
+        """Take in and send its catalogue, and say what is other in it than before. Why the server
+        counts as broken, if it does."""
+        try:
+            entry.offer = offer(data)
+            if entry.own:
+                return None  # what its client is listed is what the server itself offers
+            before = self._routes.offers(entry.name, data, entry.offer.list_hash)
+            if before and (changed := changes(before, data)):
+                self._journal.add(entry.name, "lists changed", changed, entry.life.generation)
+        except codec.Malformed as error:
+            return ExitClass.PROTOCOL, f"its catalogue cannot be read: {error}"
+        except OSError as error:
+            return ExitClass.EXIT, no_descriptor(error)
+        return None
 
     def offer_again(self, server: str, front: int) -> None:
         """The catalogue did not arrive for want of a descriptor: send it again in a while."""
         if not self._closed:
+            self.owed += 1
             self._loop.call_later(AGAIN_S, self._offer, server, front)
 
     def close(self) -> None:
         self._closed = True
 
+    def _connect_now(self, server: str, front: int | None) -> None:
+        self.owed -= 1
+        self.connect(server, front)
+
     def _offer(self, server: str, front: int) -> None:
+        self.owed -= 1
         try:
             self._routes.offer_again(server, front)
         except OSError as error:

@@ -8,13 +8,18 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from metamcp_supervisor import handing
+from metamcp_supervisor.lives import sharing
+from metamcp_supervisor.lives.backoff import Patience
 from metamcp_supervisor.lives.catalogues import Offer
 from metamcp_supervisor.lives.cgroups import Leaf
+from metamcp_supervisor.lives.floods import Noise
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import Phase
 from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.wanted.remote import origin
+from metamcp_worker import sharing as words
 
 
 class Copy:
@@ -22,7 +27,7 @@ class Copy:
 
     `instance` is there from the fork to the end of everything below it. `stopping`: it was asked to
     stop. `ready`: it was once; `lists`: its catalogue then, if it was another one than before.
-    `leaf`: its control group, if it has one.
+    `leaf`: its control group, if it has one. `noise`: what it wrote that was no message.
     """
 
     def __init__(self, entry: "Entry", generation: int) -> None:
@@ -34,6 +39,7 @@ class Copy:
         self.stopping = False
         self.lists = b""
         self.leaf: Leaf | None = None
+        self.noise = Noise()
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -46,6 +52,11 @@ class Copy:
         """Call `overdue` after so long, instead of an earlier deadline."""
         self.no_deadline()
         self._deadline = asyncio.get_running_loop().call_later(seconds, overdue, self)
+
+    @property
+    def due(self) -> float | None:
+        """When its deadline is over, if it has one."""
+        return None if self._deadline is None else self._deadline.when()
 
     def no_deadline(self) -> None:
         if self._deadline is not None:
@@ -60,6 +71,11 @@ class Copy:
             self.instance.close()
 
 
+def patience(server: Server) -> Patience:
+    """With this server, as it is configured."""
+    return Patience(server.restarts_max, server.restart_window_s, server.restart_delay_max_s)
+
+
 class Entry:
     """One configured server. `serving`: the copy that the fronts know; `spare`: one that could take
     its place, or is getting there; `leaving`: those that are on their way out.
@@ -68,13 +84,16 @@ class Entry:
     started, so that the next start is none of these. `replacing`: the spare takes the place as soon
     as it is ready. `spare_failures`: spares in a row that did not come up. `probe`: ask it first
     whether it is modern. `removed`: no longer configured, and gone as soon as it is down.
-    `answered`: calls that it answered so far, by front.
+    `answered`: calls that it answered so far, by front. `contested`: it asked something that
+    several callers could have caused. `used_at`: when one for a single client was last of use.
     """
 
     def __init__(self, server: Server, offer: Offer) -> None:
         phase = Phase.IDLE if server.enabled else Phase.DISABLED
         self.server = server
-        self.life = Life(phase=phase, restart=server.restart, lazy=server.lazy)
+        self.life = Life(
+            phase=phase, restart=server.restart, lazy=server.lazy, patience=patience(server)
+        )
         self.offer = offer
         self.serving: Copy | None = None
         self.spare: Copy | None = None
@@ -84,6 +103,8 @@ class Entry:
         self.restarts = 0
         self.rested = True
         self.answered: dict[int, int] = {}
+        self.contested = False
+        self.used_at = 0.0
         self.probe = True
         self.removed = False
         self._generation = 0
@@ -93,6 +114,21 @@ class Entry:
     @property
     def name(self) -> str:
         return self.server.name
+
+    @property
+    def base(self) -> str:
+        """The server of which it is a process for a single client; else its own name."""
+        return words.base(self.name)
+
+    @property
+    def own(self) -> bool:
+        """Does it serve a single client?"""
+        return bool(words.whose(self.name))
+
+    @property
+    def per_session(self) -> bool:
+        """Has each client that says who it is a process of its own?"""
+        return sharing.per_session(self.server, contested=self.contested)
 
     @property
     def running(self) -> bool:
@@ -111,6 +147,20 @@ class Entry:
     def new_generation(self) -> int:
         self._generation += 1
         return self._generation
+
+    @property
+    def generation(self) -> int:
+        """The highest number that a copy of it had."""
+        return self._generation
+
+    def go_on(self, found: handing.Server) -> None:
+        """After what the program before knew."""
+        self.life, self._generation = found.life, found.generation
+        self.replacing, self.spare_failures = found.replacing, found.spare_failures
+        self.restarts, self.rested = found.restarts, found.rested
+        self.probe, self.removed = found.probe, found.removed
+        self.contested, self.used_at = found.contested, found.used_at
+        self.answered = dict(found.answered)
 
     @property
     def launcher(self) -> str:

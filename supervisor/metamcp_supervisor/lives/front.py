@@ -8,10 +8,19 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
+from metamcp_supervisor import handing
+from metamcp_supervisor.lives.questions import Questions
 from metamcp_supervisor.lives.spawn import Worker
 from metamcp_worker import codec, messages, packets
 from metamcp_worker.errors import TooLarge
-from metamcp_worker.messages import FromFront, FrontStats, HandOver, Message, SessionKept
+from metamcp_worker.messages import (
+    CallsShown,
+    FromFront,
+    FrontStats,
+    HandOver,
+    Message,
+    SessionKept,
+)
 
 
 class Ear(Protocol):
@@ -37,7 +46,7 @@ class Ear(Protocol):
 
 class Front:
     """`number` is never used twice, `slot` is. `condemned`: we kill it. `silent`: its control
-    socket is closed."""
+    socket is closed. `questions`: about its calls."""
 
     def __init__(self, number: int, slot: int, worker: Worker, now: float, ear: Ear) -> None:
         self.number = number
@@ -49,6 +58,7 @@ class Front:
         self.silent = False
         self.summary: FrontStats | None = None
         self.deadline: asyncio.TimerHandle | None = None
+        self.questions = Questions(self.send)
         self._ear = ear
         self._channel = packets.Channel(
             worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
@@ -67,6 +77,24 @@ class Front:
         """Takes the descriptors."""
         self._channel.send(messages.pack(message), list(fds))
 
+    def handed(self, *, halted: bool) -> handing.Front:
+        """What the program after this one must know of it."""
+        return handing.Front(
+            number=self.number,
+            slot=self.slot,
+            pid=self.pid,
+            since=self.since,
+            line=handing.line(*self._channel.handed()),
+            summary=self.summary,
+            halted=halted,
+        )
+
+    def adopt(self, found: handing.Front) -> None:
+        """Go on where the program before ended."""
+        self.ready, self.summary = True, found.summary
+        for data, fds in found.line.waiting:
+            self._channel.send(data, fds)
+
     def cancel(self) -> None:
         """There is no deadline any more."""
         if self.deadline is not None:
@@ -84,8 +112,11 @@ class Front:
                 self._ear.handed(self, message, handed)
                 return
             blob = b""
-            if isinstance(message, FrontStats | SessionKept) and fds:
+            if isinstance(message, FrontStats | SessionKept | CallsShown) and fds:
                 blob = packets.read_blob(fds.pop(0))
+            if isinstance(message, CallsShown):
+                self.questions.answer(message, blob)
+                return
             self._ear.heard(self, message, blob)
         except (codec.Malformed, TooLarge) as error:
             self._ear.unheard(self, f"it sent something that cannot be read: {error}")

@@ -1,9 +1,9 @@
 """The processes that speak MCP to clients: kept alive, told what to serve, drained at the end.
 
-Owns: one slot per front, its deadlines, when a crashed one comes back and when it is time to give
-up, who inherits what a front had, replacing one that works. Never: the packets of one front
-(`front`), connections that move (`handover`), what a front is told of servers (`routes`), client
-traffic, listening (it only hands the sockets on).
+Owns: the deadlines of fronts, when a crashed one comes back and when it is time to give up, who
+inherits what a front had, replacing one that works. Never: which fronts there are (`roster`), the
+packets of one (`front`), connections that move (`handover`), what a front is told of servers
+(`routes`), client traffic, listening (it only hands the sockets on).
 
 The listening sockets belong to the supervisor and every front inherits the same ones: while a front
 is replaced, clients wait in the kernel and nobody is refused. Its sessions are adopted by one that
@@ -17,7 +17,9 @@ import random
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from metamcp_supervisor import handing
 from metamcp_supervisor.lives import backoff
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.handover import Handovers
@@ -25,6 +27,7 @@ from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.house import Forker as Forker  # noqa: PLC0414 - it is had from here
 from metamcp_supervisor.lives.house import House, NotRolled
 from metamcp_supervisor.lives.pulse import Verdict
+from metamcp_supervisor.lives.roster import Roster
 from metamcp_supervisor.lives.sessions import Sessions
 from metamcp_supervisor.lives.spawn import NotForked, Worker, WorkerExit
 from metamcp_supervisor.watched.events import Journal
@@ -84,32 +87,43 @@ class Fronts:
         self._listeners = listeners
         self._ready_s_max = ready_s_max
         self._dice = dice
-        self._sessions = Sessions()
-        self._handovers = Handovers(self._sessions, self._all)
+        self.roster = Roster()
+        self.sessions = Sessions()
+        self.handovers = Handovers(self.sessions, self.roster.all)
         self._loop = asyncio.get_running_loop()
-        self._slots: dict[int, Front | None] = {}
         self._launches: dict[int, asyncio.Task[None]] = {}
-        self._beside: set[Front] = set()  # they will have the place of another, or had theirs
-        self._leaving: set[Front] = set()
         self._rolling = asyncio.Lock()
-        self._last = -1
-        self._crashes: tuple[float, ...] = ()
-        self._unready = 0  # fronts in a row that ended before they were ready
         self._draining = False
         self._changed = asyncio.Event()
 
     def start(self, count: int) -> None:
-        self._sessions.fronts = count
+        self.sessions.fronts = count
         for slot in range(count):
-            self._slots[slot] = None
+            self.roster.slots[slot] = None
             self._relaunch(slot, 0.0)
 
+    def adopt(self, found: handing.Front) -> None:
+        """One of the program before, which serves already."""
+        worker = Worker(
+            found.pid, "front", f"front-{found.slot}", socket.socket(fileno=found.line.fd)
+        )
+        front = Front(found.number, found.slot, worker, found.since, self)
+        self.roster.slots[front.slot] = front
+        self._hearts.watch(front.pid, partial(self._judged, front), halted=found.halted)
+        front.adopt(found)
+
+    def unsettled(self) -> str:
+        """Why nothing can be handed over now, as a sentence, or nothing."""
+        if self._launches or self._rolling.locked():
+            return "fronts are being replaced"
+        return self.roster.unsettled()
+
     def serving(self) -> list[Front]:
-        return [*(front for front in self._slots.values() if front is not None), *self._beside]
+        return self.roster.serving()
 
     @property
     def slots(self) -> list[Front | None]:
-        return list(self._slots.values())
+        return list(self.roster.slots.values())
 
     def reconfigure(self) -> None:
         """Tell every front the new configuration; one that cannot be told is replaced."""
@@ -123,21 +137,21 @@ class Fronts:
 
     def exited(self, end: WorkerExit) -> bool:
         """A worker ended; True if it was one of ours."""
-        front = self._of(end.pid)
+        front = self.roster.of(end.pid)
         if front is None:
             return False
         self._hearts.forget(front.pid)
-        beside = front in self._beside
+        beside = front in self.roster.beside
         if beside:
-            self._beside.discard(front)
+            self.roster.beside.discard(front)
         else:
-            self._slots[front.slot] = None
+            self.roster.slots[front.slot] = None
         self._changed.set()
         front.cancel()
         if front.silent:
             self._bury(front)
         else:  # its last figures are still to be read
-            self._leaving.add(front)
+            self.roster.leaving.add(front)
             front.deadline = self._loop.call_later(LAST_WORDS_S_MAX, self._bury, front)
         how = f"signal {end.signal}" if end.signal else f"status {end.code}"
         if self._draining or (beside and front.ready and not front.condemned):
@@ -149,7 +163,7 @@ class Fronts:
         return True
 
     def halted(self, pid: int, yes: bool) -> None:
-        front = self._of(pid)
+        front = self.roster.of(pid)
         if front is not None:
             self._journal.add(front.who, "halted" if yes else "resumed")
 
@@ -158,11 +172,11 @@ class Fronts:
         place it takes is told to finish, and that one is gone before the next is replaced. Raises
         NotRolled; then nothing is worse than before."""
         async with self._rolling:
-            for each in list(self._slots) if slot is None else [slot]:
+            for each in list(self.roster.slots) if slot is None else [slot]:
                 await self._replace(each, grace_s)
 
     async def _replace(self, slot: int, grace_s: float) -> None:
-        old = self._slots[slot]
+        old = self.roster.slots[slot]
         if old is None:
             return  # it crashed: its successor is on the way
         try:
@@ -170,22 +184,22 @@ class Fronts:
         except NotForked as error:
             raise NotRolled(f"front-{slot} stays: {error}") from None
         new = self._born(slot, worker)
-        self._beside.add(new)
+        self.roster.beside.add(new)
         self._tell(new)
         if self._draining:
             self._kill(new)
-        await self._until(lambda: new.ready or new not in self._beside)
-        if new not in self._beside or self._draining:
+        await self._until(lambda: new.ready or new not in self.roster.beside)
+        if new not in self.roster.beside or self._draining:
             raise NotRolled(f"front-{slot} stays: its successor did not become ready")
-        if self._slots[slot] is not old:  # it crashed meanwhile, and has another successor
+        if self.roster.slots[slot] is not old:  # it crashed meanwhile, and has another successor
             self._kill(new)
             return
-        self._slots[slot] = new
-        self._beside ^= {old, new}
-        old.send(Stop(grace_s=grace_s))
+        self.roster.slots[slot] = new
+        self.roster.beside ^= {old, new}
+        old.send(Stop(grace_s=grace_s, heirs=True))
         old.cancel()
         old.deadline = self._loop.call_later(grace_s + FAREWELL_S, self._kill, old)
-        await self._until(lambda: old not in self._beside)
+        await self._until(lambda: old not in self.roster.beside)
 
     async def drain(self, grace_s: float) -> None:
         """Let every front finish and end; kill those that do not."""
@@ -211,38 +225,24 @@ class Fronts:
             task.cancel()
         if launches:
             await asyncio.wait(launches)
-        for front in self._all():
+        for front in self.roster.all():
             self._bury(front)
-        self._handovers.close()
+        self.handovers.close()
 
     async def _until(self, fact: Callable[[], bool]) -> None:
         while not fact():
             self._changed.clear()
             await self._changed.wait()
 
-    def _all(self) -> list[Front]:
-        return [*self.serving(), *self._leaving]
-
-    def _of(self, pid: int) -> Front | None:
-        return next((front for front in self.serving() if front.pid == pid), None)
-
     def _delay(self, front: Front, end: WorkerExit) -> float:
         """How long this slot stays empty; tells the house when it is hopeless."""
         from_outside = end.signal == signal.SIGKILL and not front.condemned
         if end.cause != "exit" or (from_outside and front.ready):
             return 0.0
-        if not front.ready:
-            self._unready += 1
-        self._crashes, delay_s = backoff.crashed(
-            self._crashes, self._unready, self._loop.time(), self._dice()
-        )
-        if delay_s is None:
-            self._house.hopeless(
-                f"fronts crashed {len(self._crashes)} times in {backoff.CRASHES_WINDOW_S:.0f} s"
-                if self._unready <= backoff.CRASHES_MAX
-                else f"{self._unready} fronts in a row did not become ready"
-            )
-        return delay_s or 0.0
+        delay_s, hopeless = self.roster.crashed(front, self._loop.time(), self._dice())
+        if hopeless:
+            self._house.hopeless(hopeless)
+        return delay_s
 
     def _relaunch(self, slot: int, delay_s: float) -> None:
         task = self._loop.create_task(self._launch(slot, delay_s))
@@ -261,7 +261,7 @@ class Fronts:
         failures = 0
         while True:
             await asyncio.sleep(delay_s)
-            await self._until(lambda: not self._leaving)  # their last words are for the new one
+            await self._until(lambda: not self.roster.leaving)  # their last words are for it
             try:
                 worker = await self._forker.fork("front", f"front-{slot}")
             except NotForked as error:
@@ -269,13 +269,13 @@ class Fronts:
                 delay_s = backoff.delay(failures, self._dice())
                 self._journal.add(f"front-{slot}", "error", str(error))
                 continue
-            front = self._slots[slot] = self._born(slot, worker)
+            front = self.roster.slots[slot] = self._born(slot, worker)
             self._tell(front)
             return
 
     def _born(self, slot: int, worker: Worker) -> Front:
-        self._last += 1
-        front = Front(self._last, slot, worker, self._loop.time(), self)
+        self.roster.last += 1
+        front = Front(self.roster.last, slot, worker, self._loop.time(), self)
         front.deadline = self._loop.call_later(self._ready_s_max, self._late, front)
         self._hearts.watch(front.pid, lambda verdict: self._judged(front, verdict))
         self._journal.add(front.who, "warming", f"process {front.pid}")
@@ -295,20 +295,20 @@ class Fronts:
 
     def _bequeath(self, heir: Front) -> None:
         """The sessions that no front has are this one's. Raises OSError."""
-        if records := self._sessions.adopt(heir.number):
+        if records := self.sessions.adopt(heir.number):
             heir.send(Adopt(), [packets.blob(records)])
 
     def _settle(self) -> None:
         """A front is gone or new: see to what waits for one."""
-        able = [one for one in self._slots.values() if one is not None and one.able]
-        heir = min(able, key=lambda one: self._sessions.held(one.number), default=None)
+        able = [one for one in self.roster.slots.values() if one is not None and one.able]
+        heir = min(able, key=lambda one: self.sessions.held(one.number), default=None)
         if heir is not None and not self._draining:
             try:
                 self._bequeath(heir)
             except OSError as error:
                 self._journal.add(heir.who, "error", f"no free descriptor: {error.strerror}")
                 self._kill(heir)
-        self._handovers.again()
+        self.handovers.again()
         self._changed.set()
 
     def _dup_listeners(self, blob: int) -> list[int]:
@@ -337,23 +337,24 @@ class Fronts:
                 front.summary = message
                 self._house.counted(front, stats, message)
             case Taken():
-                self._handovers.taken(front.number)
+                self.handovers.taken(front.number)
             case SessionKept():
-                self._sessions.keep(front.number, blob)
+                self.sessions.keep(front.number, blob)
             case SessionsOver(ids=ids):
-                self._sessions.over(front.number, ids)
+                self.sessions.over(front.number, ids)
+                self._house.ended(ids)
             case HandOver():
                 pass  # it has descriptors: `handed`
 
     def handed(self, front: Front, message: HandOver, fds: list[int]) -> None:
-        self._handovers.take(front, message, fds)
+        self.handovers.take(front, message, fds)
 
     def unheard(self, front: Front, sentence: str) -> None:
         self._journal.add(front.who, "bug", sentence)
 
     def fell_silent(self, front: Front) -> None:
         front.silent = True
-        if front in self._leaving:
+        if front in self.roster.leaving:
             self._bury(front)
             return
         # Its end is on the way; if it only closed its socket, nothing else can reach it.
@@ -362,7 +363,7 @@ class Fronts:
 
     def _ready(self, front: Front) -> None:
         front.ready = True
-        self._unready = 0
+        self.roster.unready = 0
         front.cancel()
         self._journal.add(front.who, "warming→ready", f"process {front.pid}")
         self._settle()
@@ -379,10 +380,10 @@ class Fronts:
         self._kill(front)
 
     def _bury(self, front: Front) -> None:
-        self._leaving.discard(front)
+        self.roster.leaving.discard(front)
         front.close()
-        self._sessions.left(front.number)
-        self._handovers.left(front.number)
+        self.sessions.left(front.number)
+        self.handovers.left(front.number)
         self._settle()
         self._house.left(front.number)
 

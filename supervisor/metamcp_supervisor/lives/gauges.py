@@ -11,7 +11,7 @@ from metamcp_supervisor.lives import limits, status
 from metamcp_supervisor.lives.entries import Copy
 from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.limits import Fate, Sample, limits_of
-from metamcp_supervisor.lives.spawn import Nursery
+from metamcp_supervisor.lives.nurseries import Nurseries
 from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.watched import usage
@@ -32,7 +32,7 @@ class Gauges:
         metrics: Metrics,
         journal: Journal,
         fronts: Fronts,
-        nursery: Nursery,
+        nursery: Nurseries,
     ) -> None:
         self.usages: Mapping[Part, Usage] = {}
         self._tree = tree
@@ -57,6 +57,7 @@ class Gauges:
         closely = limits.closely(roots, servers)
         self.usages = await asyncio.to_thread(usage.sample, roots, closely)
         self._metrics.usage(self.usages)
+        self._metrics.remember(self._loop.time())
         self._judge()
 
     def _judge(self) -> None:

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from metamcp_supervisor import handing
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.sessions import NOBODY, Sessions
-from metamcp_worker import packets
+from metamcp_worker import messages, packets
 from metamcp_worker.messages import HandOver
 
 DESCRIPTORS = 2
@@ -77,6 +78,32 @@ class Handovers:
         for moving in waiting:
             self._pass(moving)
 
+    def handed(self) -> tuple[handing.Moving, ...]:
+        """Those under way, for the program that goes on with them."""
+        sent = ((number, one) for number, several in self._sent.items() for one in several)
+        return tuple(
+            handing.Moving(
+                to=to,
+                asker=one.asker,
+                message=messages.pack(one.message),
+                fds=tuple(one.fds),
+                size_bytes=one.size_bytes,
+            )
+            for to, one in (*sent, *((None, one) for one in self._waiting))
+        )
+
+    def adopt(self, found: Sequence[handing.Moving]) -> None:
+        """Takes the descriptors. Raises codec.Malformed."""
+        for each in found:
+            message = messages.unpack_from_front(each.message)
+            assert isinstance(message, HandOver)
+            moving = _Moving(each.asker, message, list(each.fds), each.size_bytes)
+            self._held_bytes += moving.size_bytes
+            if each.to is None:
+                self._waiting.append(moving)
+            else:
+                self._sent.setdefault(each.to, deque()).append(moving)
+
     def close(self) -> None:
         for moving in [*self._waiting, *(one for sent in self._sent.values() for one in sent)]:
             self._drop(moving)
@@ -86,6 +113,14 @@ class Handovers:
     def _pass(self, moving: _Moving) -> None:
         message = moving.message
         fronts = {front.number: front for front in self._fronts()}
+        if not message.name:  # any will do; the newest is most likely to be there for long
+            able = [number for number, front in fronts.items() if front.able]
+            heir = max((number for number in able if number != moving.asker), default=None)
+            if heir is None:
+                self._wait(moving)
+            else:
+                self._send(fronts[heir], moving)
+            return
         holder = self._sessions.holder(message.name)
         owner = fronts.get(message.maker if holder is None else holder)
         if holder == NOBODY:

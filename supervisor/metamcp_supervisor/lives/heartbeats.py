@@ -37,9 +37,17 @@ class Heartbeats:
         self._looked = clock()
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
-    def watch(self, pid: int, on_verdict: Callable[[Verdict], None]) -> None:
-        """Judge this worker from its first beat on; `on_verdict` hears every change."""
+    def watch(
+        self, pid: int, on_verdict: Callable[[Verdict], None], *, halted: bool | None = None
+    ) -> None:
+        """Judge this worker from its first beat on; `on_verdict` hears every change. `halted`: of
+        one that beats already, and has the full time for its next beat."""
         self._watched[pid] = _Watched(on_verdict)
+        if halted is not None:
+            self.halted(pid, halted)
+
+    def is_halted(self, pid: int) -> bool:
+        return pid in self._watched and self._watched[pid].halted
 
     def forget(self, pid: int) -> None:
         self._watched.pop(pid, None)

@@ -38,6 +38,10 @@ class House(Protocol):
         """A client called a server that is not ready."""
         ...
 
+    def ended(self, sessions: Sequence[str]) -> None:
+        """These sessions of clients are over."""
+        ...
+
     def undelivered(self, front: Front, server: str, generation: int) -> None:
         """A front did not get the pipe to this instance; generation 0: nor the catalogue of this
         server."""

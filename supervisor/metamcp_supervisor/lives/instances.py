@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from metamcp_supervisor import handing
+from metamcp_supervisor.lives.questions import Questions
 from metamcp_supervisor.lives.server import WentDown
 from metamcp_supervisor.lives.spawn import Worker, WorkerExit
 from metamcp_supervisor.lives.states import ExitClass
 from metamcp_worker import codec, messages, packets
 from metamcp_worker.messages import (
     AttachFront,
+    CallsShown,
     FromChild,
     Listed,
     Message,
@@ -29,9 +32,9 @@ from metamcp_worker.spec import ServerSpec
 #: Counters of a worker that a change of the configuration can stop, and which.
 _HELPED = {
     "unroutable_request": "it asked a client something, and it is not known which: its question was"
-    " refused; with concurrency = 1 there is only one that it can mean",
+    ' refused; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
     "unattributed_log": "it logged something for a client, and it is not known which: nobody got it"
-    "; with concurrency = 1 there is only one that it can mean",
+    '; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
 }
 
 
@@ -55,7 +58,7 @@ class Instance:
     """`reported`: how it went down has been told. `told_of`: counters that the journal has told of
     already. `condemned`: the class to which its end counts
     when it is killed for not answering. `silent`: its control socket is closed. `end`: how its
-    process ended."""
+    process ended. `questions`: about its calls."""
 
     def __init__(self, server: str, generation: int, worker: Worker, ear: Ear) -> None:
         self.server = server
@@ -71,10 +74,37 @@ class Instance:
         self.condemned: ExitClass | None = None
         self.silent = False
         self.end: WorkerExit | None = None
+        self.questions = Questions(self._send)
         self._ear = ear
         self._channel = packets.Channel(
             worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
         )
+
+    def handed(self) -> handing.Instance:
+        """What the program after this one must know of it."""
+        return handing.Instance(
+            pid=self.pid,
+            line=handing.line(*self._channel.handed()),
+            server_pid=self.server_pid,
+            protocol=self.protocol,
+            start_s=self.start_s,
+            inflight=self.inflight,
+            probes_missed=self.probes_missed,
+            reported=self.reported,
+            told_of=tuple(self.told_of),
+            condemned=self.condemned,
+        )
+
+    def go_on(self, found: handing.Instance) -> None:
+        """After what the program before knew."""
+        self.server_pid, self.protocol, self.start_s = (
+            found.server_pid, found.protocol, found.start_s,
+        )  # fmt: skip
+        self.inflight, self.probes_missed = found.inflight, found.probes_missed
+        self.reported, self.condemned = found.reported, found.condemned
+        self.told_of = set(found.told_of)
+        for data, fds in found.line.waiting:
+            self._channel.send(data, fds)
 
     def run(self, spec: ServerSpec, version: str) -> None:
         """`version`: of the gateway. Raises OSError when this process has no free descriptor."""
@@ -108,9 +138,12 @@ class Instance:
             self._ear.unheard(self, f"its worker sent a packet that cannot be read: {error}")
             return
         blob = b""
-        if isinstance(message, ServerReady | Listed) and fds:
+        if isinstance(message, ServerReady | Listed | CallsShown) and fds:
             blob = packets.read_blob(fds.pop(0))
         packets.close_all(fds)
+        if isinstance(message, CallsShown):
+            self.questions.answer(message, blob)
+            return
         match message:
             case Spawned(pid=pid):
                 self.server_pid = pid
@@ -138,7 +171,7 @@ def told(message: ServerDown, *, remote: bool = False) -> WentDown:
         reason = ExitClass.EXIT
     if remote and reason in _NO_EXIT:
         reason = ExitClass.CONNECT
-    return WentDown(reason, message.message)
+    return WentDown(reason, message.message, retry_after_s=message.retry_after_s)
 
 
 def untold(end: WorkerExit, condemned: ExitClass | None) -> WentDown:

@@ -10,12 +10,17 @@ catalogue, pipe, state: whoever hears of a ready server can list and call it.
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from multiprocessing import Pipe
 from typing import Protocol
 
+from msgspec import structs
+
+from metamcp_supervisor.lives import damping
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.server import Life
+from metamcp_supervisor.lives.sharing import PARTED, Refusal
 from metamcp_supervisor.lives.states import PUBLIC, ExitClass, Phase
 from metamcp_supervisor.wanted.config import Server
 from metamcp_worker import packets
@@ -28,7 +33,6 @@ from metamcp_worker.messages import (
 )
 
 SILENT = "its worker does not answer"
-PARTED = "an operator keeps calls from it for now"
 
 
 class Ahead(Protocol):
@@ -57,12 +61,24 @@ class _Known:
         self.life: tuple[Server, Life] | None = None
         self.state: ServerState | None = None
         self.listed = False
-        self.hide: asyncio.TimerHandle | None = None
+        self.per_session = False
+        self.changes: tuple[float, ...] = ()
+        self._planned: asyncio.TimerHandle | None = None
+
+    @property
+    def planned(self) -> bool:
+        """Is it to be listed, or hidden, in a while?"""
+        return self._planned is not None
+
+    def plan(self, wait_s: float, then: Callable[[], None]) -> None:
+        self.keep()
+        self._planned = asyncio.get_running_loop().call_later(wait_s, then)
 
     def keep(self) -> None:
-        if self.hide is not None:
-            self.hide.cancel()
-            self.hide = None
+        """It stays as it is."""
+        if self._planned is not None:
+            self._planned.cancel()
+            self._planned = None
 
 
 class Routes:
@@ -71,14 +87,26 @@ class Routes:
         self._known: dict[str, _Known] = {}
         self._loop = asyncio.get_running_loop()
 
-    def offers(self, server: str, data: bytes, list_hash: str) -> None:
-        """The server has this catalogue. Raises OSError without free descriptors."""
+    def offers(self, server: str, data: bytes, list_hash: str) -> bytes:
+        """The server has this catalogue; the one before, or nothing. Raises OSError without free
+        descriptors."""
         known = self._known.setdefault(server, _Known())
-        if known.catalogue == data:
-            return  # a restart rarely changes it
-        known.catalogue, known.list_hash = data, list_hash
-        for front in self._fronts.serving():
-            _send_catalogue(front, server, known)
+        before = known.catalogue
+        if before != data:  # a restart rarely changes it
+            known.catalogue, known.list_hash = data, list_hash
+            for front in self._fronts.serving():
+                _send_catalogue(front, server, known)
+        return before
+
+    def handed(self, server: str) -> tuple[bytes, bool]:
+        """Its catalogue, and whether its tools are listed."""
+        known = self._known.get(server, _Known())
+        return known.catalogue, known.listed
+
+    def go_on(self, server: str, data: bytes, list_hash: str, *, listed: bool) -> None:
+        """After what the program before told the fronts."""
+        known = self._known[server] = _Known()
+        known.catalogue, known.list_hash, known.listed = data, list_hash, listed
 
     def offer_again(self, server: str, number: int) -> None:
         """The front with this number did not get the catalogue. Raises OSError."""
@@ -92,6 +120,23 @@ class Routes:
         known = self._known.setdefault(server.name, _Known())
         self._list(known, server, life)
         self._tell(known, server, life)
+
+    def share(self, server: str, *, per_session: bool) -> None:
+        """Who calls this server shares its process from now on, or has one of its own."""
+        known = self._known.setdefault(server, _Known())
+        if known.per_session != per_session:
+            known.per_session = per_session
+            if known.life is not None:
+                self._tell(known, *known.life)
+
+    def refuse(self, server: str, why: Refusal) -> None:
+        """Nothing is started for the client that called this process of its own."""
+        state = ServerState(
+            server=server, state=why.state, listed=False, reason=why.reason, message=why.message
+        )
+        for front in self._fronts.serving():
+            front.send(state)
+            front.send(ForgetServer(server=server))
 
     def connect(self, instance: Instance, number: int | None) -> None:
         """A fresh pipe between the instance and the front with this number, or all of them. Raises
@@ -133,25 +178,36 @@ class Routes:
 
     def _list(self, known: _Known, server: Server, life: Life) -> None:
         """Listed from the first time that it is ready until somebody takes it away. One that went
-        down by itself or restarts has `hide_after` to come back before its tools go."""
+        down by itself or restarts has `hide_after` to come back before its tools go; one that goes
+        down again and again stays as it is for a while (`damping`)."""
+        damped_s = damping.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
         if life.phase is Phase.READY or (server.lazy and _at_rest(life) and known.catalogue):
-            known.keep()
-            known.listed = True
-        elif not _comes_back(life) or server.strict_listing:
-            known.keep()
-            known.listed = False
-        elif known.listed and known.hide is None:
-            known.hide = self._loop.call_later(server.hide_after_s, self._hide, known)
+            if known.listed or not damped_s:
+                self._turn(known, listed=True, counts=life.failures > 0)
+            elif not known.planned:
+                known.plan(damped_s, partial(self._turn_later, known, listed=True))
+        elif not _comes_back(life) or server.strict_listing or not known.listed:
+            self._turn(known, listed=False, counts=life.failures > 0)
+        elif not known.planned:
+            wait_s = max(server.hide_after_s, damped_s)
+            known.plan(wait_s, partial(self._turn_later, known, listed=False))
 
-    def _hide(self, known: _Known) -> None:
-        known.hide = None
-        known.listed = False
+    def _turn(self, known: _Known, *, listed: bool, counts: bool) -> None:
+        """List its tools, or hide them, from now on."""
+        known.keep()
+        if counts and listed != known.listed:
+            known.changes = damping.noted(known.changes, self._loop.time())
+        known.listed = listed
+
+    def _turn_later(self, known: _Known, *, listed: bool) -> None:
+        self._turn(known, listed=listed, counts=True)
         if known.life is not None:
             self._tell(known, *known.life)
 
     def _tell(self, known: _Known, server: Server, life: Life) -> None:
         known.life = server, life
-        known.state = _state(server, life, known.listed, self._loop.time())
+        state = _state(server, life, known.listed, self._loop.time())
+        known.state = structs.replace(state, per_session=known.per_session)
         for front in self._fronts.serving():
             front.send(known.state)
 

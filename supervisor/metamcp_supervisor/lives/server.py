@@ -7,10 +7,11 @@ clocks, dice, processes, timers (`tree` has them all).
 `step` is the whole of it: a life, a fact and the time give the next life and what the tree must do.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from metamcp_supervisor.lives import backoff
+from metamcp_supervisor.lives.backoff import Patience
 from metamcp_supervisor.lives.states import Action, Event, ExitClass, Impossible, Phase, move
 from metamcp_supervisor.wanted.config import Restart
 
@@ -21,18 +22,20 @@ Starter = Literal["boot", "operator", "timer", "client", "dependent"]
 class Life:
     """All that is remembered of one server. Times are of the monotonic clock.
 
-    `failures`: unstable starts in a row; `window`: times of those within `backoff.WINDOW_S`;
+    `failures`: unstable starts in a row; `window`: times of those within `patience.window_s`;
     `trips`: how often in a row the circuit opened; `limits`: times at which it broke a limit.
     `proven`: this instance answered a call. `restarting`: on its way down, it is to come up again.
     `lazy`: it starts when it is called. `resting`: on its way down, because nobody needs it.
     `probing`: the one attempt of a half-open circuit. `degraded`: its worker does not answer now.
     `parted`: an operator keeps new calls from it.
+    `not_before`: it asked to be left alone until then.
     `reason`, `message`: of the last time that it went down by itself, until it is told to stop;
     `excused`: that was not its fault, and is forgotten once it is ready.
     """
 
     phase: Phase = Phase.IDLE
     restart: Restart = "on-failure"
+    patience: Patience = field(default_factory=Patience)
     lazy: bool = False
     generation: int = 0
     failures: int = 0
@@ -42,6 +45,7 @@ class Life:
     ready_at: float | None = None
     retry_at: float | None = None
     called_at: float | None = None
+    not_before: float = 0.0
     proven: bool = False
     restarting: bool = False
     resting: bool = False
@@ -81,12 +85,14 @@ class BecameReady:
 class WentDown:
     """The server of the current instance is gone, or never came up. Told once per instance.
     `excused`: not its fault; it starts again at once and nothing is counted. `spare`: generation of
-    a ready one that can take its place, or 0."""
+    a ready one that can take its place, or 0. `retry_after_s`: it asked to be left alone for so
+    long; an operator may start it all the same."""
 
     reason: ExitClass
     message: str
     excused: bool = False
     spare: int = 0
+    retry_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,7 @@ class Retuned:
 
     restart: Restart
     lazy: bool = False
+    patience: Patience = field(default_factory=Patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +163,7 @@ Step = tuple[Life, tuple[Action, ...]]
 _WAITING = (Phase.BACKOFF, Phase.FAILED)
 _LEAVING = (Phase.DRAINING, Phase.STOPPING)
 _ALIVE = (Phase.WARMING, Phase.READY)
-_UNHEALED = (ExitClass.SPAWN, ExitClass.AUTHORIZATION)
+_UNHEALED = (ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS)
 """Somebody must do something; time alone does not help."""
 
 
@@ -185,8 +192,8 @@ def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
             return replace(life, degraded=not yes and life.phase in _ALIVE), ()
         case SiblingRecovered(reason):
             return _sibling_recovered(life, reason, now, jitter)
-        case Retuned(restart, lazy):
-            return replace(life, restart=restart, lazy=lazy), ()
+        case Retuned(restart, lazy, patience):
+            return replace(life, restart=restart, lazy=lazy, patience=patience), ()
         case Unneeded():
             return _unneeded(life)
         case Quarantined(why):
@@ -221,7 +228,8 @@ def _answers_clients(life: Life, now: float) -> bool:
     if life.phase is Phase.IDLE or life.resting:
         return True
     often = life.called_at is not None and now - life.called_at < backoff.DEMAND_S_MIN
-    return life.phase in _WAITING and life.restart != "never" and not often
+    alone = often or now < life.not_before
+    return life.phase in _WAITING and life.restart != "never" and not alone
 
 
 def _stop(life: Life, restarting: bool, now: float) -> Step:
@@ -285,8 +293,10 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
     was_up = life.phase is Phase.READY
     life = replace(
         life, reason=reason, message=fact.message, excused=fact.excused, ready_at=None,
-        degraded=False, parted=False,
+        degraded=False, parted=False, not_before=now + fact.retry_after_s,
     )  # fmt: skip
+    if reason is ExitClass.FLOOD:
+        return _moved(replace(life, probing=False, retry_at=None), Event.QUARANTINE)
     if fact.excused:
         return _retry(life, now, 0.0, fact.spare)
     if reason is ExitClass.CLEAN and life.restart != "always":
@@ -296,18 +306,21 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
         return _moved(replace(life, probing=False, retry_at=None), Event.GIVE_UP)
     if was_stable:
         return _retry(replace(life, failures=0, window=(), trips=0), now, 0.0, fact.spare)
-    window = backoff.tally(life.window, now, backoff.WINDOW_S, backoff.RESTARTS_MAX + 1)
+    most = life.patience.restarts_max
+    window = backoff.tally(life.window, now, life.patience.window_s, most + 1)
     life = replace(life, failures=life.failures + 1, window=window)
     if reason is ExitClass.LIMIT:
         limits = backoff.tally(life.limits, now, backoff.LIMITS_WINDOW_S, backoff.LIMITS_MAX)
         life = replace(life, limits=limits)
         if len(limits) >= backoff.LIMITS_MAX:
             return _moved(replace(life, probing=False), Event.QUARANTINE)
-    if reason in _UNHEALED or life.probing or len(window) > backoff.RESTARTS_MAX:
+    if reason in _UNHEALED or life.probing or len(window) > most:
         trips = life.trips + 1
-        retry_at = now + backoff.half_open(trips, jitter)
+        retry_at = max(now + backoff.half_open(trips, jitter), life.not_before)
         return _moved(replace(life, probing=False, trips=trips, retry_at=retry_at), Event.GIVE_UP)
-    return _retry(life, now, backoff.delay(life.failures, jitter), fact.spare)
+    return _retry(
+        life, now, backoff.delay(life.failures, jitter, life.patience.delay_s_max), fact.spare
+    )
 
 
 def _promoted(life: Life, generation: int, now: float) -> Step:
@@ -318,11 +331,12 @@ def _promoted(life: Life, generation: int, now: float) -> Step:
 def _retry(life: Life, now: float, delay_s: float, spare: int) -> Step:
     if spare and life.phase is Phase.READY:
         return _promoted(life, spare, now)
-    return _moved(replace(life, probing=False, retry_at=now + delay_s), Event.RETRY)
+    retry_at = max(now + delay_s, life.not_before)
+    return _moved(replace(life, probing=False, retry_at=retry_at), Event.RETRY)
 
 
 def _sibling_recovered(life: Life, reason: ExitClass, now: float, jitter: float) -> Step:
-    soon = now + jitter * backoff.EVIDENCE_S_MAX
+    soon = max(now + jitter * backoff.EVIDENCE_S_MAX, life.not_before)
     if life.phase not in _WAITING or life.reason is not reason:
         return life, ()
     if life.retry_at is None or life.retry_at <= soon:

@@ -109,6 +109,18 @@ class Service:
             if tell:
                 self._owe(notify.READY)
 
+    def handing_over(self) -> dict[str, str]:
+        """Another program goes on in this process, and will say that it is ready. What it needs of
+        the environment for that."""
+        if self._ready:
+            self._owe(notify.reloading())
+        return self._told.environ()
+
+    def goes_on(self) -> None:
+        """No other program does."""
+        if self._ready:
+            self._owe(notify.READY)
+
     def stopping(self) -> None:
         self._stopping = True
         self._longer_at = self._loop.time() + LONGER_EVERY_S

@@ -42,8 +42,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, holder: int, record: bytes) -> None:
-        """A session of this front was opened or changed. Raises codec.Malformed."""
+    def keep(self, holder: int | None, record: bytes) -> None:
+        """A session of this front was opened or changed; None: of a program before, and nobody has
+        it. Raises codec.Malformed."""
         session = codec.typed(SessionRecord, record).id
         self._drop(session)
         if len(record) > RECORD_BYTES_MAX:
@@ -86,6 +87,10 @@ class Sessions:
             self._kept[session] = _Kept(holder, kept.record)
         records = b",".join(kept.record for kept in found.values())
         return b"[%b]" % records if found else b""
+
+    def handed(self) -> list[tuple[int | None, bytes]]:
+        """The holder and the record of each, for the program that goes on with them."""
+        return [(kept.holder, kept.record) for kept in self._kept.values()]
 
     def _drop(self, session: str) -> None:
         kept = self._kept.pop(session, None)

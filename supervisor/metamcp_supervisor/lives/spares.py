@@ -15,7 +15,7 @@ from collections.abc import Callable
 from metamcp_supervisor.lives import backoff
 from metamcp_supervisor.lives.crew import Crew
 from metamcp_supervisor.lives.entries import Copy, Entry
-from metamcp_supervisor.lives.server import Fact, Replaced, WentDown
+from metamcp_supervisor.lives.server import Fact, Replaced, Stop, WentDown
 from metamcp_supervisor.lives.states import Phase
 from metamcp_supervisor.watched.events import Journal
 from metamcp_worker.messages import ServerReady
@@ -62,6 +62,11 @@ class Spares:
         elif entry.spare is None:
             self._start(entry)
         return True
+
+    def renew(self, entry: Entry, cause: str, *, anew: bool = False) -> None:
+        """Another instance instead of this one: without a gap, or by a restart."""
+        if not self.replace(entry, cause, anew=anew):
+            self._feed(entry, Stop(restarting=True), cause)
 
     def promote(self, entry: Entry) -> None:
         """The spare is the one that serves from now on; the other one finishes."""

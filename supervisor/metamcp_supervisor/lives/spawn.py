@@ -14,26 +14,29 @@ import contextlib
 import itertools
 import signal as signals
 import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
-from metamcp_supervisor.lives import burials
+from metamcp_supervisor import handing
+from metamcp_supervisor.lives import burials, offspring
+from metamcp_supervisor.lives.offspring import (
+    DEFAULT_COMMAND,
+    Life,
+    NotForked,
+    NurseryDown,
+    NurseryGone,
+    Worker,
+)
 from metamcp_supervisor.lives.stacks import Stacks
 from metamcp_supervisor.lives.workers import WorkerExit, Workers
 from metamcp_worker import codec, messages, orphans, packets
-from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import Born, Exited, Fork, Forked, ForkFailed, Halted, Resumed, Signal
 
 __all__ = (
     "DEFAULT_COMMAND", "NotForked", "Nursery", "NurseryDown", "NurseryGone", "Worker", "WorkerExit",
 )  # fmt: skip
-
-# Without -P the folder in which the gateway is started could bring modules of its own.
-DEFAULT_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker", "nursery")
 
 BORN_S_MAX = 30.0
 """From exec to `Born`: the imports take half a second, on a starved machine with cold disks 20."""
@@ -50,39 +53,6 @@ STACKS_CHARS_MAX = 8000
 """Of the stacks of a front in the journal: some dozen calls of each thread."""
 
 
-class NurseryDown(MetaMCPError):
-    """The nursery did not start."""
-
-
-class NotForked(MetaMCPError):
-    """A worker could not be forked. The text says which and why."""
-
-
-class NurseryGone(NotForked):
-    """It could not, because the nursery died or was replaced: that is nobody else's fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A forked process. `sock`: the supervisor's end of its control socket, blocking and not read
-    by anyone yet; it belongs to the caller of `fork`."""
-
-    pid: int
-    role: str
-    name: str
-    sock: socket.socket
-
-
-@dataclass(slots=True)
-class _Life:
-    """One run of the nursery, from its start to its burial."""
-
-    process: subprocess.Popen[bytes]
-    born: asyncio.Future[Born | None]
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    channel: packets.Channel | None = None
-
-
 def _none() -> Collection[int]:
     return ()
 
@@ -93,7 +63,8 @@ class Nursery:
     `on_exit`: once for every worker that `fork` returned, after it returned. `on_halt(pid, yes)`: a
     worker was stopped, or resumed. `on_lost(reason)`: the nursery cannot be kept alive, and no
     worker is left. `on_event`: a sentence for the journal. `keep`: pids of children of this process
-    that a sweep must spare, because somebody else started them and waits for them.
+    that a sweep must spare, because somebody else started them and waits for them. `retired`:
+    nothing is forked here any more, so that it is not replaced when it dies.
     """
 
     def __init__(
@@ -112,7 +83,8 @@ class Nursery:
         self._on_event = on_event
         self._spared = keep
         self._command = tuple(command)
-        self._life: _Life | None = None
+        self.retired = False
+        self._life: Life | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._suspicion: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # set: it runs, or never will again, and `_over` says why
@@ -135,8 +107,45 @@ class Nursery:
         except NurseryDown:
             await self._bury()
             raise
-        self._keeper = asyncio.create_task(self._keep(), name="nursery")
-        self._keeper.add_done_callback(self._keeper_done)
+        self._watch_over()
+
+    def adopt(self, found: handing.Nursery) -> None:
+        """Go on with a nursery of the program before, and with its workers."""
+        orphans.become_subreaper()
+        life = self._life = offspring.adopted(found.pid)
+        for pid in found.workers:
+            self._workers.adopt(pid)
+        for pid, fd, name in found.stacks:
+            self.stacks.adopt(pid, fd, name)
+        channel = self._converse(life, socket.socket(fileno=found.line.fd))
+        for data, fds in found.line.waiting:
+            channel.send(data, fds)
+        self._settled.set()
+        self._watch_over()
+
+    def handed(self) -> handing.Nursery:
+        """What the program after this one must know. Only while it `runs`."""
+        assert self._life is not None and self._life.channel is not None  # noqa: PT018 - one fact
+        return handing.Nursery(
+            pid=self.pid,
+            line=handing.line(*self._life.channel.handed()),
+            workers=tuple(self._workers.pids()),
+            stacks=tuple(self.stacks.handed()),
+        )
+
+    @property
+    def runs(self) -> bool:
+        """Does it run, with no fork under way?"""
+        up = self._life is not None and self._life.channel is not None and self._settled.is_set()
+        return up and not self._asked and not self._over
+
+    @property
+    def childless(self) -> bool:
+        return not self._workers.pids()
+
+    def knows(self, pid: int) -> bool:
+        """Is this a worker that it forked?"""
+        return self._workers.knows(pid)
 
     async def fork(self, role: str, name: str) -> Worker:
         """Fork one worker; while the nursery is being replaced, wait for the new one.
@@ -198,7 +207,7 @@ class Nursery:
 
     # Orders and answers
 
-    async def _running(self, name: str) -> tuple[_Life, packets.Channel]:
+    async def _running(self, name: str) -> tuple[Life, packets.Channel]:
         try:
             async with asyncio.timeout(BORN_S_MAX):
                 while not self._over:
@@ -210,7 +219,7 @@ class Nursery:
         raise NotForked(f"{name} is not started: {self._over}")
 
     async def _answer(
-        self, life: _Life, answer: asyncio.Future[Forked | ForkFailed | None], name: str
+        self, life: Life, answer: asyncio.Future[Forked | ForkFailed | None], name: str
     ) -> int:
         """The pid. Raises NotForked."""
         try:
@@ -239,7 +248,7 @@ class Nursery:
             self._workers.disown(reply.pid)
             self.signal(reply.pid, signals.SIGKILL)
 
-    def _on_packet(self, life: _Life, data: bytes, fds: list[int]) -> None:
+    def _on_packet(self, life: Life, data: bytes, fds: list[int]) -> None:
         packets.close_all(fds)
         try:
             message = messages.unpack_from_nursery(data)
@@ -280,6 +289,10 @@ class Nursery:
 
     # The life of the nursery
 
+    def _watch_over(self) -> None:
+        self._keeper = asyncio.create_task(self._keep(), name="nursery")
+        self._keeper.add_done_callback(self._keeper_done)
+
     async def _keep(self) -> None:
         """Replace the nursery whenever it dies."""
         loop = asyncio.get_running_loop()
@@ -287,6 +300,8 @@ class Nursery:
             if self._life is not None:
                 await self._life.gone.wait()
             await self._bury()
+            if self.retired:
+                return
             self._deaths.append(loop.time())
             if len(self._deaths) > DEATHS_MAX and loop.time() - self._deaths[0] < DEATHS_WINDOW_S:
                 self._lose(f"the nursery died {len(self._deaths)} times in {DEATHS_WINDOW_S:.0f} s")
@@ -302,9 +317,11 @@ class Nursery:
     async def _launch(self) -> None:
         """Start a nursery and wait for its Born. Raises NurseryDown; `_bury` then cleans up."""
         try:
-            life = self._life = self._exec()
+            process, ours = offspring.execute(self._command)
         except OSError as error:
             raise NurseryDown(f"the nursery did not start: {error}") from None
+        life = self._life = Life(process, asyncio.get_running_loop().create_future())
+        self._converse(life, ours)
         reason = "it closed its control socket"
         try:
             async with asyncio.timeout(BORN_S_MAX):
@@ -318,25 +335,13 @@ class Nursery:
             self._on_event(f"the nursery could not preload {missing}")
         self._settled.set()
 
-    def _exec(self) -> _Life:
-        ours, theirs = packets.pair()
-        with theirs, contextlib.ExitStack() as undo:
-            undo.callback(ours.close)
-            process = subprocess.Popen(
-                (*self._command, "--fd", str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # nothing below the nursery writes into the output of the command
-                start_new_session=True,  # ^C on the terminal is the supervisor's alone
-            )
-            undo.pop_all()
-        life = _Life(process, asyncio.get_running_loop().create_future())
+    def _converse(self, life: Life, ours: socket.socket) -> packets.Channel:
         life.channel = packets.Channel(
             ours, partial(self._on_packet, life), partial(self._condemn, life)
         )
-        return life
+        return life.channel
 
-    def _condemn(self, life: _Life) -> None:
+    def _condemn(self, life: Life) -> None:
         """This nursery is dead or must die: nothing is expected of it any more."""
         if life.channel is not None:
             life.channel.close()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from metamcp_supervisor.lives.cgroups import Leaf
 from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Server
+from metamcp_worker import sharing
 from metamcp_worker.spec import (
     EndpointSpec,
     FrontSpec,
@@ -47,7 +48,7 @@ def server_spec(
         if name in PASSED_ON or name.startswith("LC_")
     }
     return ServerSpec(
-        name=server.name,
+        name=sharing.base(server.name),
         command=server.command,
         env={**passed, **server.env},
         cwd=None if server.cwd is None else str(server.cwd),

@@ -60,6 +60,14 @@ class Stacks:
         if ticket in self._unborn:
             os.close(self._unborn.pop(ticket)[0])
 
+    def handed(self) -> list[tuple[int, int, str]]:
+        """Process, file and name of each worker, for the program that goes on with them."""
+        return [(pid, fd, name) for pid, (fd, name) in self._files.items()]
+
+    def adopt(self, pid: int, fd: int, name: str) -> None:
+        """Takes the descriptor."""
+        self._files[pid] = fd, name
+
     def take(self, pid: int) -> tuple[str, str]:
         """The name and the last stacks of a worker that is gone; usually there are none."""
         if pid not in self._files:

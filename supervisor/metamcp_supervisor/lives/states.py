@@ -86,6 +86,8 @@ class ExitClass(StrEnum):
     HANG = "hang"
     NURSERY = "nursery"
     OPERATOR = "operator"
+    TLS = "tls"
+    FLOOD = "flood"
 
 
 MEANING: Mapping[Event, str] = {
@@ -97,7 +99,8 @@ MEANING: Mapping[Event, str] = {
     Event.RETRY: "it went down; the next start is planned",
     Event.GIVE_UP: "it went down too often, or in a way that time does not heal",
     Event.RETIRE: "it went down and its restart policy leaves it down",
-    Event.QUARANTINE: "it broke the limits again and again, or an operator wants it so",
+    Event.QUARANTINE: "it broke the limits again and again or flooded its stdout, or an operator "
+    "wants it so",
     Event.DRAINED: "nothing is in flight any more, or its time is up",
     Event.GONE: "the worker and everything below it has left",
     Event.PROMOTE: "its place is taken by its spare: it went down, or is to be restarted",
@@ -121,6 +124,10 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     ExitClass.HANG: "its worker, or the server itself, stopped answering and was killed",
     ExitClass.NURSERY: "our own nursery died, which counts against no server, or could not fork",
     ExitClass.OPERATOR: "an operator put it into quarantine",
+    ExitClass.TLS: "a server that is reached by URL: there is no TLS with it, or its certificate "
+    "is not accepted; as with `spawn`",
+    ExitClass.FLOOD: "it wrote more lines on stdout that are no messages than anybody can read; "
+    "that is quarantine at once",
 }
 
 PUBLIC: Mapping[Phase, str] = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from metamcp_supervisor.lives import backoff
+from metamcp_supervisor.lives import sharing
 from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.specs import default_endpoint, exposed, reachable
@@ -43,6 +43,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     config_hash: str
     config_read: float
     nursery_pid: int
+    upgrades: int = 0
 
 
 def collect(
@@ -65,10 +66,11 @@ def collect(
         config_files=tuple(map(str, config.files)),
         config_age_s=facts.now - facts.config_read,
         nursery_pid=facts.nursery_pid,
+        upgrades=facts.upgrades,
         fronts=tuple(_front(slot, front, facts.now) for slot, front in enumerate(slots)),
         servers=tuple(
-            _server(entry, entry.name in shown, metrics, usages, facts.now)
-            for entry in entries.values()
+            _server(entries[name], entries[name].base in shown, metrics, usages, facts.now)
+            for name in sharing.in_order(entries)
         ),
         endpoints={
             name: f"http://{reachable(facts.listen)}/metamcp/{name}/mcp"
@@ -80,22 +82,22 @@ def collect(
 def particulars(config: Config, entry: Entry, now: float) -> Particulars:
     """What `describe` shows beside the status of a server."""
     life, server = entry.life, entry.server
-    recent = sum(now - failed <= backoff.WINDOW_S for failed in life.window)
+    recent = sum(now - failed <= life.patience.window_s for failed in life.window)
     servers = table_of(tables(config)["servers"]) or {}
     return Particulars(
-        config=table_of(servers.get(entry.name)) or {},
+        config=table_of(servers.get(entry.base)) or {},
         source=server.source,
         endpoints=tuple(
             name
             for name, endpoint in config.endpoints.items()
-            if entry.name in config.namespaces[endpoint.namespace].servers
+            if entry.base in config.namespaces[endpoint.namespace].servers
         ),
         list_hash=entry.offer.list_hash,
         tries=Tries(
             failures=life.failures,
             recent=recent,
-            recent_max=backoff.RESTARTS_MAX,
-            window_s=backoff.WINDOW_S,
+            recent_max=life.patience.restarts_max,
+            window_s=life.patience.window_s,
             trips=life.trips,
             restart=server.restart,
             start_timeout_s=server.start_timeout_s,
@@ -141,6 +143,9 @@ def _server(
 ) -> ServerStatus:
     life, instance, offer = entry.life, entry.instance, entry.offer
     calls, errors, inflight = metrics.calls(entry.name)
+    if entry.own and instance is not None:  # its calls count with its server
+        inflight = instance.inflight
+    p50_s, p95_s = metrics.lately_s(entry.name)
     used = [usages[part] for role in USED_FOR if (part := Part(role, entry.name)) in usages]
     state = "draining" if life.parted else PUBLIC[life.phase]
     return ServerStatus(
@@ -163,6 +168,8 @@ def _server(
         calls=calls,
         errors=errors,
         inflight=inflight,
+        p50_s=p50_s,
+        p95_s=p95_s,
         unroutable_requests=metrics.counted(entry.name, "unroutable_request"),
         unattributed_logs=metrics.counted(entry.name, "unattributed_log"),
         rss_bytes=sum(usage.rss_bytes for usage in used),

@@ -14,15 +14,16 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from metamcp_supervisor.lives.answered import answered
+from metamcp_supervisor.lives.apart import Apart
 from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.catalogues import Catalogues, Offer, offer
 from metamcp_supervisor.lives.crew import Crew
-from metamcp_supervisor.lives.deliveries import Deliveries, no_descriptor
-from metamcp_supervisor.lives.entries import Copy, Entry, news, why
+from metamcp_supervisor.lives.deliveries import Deliveries
+from metamcp_supervisor.lives.entries import Copy, Entry, news, patience, why
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import Forker
 from metamcp_supervisor.lives.heartbeats import Heartbeats
+from metamcp_supervisor.lives.reports import Reports
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.server import (
     Admitted,
@@ -49,7 +50,6 @@ from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_worker import codec
 from metamcp_worker.messages import (
     AttachFailed,
     CallStats,
@@ -87,8 +87,7 @@ class Tree:
         self._routes = routes
         self._catalogues = catalogues
         self._journal = journal
-        self._logs = logs
-        self._metrics = metrics
+        self._reports = Reports(journal, logs, metrics)
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._drain_s = DRAIN_S
@@ -97,6 +96,7 @@ class Tree:
         self.deliveries = Deliveries(self.entries, routes, journal)
         self.starting = Starting(self.entries, self._admitted)
         self.spares = Spares(self.crew, journal, self.feed)
+        self.apart = Apart(self, routes, journal)
 
     # What is wanted
 
@@ -114,6 +114,7 @@ class Tree:
         entry = self.entries[server.name] = Entry(server, cached)
         if data:  # who calls by a name that is known already waits until the server is ready
             self._routes.offers(server.name, data, cached.list_hash)
+        self._routes.share(server.name, per_session=entry.per_session)
         self._routes.show(server, entry.life)
         if server.enabled and not (data and server.lazy):
             self.feed(entry, Start("boot"), "started with the gateway")
@@ -123,54 +124,57 @@ class Tree:
 
     def stop(self, name: str) -> None:
         self.feed(self.entries[name], Stop(), "stopped by an operator")
+        for one in self.apart.of(name):
+            self.apart.end(one, "its server was stopped by an operator")
 
     def restart(self, name: str) -> None:
         """One that may have two copies is restarted without a gap."""
-        entry, cause = self.entries[name], "restarted by an operator"
-        if not self.spares.replace(entry, cause, anew=False):
-            self.feed(entry, Stop(restarting=True), cause)
+        cause = "restarted by an operator"
+        for entry in (self.entries[name], *self.apart.of(name)):
+            if not entry.removed:
+                self.spares.renew(entry, cause)
 
     def recycle(self, name: str, why: str) -> None:
         """It uses more than it should: another instance instead of it, between two calls."""
         entry = self.entries[name]
         self._journal.add(name, "recycled", why, entry.life.generation)
-        if not self.spares.replace(entry, why, anew=False):
-            self.feed(entry, Stop(restarting=True), why)
+        self.spares.renew(entry, why)
 
     def quarantine(self, name: str, why: str) -> None:
         entry = self.entries[name]
         self.feed(entry, Quarantined(why), why)
-        if entry.serving is not None:
-            copy, entry.serving = entry.serving, None
-            entry.leaving.add(copy)
-            self.crew.ask_to_stop(copy, 0.0)
+        self.crew.let_go(entry)
+        for one in self.apart.of(name):
+            self.apart.end(one, "its server is in quarantine")
 
     def part(self, name: str, *, yes: bool) -> None:
         """Keep new calls from a server, or let them come again."""
-        self.feed(self.entries[name], Parted(yes))
+        for entry in (self.entries[name], *self.apart.of(name)):
+            self.feed(entry, Parted(yes))
 
     def change(self, server: Server, *, restart: bool) -> None:
         """Another configuration of a known server."""
         entry = self.entries[server.name]
-        was_enabled, entry.server = entry.server.enabled, server
-        self.feed(entry, Retuned(server.restart, server.lazy))
+        before, entry.server = entry.server, server
+        self.apart.changed(entry, before, restart=restart)
+        self.feed(entry, Retuned(server.restart, server.lazy, patience(server)))
         left = entry.life.phase is Phase.DISABLED and entry.life.reason is None
         if not server.enabled:
             self.feed(entry, Stop(), "no longer enabled")
-        elif restart and (not was_enabled or not left):
+        elif restart and (not before.enabled or not left):
             entry.probe = True
-            cause = "its configuration changed"
-            if not self.spares.replace(entry, cause, anew=True):
-                self.feed(entry, Stop(restarting=True), cause)
+            self.spares.renew(entry, "its configuration changed", anew=True)
         self.spares.settle(entry)
         self.bounds.redraw(entry)
         self._routes.show(server, entry.life)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, cause: str = "no longer configured") -> None:
         entry = self.entries[name]
         entry.removed = True
-        self.feed(entry, Stop(), "no longer configured")
+        self.feed(entry, Stop(), cause)
         self._drop_removed(entry)
+        for one in self.apart.of(name):
+            self.apart.end(one, cause)
 
     async def close(self) -> None:
         """Stop every server, without waiting for calls; each takes its own ladder, and those that
@@ -212,14 +216,13 @@ class Tree:
     def wanted(self, server: str) -> None:
         if entry := self.entries.get(server):
             self.feed(entry, Start("client"), "started by a call")
+        else:
+            self.apart.wanted(server)
 
     def counted(self, front: int, stats: Sequence[CallStats]) -> None:
         """Cumulative figures of a front: whoever answered something is proven to work."""
-        for name, count in answered(stats).items():
-            entry = self.entries.get(name)
-            if entry is not None and count > entry.answered.get(front, 0):
-                entry.answered[front] = count
-                self.feed(entry, Answered())
+        for entry in self._reports.proven(self.entries, front, stats):
+            self.feed(entry, Answered())
 
     def front_left(self, front: int) -> None:
         for entry in self.entries.values():
@@ -236,18 +239,13 @@ class Tree:
                 self._ready(copy, message, blob)
             case ServerReady() | Listed() if copy is not entry.serving:
                 pass
-            case Listed(tools=tools):
-                if self._offers(entry, blob) and entry.life.phase is Phase.READY:
-                    news = f"tools: {tools}"
-                    self._journal.add(entry.name, "lists changed", news, entry.life.generation)
-            case LogLines(stream=stream, lines=lines, dropped=dropped):
-                self._logs.add(entry.name, stream, lines, dropped)
-                if dropped:
-                    self._metrics.server_counts(entry.name, {"log_lines_dropped": dropped})
+            case Listed():
+                self._offers(entry, blob)
+            case LogLines():
+                self._reports.lines(entry, message)
             case Counted(counts=counts):
-                self._metrics.server_counts(entry.name, counts)
-                for what, hint in copy.instance.hints(counts) if copy.instance else ():
-                    self._journal.add(entry.name, what, hint, copy.generation)
+                self._reports.counted(copy, message)
+                self.apart.counted(entry, counts)
             case AttachFailed(number=number):
                 self.deliveries.connect_again(entry.name, number)
             case _:
@@ -271,11 +269,13 @@ class Tree:
             entry.serving = None
             self.feed(entry, Left())
         self._drop_removed(entry)
+        self.apart.settled(entry)
         self._ended.set()
         self.starting.soon()
 
     def idle(self, copy: Copy, idle_s: float) -> None:
         entry, server = copy.entry, copy.entry.server
+        self.apart.used(entry, idle_s)
         if (
             copy is entry.serving
             and server.lazy
@@ -293,18 +293,12 @@ class Tree:
 
     def _offers(self, entry: Entry, blob: bytes) -> bool:
         """Take in a catalogue; without a usable one the server counts as broken."""
-        try:
-            entry.offer = offer(blob)
-            self._routes.offers(entry.name, blob, entry.offer.list_hash)
-        except codec.Malformed as error:
-            message = f"its catalogue cannot be read: {error}"
-            self._condemn(entry, ExitClass.PROTOCOL, message)
-            return False
-        except OSError as error:
-            self._condemn(entry, ExitClass.EXIT, no_descriptor(error))
-            return False
-        self._catalogues.keep(entry.server, blob)
-        return True
+        broken = self.deliveries.offer(entry, blob)
+        if broken is None and not entry.own:
+            self._catalogues.keep(entry.server, blob)
+        if broken is not None and entry.serving is not None and entry.instance is not None:
+            self.crew.condemn(entry.serving, *broken)
+        return broken is None
 
     # Lives
 
@@ -352,7 +346,7 @@ class Tree:
                 self.crew.ask_to_stop(entry.serving, self._drain_s if draining else 0.0)
             case Action.ARM_RETRY:
                 if entry.life.retry_at is not None:
-                    entry.retry_at(entry.life.retry_at, self._retry)
+                    entry.retry_at(entry.life.retry_at, self.retry)
             case Action.DISARM_RETRY:
                 entry.no_retry()
             case _:
@@ -371,19 +365,16 @@ class Tree:
     def _admitted(self, entry: Entry) -> None:
         self.feed(entry, Admitted(entry.new_generation()), "the start gate is open")
 
-    def _condemn(self, entry: Entry, reason: ExitClass, message: str) -> None:
-        if entry.serving is not None and entry.serving.instance is not None:
-            self.crew.condemn(entry.serving, reason, message)
-
     def _count_restart(self, entry: Entry) -> None:
         if not entry.rested:
             entry.restarts += 1
-            self._metrics.restarted(entry.name, str(entry.life.reason or "operator"))
+            self._reports.restarted(entry)
         entry.rested = False
 
-    def _retry(self, entry: Entry) -> None:
+    def retry(self, entry: Entry) -> None:
         entry.no_retry()
-        self.feed(entry, Start("timer"), "its next start is due")
+        if not self.apart.forgotten(entry):
+            self.feed(entry, Start("timer"), "its next start is due")
 
     def _wake_siblings(self, entry: Entry, reason: ExitClass) -> None:
         """It is back: whoever failed in the same way may be able to come back as well."""
@@ -393,7 +384,13 @@ class Tree:
 
     def _drop_removed(self, entry: Entry) -> None:
         if entry.removed and not entry.running and entry.life.phase is Phase.DISABLED:
+            self.drop(entry)
+
+    def drop(self, entry: Entry) -> None:
+        """Nothing of it runs, and nothing of it is kept."""
+        if self.entries.get(entry.name) is entry:
+            entry.no_retry()
+            self.starting.leave(entry)
             del self.entries[entry.name]
             self._routes.forget(entry.name)
-            self._logs.forget(entry.name)
-            self._metrics.forget(entry.name)
+            self._reports.forget(entry)

@@ -46,6 +46,13 @@ class Workers:
     def pids(self) -> list[int]:
         return [*self._expected, *self._claimed]
 
+    def knows(self, pid: int) -> bool:
+        return pid in self._claimed or pid in self._expected
+
+    def adopt(self, pid: int) -> None:
+        """A worker that the program before had claimed."""
+        self._claimed.add(pid)
+
     def expect(self, pid: int) -> None:
         self._expected[pid] = []
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 Restart = Literal["always", "on-failure", "never"]
+Sharing = Literal["shared", "per-workspace", "per-session", "auto"]
 Retry = Literal["never", "read-only", "idempotent"]
 Start = Literal["eager", "lazy"]
 Grant = Literal["authorization_code", "client_credentials"]
@@ -85,10 +86,14 @@ class Server:
     enabled: bool = True
     start: Start = "eager"
     idle_stop_s: float = 600.0
+    sharing: Sharing = "per-workspace"
     depends_on: tuple[str, ...] = ()
     spares: int = 0
     required: bool = False
     restart: Restart = "on-failure"
+    restarts_max: int = 8
+    restart_window_s: float = 120.0
+    restart_delay_max_s: float = 30.0
     retry: Retry = "never"
     start_timeout_s: float = 30.0
     timeout_s: float = 60.0
@@ -110,6 +115,11 @@ class Server:
     @property
     def lazy(self) -> bool:
         return self.start == "lazy"
+
+    @property
+    def rests(self) -> bool:
+        """Do processes of it end for want of use?"""
+        return self.lazy or self.sharing in ("per-session", "auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

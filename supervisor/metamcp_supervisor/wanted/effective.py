@@ -13,7 +13,7 @@ from metamcp_supervisor.wanted.units import duration_text, size_text
 def tables(config: Config) -> dict[str, object]:
     return {
         "gateway": _gateway(config.gateway),
-        "servers": {name: _server(each) for name, each in config.servers.items()},
+        "servers": {name: server_table(each) for name, each in config.servers.items()},
         "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
         "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
     }
@@ -30,15 +30,20 @@ def _gateway(gateway: Gateway) -> dict[str, object]:
     }
 
 
-def _server(server: Server) -> dict[str, object]:
+def server_table(server: Server) -> dict[str, object]:
+    """One of them, as its table in the file would be."""
     return _run_or_reached(server) | {
         "enabled": server.enabled,
         "start": server.start,
-        **({"idle_stop": duration_text(server.idle_stop_s)} if server.lazy else {}),
+        **({"idle_stop": duration_text(server.idle_stop_s)} if server.rests else {}),
         "depends_on": list(server.depends_on),
+        "sharing": server.sharing,
         "spares": server.spares,
         "required": server.required,
         "restart": server.restart,
+        "restarts_max": server.restarts_max,
+        "restart_window": duration_text(server.restart_window_s),
+        "restart_delay_max": duration_text(server.restart_delay_max_s),
         "retry": server.retry,
         "start_timeout": duration_text(server.start_timeout_s),
         "timeout": duration_text(server.timeout_s),

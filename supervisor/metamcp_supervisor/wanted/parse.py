@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Literal, cast
 
 from metamcp_supervisor.wanted import limits, naming, program, remote
-from metamcp_supervisor.wanted.config import Endpoint, Naming, Restart, Retry, Server, Start, Style
+from metamcp_supervisor.wanted.config import (
+    Endpoint,
+    Naming,
+    Restart,
+    Retry,
+    Server,
+    Sharing,
+    Start,
+    Style,
+)
 from metamcp_supervisor.wanted.document import Document, Findings, Site, shown, table_of
 from metamcp_supervisor.wanted.draft import (
     Draft,
@@ -25,6 +34,7 @@ from metamcp_supervisor.wanted.resolving import Resolving
 from metamcp_supervisor.wanted.table import Table
 
 CALLS_MAX = 65_536
+RESTARTS_MAX = 1000
 """Of `concurrency` and `queue`: every call costs memory, and a child has one pipe."""
 SPARES_MAX = 1
 """With two copies ready at once, the one that takes over is replaced before it goes down too."""
@@ -108,6 +118,12 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
     found = program.read(table, resolving, home, foreign=False)
     far = remote.read(table, resolving)
     module = _module(table)
+    server = replace(described(name, table, found, far), module=module)
+    return settled(table, tuned(table, server), resolving, before)
+
+
+def tuned(table: Table, server: Server) -> Server:
+    """The server, run and limited as its table says."""
     required = table.flag("required", default=_DEFAULTS.required)
     enabled = table.flag("enabled", default=_DEFAULTS.enabled)
     if required and not enabled:
@@ -115,18 +131,24 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
     start = cast("Start", table.choice("start") or _DEFAULTS.start)
     if required and start == "lazy":
         table.error("required", "a server that starts when it is called cannot be required")
-    if table.has("idle_stop") and start != "lazy":
-        table.error("idle_stop", 'is only for a server with start = "lazy"')
+    sharing = cast("Sharing", table.choice("sharing") or _DEFAULTS.sharing)
     server = replace(
-        described(name, table, found, far),
-        module=module,
+        server,
         enabled=enabled,
         start=start,
+        sharing=sharing,
         idle_stop_s=table.duration("idle_stop", default=_DEFAULTS.idle_stop_s),
         spares=table.whole("spares", default=_DEFAULTS.spares, low=0, high=SPARES_MAX),
         depends_on=table.texts("depends_on") or (),
         required=required,
         restart=cast("Restart", table.choice("restart") or _DEFAULTS.restart),
+        restarts_max=table.whole(
+            "restarts_max", default=_DEFAULTS.restarts_max, low=0, high=RESTARTS_MAX
+        ),
+        restart_window_s=table.duration("restart_window", default=_DEFAULTS.restart_window_s),
+        restart_delay_max_s=table.duration(
+            "restart_delay_max", default=_DEFAULTS.restart_delay_max_s
+        ),
         retry=cast("Retry", table.choice("retry") or _DEFAULTS.retry),
         start_timeout_s=table.duration("start_timeout", default=_DEFAULTS.start_timeout_s),
         timeout_s=table.duration("timeout", default=_DEFAULTS.timeout_s),
@@ -139,7 +161,10 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
         ),
         queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
     )
-    return settled(table, limits.read(table, server), resolving, before)
+    if table.has("idle_stop") and not server.rests:
+        what = 'is only for a server with start = "lazy" or sharing = "per-session"'
+        table.error("idle_stop", what)
+    return limits.read(table, server)
 
 
 def described(name: str, table: Table, found: program.Program, far: remote.Remote) -> Server:

@@ -8,9 +8,12 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
+from msgspec import structs
+
 from metamcp_supervisor.verbs import Change, ReloadPlan
 from metamcp_supervisor.wanted.config import Config, Endpoint, Gateway, Namespace, OAuth, Server
 from metamcp_supervisor.wanted.options import OPTIONS
+from metamcp_supervisor.wanted.overrides import Overrides
 
 HASH_CHARACTERS = 12
 """48 bits: nobody makes a second configuration with the same hash by accident."""
@@ -45,6 +48,20 @@ def plan(old: Config, new: Config) -> ReloadPlan:
         ),
         applied=False,
     )
+
+
+def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
+    """The same plan, which says what it leaves as an operator has set it."""
+
+    def told(change: Change) -> Change:
+        keys = ", ".join(each.key for each in overrides.of(change.server))
+        if not keys or change.action in {"add", "remove"}:
+            return change
+        return structs.replace(
+            change, why=_sentence([*filter(None, [change.why]), f"stays as set: {keys}"])
+        )
+
+    return structs.replace(found, changes=tuple(map(told, found.changes)))
 
 
 def fingerprint(config: Config) -> str:

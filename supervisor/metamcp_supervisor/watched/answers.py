@@ -8,11 +8,14 @@ gives the order once more with the same key.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from metamcp_supervisor import handing
 from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.watched.refusals import Refusals
+from metamcp_worker import codec
 from metamcp_worker.errors import Refused
 
 REMEMBERED_S = 600.0
@@ -32,10 +35,11 @@ class _Answer(Struct):
 
 
 class Answers:
-    """`now`: a monotonic clock."""
+    """`now`: a monotonic clock. `refusals`: how many orders were refused lately."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+        self.now = now
+        self.refusals = Refusals()
         self._by_key: dict[tuple[int, str], _Answer] = {}
 
     async def once(
@@ -59,7 +63,7 @@ class Answers:
             return await asyncio.shield(known.result)
         if len(self._by_key) >= KEYS_MAX:
             del self._by_key[next(iter(self._by_key))]
-        answer = _Answer(order, self._now(), asyncio.get_running_loop().create_future())
+        answer = _Answer(order, self.now(), asyncio.get_running_loop().create_future())
         self._by_key[who] = answer
         try:
             result = await carry_out()
@@ -75,8 +79,46 @@ class Answers:
         answer.result.set_result(result)
         return result
 
+    def handed(self) -> tuple[handing.Answer, ...]:
+        """What was answered, for the program that goes on with it."""
+        return tuple(
+            _handed(who, answer)
+            for who, answer in self._by_key.items()
+            if answer.result.done() and not answer.result.cancelled()
+        )
+
+    def go_on(self, found: Iterable[handing.Answer]) -> None:
+        """After what the program before answered."""
+        for each in found:
+            result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            if each.result:
+                result.set_result(Raw(each.result))
+            else:
+                result.set_exception(Refused(each.code, each.message, each.data))
+                result.exception()  # nobody may ask for it again, and that is no fault
+            self._by_key[each.uid, each.key] = _Answer(each.order, each.given_at, result)
+
     def _forget_old(self) -> None:
-        oldest = self._now() - REMEMBERED_S
+        oldest = self.now() - REMEMBERED_S
         old = [who for who, answer in self._by_key.items() if answer.given_at < oldest]
         for who in old:
             del self._by_key[who]
+
+
+def _handed(who: tuple[int, str], answer: _Answer) -> handing.Answer:
+    uid, key = who
+    refusal = answer.result.exception()
+    if isinstance(refusal, Refused):
+        return handing.Answer(
+            uid=uid,
+            key=key,
+            order=answer.order,
+            given_at=answer.given_at,
+            code=int(refusal.code),
+            message=refusal.message,
+            data=refusal.data,
+        )
+    result = codec.dump(answer.result.result())
+    return handing.Answer(
+        uid=uid, key=key, order=answer.order, given_at=answer.given_at, result=result
+    )

@@ -7,7 +7,7 @@ means or looks like (`cli`), asyncio: it would cost `metamcp ctl` more than ever
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -56,10 +56,17 @@ class Client:
                 return _result(message)
 
     def stream(
-        self, method: str, params: object = None, *, follow: bool = False
+        self,
+        method: str,
+        params: object = None,
+        *,
+        follow: bool = False,
+        begun: Callable[[], None] = lambda: None,
+        timeout_s: float = ANSWER_S,
     ) -> Iterator[tuple[str, bytes]]:
-        """What a verb tells, as (kind, raw JSON). With `follow` without end. Raises Failed."""
-        self._sock.settimeout(ANSWER_S)
+        """What a verb tells, as (kind, raw JSON). With `follow` without end; `begun`: called when
+        all of the past was told. Raises Failed."""
+        self._sock.settimeout(timeout_s)
         self._ask(method, params)
         while True:
             message = self._read()
@@ -71,6 +78,7 @@ class Client:
             _result(message)
             if not follow:
                 return
+            begun()
             self._sock.settimeout(None)  # the user ends it, or the end of the gateway does
 
     def close(self) -> None:

@@ -25,13 +25,14 @@ from pathlib import Path
 
 from msgspec import Raw, Struct
 
-from metamcp_supervisor import runtime
+from metamcp_supervisor import handing, runtime
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_supervisor.watched import orders, peers
 from metamcp_supervisor.watched.answers import Answers
 from metamcp_supervisor.watched.roles import Role, role
 from metamcp_supervisor.watched.steering import Steering
 from metamcp_worker import codec
+from metamcp_worker.accepting import Acceptor
 from metamcp_worker.errors import Code, PeerGone, Refused
 
 LINE_BYTES_MAX = 1024 * 1024
@@ -42,6 +43,8 @@ WRITE_S = 10.0
 """For a client to read an answer."""
 LINGER_S = 2.0
 """For the last words to a client that is cut."""
+DESCRIPTORS_KEPT = 4
+"""Connections that come in although the gateway has no free descriptor: to see why."""
 CLOSE_S = 3.0
 """For all connections to end when the gateway stops."""
 
@@ -83,21 +86,25 @@ class Control:
         self._runtime_dir = str(runtime_dir)
         self._version = version
         self._claim: runtime.Claim | None = None
-        self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._talks: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Claim the runtime directory and listen in it. Raises runtime.AlreadyRunning and
-        runtime.RuntimeDirUnfit."""
-        claim = runtime.claim(self._runtime_dir)
+    async def start(self, found: handing.Control | None = None) -> None:
+        """Claim the runtime directory and listen in it, or go on with what the program before has
+        `found`. Raises runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
         sock: socket.socket | None = None
+        if found is not None:
+            claim = runtime.Claim(found.directory, found.lock, found.token)
+            sock = socket.socket(fileno=found.listener)
+            self._answers.go_on(found.answers)
+        else:
+            claim = runtime.claim(self._runtime_dir)
         try:
-            sock = _bind(claim.socket_path)
+            sock = sock or _bind(claim.socket_path)
             token = os.path.join(claim.directory, runtime.TOKEN)
             self._group = peers.share(claim.directory, (claim.socket_path, token), self._group)
-            self._server = await asyncio.start_unix_server(
-                self._accept, sock=sock, limit=LINE_BYTES_MAX
-            )
+            self._acceptor = Acceptor(sock, self._made, reserve=DESCRIPTORS_KEPT)
         except OSError as error:
             if sock is not None:
                 sock.close()
@@ -105,13 +112,25 @@ class Control:
             raise runtime.RuntimeDirUnfit(
                 f"{claim.socket_path}: {error.strerror or error}; choose another --runtime-dir"
             ) from None
-        self._claim = claim
+        self._claim, self._socket = claim, sock
+
+    def handed(self) -> handing.Control:
+        """What the program after this one goes on with."""
+        assert self._claim is not None
+        assert self._socket is not None
+        return handing.Control(
+            directory=self._claim.directory,
+            lock=self._claim.lock_fd,
+            listener=self._socket.fileno(),
+            token=self._claim.token,
+            answers=self._answers.handed(),
+        )
 
     async def close(self) -> None:
         """End every connection; remove socket and token."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._acceptor is not None:
+            await self._acceptor.close()
+            self._acceptor = None
         for talk in self._talks:
             talk.cancel()
         if self._talks:
@@ -119,6 +138,9 @@ class Control:
         if self._claim is not None:
             self._claim.release()
             self._claim = None
+
+    def _made(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(LINE_BYTES_MAX), self._accept)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -134,6 +156,8 @@ class Control:
         finally:
             await line.close()
             self._talks.discard(task)
+            if self._acceptor is not None:
+                self._acceptor.refill()
 
     async def _talk(self, line: "Connection") -> None:
         """One connection, from hello to its end."""

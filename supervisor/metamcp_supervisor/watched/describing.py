@@ -14,6 +14,7 @@ from metamcp_supervisor.verbs import Description, Footprint, Load, Process, Serv
 from metamcp_supervisor.wanted.masks import masked
 from metamcp_supervisor.watched import explain, usage
 from metamcp_supervisor.watched.steering import Steering
+from metamcp_worker.messages import BUCKETS_S
 
 LOG_LINES = 10
 """The last words of a server; `logs` has all of them."""
@@ -51,6 +52,7 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
             else _shown(process, known.hidden, private=private)
             for process in found
         ),
+        overrides=known.overrides,
         log=tuple(steering.logs.tail(server.name, LOG_LINES)),
     )
 
@@ -67,6 +69,8 @@ async def load(steering: Steering) -> Load:
     return Load(
         clock=time.monotonic(),
         status=status,
+        latencies=steering.latencies(),
+        bounds_s=BUCKETS_S,
         footprints={name: _sum(processes) for name, processes in found.items() if processes},
     )
 

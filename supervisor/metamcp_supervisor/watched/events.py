@@ -5,7 +5,7 @@ event means, a clock (it is given one), sockets, printing.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from metamcp_supervisor.verbs import Event
@@ -115,6 +115,11 @@ class Journal:
         """The kept events with a number above `seq`, of the last `seconds`; oldest first."""
         oldest = float("-inf") if seconds is None else self._now() - seconds
         return [event for event in self._events if event.seq > seq and event.time >= oldest]
+
+    def go_on(self, events: Iterable[Event], last: int) -> None:
+        """After those of the program before. `last`: the number of its newest event."""
+        self._events.extend(events)
+        self._last = last
 
     def follow(self, wake: Callable[[], None]) -> Follower[Event]:
         return self._feed.follow(wake)

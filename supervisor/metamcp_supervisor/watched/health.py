@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_worker import sharing
 
 #: States in which a server does its work; an idle one starts with the first call.
 READY_STATES = frozenset({"ready", "active", "idle"})
@@ -64,10 +65,12 @@ def started(status: GatewayStatus) -> list[Check]:
 
 
 def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerStatus]:
-    """The servers that should work and do not: of the named ones, or of all that are wanted."""
+    """The servers that should work and do not: of the named ones, or of all that are wanted. What
+    serves a single client comes and goes with it, and is missed only by name."""
     if names:
         return [s for s in status.servers if s.name in names and s.state not in READY_STATES]
-    return [s for s in status.servers if s.state not in READY_STATES | UNWANTED_STATES]
+    every = [s for s in status.servers if not sharing.whose(s.name)]
+    return [s for s in every if s.state not in READY_STATES | UNWANTED_STATES]
 
 
 def passes(checks: Sequence[Check]) -> bool:

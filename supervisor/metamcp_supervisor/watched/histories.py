@@ -8,6 +8,7 @@ went down an hour ago. This is kept for each server by itself.
 """
 
 from collections import deque
+from collections.abc import Mapping
 
 from msgspec import Struct, field
 
@@ -43,6 +44,18 @@ class Histories:
     def of(self, server: str) -> History:
         """An empty one for a server to which nothing happened yet."""
         return self._by_name.get(server) or History()
+
+    def all(self) -> Mapping[str, History]:
+        """By server."""
+        return self._by_name
+
+    def go_on(self, server: str, history: History) -> None:
+        """After what the program before knew."""
+        self._by_name[server] = history
+
+    def forget(self, server: str) -> None:
+        """It was there for a single client, and is not any more."""
+        self._by_name.pop(server, None)
 
     def take(self, event: Event) -> None:
         before, arrow, after = event.what.partition(ARROW)

@@ -72,6 +72,30 @@ class ServerLogs:
     def unfollow(self, server: str, follower: Follower[LogLine]) -> None:
         self._feeds.setdefault(server, Feed()).unfollow(follower)
 
+    def newest(self, cost_max: int) -> list[LogLine]:
+        """Of each server what fits into a fair part of so many bytes; oldest first."""
+        found: list[LogLine] = []
+        share = cost_max // max(1, len(self._rings))
+        for ring in self._rings.values():
+            room = share
+            for line in reversed(ring.lines):
+                room -= _cost(line)
+                if room < 0:
+                    break
+                found.append(line)
+        return sorted(found, key=lambda line: line.seq)
+
+    @property
+    def last(self) -> int:
+        """The number of the newest line, 0 before the first."""
+        return self._last
+
+    def go_on(self, lines: Sequence[LogLine], last: int) -> None:
+        """After those of the program before. `last`: the number of its newest line."""
+        for line in lines:
+            self._rings.setdefault(line.server, _Ring()).add(line)
+        self._last = last
+
     def forget(self, server: str) -> None:
         """The server is no longer configured. Its followers stay: it may be back."""
         self._rings.pop(server, None)

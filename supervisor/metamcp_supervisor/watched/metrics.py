@@ -22,9 +22,12 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import CollectorRegistry
 
+from metamcp_supervisor import handing
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_supervisor.watched.latency import Counts, Lately, quantile
 from metamcp_supervisor.watched.tallies import OUTCOMES_MAX, Fronts, Processes, Sum, add_counts
 from metamcp_supervisor.watched.usage import Part, Usage
+from metamcp_worker import sharing
 from metamcp_worker.messages import BUCKETS_S, CallStats, FrontStats
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -127,6 +130,7 @@ class Metrics:
     def __init__(self, version: str) -> None:
         self._version = version
         self._fronts = Fronts(METHODS)
+        self._lately = Lately()
         self._processes = Processes()
         self._counts: dict[str, dict[str, int]] = {name: {} for name in _OWN_COUNTERS.values()}
         self._broken: dict[str, dict[str, int]] = {}
@@ -156,9 +160,31 @@ class Metrics:
         """One more start that was not the first; `reason`: an exit class, or who asked."""
         add_counts(self._restarts.setdefault(server, {}), {reason: 1}, REASONS_MAX)
 
+    def handed(self) -> handing.Figures:
+        """What the program after this one goes on counting from."""
+        return handing.Figures(
+            base=self._fronts.handed(),
+            live=self._fronts.live(),
+            counts=self._counts,
+            broken=self._broken,
+            restarts=self._restarts,
+            cpu_s=tuple((*key, spent) for key, spent in self._processes.cpu_s().items()),
+            usages=tuple(self._processes.last().items()),
+        )
+
+    def go_on(self, found: handing.Figures) -> None:
+        """After what the program before counted."""
+        self._fronts.go_on(found.base)
+        for front, calls, summary in found.live:
+            self._fronts.report(front, calls, summary)
+        self._counts = {name: dict(found.counts.get(name, {})) for name in self._counts}
+        self._broken, self._restarts = found.broken, found.restarts
+        cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
+        self._processes.go_on(cpu_s, found.usages)
+
     def usage(self, usages: Mapping[Part, Usage]) -> None:
         """The newest `usage.sample`, of all parts at once."""
-        self._processes.sampled(usages)
+        self._processes.sampled({_part(part): used for part, used in usages.items()})
 
     def reloaded(self, ok: bool, now: float) -> None:
         """The configuration was read, at the start or anew. `now`: seconds since the epoch."""
@@ -179,6 +205,20 @@ class Metrics:
         """Calls so far, errors among them, and calls in flight."""
         return self._fronts.of_server(server)
 
+    def latencies(self) -> dict[str, Counts]:
+        """How many requests took how long, by server: counts per bucket of `BUCKETS_S`."""
+        return self._fronts.buckets()
+
+    def remember(self, now: float) -> None:
+        """Called often, so that it is known later what came lately. `now`: monotonic seconds."""
+        if self._lately.due(now):
+            self._lately.mark(self.latencies(), now)
+
+    def lately_s(self, server: str) -> tuple[float | None, float | None]:
+        """Within how many seconds half of the latest requests were answered, and 95 % of them."""
+        counts = self._lately.of(server, self._fronts.buckets_of(server))
+        return quantile(counts, BUCKETS_S, 0.5), quantile(counts, BUCKETS_S, 0.95)
+
     def counted(self, server: str, name: str) -> int:
         """How often so far: a name of `messages.Counted` that has a metric of its own."""
         return self._counts[_OWN_COUNTERS[name]].get(server, 0)
@@ -186,7 +226,9 @@ class Metrics:
     def render(self, status: GatewayStatus) -> bytes:
         """The page, in the text format of Prometheus."""
         registry = CollectorRegistry()
-        registry.register(_Page([*self._measured(status.servers), *self._told(status)]))
+        # What serves a single client counts with its server: no label grows with clients.
+        servers = [one for one in status.servers if not sharing.whose(one.name)]
+        registry.register(_Page([*self._measured(servers), *self._told(status, servers)]))
         return generate_latest(registry)
 
     def _measured(self, servers: Sequence[ServerStatus]) -> Iterator[Metric]:
@@ -217,9 +259,8 @@ class Metrics:
         yield _family("metamcp_protocol_errors_total", _by_two(self._broken))
         yield _family("metamcp_server_restarts_total", _by_two(self._restarts))
 
-    def _told(self, status: GatewayStatus) -> Iterator[Metric]:
+    def _told(self, status: GatewayStatus, servers: Sequence[ServerStatus]) -> Iterator[Metric]:
         """What the status tells."""
-        servers = status.servers
         yield _family("metamcp_server_state", (
             ((server.name, state), server.state == state) for server in servers for state in STATES
         ))  # fmt: skip
@@ -251,6 +292,15 @@ class _Page:
 
     def collect(self) -> Iterable[Metric]:
         return self._families
+
+
+def _part(part: Part) -> Part:
+    """What serves a single client is one of several processes of its server. The word for it has
+    48 bits, which leaves room for the number of a copy."""
+    who = sharing.whose(part.server)
+    if not who:
+        return part
+    return Part(part.role, sharing.base(part.server), (int(who, 16) << 12) + part.number)
 
 
 def _family(name: str, values: Values) -> Metric:

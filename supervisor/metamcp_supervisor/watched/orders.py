@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_supervisor.wanted.config import ConfigInvalid
-from metamcp_supervisor.watched import awaiting, describing, streams
+from metamcp_supervisor.watched import adjusting, awaiting, describing, refusals, streams
 from metamcp_supervisor.watched.answers import Answers
+from metamcp_supervisor.watched.keyed import Keyed
 from metamcp_supervisor.watched.line import Line, known
 from metamcp_supervisor.watched.roles import Role
 from metamcp_supervisor.watched.steering import NotNow, ReloadRefused, Steering, UnknownName
@@ -26,13 +27,6 @@ from metamcp_worker.errors import Code, Refused
 
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
-
-
-class Keyed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An order that changes something. `key`: one that comes again with the same key is answered as
-    before and not carried out again (`answers`)."""
-
-    key: str = ""
 
 
 class Names(Keyed, frozen=True):
@@ -48,6 +42,13 @@ class Quarantine(Names, frozen=True):
     """`why`: what people are told."""
 
     why: str = ""
+
+
+class Calls(Struct, frozen=True, forbid_unknown_fields=True):
+    """`slow_s`: only those that have taken so long."""
+
+    names: tuple[str, ...] = ()
+    slow_s: float = 0.0
 
 
 class Name(Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,6 +126,12 @@ async def _stacks(steering: Steering, line: Line, params: Name) -> object:
     return {"v": VERSION, "name": params.name, "stacks": await steering.stacks(params.name)}
 
 
+async def _upgrade(steering: Steering, line: Line, params: Nothing) -> object:
+    steering.journal.add("gateway", "upgrade", f"asked by {line.caller}")
+    await steering.upgrade(lambda facts: line.push("upgrading", facts))
+    raise AssertionError("another program runs")
+
+
 async def _reload(steering: Steering, line: Line, params: Reload) -> object:
     if not params.dry_run:
         steering.journal.add("gateway", "reload", f"asked by {line.caller}")
@@ -134,6 +141,10 @@ async def _reload(steering: Steering, line: Line, params: Reload) -> object:
 async def _describe(steering: Steering, line: Line, params: Name) -> object:
     (server,) = known(steering, [params.name])
     return await describing.describe(steering, server, private=line.role > Role.VIEWER)
+
+
+async def _calls(steering: Steering, line: Line, params: Calls) -> object:
+    return await steering.calls(params.names, params.slow_s)
 
 
 async def _top(steering: Steering, line: Line, params: Nothing) -> object:
@@ -165,9 +176,13 @@ VERBS: dict[str, Verb] = {
     "clear": Verb(Names, _clear, Role.ADMIN),
     "roll": Verb(Keyed, _roll, Role.OPERATOR),
     "dump-stacks": Verb(Name, _stacks, Role.OPERATOR),
+    "set": Verb(adjusting.Set, adjusting.set_, Role.ADMIN),
+    "signal": Verb(adjusting.Signal, adjusting.signal_, Role.ADMIN),
+    "upgrade": Verb(Nothing, _upgrade),
     "reload": Verb(Reload, _reload, Role.ADMIN),
     "describe": Verb(Name, _describe, Role.VIEWER),
     "top": Verb(Nothing, _top, Role.VIEWER),
+    "calls": Verb(Calls, _calls, Role.VIEWER),
     "logs": Verb(streams.Logs, streams.logs, Role.VIEWER),
     "events": Verb(streams.Events, streams.events, Role.VIEWER),
     "wait": Verb(awaiting.Wait, awaiting.wait, Role.VIEWER),
@@ -177,7 +192,43 @@ VERBS: dict[str, Verb] = {
 async def carry_out(
     steering: Steering, line: Line, answers: Answers, method: str, params: bytes
 ) -> object:
-    """The result of one verb, or None when it has sent everything itself. Raises Refused."""
+    """The result of one verb, or None when it has sent everything itself. Raises Refused; a refusal
+    of what would change something is in the journal, too."""
+    try:
+        return await _carried_out(steering, line, answers, method, params)
+    except Refused as refusal:
+        verb = VERBS.get(method)
+        if verb is not None and verb.least > Role.VIEWER:
+            _record_refusal(steering, line, answers, method, params, refusal)
+        raise
+
+
+def _record_refusal(
+    steering: Steering, line: Line, answers: Answers, method: str, params: bytes, refusal: Refused
+) -> None:
+    try:
+        aimed = codec.typed(refusals.Aimed, params or b"{}")
+    except codec.Malformed:
+        aimed = refusals.Aimed()
+    left_out = None if aimed.dry_run else answers.refusals.take(answers.now())
+    if left_out is None:
+        return
+    reason = refusals.reason(refusal.message, _problems(refusal.data))
+    why = refusals.sentence(method, aimed.all, line.caller, reason, left_out)
+    # The names are whatever somebody wrote: nobody's history is to hold them.
+    steering.journal.add("gateway", "order refused", why)
+
+
+def _problems(data: bytes) -> tuple[str, ...]:
+    try:
+        return codec.typed(refusals.Details, data or b"{}").problems
+    except codec.Malformed:
+        return ()
+
+
+async def _carried_out(
+    steering: Steering, line: Line, answers: Answers, method: str, params: bytes
+) -> object:
     verb = VERBS.get(method)
     if verb is None:
         raise Refused(

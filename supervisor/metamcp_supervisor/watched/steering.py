@@ -4,12 +4,12 @@ Owns: the protocol that the gateway implements, and the error for a name it does
 carrying anything out (`run`), the socket (`control`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from metamcp_supervisor.verbs import GatewayStatus, ReloadPlan
+from metamcp_supervisor.verbs import Calls, GatewayStatus, Overridden, ReloadPlan, Upgrade
 from metamcp_supervisor.wanted.nearest import hint, nearest
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.explain import Tries
@@ -46,7 +46,7 @@ class ReloadRefused(MetaMCPError):
 class Particulars(Struct, frozen=True, kw_only=True):
     """What the gateway knows of a server beyond its status. `config`: in effect, secrets masked;
     `source`: where it was read; `endpoints`: that expose it; `hidden`: what may be secret in the
-    commands of its processes, and what is shown instead."""
+    commands of its processes, and what is shown instead; `overrides`: what is set for a time."""
 
     config: Mapping[str, Any]
     source: str
@@ -54,6 +54,7 @@ class Particulars(Struct, frozen=True, kw_only=True):
     list_hash: str
     tries: Tries
     hidden: Mapping[str, str]
+    overrides: tuple[Overridden, ...] = ()
 
 
 class Steering(Protocol):
@@ -70,6 +71,10 @@ class Steering(Protocol):
     def logs(self) -> ServerLogs: ...
 
     def status(self) -> GatewayStatus: ...
+
+    def latencies(self) -> dict[str, tuple[int, ...]]:
+        """How many requests took how long so far, by server: counts per bucket of `BUCKETS_S`."""
+        ...
 
     def particulars(self, name: str) -> Particulars:
         """Of a server that `status` shows at this moment."""
@@ -96,13 +101,37 @@ class Steering(Protocol):
         """Stop servers, so that only an operator starts them again. Raises UnknownName."""
         ...
 
+    def signal(self, name: str, number: int) -> int:
+        """Send a signal to the server's own process; which that is. Raises UnknownName; NotNow
+        where there is none."""
+        ...
+
+    def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
+        """Set these for so long, other than in the file. Raises UnknownName and
+        config.ConfigInvalid."""
+        ...
+
+    def as_written(self, name: str) -> tuple[Overridden, ...]:
+        """Everything as in the file again; what was set. Raises UnknownName."""
+        ...
+
     async def stacks(self, name: str) -> str:
         """What the threads of its worker are doing; it is in its log, too. Raises UnknownName,
         NotNow."""
         ...
 
+    async def calls(self, names: Sequence[str], slow_s: float) -> Calls:
+        """Those that are under way: of these servers, or of all; only those that have taken so
+        long. Raises UnknownName."""
+        ...
+
     async def roll(self) -> None:
         """Another process for each front, one after the other, without a gap. Raises NotNow."""
+        ...
+
+    async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
+        """Let the program that is installed now take over. `told` hears of it at the last moment;
+        it does not return then. Raises NotNow."""
         ...
 
     async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:

@@ -4,8 +4,8 @@ Owns: what of the past is sent and what of the new fits. Never: keeping it (`log
 socket and its limit for a slow reader (`control`).
 """
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -14,29 +14,43 @@ from metamcp_supervisor.watched.events import Follower
 from metamcp_supervisor.watched.line import Line, known
 from metamcp_supervisor.watched.steering import Steering
 
+
+class Numbered(Protocol):
+    """An item of the journal or of a log."""
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def time(self) -> float: ...
+
+
 T = TypeVar("T")
+N = TypeVar("N", bound=Numbered)
 
 
 class Logs(Struct, frozen=True, forbid_unknown_fields=True):
     """Lines of the last `since_s` seconds with `grep` in them, whatever its case; of them the last
-    `n`, or all."""
+    `n`, or all. `after`: number and time of the last one that was seen, for who goes on."""
 
     name: str
     n: int | None = 100
     follow: bool = False
     since_s: float | None = None
     grep: str = ""
+    after: tuple[int, float] | None = None
 
 
 class Events(Struct, frozen=True, forbid_unknown_fields=True):
     """Those after number `since`, of the last `since_s` seconds, with `type` in what happened; of
-    them the last `n`, or all."""
+    them the last `n`, or all. `after`: as in `Logs`."""
 
     since: int = 0
     n: int | None = None
     follow: bool = False
     since_s: float | None = None
     type: str = ""
+    after: tuple[int, float] | None = None
 
 
 async def logs(steering: Steering, line: Line, params: Logs) -> object:
@@ -49,7 +63,7 @@ async def logs(steering: Steering, line: Line, params: Logs) -> object:
 
     follower = kept.follow(params.name, line.wake) if params.follow else None
     try:
-        past = kept.past(params.name, params.since_s)
+        past = newer(kept.past(params.name, params.since_s), params.after)
         for item in _last(filter(fits, past), params.n):
             await line.tell("log", item)
         if follower is None:
@@ -70,7 +84,7 @@ async def events(steering: Steering, line: Line, params: Events) -> object:
 
     follower = journal.follow(line.wake) if params.follow else None
     try:
-        past = journal.since(params.since, params.since_s)
+        past = newer(journal.since(params.since, params.since_s), params.after)
         last = journal.last
         for item in _last(filter(fits, past), params.n):
             await line.tell("event", item)
@@ -82,6 +96,17 @@ async def events(steering: Steering, line: Line, params: Events) -> object:
         if follower is not None:
             journal.unfollow(follower)
     return None
+
+
+def newer(items: Sequence[N], after: tuple[int, float] | None) -> Sequence[N]:
+    """Those that came after this number and time. If that item is not here, another gateway counts
+    now, or it fell out of what is kept: then the time alone decides."""
+    if after is None:
+        return items
+    seq, time = after
+    if any(item.seq == seq and item.time == time for item in items):
+        return [item for item in items if item.seq > seq]
+    return [item for item in items if item.time > time]
 
 
 def _last(items: Iterable[T], n: int | None) -> list[T]:

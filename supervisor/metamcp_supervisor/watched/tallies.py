@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from metamcp_supervisor import handing
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker.messages import BUCKETS_S, CallStats, FrontStats
 
@@ -44,6 +45,12 @@ class Sum:
         add_counts(self.errors, more.errors, ERROR_TYPES_MAX)
         add_counts(self.retries, more.retries, OUTCOMES_MAX)
 
+    def stats(self, server: str, method: str) -> CallStats:
+        buckets = tuple(self.buckets)
+        return CallStats(
+            server, method, self.count, self.seconds, buckets, self.errors, self.retries
+        )
+
 
 class _Front(Struct):
     """The last report of one front. It exists as long as the front does."""
@@ -60,8 +67,8 @@ class Fronts:
         self._live: dict[int, _Front] = {}
         self._base: dict[Key, Sum] = {}
         self._refused: dict[str, int] = {}
-        self._totals: dict[str, tuple[int, int]] | None = None
-        """Calls and errors by server, until the next report."""
+        self._totals: dict[str, Sum] | None = None
+        """Of all methods by server, until the next report."""
 
     def report(self, front: int, calls: Sequence[CallStats], summary: FrontStats) -> None:
         self._live[front] = _Front(calls, summary)
@@ -80,6 +87,21 @@ class Fronts:
         for key in [key for key in self._base if key[0] == server]:
             del self._base[key]
 
+    def handed(self) -> handing.Tally:
+        """Of those that are gone, for the program that goes on with it."""
+        return handing.Tally(
+            calls=tuple(one.stats(*key) for key, one in self._base.items()), refused=self._refused
+        )
+
+    def live(self) -> tuple[tuple[int, tuple[CallStats, ...], FrontStats], ...]:
+        """The last reports."""
+        return tuple((n, tuple(front.calls), front.summary) for n, front in self._live.items())
+
+    def go_on(self, found: handing.Tally) -> None:
+        """After what the program before counted."""
+        self._fold(self._base, found.calls)
+        self._refused = dict(found.refused)
+
     def calls(self) -> dict[Key, Sum]:
         total: dict[Key, Sum] = {}
         for key, base in self._base.items():
@@ -90,14 +112,20 @@ class Fronts:
 
     def of_server(self, server: str) -> tuple[int, int, int]:
         """Calls, errors and calls in flight."""
-        if self._totals is None:
-            self._totals = {}
-            for (name, _), one in self.calls().items():
-                count, errors = self._totals.get(name, (0, 0))
-                self._totals[name] = count + one.count, errors + sum(one.errors.values())
-        count, errors = self._totals.get(server, (0, 0))
         inflight = sum(front.summary.inflight.get(server, 0) for front in self._live.values())
-        return count, errors, inflight
+        total = self._by_server().get(server)
+        if total is None:
+            return 0, 0, inflight
+        return total.count, sum(total.errors.values()), inflight
+
+    def buckets_of(self, server: str) -> Sequence[int]:
+        """How many calls of one server took how long; nothing before its first one."""
+        total = self._by_server().get(server)
+        return total.buckets if total is not None else ()
+
+    def buckets(self) -> dict[str, tuple[int, ...]]:
+        """How many calls took how long, by server: counts per bucket of BUCKETS_S."""
+        return {name: tuple(total.buckets) for name, total in self._by_server().items()}
 
     def inflight(self) -> dict[str, int]:
         return _added(front.summary.inflight for front in self._live.values())
@@ -114,6 +142,13 @@ class Fronts:
 
     def streams(self) -> int:
         return sum(front.summary.streams for front in self._live.values())
+
+    def _by_server(self) -> Mapping[str, Sum]:
+        if self._totals is None:
+            self._totals = {}
+            for (name, _), one in self.calls().items():
+                self._totals.setdefault(name, Sum()).add(one)
+        return self._totals
 
     def _fold(self, total: dict[Key, Sum], calls: Iterable[CallStats]) -> None:
         for one in calls:
@@ -138,6 +173,16 @@ class Processes:
             key = (part.role, part.server)
             self._cpu_s[key] = self._cpu_s.get(key, 0.0) + used
         self._last = dict(usages)
+
+    def last(self) -> Mapping[Part, Usage]:
+        """The newest measurement."""
+        return self._last
+
+    def go_on(
+        self, cpu_s: Mapping[tuple[str, str], float], last: Iterable[tuple[Part, Usage]]
+    ) -> None:
+        """After what the program before measured."""
+        self._cpu_s, self._last = dict(cpu_s), dict(last)
 
     def forget(self, server: str) -> None:
         for key in [key for key in self._cpu_s if key[1] == server]:

@@ -21,6 +21,7 @@ from tests.worker.child.talk import (
 
 METHODS = ["elicitation/create", "sampling/createMessage", "roots/list", "example.com/own"]
 REFUSED: list[Any] = [Count("unroutable_request")]
+CONTESTED: list[Any] = [*REFUSED, Count("contested_request")]
 
 
 def refusal(talk: Talk, number: object) -> int:
@@ -80,7 +81,7 @@ def test_two_callers_cannot_be_told_apart_so_nobody_is_asked(
     talk.call(one[0], 5, peer=one[1])
     talk.call(other[0], 6, peer=other[1])
     for stream in (None, b""):
-        assert talk.asks(f"s{stream!r}", stream=stream) == REFUSED
+        assert talk.asks(f"s{stream!r}", stream=stream) == CONTESTED
     talk.says({"jsonrpc": "2.0", "id": talk.calls()[0]["id"], "result": {}})
     assert question_of(talk.asks("again")).id == 6
 
@@ -110,7 +111,7 @@ def test_a_call_that_was_given_up_still_keeps_its_question_from_others(how: str)
     else:
         talk.note(talk.session.front_gone(1, talk.now))
     talk.call(2, 2, deadline_ms=1_000_000)
-    assert talk.asks("late") == REFUSED
+    assert talk.asks("late") == CONTESTED
     talk.tick(1.0)
     assert question_of(talk.asks("later")).id == 2
 
@@ -121,7 +122,7 @@ def test_a_call_that_was_given_up_lingers_until_it_is_answered_after_all() -> No
     talk.cancel(1, 1)
     talk.call(2, 2)
     talk.tick(LINGER_S_MAX - 1)
-    assert talk.asks("a") == REFUSED
+    assert talk.asks("a") == CONTESTED
     talk.says({"jsonrpc": "2.0", "id": talk.calls()[0]["id"], "result": {}})
     assert question_of(talk.asks("b")).id == 2
 
@@ -140,7 +141,7 @@ def test_a_crowd_of_given_up_calls_is_not_forgotten_one_by_one() -> None:
         talk.call(1, number)
         talk.cancel(1, number)
     talk.call(2, 1, deadline_ms=1_000_000)
-    assert talk.asks("s") == REFUSED
+    assert talk.asks("s") == CONTESTED
     talk.tick(30.0)
     assert question_of(talk.asks("t")).id == 1
 

@@ -1,14 +1,28 @@
 """Any history of callers, questions, answers, cancellations and ends: nobody is asked what another
 caused, no question hangs, nothing comes after its call."""
 
+import json
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metamcp_worker import frames
 from metamcp_worker.child.actions import Action, Announce, Reply
 from metamcp_worker.child.calls import LINGER_S_MAX
+from metamcp_worker.child.kept import NOBODY
 from metamcp_worker.errors import Code
-from metamcp_worker.frames import Ask, Call, Error, Notice, Progress, Result, Withdraw
+from metamcp_worker.frames import (
+    Ask,
+    Call,
+    Claim,
+    Error,
+    Keep,
+    Kept,
+    Notice,
+    Progress,
+    Result,
+    Withdraw,
+)
 from tests.worker.child.talk import Json, ready_legacy
 
 Caller = tuple[int, int, int]
@@ -18,7 +32,7 @@ STEPS = st.lists(
     st.tuples(
         st.sampled_from(
             ["call", "call", "ask", "ask", "ask", "log", "reply", "reply", "answer", "cancel",
-             "withdraw", "wait", "long", "gone", "fail"]
+             "withdraw", "wait", "long", "gone", "fail", "keep", "keep", "claim"]
         ),
         st.integers(0, 7),
         st.booleans(),
@@ -32,7 +46,8 @@ class World:
     """Fronts and a server that does what it wants, but knows on whose behalf.
 
     `open`: calls that a front waits for; `work`: what the server is at, by id: the call, and when
-    it stops at the latest; `asked`: its own requests that are not answered, by number.
+    it stops at the latest; `asked`: its own requests that are not answered, by number; `kept`: open
+    calls that outlive their front; `left`: those that did; `firsts`: what a call was when it began.
     """
 
     def __init__(self) -> None:
@@ -43,6 +58,9 @@ class World:
         self.causes: dict[tuple[int, int], Caller] = {}
         self.asked: set[int] = set()
         self.questions: dict[int, tuple[int, int]] = {}
+        self.kept: dict[tuple[int, int], tuple[int, int]] = {}
+        self.left: list[tuple[int, int]] = []
+        self.firsts: dict[tuple[int, int], tuple[int, int]] = {}
         self.seen = len(self.talk.wrote)
         self.cause: Caller | None = None
 
@@ -55,9 +73,21 @@ class World:
             self.heard(self.talk.tick(which * 10))
         elif what == "gone":
             front = which % 2 + 1
+            for key in [key for key in self.kept if key[0] == front]:
+                first = self.kept.pop(key)
+                if key in self.open:
+                    self.left.append(first)
+                    self.causes[first] = (NOBODY, 0, first[1])
             self.open = {key: one for key, one in self.open.items() if key[0] != front}
             self.questions = {n: key for n, key in self.questions.items() if key[0] != front}
             self.heard(self.talk.note(self.talk.session.front_gone(front, self.talk.now)))
+        elif what == "keep" and self.open:
+            key = sorted(self.open)[which % len(self.open)]
+            self.kept.setdefault(key, key)
+            keep = Keep(key[1], b"o", b"%d" % self.kept[key][1], b"n")
+            self.talk.session.orphans.keep(key[0], keep)
+        elif what == "claim" and self.left:
+            self.claim(self.left.pop(which % len(self.left)), *CALLERS[which % len(CALLERS)])
         elif what in {"ask", "log", "answer", "fail"} and self.work:
             number = sorted(self.work)[which % len(self.work)]
             self.serve(what, number, b"%d" % number if own_stream else None)
@@ -84,6 +114,18 @@ class World:
         call = Call(self.calls, "tools/call", params, peer=peer)
         self.heard(self.talk.note(self.talk.session.call(front, call, self.talk.now)))
 
+    def claim(self, first: tuple[int, int], front: int, peer: int) -> None:
+        """A front goes on with a call that another one has left."""
+        self.calls += 1
+        key = (front, self.calls)
+        caller = (front, peer, 0 if peer else self.calls)
+        self.open[key] = self.causes[first] = self.cause = caller
+        self.kept[key] = self.firsts[key] = first
+        claim = Claim(self.calls, b"o", b"%d" % first[1], peer)
+        found = self.talk.session.orphans.claim(front, claim, self.talk.now)
+        self.heard(self.talk.note(found))
+        self.cause = None
+
     def serve(self, what: str, number: int, stream: bytes | None) -> None:
         """The server does something on behalf of this request."""
         key, until = self.work[number]
@@ -96,7 +138,7 @@ class World:
             self.asked.add(self.asks)
             self.heard(self.talk.asks(self.asks, stream=stream))
         elif what == "log":
-            self.heard(self.talk.tells("notifications/message", stream, data=1))
+            self.heard(self.talk.tells("notifications/message", stream, data=key[1]))
         elif what == "fail":
             del self.work[number]
             found = self.talk.session.failed(b"%d" % number, b"{}", self.talk.now)
@@ -117,20 +159,40 @@ class World:
         self.seen = len(self.talk.wrote)
 
     def fronts_hear(
-        self, front: int, frame: Result | Error | Progress | Ask | Withdraw | Notice
+        self, front: int, frame: Result | Error | Progress | Ask | Withdraw | Notice | Kept
     ) -> None:
+        if front == NOBODY:
+            self.nobody_hears(frame)
+            return
         if isinstance(frame, Withdraw):
             assert self.questions.pop(frame.question)[0] == front
             return
         key = (front, frame.id)
         assert key in self.open, "something came after the end of its call"
+        if frame == Kept(frame.id):
+            del self.open[key]  # it is too late
         if isinstance(frame, Ask):
             self.questions[frame.question] = key
         if isinstance(frame, Ask | Notice):
             assert self.open[key] == self.cause, "it went to who did not cause it"
+        if isinstance(frame, Notice) and key in self.firsts:
+            began = self.causes[next(one for one in self.causes if one[1] == data_of(frame))]
+            assert began == self.causes[self.firsts[key]], "it was kept for who did not cause it"
         if isinstance(frame, Result | Error):
             del self.open[key]
             assert key not in self.questions.values(), "a question outlived its call"
+
+    def nobody_hears(
+        self, frame: Result | Error | Progress | Ask | Withdraw | Notice | Kept
+    ) -> None:
+        """As the worker does with what is for no front that is there."""
+        if isinstance(frame, Ask):
+            self.heard(self.talk.note(self.talk.session.unasked(frame.question, self.talk.now)))
+        else:
+            self.talk.session.orphans.sent(NOBODY, frame, self.talk.now)
+        if isinstance(frame, Ask | Notice):
+            assert self.cause is not None
+            assert self.cause[0] == NOBODY, "it is kept for who did not cause it"
 
     def server_hears(self, message: Json) -> None:
         if message.get("method") == "tools/call":
@@ -155,6 +217,11 @@ class World:
             assert not self.asked
         assert not self.open
         assert not self.questions
+
+
+def data_of(notice: Notice) -> int:
+    found: int = json.loads(notice.body)["data"]
+    return found
 
 
 @settings(max_examples=200, deadline=None)

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from metamcp_worker.child import stdio
+from metamcp_worker.child.connection import NOISE_LINES_PER_TICK
 from metamcp_worker.child.lines import LINE_BYTES_MAX, LOG_LINE_BYTES_MAX
+from metamcp_worker.child.run import TICK_S
+from metamcp_worker.child.stdio import READ_BYTES
 from metamcp_worker.frames import Error, Result
-from metamcp_worker.messages import LogLines, Spawned
+from metamcp_worker.messages import Beat, Counted, LogLines, Spawned
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M98")]
@@ -51,6 +54,14 @@ def test_a_broken_answer_is_an_error_at_once(kind: str) -> None:
         front = worker.front()
         assert front.error(front.tool("odd", kind=kind))["code"] == -32603
         assert worker.counted("broken_reply") == 1
+
+
+def test_half_an_answer_and_silence_lasts_as_long_as_the_call_may() -> None:
+    with ChildWorker(timeout_s=0.3) as worker:
+        worker.ready()
+        front = worker.front()
+        assert front.error(front.tool("half"))["code"] == -10003
+        worker.read(Beat)  # it works on, and waits for the rest
 
 
 @pytest.mark.parametrize("kind", ["float-id", "string-id"])
@@ -122,6 +133,18 @@ def test_a_flood_starves_nobody_and_fills_nothing(flag: str) -> None:
         assert memory_mib(worker.process.pid) - before < 16
         assert worker.logs["stdout" if "stdout" in flag else "stderr"]
         assert worker.stop().reason == "clean"
+
+
+def test_a_flood_is_read_at_a_pace_that_leaves_the_processor_to_others() -> None:
+    with ChildWorker("--stdout-flood") as worker:
+        worker.ready()
+        worker.read(Counted)
+        before, seconds = worker.counted("stray_stdout"), 3
+        for _ in range(seconds):
+            worker.read(Beat)
+        # Each tick the lines that are allowed, and those of the read that goes beyond them.
+        most = round((NOISE_LINES_PER_TICK + READ_BYTES / len("noise number 0")) / TICK_S)
+        assert 0 < worker.counts["stray_stdout"] - before <= most * (seconds + 1)
 
 
 def test_a_flood_without_line_ends_on_stderr_stays_small() -> None:

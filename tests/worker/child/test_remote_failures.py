@@ -100,6 +100,38 @@ def test_a_handshake_that_is_refused_ends_it_with_what_to_do(
     run(main)
 
 
+@pytest.mark.parametrize("transport", ["auto", "sse"])
+def test_a_server_that_wants_to_be_left_alone_is_lost_with_that_time(transport: str) -> None:
+    async def busy(wire: Wire) -> None:
+        while await wire.request():
+            await wire.answer(b"", "Retry-After: 7", status="503 X")
+
+    async def main() -> None:
+        async with serving(busy) as url, far(url, transport=transport) as there:
+            there.send("initialize", {}, own=True)
+            await loss(there)
+            assert [(one.reason, one.retry_after_s) for one in there.ear.losses] == [("exit", 7.0)]
+
+    run(main)
+
+
+@pytest.mark.parametrize("transport", ["auto", "sse"])
+def test_a_server_without_the_tls_of_its_url_is_lost_for_that_reason(transport: str) -> None:
+    async def plain(wire: Wire) -> None:
+        await wire.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    async def main() -> None:
+        async with serving(plain) as url:
+            https = url.replace("http:", "https:")
+            async with far(https, transport=transport) as there:
+                there.send("initialize", {}, own=True)
+                reason, message = await loss(there)
+                assert reason == "tls"
+                assert "it does not speak TLS there" in message
+
+    run(main)
+
+
 @pytest.mark.parametrize("status", [429, 500, 502])
 def test_a_refused_call_is_an_error_of_that_call_only(status: int) -> None:
     async def main() -> None:

@@ -160,3 +160,29 @@ def test_a_session_id_must_fit_into_a_header(bad: str) -> None:
     assert not replies.session_id_ok(bad)
     assert replies.session_id_ok("s-1~")
     assert replies.session_id_ok("")
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("7", 7),
+        ("0", 0),
+        ("86400", replies.RETRY_AFTER_S_MAX),
+        ("9" * 5000, replies.RETRY_AFTER_S_MAX),
+        ("Thu, 01 Jan 1970 00:01:40 GMT", 40),
+        ("Thu, 01 Jan 1970 00:00:10 GMT", 0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", replies.RETRY_AFTER_S_MAX),
+        ("-5", 0),
+        ("soon", 0),
+        ("", 0),
+    ],
+)
+def test_how_long_a_server_wants_to_be_left_alone_is_bounded(value: str, seconds: float) -> None:
+    assert replies.retry_after_s(value, now=60.0) == seconds
+
+
+def test_a_refused_call_says_when_it_may_be_tried_again() -> None:
+    told = json.loads(replies.trouble(Faults("far"), 429, "", 2.0))
+    assert told["data"]["retry_after_ms"] == 2000
+    assert told["data"]["may_have_run"] is False
+    assert "retry_after_ms" not in json.loads(replies.trouble(Faults("far"), 429))["data"]

@@ -19,7 +19,6 @@ from metamcp_worker.frames import Call, Down, Error, Frame, Progress, Result
 from metamcp_worker.messages import (
     AttachFront,
     Counted,
-    FromChild,
     LogLines,
     Message,
     RunServer,
@@ -155,7 +154,7 @@ class ChildWorker:
         """The next message of this kind, with its blob; what else comes is noted."""
         while True:
             data, fds = packets.receive(self.sock)
-            message: FromChild = messages.unpack_from_child(data)
+            message = messages.unpack_from_child(data)
             if isinstance(message, LogLines):
                 self.logs[message.stream] += message.lines
                 self.dropped += message.dropped

@@ -9,7 +9,7 @@ from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.http import App
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.messages import ServerState, SessionRecord
-from metamcp_worker.serve import HttpServer
+from metamcp_worker.moved import MovableServer
 from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec
 
 from ..rawhttp import Client, Reply, listener, post, run
@@ -45,7 +45,7 @@ class Door:
             self.calls, self.stats, self.spec, on_kept=self.kept.append, on_over=self.over.extend
         )
         self.calls.lists_changed = self.app.lists_changed
-        self.server = HttpServer(self.app, on_refused=self.stats.refused)
+        self.server = MovableServer(self.app, on_refused=self.stats.refused)
         self.peer = Peer()
         self.port = 0
         self._clients: list[Client] = []

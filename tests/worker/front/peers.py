@@ -7,22 +7,26 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from metamcp_worker import codec, frames
-from metamcp_worker.frames import Call, Cancel, Frame
+from metamcp_worker.frames import Call, Cancel, Frame, Keep
 
 WAIT_S = 10.0
 
 
 class Peer:
-    """What the worker of one server sees. `fd`: the front's end, for whoever takes it over."""
+    """What the worker of one server sees. `fd`: the front's end, for whoever takes it over; `kept`:
+    what it was told of calls that outlive the front, which nothing else waits for."""
 
     def __init__(self) -> None:
         near, self._far = multiprocessing.Pipe()
         self.fd = os.dup(near.fileno())
         near.close()
+        self.kept: list[Keep] = []
+        self._ahead: list[Frame] = []
 
     async def read(self) -> Frame:
-        payload = await asyncio.to_thread(_read, self._far)
-        return frames.unpack(payload)
+        while not self._ahead:
+            self._note(await asyncio.to_thread(_read, self._far))
+        return self._ahead.pop(0)
 
     async def call(self) -> Call:
         frame = await self.read()
@@ -36,13 +40,22 @@ class Peer:
 
     def quiet(self) -> bool:
         """Is nothing there to read?"""
-        return not self._far.poll()
+        while self._far.poll():
+            self._note(self._far.recv_bytes())
+        return not self._ahead
 
     def write(self, frame: Frame) -> None:
         self._far.send_bytes(frames.pack(frame)[4:])  # it puts the length in front by itself
 
     def close(self) -> None:
         self._far.close()
+
+    def _note(self, payload: bytes) -> None:
+        frame = frames.unpack(payload)
+        if isinstance(frame, Keep):
+            self.kept.append(frame)
+        else:
+            self._ahead.append(frame)
 
 
 def _read(far: Connection) -> bytes:

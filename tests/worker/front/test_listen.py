@@ -203,7 +203,7 @@ def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
         view = door.calls.view("default")
         assert view is not None
         filters = Raw(b'{"resourceSubscriptions":["a:b"],"toolsListChanged":true}')
-        answering = asyncio.ensure_future(listening.answer(exchange, b"7", filters, b"", view))
+        answering = asyncio.ensure_future(listening.answer(exchange, b"7", filters, b"", view, ""))
         await until(lambda: b"acknowledged" in connection.sent)
         assert b'"notifications":{"toolsListChanged":true}' in connection.sent
         assert connection.on_lost is not None

@@ -21,6 +21,8 @@ OFFER = offer(resources=[resource("file:///a"), resource("file:///b")])
 class Client:
     """A watcher that keeps what it is told."""
 
+    who = "someone"
+
     def __init__(self) -> None:
         self.told: asyncio.Queue[bytes] = asyncio.Queue()
 

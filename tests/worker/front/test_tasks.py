@@ -32,6 +32,8 @@ def tasked(protocol: str) -> ServerCatalogue:
 class Client:
     """A watcher that keeps what it is told."""
 
+    who = "someone"
+
     def __init__(self) -> None:
         self.told: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -13,6 +13,8 @@ ONE: Key = ("git", "file:///a")
 class Client:
     """A watcher; only its identity matters here."""
 
+    who = "someone"
+
     def updated(self, params: bytes) -> None:
         raise AssertionError("nobody tells anybody here")
 

@@ -9,11 +9,11 @@ from typing import Literal
 from msgspec import Struct
 
 from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.frames import Ask, Error, Notice, Progress, Result, Withdraw
+from metamcp_worker.frames import Ask, Error, Kept, Notice, Progress, Result, Withdraw
 
 Reason = Literal[
     "spawn", "exit", "clean", "signal", "start_timeout", "authorization", "protocol", "limit",
-    "hang",
+    "hang", "tls",
 ]  # fmt: skip
 """Why a server is down: the exit classes that a worker can tell apart."""
 
@@ -64,7 +64,7 @@ class Reply(Struct, frozen=True, gc=False):
     """Send this frame to the front that called."""
 
     front: int
-    frame: Result | Error | Progress | Ask | Withdraw | Notice
+    frame: Result | Error | Progress | Ask | Withdraw | Notice | Kept
 
 
 class Announce(Struct, frozen=True, gc=False):
@@ -106,10 +106,12 @@ class Stray(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """This server cannot be used: stop it. `message`: a sentence that begins with "it"."""
+    """This server cannot be used: stop it. `message`: a sentence that begins with "it".
+    `retry_after_s`: it asked to be left alone for so long."""
 
     reason: Reason
     message: str
+    retry_after_s: float = 0.0
 
 
 Action = Request | Write | Drop | Reply | Announce | Ready | Relisted | Count | Warn | Stray | Fail

@@ -78,7 +78,10 @@ class Asks:
         key = self._calls.cause(stream, now)
         if not key:
             refused = _refused(id, via, Code.INTERNAL_ERROR, _UNROUTABLE)
-            return [Count("unroutable_request"), refused]
+            counts = [Count("unroutable_request")]
+            if key is not None and not stream and self._calls.in_flight:
+                counts.append(Count("contested_request"))
+            return [*counts, refused]
         if len(self._open) >= QUESTIONS_MAX or self._next > NUMBER_MAX:
             return [_refused(id, via, Code.OVERLOADED, "too many questions are open")]
         call, params = self._calls.in_flight[key], bytes(request.params)

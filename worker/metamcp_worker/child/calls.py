@@ -17,7 +17,7 @@ what it asks put to somebody else.
 
 from collections.abc import Iterator
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_worker.child.pace import Pace
 from metamcp_worker.child.turns import Turns, Waiting
@@ -70,6 +70,11 @@ class Calls:
     @property
     def queued(self) -> int:
         return self._turns.count
+
+    @property
+    def waiting(self) -> list[tuple[int, int]]:
+        """Front and number of every call that waits for its turn."""
+        return [(one.front, one.frame.id) for one in self._turns]
 
     def new_id(self) -> bytes:
         key = b"%d" % self._next_id
@@ -142,6 +147,25 @@ class Calls:
             self.leave(key, now)
         self._turns.remove(lambda one: one.front == front)
         return keys
+
+    def of(self, front: int) -> list[int]:
+        """The calls of this front, in flight or waiting."""
+        found = [one.call for one in self.in_flight.values() if one.front == front]
+        return found + [one.frame.id for one in self._turns if one.front == front]
+
+    def pass_on(self, front: int, call: int, to: tuple[int, int], peer: int) -> bytes | None:
+        """This call is another front's from now on. `to`: that front, and the number of the call
+        there. Its id, nothing if it waits for its turn; None if it is not there."""
+        for key, found in self.in_flight.items():
+            if found.call == call and found.front == front:
+                (found.front, found.call), found.peer = to, peer
+                return key
+        for one in self._turns.remove(lambda one: one.front == front and one.frame.id == call):
+            frame = structs.replace(one.frame, id=to[1], peer=peer)
+            # It has a place, since it has just left one.
+            self._turns.put(Waiting(to[0], frame, one.deadline, one.timeout_s))
+            return b""
+        return None
 
     def leave(self, key: bytes, now: float) -> InFlight | None:
         """A call in flight is not waited for any more; the server may still work on it."""

@@ -22,6 +22,9 @@ STRAY_BYTES_MAX = 200
 """How much is logged of a line on stdout that is no message."""
 LOG_BYTES_PER_TICK = 4 * 1024 * 1024
 """Read of stderr between two ticks; a server that writes more waits for the next tick."""
+NOISE_LINES_PER_TICK = 1000
+"""Lines on stdout that are no messages, between two ticks; a server that writes more is read on at
+the next tick, and blocks meanwhile, instead of keeping two processors busy."""
 EXIT_S_MAX = 0.5
 """Between the end of a server's stdout and its exit; the two are the same event, seen twice."""
 KILL_S_MAX = 2.0
@@ -43,6 +46,8 @@ class Connection:
         self._exited = asyncio.Event()
         self._lost = False
         self._unread = 0
+        self._noise = 0
+        self._paused = False
         self._last_words = ""
         self._lines = LineCutter()
         self._log_lines = LogCutter()
@@ -89,15 +94,20 @@ class Connection:
 
     def pause(self) -> None:
         """Take no more lines for now."""
+        self._paused = True
         self._stdout.pause()
 
     def resume(self) -> None:
-        self._stdout.resume()
+        self._paused = False
+        self._read_on()
 
     def stray(self, line: bytes) -> None:
         """Log a line on stdout that was no message."""
         text = line[:STRAY_BYTES_MAX].decode(errors="replace")
         self._strays.add(text, self._loop.time())
+        self._noise += 1
+        if self._noise > NOISE_LINES_PER_TICK:
+            self._stdout.pause()
 
     def warn(self, text: str) -> None:
         """Log a sentence of the gateway's own."""
@@ -113,8 +123,9 @@ class Connection:
         self._host.tick()
         if self._host.halted != halted:
             self.warn("it goes on" if halted else "it was stopped by a signal, SIGSTOP or the like")
-        self._unread = 0
+        self._unread = self._noise = 0
         self._stderr.resume()
+        self._read_on()
 
     async def stop(self) -> None:
         """End the server in steps, each with its time: end of input, SIGTERM, SIGKILL."""
@@ -152,6 +163,10 @@ class Connection:
         self._stdin.close()
         self._stdout.close()
         self._stderr.close()
+
+    def _read_on(self) -> None:
+        if not self._paused and self._noise <= NOISE_LINES_PER_TICK:
+            self._stdout.resume()
 
     async def _left_within(self, time_s: float) -> bool:
         try:

@@ -6,6 +6,7 @@ a stream that broke. Never: sessions, eras, what to do about a failure.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Mapping
 
 from msgspec import Struct
@@ -166,7 +167,9 @@ async def _refusal(link: Link, post: Post, response: Response, body: Body) -> by
         link.doubt()  # It refuses what any server of its era would look at.
     if found is Word.NO_ANSWER:
         challenge = response.header("www-authenticate")
-        raise Refused(replies.trouble(link.faults, response.status, challenge), response.status)
+        wait_s = replies.retry_after_s(response.header("retry-after"), time.time())
+        error = replies.trouble(link.faults, response.status, challenge, wait_s)
+        raise Refused(error, response.status, wait_s)
     return found
 
 

@@ -15,10 +15,13 @@ from metamcp_worker.frames import (
     Ask,
     Call,
     Cancel,
+    Claim,
     Error,
     Frame,
+    Keep,
     Notice,
     Progress,
+    Release,
     Reply,
     Result,
     Tell,
@@ -36,7 +39,7 @@ somebody, a notification is not."""
 CLOSE_S_MAX = 1.0
 """For the last frames to be taken when the worker ends."""
 
-Received = Call | Cancel | Reply | Tell
+Received = Call | Cancel | Reply | Tell | Keep | Claim | Release
 Receive = Callable[[int, Received], None]
 Gone = Callable[[int], None]
 

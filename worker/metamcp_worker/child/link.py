@@ -22,7 +22,7 @@ from metamcp_worker.child.faults import Faults
 from metamcp_worker.child.intake import Intake
 from metamcp_worker.child.transport import Listener
 from metamcp_worker.errors import Code, MetaMCPError, TooLarge
-from metamcp_worker.fetch import Broken, Origin, Unreachable
+from metamcp_worker.fetch import Broken, Origin, Unreachable, Untrusted
 from metamcp_worker.spec import ServerSpec
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -43,12 +43,14 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Refused(MetaMCPError):
-    """A request that gets no answer of the server. `error`: the raw error object that says why."""
+    """A request that gets no answer of the server. `error`: the raw error object that says why.
+    `retry_after_s`: the server does not want to be asked sooner."""
 
-    def __init__(self, error: bytes, status: int = 0) -> None:
+    def __init__(self, error: bytes, status: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(error.decode(errors="replace"))
         self.error = error
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class Link(Distant):
@@ -105,8 +107,15 @@ class Link(Distant):
         """The server is of no more use."""
         if not self._lost:
             self._lost = True
-            self.gone = failure.reason == "exit"
+            self.gone = failure.reason in {"exit", "tls"}
             self._listener.lost(failure)
+
+    def lose_touch(self, error: Exception, what: str) -> None:
+        """It is not reached any more. `what`: continues "it"."""
+        if isinstance(error, Untrusted):
+            self.lose(Fail("tls", f"it cannot be talked to: {error}"))
+        else:
+            self.lose(Fail("exit", f"it {what}: {error}"))
 
     # --- tasks ------------------------------------------------------------------------------
 

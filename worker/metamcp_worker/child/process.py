@@ -110,18 +110,27 @@ class Process:
         """Has it exited?"""
         if self._exit is not None:
             return
-        if self._pidfd >= 0:
-            self.kill()  # It is a zombie, so this reaches the rest of its group.
+        if self._pidfd < 0 and not self._has_ended():
+            return
+        self.kill()  # It is a zombie, so this reaches the rest of its group.
         code = self._process.poll()
         if code is None:
             return
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
-        else:
-            self.kill()
         self._exit = process_exit(code)
         self._on_exit(self._exit)
+
+    def _has_ended(self) -> bool:
+        """Is it dead? Where the system lets us look without waiting, its number stays its own."""
+        if not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            return os.waitid(os.P_PID, self.pid, look) is not None
+        except ChildProcessError:
+            return True
 
     def _look_whether_halted(self) -> None:
         """A look costs a microsecond and is soon enough: nothing is done about it but to say so."""

@@ -8,7 +8,9 @@ some servers get it wrong: a number comes back as a string, or a refusal as null
 here, because whoever waits knows the request by its id. `result` and `error` stay as they are.
 """
 
+import math
 import re
+from email.utils import parsedate_to_datetime
 from enum import Enum, auto
 from http import HTTPStatus
 
@@ -23,8 +25,12 @@ CHALLENGE_CHARS_MAX = 1024
 """Of `WWW-Authenticate`; the longest seen have some hundred."""
 SESSION_ID_CHARS_MAX = 1024
 """It is sent with every request, and servers bound their headers."""
+RETRY_AFTER_S_MAX = 900.0
+"""A server may ask to be left alone, but not for ever: as long as an open circuit at most."""
 
 _HEAD = re.compile(rb'\{"jsonrpc":"2\.0","id":[^,]{1,256},"(?:result|error)":')
+_DIGITS_MAX = 9
+"""Of seconds: longer than anything that is honoured."""
 _ERROR_BYTES = 512
 """Of a message, in which the code of an error stands."""
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
@@ -111,14 +117,29 @@ def about(body: bytes, key: bytes) -> bool:
         return False
 
 
-def trouble(faults: Faults, status: int, challenge: str = "") -> bytes:
+def trouble(faults: Faults, status: int, challenge: str = "", retry_after_s: float = 0.0) -> bytes:
     """The error object for a status that came without one. `challenge`: of `WWW-Authenticate`."""
     # What was refused for the request's sake was not run; 408 and 499 come in the middle.
     refused = 300 <= status < 500 and status not in {408, 499}
     data: dict[str, object] = {"status": status, "may_have_run": not refused}
     if challenge:
         data["www_authenticate"] = challenge[:CHALLENGE_CHARS_MAX]
+    if retry_after_s:
+        data["retry_after_ms"] = round(retry_after_s * 1000)
     return faults.body(Code.INTERNAL_ERROR, sentence(status), data)
+
+
+def retry_after_s(value: str, now: float) -> float:
+    """Seconds of a header `Retry-After`, which holds these or a date; 0 for none that can be read.
+    `now`: seconds since the epoch."""
+    if value.isdecimal():
+        seconds = float(value[:_DIGITS_MAX])
+    else:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - now
+        except (ValueError, OverflowError):
+            return 0.0
+    return min(max(0.0, math.ceil(seconds)), RETRY_AFTER_S_MAX)
 
 
 def sentence(status: int) -> str:

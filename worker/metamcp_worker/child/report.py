@@ -3,11 +3,12 @@
 Owns: beats, counters until they are sent, the messages about lists. Never: why something is told.
 """
 
+import contextlib
 from collections import Counter
 
-from metamcp_worker import catalogue, packets
+from metamcp_worker import catalogue, codec, packets
 from metamcp_worker.child.actions import Ready, Relisted
-from metamcp_worker.messages import Beat, Counted, Listed, Message, ServerReady, pack
+from metamcp_worker.messages import Beat, CallsShown, Counted, Listed, Message, ServerReady, pack
 from metamcp_worker.packets import Channel
 
 
@@ -44,6 +45,11 @@ class Report:
                 probes_missed=probes_missed,
             )
         )
+
+    def waiting(self, ticket: int, calls: list[tuple[int, int]]) -> None:
+        """The answer to `ShowCalls`: front and number of those that wait for their turn."""
+        with contextlib.suppress(OSError):  # no free descriptor: whoever asked waits in vain
+            self.tell(CallsShown(ticket=ticket), packets.blob(codec.dump(calls)))
 
     def lists(self, found: Ready | Relisted, start_s: float) -> None:
         """The lists are known, or others than before. `start_s`: since the server was started."""

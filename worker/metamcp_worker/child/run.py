@@ -33,12 +33,23 @@ from metamcp_worker.child.report import Report
 from metamcp_worker.child.session import Session
 from metamcp_worker.child.transport import Transport
 from metamcp_worker.errors import Code, TooLarge
-from metamcp_worker.frames import Ask, Call, Cancel, Down, Error, Tell
+from metamcp_worker.frames import (
+    Ask,
+    Call,
+    Cancel,
+    Claim,
+    Down,
+    Error,
+    Keep,
+    Release,
+    Tell,
+)
 from metamcp_worker.messages import (
     AttachFailed,
     AttachFront,
     RunServer,
     ServerDown,
+    ShowCalls,
     Spawned,
     Stop,
 )
@@ -165,6 +176,7 @@ class Worker:
                 code=how.code if how else None,
                 signal=how.signal if how else 0,
                 probing=probing,
+                retry_after_s=why.retry_after_s,
             )
         )
 
@@ -188,6 +200,8 @@ class Worker:
                 self._fronts.attach(front, fds.pop())
             case Stop() as stop:
                 self._finish(stop)
+            case ShowCalls(ticket=ticket):
+                self._report.waiting(ticket, self._session.waiting if self._session else [])
             case _:
                 pass
         packets.close_all(fds)
@@ -230,7 +244,9 @@ class Worker:
     def _front_says(self, front: int, frame: Received) -> None:
         session, connection, now = self._session, self._connection, self._loop.time()
         if session is None or connection is None:
-            if isinstance(frame, Call):
+            if isinstance(frame, Claim):
+                self._fronts.send(front, frames.Kept(frame.id))
+            elif isinstance(frame, Call):
                 body = wire.error(Code.SERVER_DOWN, "the server has not been started yet")
                 self._fronts.send(front, Error(frame.id, body))
             return
@@ -244,6 +260,12 @@ class Worker:
                 self._do(session.reply(front, frame, now))
             case Tell():
                 self._do(session.tell(front, frame, now))
+            case Keep():
+                session.orphans.keep(front, frame)
+            case Claim():
+                self._do(session.orphans.claim(front, frame, now))
+            case Release():
+                self._do(session.orphans.release(front, frame, now))
 
     def _front_gone(self, front: int) -> None:
         if self._session is not None:
@@ -286,9 +308,12 @@ class Worker:
         for action in actions:
             match action:
                 case Reply(front, frame):
-                    if not self._fronts.send(front, frame) and isinstance(frame, Ask):
-                        assert self._session is not None
+                    sent = self._fronts.send(front, frame)
+                    assert self._session is not None
+                    if not sent and isinstance(frame, Ask):
                         self._do(self._session.unasked(frame.question, self._loop.time()))
+                    elif self._session.orphans.any:
+                        self._session.orphans.sent(front, frame, self._loop.time())
                 case Request() | Write() | Drop():
                     self._send(action)
                 case Announce(frame):

@@ -28,6 +28,7 @@ from metamcp_worker.child.actions import (
 from metamcp_worker.child.asks import Asks
 from metamcp_worker.child.calls import Calls
 from metamcp_worker.child.faults import Faults
+from metamcp_worker.child.kept import Orphans
 from metamcp_worker.child.levels import Levels
 from metamcp_worker.child.listening import Listening, stripped
 from metamcp_worker.child.listing import CHANGES, declared
@@ -66,6 +67,7 @@ class Session:
         self._own = Own(version, self._calls.new_id)
         self._opening = Opening(spec, version, self._own, now)
         self._asks = Asks(self._calls, self._faults)
+        self.orphans = Orphans(self._calls, self._asks, self._given_up)
         self._levels = Levels(sessions=spec.url is not None)
         self._listening = Listening(
             self._own, self._faults, timeout_s=spec.timeout_s, calls_max=spec.queue
@@ -98,9 +100,13 @@ class Session:
         return self._calls.queued
 
     @property
+    def waiting(self) -> list[tuple[int, int]]:
+        return self._calls.waiting
+
+    @property
     def needed(self) -> bool:
         """Does anybody wait for an answer, or to hear of something?"""
-        return bool(self.in_flight or self.queued or self._watched.watched)
+        return bool(self.in_flight or self.queued or self._watched.watched or self.orphans.any)
 
     @property
     def probes_missed(self) -> int:
@@ -173,9 +179,9 @@ class Session:
 
     def front_gone(self, front: int, now: float) -> Actions:
         """Nobody is left who would take the answers to this front's calls."""
-        keys = self._calls.forget(front, now)
-        actions = self._given_up(keys, b"the client is gone", now)
-        return [*actions, *self._watched.front_gone(front, now)]
+        kept = self.orphans.front_gone(front, now)
+        actions = self._given_up(self._calls.forget(front, now), b"the client is gone", now)
+        return [*kept, *actions, *self._watched.front_gone(front, now)]
 
     def drain(self) -> None:
         """Take no more calls."""
@@ -201,7 +207,7 @@ class Session:
         if self._probing is not None:
             actions += self._probing.tick(now, self._heard_at, self._calls)
         actions = self._opened(actions, now)
-        actions += self._asks.tick(now)
+        actions += [*self._asks.tick(now), *self.orphans.tick(now)]
         sent, waiting = self._calls.expired(now)
         for key, one in sent:
             actions.append(Drop(key, wire.cancelled(key, b"timeout")))

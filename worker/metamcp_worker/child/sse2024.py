@@ -9,6 +9,7 @@ server could make the gateway send messages, credentials included, wherever it l
 """
 
 import asyncio
+import time
 
 from metamcp_worker import codec
 from metamcp_worker.child import headers, replies
@@ -17,7 +18,7 @@ from metamcp_worker.child.exchange import OPEN_S_MAX, tell
 from metamcp_worker.child.intake import Body
 from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.errors import Code, MetaMCPError, TooLarge
-from metamcp_worker.fetch import Broken, Unreachable
+from metamcp_worker.fetch import Broken, Response, Unreachable
 from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.sse import Event, EventReader
 
@@ -107,13 +108,13 @@ class Sse2024:
             )
             async with Body(self._link.intake, response) as body:
                 if response.status != 200 or response.media_type != headers.EVENTS:
-                    self._link.lose(self._no_stream(response.status))
+                    self._link.lose(self._no_stream(response))
                     return
                 await self._events(body)
         except NotAuthorized as error:
             self._link.lose(Fail("authorization", f"it {error}"))
         except (Unreachable, Broken) as error:
-            self._link.lose(Fail("exit", f"its event stream is not there: {error}"))
+            self._link.lose_touch(error, "has no event stream")
         except TooLarge as error:
             self._link.lose(Fail("limit", f"it sent too much: {error}"))
         else:
@@ -143,8 +144,10 @@ class Sse2024:
             return
         self._named.set_result(None)
 
-    def _no_stream(self, status: int) -> Fail:
+    def _no_stream(self, response: Response) -> Fail:
+        status = response.status
         why = f"it {replies.sentence(status)} where an event stream was expected"
         if self._because:
             why = f"{why}, and before that: {self._because}"
-        return Fail("protocol" if status < 500 else "exit", why)
+        wait_s = replies.retry_after_s(response.header("retry-after"), time.time())
+        return Fail("protocol" if status < 500 and status != 429 else "exit", why, wait_s)

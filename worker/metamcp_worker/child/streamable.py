@@ -136,14 +136,15 @@ class Streamable:
                     self._legacy = self._met = True
                 self._link.deliver(answer.message, request.key, 0)
         except (Unreachable, Broken) as error:
-            self._link.lose(Fail("exit", f"it is not there: {error}"))
+            self._link.lose_touch(error, "is not there")
         except Refused as refused:
             if refused.status in _OLDER and self._elsewhere is not None:
                 self._elsewhere(request, refused)
             elif refused.status in _CREDENTIALS:
                 self._link.lose(Fail("protocol", f"it {replies.sentence(refused.status)}"))
             elif refused.status >= 500 or refused.status in _LATER:
-                self._link.lose(Fail("exit", f"it {replies.sentence(refused.status)}"))
+                why = f"it {replies.sentence(refused.status)}"
+                self._link.lose(Fail("exit", why, refused.retry_after_s))
             else:
                 raise
 
@@ -233,7 +234,7 @@ class Streamable:
             if refused.status in _OLDER:
                 self._link.lose(Fail("protocol", f"{why} {replies.sentence(refused.status)}"))
         except (Unreachable, Broken) as error:
-            self._link.lose(Fail("exit", f"it is not there any more: {error}"))
+            self._link.lose_touch(error, "is not there any more")
 
     async def _ping(self, key: bytes) -> None:
         line = wire.request(key, "ping", b"{}")

@@ -7,18 +7,20 @@ Everything that is neither a name nor an era passes as the bytes it came in.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from typing import Protocol
 
 from msgspec import Raw
 
-from metamcp_worker import codec
+from metamcp_worker import codec, sharing
 from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front import eras, methods, policy, task_ids
 from metamcp_worker.front.catalog import Merged
-from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.claims import Claims, Note
+from metamcp_worker.front.links import Answer, Call, Origin
 from metamcp_worker.front.methods import METHODS, NAME_BYTES_MAX, Request
 from metamcp_worker.front.questions import Caller
 from metamcp_worker.front.retries import Retries
@@ -29,6 +31,14 @@ from metamcp_worker.messages import ServerState
 from metamcp_worker.spec import FrontSpec
 
 __all__ = ["METHODS", "Answer", "Call", "Calls", "Request"]
+
+
+class Claimant(Caller, Protocol):
+    """Who takes what comes of a call that another front began."""
+
+    def found(self, note: Note) -> None:
+        """A worker has it."""
+        ...
 
 
 class Calls:
@@ -45,6 +55,8 @@ class Calls:
         self._stats = stats
         self._views = Views()
         self._retries = Retries()
+        self._per_session: set[str] = set()
+        self._timeouts_ms: Mapping[str, int] = {}
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
@@ -53,6 +65,7 @@ class Calls:
             on_wanted,
             self._notified,
         )
+        self._claims = Claims(self._routing)
 
     def view(self, endpoint: str) -> View | None:
         return self._views.get(endpoint)
@@ -63,6 +76,7 @@ class Calls:
         method, merged = request.method, view.merged
         rule = METHODS.get(method) or methods.completion(request)
         params: Mapping[str, Raw] = request.params
+        subject = ""
         if rule is None:
             policy.authorize(view.principal, view.endpoint, method, "")
             owner = merged.only
@@ -87,10 +101,11 @@ class Calls:
             codec.dump(request.meta) if request.meta else b"",
             caller_said,
             wants_progress=request.wants_progress,
+            deadline_ms=self._timeouts_ms.get(owner.server, 0),
             peer=request.peer,
         )
         call = Call(
-            owner.server,
+            self.process(owner.server, request.who),
             frame,
             routing.loop.create_future(),
             routing.cancel,
@@ -100,12 +115,56 @@ class Calls:
             legacy=owner.legacy,
             caller=caller,
         )
+        name = subject if rule is not None and rule.named else ""
+        call.origin = Origin(
+            view.endpoint, name, request.caller, request.who, request.wants_progress
+        )
         if self._retries.any:
             call.repeatable = self._retries.may(owner.server, method, owner.original)
         if owner.server in merged.tasked:
             _expose_tasks(call, merged)
         routing.start(call)
         return call
+
+    async def claim(
+        self,
+        merged: Merged,
+        servers: Collection[str],
+        session_id: str,
+        stream: bytes,
+        peer: int,
+        caller: Claimant,
+    ) -> Call | None:
+        """Go on with the call that a front which is gone had begun for this session, and was to
+        answer on this stream; None if none of these servers has it. `caller` hears of it first."""
+        routing = self._routing
+
+        def found(server: str, number: int, note: Note) -> Call:
+            caller.found(note)
+            name = sharing.base(server)
+            call = Call(
+                server,
+                CallFrame(number, note.label, b""),
+                routing.loop.create_future(),
+                routing.cancel,
+                routing.loop.time(),
+                label=note.label,
+                legacy=merged.eras.get(name, True),
+                caller=caller,
+            )
+            if name in merged.tasked:
+                _expose_tasks(call, merged)
+            return call
+
+        return await self._claims.find(servers, session_id, stream, peer, found)
+
+    def release(self, servers: Collection[str], session_id: str) -> None:
+        """This session is over, and so is what fronts that are gone have left of it."""
+        self._claims.release(servers, session_id)
+
+    def process(self, server: str, who: str) -> str:
+        """Which process of this server serves the client with this word (`sharing`)."""
+        return sharing.own(server, who) if server in self._per_session else server
 
     def tell(self, server: str, method: str, params: bytes = b"") -> None:
         """A notification of a client for this server; nobody waits for it."""
@@ -139,6 +198,7 @@ class Calls:
     def configure(self, spec: FrontSpec) -> None:
         self._views.configure(spec)
         self._retries.configure(spec.retries)
+        self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
@@ -146,7 +206,9 @@ class Calls:
         self._retries.learn(server, catalogue)
 
     def server_state(self, news: ServerState) -> None:
-        self._views.set_listed(news.server, news.listed)
+        if not sharing.whose(news.server):
+            self._views.set_listed(news.server, news.listed)
+            (self._per_session.add if news.per_session else self._per_session.discard)(news.server)
         self._routing.learn(news)
 
     async def attach(self, server: str, generation: int, fd: int) -> None:
@@ -156,8 +218,10 @@ class Calls:
             tell(server)
 
     def forget(self, server: str) -> None:
-        self._views.forget(server)
-        self._retries.forget(server)
+        if not sharing.whose(server):
+            self._views.forget(server)
+            self._retries.forget(server)
+            self._per_session.discard(server)
         self._routing.forget(server)
 
     def refresh(self) -> None:
@@ -167,10 +231,15 @@ class Calls:
 
     async def close(self) -> None:
         """Answer everybody who still waits, and close the pipes."""
+        self._claims.leave()
         await self._routing.close()
 
     def inflight(self) -> dict[str, int]:
         return self._routing.inflight()
+
+    def under_way(self) -> Iterator[tuple[Call, str]]:
+        """Every call that is not answered yet, and its state as in `messages.CallUnderWay`."""
+        return self._routing.under_way()
 
     def held(self) -> int:
         return self._routing.held()
@@ -203,17 +272,18 @@ class Calls:
                 answer = Answer(body, code)
             if not call.answer.done():
                 call.answer.set_result(answer)
+        server = sharing.base(call.server)
         if call.ends:
-            self._stats.retried(call.server, call.label, _outcome(answer))
+            self._stats.retried(server, call.label, _outcome(answer))
         seconds = self._routing.loop.time() - call.started
-        self._stats.observe(call.server, call.label, seconds, error_type)
+        self._stats.observe(server, call.label, seconds, error_type)
 
 
 def _expose_tasks(call: Call, merged: Merged) -> None:
     """What comes back of this call names tasks of its server as the endpoint exposes them."""
     if call.modern is call.legacy:  # tasks do not cross from one era into the other
         return
-    expose = partial(task_ids.exposed, merged.endpoint, call.server)
+    expose = partial(task_ids.exposed, merged.endpoint, sharing.base(call.server))
     if call.label == task_ids.CALL or call.label in task_ids.METHODS:
         call.mend = partial(task_ids.in_result, call.label, expose=expose)
     if call.legacy and call.caller is not None:

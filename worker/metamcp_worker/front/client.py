@@ -13,13 +13,13 @@ from msgspec import Raw
 
 from metamcp_worker import codec
 from metamcp_worker.errors import Refused
-from metamcp_worker.front import answers, levels
+from metamcp_worker.front import answers, claims, levels
 from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.exchange import message
 from metamcp_worker.front.guard import Facts
-from metamcp_worker.front.links import Answer
+from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.questions import Question
-from metamcp_worker.front.resume import Tape
+from metamcp_worker.front.resume import Lost, Tape
 from metamcp_worker.front.session import Session
 from metamcp_worker.front.streams import Stream
 
@@ -56,13 +56,14 @@ class Client:
     """Takes what comes for one request; a `questions.Caller`. `raw_id`: of the request; `token`:
     its raw progress token, or empty."""
 
-    __slots__ = ("_gone", "_stream", "_tape", "_token", "outlet", "raw_id", "session")
+    __slots__ = ("_call", "_gone", "_stream", "_tape", "_token", "outlet", "raw_id", "session")
 
     def __init__(self, outlet: Outlet, session: Session, raw_id: bytes, token: bytes) -> None:
         self.outlet = outlet
         self.session = session
         self.raw_id = raw_id
         self._token = token
+        self._call: Call | None = None
         self._gone = False
         self._stream: Stream | None = None
         self._tape: Tape | None = None
@@ -106,6 +107,23 @@ class Client:
     def begin(self) -> None:
         """Answer with a stream, although there is nothing to tell yet."""
         self._open()
+
+    def inherit(self, lost: Lost) -> None:
+        """The same, with all that another front has left of this stream."""
+        tape = self._open()
+        if tape is not None and self.session.tapes is not None:
+            self.session.tapes.inherit(lost, tape)
+
+    def sent(self, call: Call) -> None:
+        """With this call the request is answered now."""
+        self._call = call
+        if self._tape is not None:
+            self._keep(self._tape)
+
+    def found(self, note: claims.Note) -> None:
+        """What another front knew of the request."""
+        self.raw_id = bytes(note.id)
+        self._token = b"" if bytes(note.token) == b"null" else bytes(note.token)
 
     def refuse(self, why: Refused, now: float) -> Awaitable[None]:
         """The same as `finish`, for a request that comes to nothing. That is no matter of HTTP in
@@ -151,10 +169,17 @@ class Client:
         if self._tape is None and tapes is not None and not self._gone:
             self._stream = self.outlet.begin()
             if self._stream is not None:
-                self._tape = tapes.open(self._stream)
+                self._tape = tapes.open(self._stream, request=self.raw_id)
+                self._keep(self._tape)
                 if self.session.primed:
                     self._tape.prime()
         return self._tape
+
+    def _keep(self, tape: Tape) -> None:
+        """There are events now that a client can come back for, to another front as well."""
+        if self._call is not None:
+            session = self.session
+            claims.keep(self._call, session.id, tape.name, self.raw_id, self._token)
 
     def _withdraw(self, raw_id: bytes) -> None:
         if self.session.asked.take(raw_id) is not None:

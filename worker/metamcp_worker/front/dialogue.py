@@ -13,12 +13,13 @@ from msgspec import Raw
 from metamcp_worker import codec
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front import answers, levels, mrtr, policy
+from metamcp_worker.front import answers, faults, levels, mrtr, policy
 from metamcp_worker.front.calls import Calls, Request
 from metamcp_worker.front.client import Client, Outlet
 from metamcp_worker.front.driver import Drive, Kept, wants_input
 from metamcp_worker.front.exchange import outcome
 from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.resume import Lost
 from metamcp_worker.front.session import INFLIGHT_MAX, Session, request_key
 from metamcp_worker.front.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
 from metamcp_worker.front.tasks import WATCH, Tasks
@@ -101,7 +102,9 @@ class Dialogue:
         token = bytes(meta.pop("progressToken", _NONE))
         if token and not codec.id_ok(token):
             raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
-        request = Request(method, params, meta, session.caller, modern=False, peer=session.number)
+        request = Request(
+            method, params, meta, session.caller, modern=False, peer=session.number, who=session.who
+        )
         client = Client(outlet, session, raw_id, token)
         if outlet.facts.prefers_sse:
             client.begin()
@@ -143,7 +146,8 @@ class Dialogue:
             self._on_refused("reserved_notification")
         elif method != _INITIALIZED and view.merged.only is not None:
             policy.authorize(view.principal, view.endpoint, method, "")
-            self._calls.tell(view.merged.only.server, method, raw if raw[:1] == b"{" else b"")
+            server = self._calls.process(view.merged.only.server, session.who)
+            self._calls.tell(server, method, raw if raw[:1] == b"{" else b"")
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -188,7 +192,8 @@ class Dialogue:
         session.set_level(level)
         self._on_kept(session)
         for server in self._servers.get(view.endpoint, ()):
-            self._calls.tell(server, levels.SET_LEVEL, codec.dump({"level": level}))
+            process = self._calls.process(server, session.who)
+            self._calls.tell(process, levels.SET_LEVEL, codec.dump({"level": level}))
 
     async def _call(self, client: Client, key: bytes, request: Request, view: View) -> None:
         """Send the request to its server, wait for what that brings, and answer with it."""
@@ -197,6 +202,7 @@ class Dialogue:
         try:
             call = self._calls.start(view, request, client)
             session.inflight[key] = call
+            client.sent(call)
             driven = not call.legacy and request.method in mrtr.METHODS
             as_task = "task" in request.params
             if driven and (size := self._kept.take(request)) is not None:
@@ -227,4 +233,46 @@ class Dialogue:
         view = self._calls.view(endpoint)
         if view is None:
             raise Refused(Code.INVALID_REQUEST, "This endpoint is not served any more.")
-        return self._calls.start(view, request, client)
+        call = self._calls.start(view, request, client)
+        client.sent(call)
+        return call
+
+    def forget(self, session: Session) -> None:
+        """This session is over, and so is what another front has left of it."""
+        if session.adopted:
+            self._calls.release(self._servers.get(session.endpoint, ()), session.id)
+
+    async def go_on(self, outlet: Outlet, session: Session, lost: Lost, view: View) -> None:
+        """Answer with what a front that is gone has left of the stream of a request: what its
+        server told meanwhile, and the answer, or that this is lost."""
+        client, key, call = Client(outlet, session, lost.request, b""), b"", None
+        outlet.watch(client.gone)
+        try:
+            client.inherit(lost)
+            call = await self._calls.claim(
+                view.merged,
+                self._servers.get(session.endpoint, ()),
+                session.id,
+                lost.name,
+                session.number,
+                client,
+            )
+            answer: Answer | None = faults.lost()
+            if call is not None:
+                key = request_key(client.raw_id)
+                session.inflight.setdefault(key, call)
+                client.sent(call)
+                if session.over:
+                    call.cancel("the session has ended")
+                answer = await outcome(call)
+                # What it takes to make the call again was in the other front.
+                if not call.legacy and answer is not None and wants_input(answer):
+                    answer = faults.lost()
+            await client.finish(answer, self._now())
+        finally:
+            outlet.unwatch(client.gone)
+            client.close()
+            if session.inflight.get(key) is call:
+                session.inflight.pop(key, None)
+            session.used_at = self._now()
+            await outlet.settle()

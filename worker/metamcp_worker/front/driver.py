@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Raw
 
-from metamcp_worker import codec
+from metamcp_worker import codec, sharing
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.asking import may_be_asked
@@ -192,7 +192,7 @@ class Drive:
             question.withdraw()
 
     def _failed(self, code: Code, what: str) -> Answer:
-        server = self._call.server
+        server = sharing.base(self._call.server)
         return error(code, f"server '{server}' {what}", {"server": server})
 
 

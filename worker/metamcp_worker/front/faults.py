@@ -10,7 +10,7 @@ never reached a server, neither at its first nor at its second try.
 
 from msgspec import Struct
 
-from metamcp_worker import codec
+from metamcp_worker import codec, sharing
 from metamcp_worker.errors import Code
 from metamcp_worker.front.links import Answer, Call, Link, Wire, error
 
@@ -36,7 +36,7 @@ def went_down(link: Link, wire: Wire, reason: str, message: str, *, twice: bool 
         why = "went down twice while this call was with it, which is not tried a third time"
     else:
         why = "went down while this call was with it"
-    text = f"server '{link.server}' {why}: {message}"
+    text = f"server '{link.name}' {why}: {message}"
     data = _down(link, wire.generation, reason, ran=True)
     return error(Code.SERVER_DOWN, text, {**data, "attempts": 2} if twice else data)
 
@@ -44,15 +44,17 @@ def went_down(link: Link, wire: Wire, reason: str, message: str, *, twice: bool 
 def not_there(link: Link, call: Call, waited_s: float = 0.0) -> Answer:
     """For a call that was not sent, or not a second time. `waited_s`: it waited so long."""
     why = link.message or _WHY[link.state]
+    if link.reason == sharing.NO_PLACE:
+        return overloaded(link, call, why, sharing.SESSIONS_PROCESSES_MAX)
     if waited_s and link.state in STARTING:
         why = f"it is still starting after {waited_s:g} s; try again later"
     if call.ends:
         text = (
-            f"server '{link.server}' went down while this call was with it, and could not be asked"
+            f"server '{link.name}' went down while this call was with it, and could not be asked"
             f" again: {why}"
         )
     else:
-        text = f"server '{link.server}' is not available: {why}"
+        text = f"server '{link.name}' is not available: {why}"
     data = _down(link, link.generation, link.reason or link.state, ran=bool(call.ends))
     return error(Code.SERVER_DOWN, text, data)
 
@@ -60,13 +62,19 @@ def not_there(link: Link, call: Call, waited_s: float = 0.0) -> Answer:
 def timed_out(link: Link, wire: Wire, call: Call) -> Answer:
     limit_s = link.timeout_s
     data: dict[str, object] = {
-        "server": link.server,
+        "server": link.name,
         "generation": wire.generation,
         "timeout_s": limit_s,
         "may_have_run": True,
     }
-    text = f"server '{link.server}' and its worker did not answer within {limit_s:g} s"
+    text = f"server '{link.name}' and its worker did not answer within {limit_s:g} s"
     return error(Code.TIMED_OUT, text, {**data, "attempts": 2} if call.ends else data)
+
+
+def lost() -> Answer:
+    """For a call of another front, of which no worker has anything (any more)."""
+    text = "the process of the gateway that had this call is gone, and the answer with it"
+    return error(Code.SERVER_DOWN, text, {"reason": "front", "may_have_run": True})
 
 
 def overloaded(link: Link, call: Call, why: str, limit: int) -> Answer:
@@ -74,9 +82,9 @@ def overloaded(link: Link, call: Call, why: str, limit: int) -> Answer:
     wire = link.target
     return error(
         Code.OVERLOADED,
-        f"server '{link.server}' has too much to do: {why}; try again later",
+        f"server '{link.name}' has too much to do: {why}; try again later",
         {
-            "server": link.server,
+            "server": link.name,
             "may_have_run": bool(call.ends),
             "inflight": len(wire.waiting) if wire is not None else 0,
             "queued": len(link.held),
@@ -112,7 +120,7 @@ class _ErrorHead(Struct, gc=False):
 def _down(link: Link, generation: int, reason: str, *, ran: bool) -> dict[str, object]:
     return {
         "reason": reason,
-        "server": link.server,
+        "server": link.name,
         "generation": generation,
         "retry_after_ms": _retry_after_ms(link),
         "may_have_run": ran,

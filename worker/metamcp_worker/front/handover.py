@@ -4,6 +4,7 @@ Owns: sending a connection away, taking one in, and the bound on those that wait
 whose a session is (the supervisor knows), what a request asks for.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from metamcp_worker import packets
@@ -11,6 +12,7 @@ from metamcp_worker.asgi import Left, Peer
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.front.elsewhere import Elsewhere
 from metamcp_worker.messages import HandOver, Message
+from metamcp_worker.moved import NotYet
 
 QUEUED_MAX = 64
 """Packets that may wait in the control socket, each connection with two descriptors; a client that
@@ -18,6 +20,13 @@ comes then is told to try again."""
 LARGE_BYTES = 256 * 1024
 QUEUED_LARGE_MAX = 4
 """The same for a request with a body that is larger than that: what waits takes memory."""
+
+
+PARTED_MAX = 32
+PARTED_S = 0.05
+"""No more connections than that in this time: their heir has to take them, too."""
+NOBODY = -1
+"""The number of no front."""
 
 
 class Handover:
@@ -28,6 +37,8 @@ class Handover:
     ) -> None:
         self._send = send
         self._queued = queued
+        self._since = 0.0
+        self._parted = 0
 
     def give(self, peer: Peer, where: Elsewhere, body: bytes) -> bool:
         """Send this connection to whoever has what its request, with this body, asks for. False: it
@@ -45,6 +56,24 @@ class Handover:
         message = HandOver(name=where.name, maker=where.maker, hops=hops, last=left.last)
         self._send(message, (blob, left.socket_fd))
         return True
+
+    def part(self, leave: Callable[[], Left | None]) -> None:
+        """Send a connection between two requests to any other front. Raises moved.NotYet."""
+        now = asyncio.get_running_loop().time()
+        if now - self._since > PARTED_S:
+            self._since, self._parted = now, 0
+        self._parted += 1
+        if self._parted > PARTED_MAX or self._queued() >= QUEUED_MAX:
+            raise NotYet("too many connections are on their way")
+        left = leave()
+        if left is None:
+            raise NotYet("it cannot leave now")
+        try:
+            blob = packets.blob(left.read)
+        except OSError:  # no descriptor is free: the client is cut
+            packets.close_all([left.socket_fd])
+            return
+        self._send(HandOver(name="", maker=NOBODY, hops=0), (blob, left.socket_fd))
 
 
 def taken(message: HandOver, fds: list[int]) -> Left:

@@ -289,9 +289,8 @@ class App:
         for session in sessions:
             self._subscriptions.forget(session)
             self._tasks.forget(session)
-        ids = tuple(session.id for session in sessions if session.tapes is not None)
-        if ids:
-            self._on_over(ids)
+            self._dialogue.forget(session)
+        self._on_over(tuple(session.id for session in sessions))
 
     def _expire(self) -> None:
         self._sessions.expire(self._loop.time())

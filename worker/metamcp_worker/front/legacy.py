@@ -62,12 +62,16 @@ class Legacy:
         session = self._session(exchange, view)
         exchange.check_stream()
         assert session.tapes is not None  # sessions without are not found by their id
-        stream = exchange.stream()
         resume = exchange.facts.resume
         tape, events = (resume and session.tapes.find(resume)) or (None, [])
         if tape is not None and tape is not session.news:
             await self._go_on(exchange, session, tape, events)
             return
+        lost = session.tapes.lost(resume) if resume and session.adopted else None
+        if lost is not None and tape is None:
+            await self._dialogue.go_on(exchange, session, lost, view)
+            return
+        stream = exchange.stream()
         if session.news is None:
             session.news = session.tapes.open(stream, NEWS_EVENTS_MAX)
         else:
@@ -122,7 +126,10 @@ class Legacy:
             for one in records
             if one.id not in self._sessions
         )
-        return [session for session in found if session is not None]
+        adopted = [session for session in found if session is not None]
+        for session in adopted:
+            session.adopted = True
+        return adopted
 
     async def _initialize(
         self, exchange: Exchange, raw_id: bytes, params: dict[str, Raw], view: View, version: str

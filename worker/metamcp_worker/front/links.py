@@ -6,13 +6,16 @@ views, which calls may be sent once more (`retries`), what a caller is told (`fa
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from metamcp_worker import codec
+from metamcp_worker import codec, sharing
+from metamcp_worker.errors import PipeFull, TooLarge
 from metamcp_worker.frames import Call as CallFrame
+from metamcp_worker.frames import Claim, Keep
 from metamcp_worker.front.questions import Caller, Question
 from metamcp_worker.messages import ServerState
 from metamcp_worker.pipe import Pipe
@@ -38,6 +41,18 @@ class Answer(Struct, frozen=True, gc=False):
     code: int = 0
 
 
+class Origin(Struct, frozen=True, gc=False):
+    """Where a call comes from and what it is about, for people who look. `name`: of its tool or
+    prompt, as its client knows it; `said`: raw JSON of what the client says of itself; `who`: the
+    word for it."""
+
+    endpoint: str
+    name: str
+    said: bytes
+    who: str
+    progress: bool
+
+
 class Call:
     """One request on its way to a server. `answer` raises nothing but CancelledError.
 
@@ -45,12 +60,13 @@ class Call:
     client's era and the server's. `caller`: takes what the server says before its answer. `mend`:
     what is still to be done to the result. `repeatable`: it may be sent once more if its server
     dies; `spare`: its frame, kept for that. `ends`: for one that is sent once more, when it must be
-    over; 0 until then.
+    over; 0 until then. `origin`: None for the gateway's own, and if another front had it
+    before. `kept`: what its worker is told of it, if it outlives this front.
     """
 
     __slots__ = (
-        "_cancel", "answer", "caller", "deadline", "ends", "frame", "id", "label", "legacy", "mend",
-        "modern", "repeatable", "server", "spare", "started", "wire",
+        "_cancel", "answer", "caller", "deadline", "ends", "frame", "id", "kept", "label", "legacy",
+        "mend", "modern", "origin", "repeatable", "server", "spare", "started", "wire",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +97,8 @@ class Call:
         self.repeatable = False
         self.spare: CallFrame | None = None
         self.ends = 0.0
+        self.kept: Keep | None = None
+        self.origin: Origin | None = None
         self._cancel = cancel
 
     @property
@@ -101,9 +119,9 @@ class Call:
 
 class Wire:
     """One pipe to one generation of a server, who waits for answers on it, by call id, and what the
-    server asks of them, by its number."""
+    server asks of them, by its number. `claims`: who is told whether a call was kept there."""
 
-    __slots__ = ("down", "generation", "gone", "link", "pipe", "questions", "waiting")
+    __slots__ = ("claims", "down", "generation", "gone", "link", "pipe", "questions", "waiting")
 
     def __init__(self, link: "Link", generation: int) -> None:
         self.link = link
@@ -111,6 +129,7 @@ class Wire:
         self.pipe: Pipe | None = None
         self.waiting: dict[int, Call] = {}
         self.questions: dict[int, Question] = {}
+        self.claims: dict[int, Callable[[bytes], None]] = {}
         self.down = False
         self.gone = asyncio.Event()
 
@@ -124,6 +143,40 @@ class Wire:
             self.link.unkeep(call)
         return call.caller
 
+    def sent(self, call: Call, frame: CallFrame, deadline: float) -> None:
+        """The call is in the pipe, and waits for its answer until the deadline."""
+        call.frame = None
+        if call.repeatable:
+            self.link.keep(call, frame)
+        call.wire = self
+        call.deadline = deadline
+        self.waiting[call.id] = call
+        if call.kept is not None:
+            self.keep(call.kept)
+
+    def keep(self, frame: Keep) -> None:
+        """This call outlives this front. If the pipe is full it does not."""
+        if self.pipe is not None:
+            with contextlib.suppress(PipeFull, TooLarge):
+                self.pipe.send(frame)
+
+    def claim(self, frame: Claim, told: Callable[[bytes], None]) -> bool:
+        """Ask the worker for a call; `told` with the note of it, or an empty one. False: it cannot
+        be asked."""
+        if self.pipe is None or self.down:
+            return False
+        try:
+            self.pipe.send(frame)
+        except PipeFull:
+            return False
+        self.claims[frame.id] = told
+        return True
+
+    def claimed(self, number: int, note: bytes) -> None:
+        told = self.claims.pop(number, None)
+        if told is not None:
+            told(note)
+
     def over(self, call: Call) -> None:
         """The call has ended: what its server asked is not to be answered any more, and nothing of
         it is kept."""
@@ -135,18 +188,22 @@ class Wire:
 
 
 class Link:
-    """One server. `target`: the wire that takes new calls now; `held`: calls that wait for one,
-    `held_bytes` in all; `hold_ms`: how long they may, -1 for as long as for any server."""
+    """One server, or its process for one client; `name`: what clients know it by. `target`: the
+    wire that takes new calls now; `held`: calls that wait for one, `held_bytes` in all; `hold_ms`:
+    how long they may, -1 for as long as for any server."""
 
     __slots__ = (
-        "generation", "held", "held_bytes", "hold_ms", "message", "reason", "retry_after_ms",
-        "server", "spare_bytes", "state", "target", "timeout_s", "wanted_at", "wire",
+        "generation", "held", "held_bytes", "hold_ms", "message", "name", "reason",
+        "retry_after_ms", "server", "spare_bytes", "state", "target", "timeout_s", "wanted_at",
+        "wire",
     )  # fmt: skip
 
     def __init__(self, server: str, timeout_s: float) -> None:
         self.server = server
+        self.name = sharing.base(server)
         self.timeout_s = timeout_s
-        self.state = "unknown"
+        # One for a single client is there once it is called; of others the supervisor tells.
+        self.state = "unknown" if self.name == server else "idle"
         self.generation = 0
         self.reason = ""
         self.message = ""
@@ -185,6 +242,8 @@ class Link:
 
     def lose(self, wire: Wire) -> None:
         wire.down = True
+        for number in list(wire.claims):
+            wire.claimed(number, b"")
         self._aim()
 
     def hold(self, call: Call) -> None:
@@ -251,6 +310,26 @@ class Link:
 
 def _size_bytes(frame: CallFrame) -> int:
     return len(frame.params) + len(frame.meta) + len(frame.caller)
+
+
+def inflight(links: Iterable[Link], wires: Iterable[Wire]) -> dict[str, int]:
+    """Calls that wait for an answer, by what clients know the server by, held ones included."""
+    counts: dict[str, int] = {}
+    for link in links:
+        counts[link.name] = counts.get(link.name, 0) + len(link.held)
+    for wire in wires:
+        counts[wire.link.name] = counts.get(wire.link.name, 0) + len(wire.waiting)
+    return counts
+
+
+def under_way(links: Iterable[Link], wires: Iterable[Wire]) -> Iterator[tuple[Call, str]]:
+    """Every call that is not answered yet, and its state as in `messages.CallUnderWay`."""
+    for link in links:
+        yield from ((call, "held") for call in link.held)
+    for wire in wires:
+        asking = {question.call for question in wire.questions.values()}
+        for call in wire.waiting.values():
+            yield call, "asking" if call.id in asking else "running"
 
 
 def error(code: int, message: str, data: dict[str, object]) -> Answer:

@@ -64,10 +64,10 @@ class Listening:
         self._ack_s = ack_s
 
     async def answer(
-        self, exchange: Exchange, raw_id: bytes, filters: Raw, caller: bytes, view: View
+        self, exchange: Exchange, raw_id: bytes, filters: Raw, caller: bytes, view: View, who: str
     ) -> None:
-        """Until one side ends it. `filters`: raw, what the client wants to be told of. Raises
-        Refused and Declined."""
+        """Until one side ends it. `filters`: raw, what the client wants to be told of; `who`: the
+        word for it (`sharing`). Raises Refused and Declined."""
         wishes = wanted(filters)
         if wishes.tasks and not asking.has_extension(caller, TASKS_EXTENSION):
             raise Refused(Code.MISSING_CAPABILITY, _NO_TASKS, _NEEDS_TASKS)
@@ -75,7 +75,7 @@ class Listening:
         tag = codec.dump({"_meta": {SUBSCRIPTION_ID: Raw(raw_id)}})
         done = codec.splice(tag, {"resultType": b'"complete"'})
         stream = exchange.stream(farewell=answers.event(answers.result(raw_id, done)))
-        listener = Listener(stream, raw_id)
+        listener = Listener(stream, raw_id, who)
         try:
             honoured: dict[str, object] = dict.fromkeys(wishes.lists, True)
             if wishes.uris:
@@ -131,7 +131,8 @@ class Listening:
 class Listener:
     """The client of one subscription: a `subscriptions.Watcher` and a `tasks.TaskWatcher`."""
 
-    def __init__(self, stream: Stream, raw_id: bytes) -> None:
+    def __init__(self, stream: Stream, raw_id: bytes, who: str = "") -> None:
+        self.who = who
         self._stream = stream
         self._id = Raw(raw_id)
         self._early: list[bytes] | None = []

@@ -28,7 +28,8 @@ class Request(Struct):
 
     `params`: without `_meta`, in the client's order. `meta`: what of `_meta` belongs to others than
     the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
-    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`.
+    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`. `who`: the
+    word for the client (`sharing`), or empty.
     """
 
     method: str
@@ -38,6 +39,7 @@ class Request(Struct):
     modern: bool
     wants_progress: bool = False
     peer: int = 0
+    who: str = ""
 
 
 class Rule(Struct, frozen=True):
@@ -45,7 +47,7 @@ class Rule(Struct, frozen=True):
 
     `what`: in texts. `subject`: the name or URI in the parameters, None if there is none.
     `find`: its owner. `rename`: puts the server's own name into the parameters. `one_era`: only a
-    server of the client's era can be the owner.
+    server of the client's era can be the owner. `named`: the subject is a name out of a list.
     """
 
     what: str
@@ -54,6 +56,7 @@ class Rule(Struct, frozen=True):
     rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]]
     bytes_max: int = NAME_BYTES_MAX
     one_era: bool = False
+    named: bool = False
 
 
 def _name(params: Mapping[str, Raw]) -> str | None:
@@ -100,8 +103,8 @@ def _task_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Ra
 _RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
 _TASK = Rule("task", _task, task_ids.owner, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True)
 METHODS: Mapping[str, Rule] = {
-    task_ids.CALL: Rule("tool", _name, Merged.tool, _renamed),
-    "prompts/get": Rule("prompt", _name, Merged.prompt, _renamed),
+    task_ids.CALL: Rule("tool", _name, Merged.tool, _renamed, named=True),
+    "prompts/get": Rule("prompt", _name, Merged.prompt, _renamed, named=True),
     READ: _RESOURCE,
     "resources/subscribe": _RESOURCE,
     "resources/unsubscribe": _RESOURCE,

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec, headers
+from metamcp_worker import codec, headers, sharing
 from metamcp_worker.catalogue import DISCOVER
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused
@@ -131,7 +131,8 @@ class Modern:
             await exchange.json(200, answers.result(raw_id, discovery(view, version)))
         elif method == "subscriptions/listen":
             filters = asked.params.get("notifications", Raw())
-            await self._listening.answer(exchange, raw_id, filters, asked.caller, view)
+            who = _who(asked, view)
+            await self._listening.answer(exchange, raw_id, filters, asked.caller, view, who)
         elif method in _GONE:
             raise Refused(
                 Code.METHOD_NOT_FOUND, f"{method} does not exist in revision {VERSIONS[0]}."
@@ -163,10 +164,11 @@ class Modern:
         request = Request(method, asked.params, asked.meta, asked.caller, modern=True)
         request.wants_progress = client.reads_progress
         request.peer = self._peers.number(view.principal, view.endpoint, asked.identity)
+        request.who = _who(asked, view)
         call = self._calls.start(view, request, client)
         interactive = call.legacy and method in mrtr.METHODS
         if interactive and asking.may_be_asked_anything(asked.caller):
-            bound = _bound(view, method, call.server, asked.params)
+            bound = _bound(view, method, sharing.base(call.server), asked.params)
             client.talk = Talk(self._parking, call, bound, asked.caller)
         return call
 
@@ -322,6 +324,10 @@ def visits(answer: Answer, caller: bytes) -> Answer:
         "data": Raw(b'{"requiredCapabilities":{"elicitation":{"url":{}}}}'),
     }
     return Answer(codec.dump(error), Code.MISSING_CAPABILITY)
+
+
+def _who(asked: Asked, view: View) -> str:
+    return sharing.of_client(view.principal, view.endpoint, asked.identity)
 
 
 def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> parked.Bound:

@@ -4,9 +4,9 @@ Owns: that choice. Never: changed lists and updated resources (`http`, `subscrip
 the clients of the other era, who subscribe to what they want to hear.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from metamcp_worker import codec
+from metamcp_worker import codec, sharing
 from metamcp_worker.front import answers, levels
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.session import Session, Sessions
@@ -31,8 +31,8 @@ class Notices:
     def _logged(self, server: str, params: bytes) -> None:
         """A log message: for whoever has asked for such, by setting a level."""
         message = answers.notification(levels.MESSAGE, params)
-        for session in self._sessions:
-            wanted = session.level and server in self._exposed(session)
+        for session in self._heard(server):
+            wanted = session.level and sharing.base(server) in self._exposed(session)
             if wanted and levels.passes(session.level, params):
                 session.tell(message)
 
@@ -42,16 +42,21 @@ class Notices:
             elicitation = codec.text(codec.level(params).get("elicitationId", b"null"))
         except codec.Malformed:
             return
-        for session in self._sessions:
+        for session in self._heard(server):
             if elicitation is not None and (server, elicitation) in session.elicitations:
                 session.tell(answers.notification(ELICITED, params))
 
     def _other(self, server: str, method: str, params: bytes) -> None:
         """What the gateway does not know: for the clients that have this server alone."""
         message = answers.notification(method, params)
-        for session in self._sessions:
-            if tuple(self._exposed(session)) == (server,):
+        for session in self._heard(server):
+            if tuple(self._exposed(session)) == (sharing.base(server),):
                 session.tell(message)
+
+    def _heard(self, server: str) -> Iterable[Session]:
+        """The sessions that may hear it: what a process for one client says is for that one."""
+        who = sharing.whose(server)
+        return (one for one in self._sessions if not who or one.who == who)
 
     def _exposed(self, session: Session) -> Sequence[str]:
         return self._servers.get(session.endpoint, ())

@@ -11,13 +11,12 @@ itself in each request to one endpoint counts as one client.
 import itertools
 
 from metamcp_worker import frames
+from metamcp_worker.sharing import IDENTITY_BYTES_MAX
 
 FIRST = 2**31
 """Below it are the numbers of sessions."""
 PEERS_MAX = 4096
 """Clients whose number is known; beyond that all get a new one."""
-IDENTITY_BYTES_MAX = 4096
-"""What a client says of itself in more bytes than that is not kept: such a request stands alone."""
 
 
 class Peers:

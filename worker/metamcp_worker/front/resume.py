@@ -11,12 +11,23 @@ and a tape has one reader at most, so nothing is told twice to whoever says trul
 
 What is kept is bounded three ways: per session, per front, and in time. Beyond a bound the oldest
 events go first. A client that asks for those gets what is left: the answer is the youngest.
+
+A tape dies with its front. The name of an event says of which tape it is, and which request is
+still to be answered there. With that another front can go on, on a tape of its own: the *heir* of
+the lost one, which holds all that the client does not have. The last event of a tape does not name
+the request: who has that event has the answer.
 """
 
+import base64
+import binascii
 import itertools
 import re
 from collections import deque
 from typing import Protocol
+
+from msgspec import Struct
+
+from metamcp_worker import codec
 
 RESUME_EVENTS_MAX = 1000
 """Of one session."""
@@ -33,10 +44,24 @@ WHOLE_BYTES_MAX = 64 * 1024
 network may have lost its end. That much of it is kept; a larger one is not kept on suspicion."""
 NEWS_EVENTS_MAX = 100
 """Of a stream that never ends: the youngest are what a client may have missed."""
+REQUEST_BYTES_MAX = 64
+"""The id of a request that may stand in the names of its events; one with a longer id is not gone
+on with by another front."""
 RETRY_MS = 1000
 """When a client should come back. So long clients wait anyway, unless they are told."""
 
-_ID = re.compile(rb"(?P<nonce>[0-9A-Za-z]+)-(?P<tape>[0-9]{1,12})-(?P<place>[0-9]{1,12})")
+_ID = re.compile(
+    rb"(?P<nonce>[0-9A-Za-z]{1,64})-(?P<tape>[0-9]{1,12})-(?P<place>[0-9]{1,12})"
+    rb"(?:-(?P<request>[0-9A-Za-z_-]{1,88}))?"
+)
+
+
+class Lost(Struct, frozen=True):
+    """A tape of another front, as the client names it. `request`: the raw id of the request that it
+    waits for."""
+
+    name: bytes
+    request: bytes
 
 
 class Reader(Protocol):
@@ -75,7 +100,7 @@ class Memory:
 class Tapes:
     """The tapes of one session."""
 
-    __slots__ = ("_filled", "_tapes", "events", "memory", "size_bytes")
+    __slots__ = ("_filled", "_heirs", "_tapes", "events", "memory", "size_bytes")
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -83,20 +108,41 @@ class Tapes:
         self.size_bytes = 0
         self._tapes: dict[int, Tape] = {}
         self._filled: dict[Tape, None] = {}
+        self._heirs: dict[bytes, Tape] = {}
 
-    def open(self, reader: Reader, events_max: int = RESUME_EVENTS_MAX) -> "Tape":
-        """A new tape, of which at most so many events are kept."""
-        tape = Tape(self, next(self.memory.numbers), reader, events_max)
+    def open(
+        self, reader: Reader, events_max: int = RESUME_EVENTS_MAX, request: bytes = b""
+    ) -> "Tape":
+        """A new tape, of which at most so many events are kept. `request`: the raw id of the one
+        that it ends with the answer to."""
+        tape = Tape(self, next(self.memory.numbers), reader, events_max, request)
         self._tapes[tape.number] = tape
         return tape
+
+    def inherit(self, lost: Lost, heir: "Tape") -> None:
+        """Whoever asks for the lost tape gets this one from now on."""
+        self._heirs[lost.name] = heir
+
+    def lost(self, event_id: bytes) -> Lost | None:
+        """The tape of another front that this event is of; None if nothing is to come on it."""
+        found = _ID.fullmatch(event_id.strip(b" \t"))
+        if found is None or found["nonce"] == self.memory.nonce:
+            return None
+        request = _decoded(found["request"] or b"")
+        return Lost(_name(found), request) if request else None
 
     def find(self, event_id: bytes) -> "tuple[Tape, list[bytes]] | None":
         """The tape with this event, and what is behind it; None if there is no such event."""
         found = _ID.fullmatch(event_id.strip(b" \t"))
-        if found is None or found["nonce"] != self.memory.nonce:
+        if found is None:
             return None
+        if found["nonce"] != self.memory.nonce:
+            heir = self._heirs.get(_name(found)) if found["request"] else None
+            return None if heir is None else (heir, heir.after(0))
         tape = self._tapes.get(int(found["tape"]))
         if tape is None or int(found["place"]) > tape.last:
+            return None
+        if found["request"] is not None and found["request"] != tape.request:
             return None
         return tape, tape.after(int(found["place"]))
 
@@ -128,18 +174,25 @@ class Tapes:
 
     def remove(self, tape: "Tape") -> None:
         self._tapes.pop(tape.number, None)
+        for name in [name for name, heir in self._heirs.items() if heir is tape]:
+            del self._heirs[name]
 
 
 class Tape:
-    """What is told on one stream. `last`: the place of the youngest event; `events`: those that are
-    kept, the youngest last; `over`: nothing follows."""
+    """What is told on one stream. `name`, `request`: the words for it and for its request in those
+    of its events; `last`: the place of the youngest event; `events`: those that are kept, the
+    youngest last; `over`: nothing follows."""
 
     __slots__ = (
-        "_events_max", "_tapes", "events", "last", "number", "over", "reader", "size_bytes",
+        "_events_max", "_tapes", "events", "last", "name", "number", "over", "reader", "request",
+        "size_bytes",
     )  # fmt: skip
 
-    def __init__(self, tapes: Tapes, number: int, reader: Reader, events_max: int) -> None:
+    def __init__(
+        self, tapes: Tapes, number: int, reader: Reader, events_max: int, request: bytes
+    ) -> None:
         self.number = number
+        self.name = b"%b-%d" % (tapes.memory.nonce, number)
         self.last = 0
         self.events: deque[bytes] = deque()
         self.size_bytes = 0
@@ -147,6 +200,7 @@ class Tape:
         self.over = False
         self._tapes = tapes
         self._events_max = events_max
+        self.request = _encoded(request)
 
     def prime(self) -> None:
         """An event that says nothing: with its id a client can come back before there is news."""
@@ -159,8 +213,8 @@ class Tape:
 
     def end(self, event: bytes, now: float) -> None:
         """The last event."""
-        numbered = self._keep(event)
         self.over = True
+        numbered = self._keep(event)
         read = self.reader is not None
         if self.reader is not None:
             self.reader.close(numbered)
@@ -219,8 +273,8 @@ class Tape:
 
     def _keep(self, event: bytes) -> bytes:
         self.last += 1
-        nonce = self._tapes.memory.nonce
-        numbered = b"id: %b-%d-%d\n%b" % (nonce, self.number, self.last, event)
+        request = b"-" + self.request if self.request and not self.over else b""
+        numbered = b"id: %b-%d%b\n%b" % (self.name, self.last, request, event)
         size = len(numbered) + EVENT_BYTES
         self.events.append(numbered)
         self.size_bytes += size
@@ -229,3 +283,23 @@ class Tape:
             self.drop()
         self._tapes.shrink()
         return numbered
+
+
+def _name(found: re.Match[bytes]) -> bytes:
+    return found["nonce"] + b"-" + found["tape"]
+
+
+def _encoded(request: bytes) -> bytes:
+    """What stands in the names of events for this raw id; empty for one that is too long."""
+    if not request or len(request) > REQUEST_BYTES_MAX:
+        return b""
+    return base64.urlsafe_b64encode(request).rstrip(b"=")
+
+
+def _decoded(word: bytes) -> bytes:
+    """The raw id that this stands for; empty for what is none, as anybody may have written it."""
+    try:
+        raw = base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4))
+        return codec.dump(codec.value(raw)) if codec.id_ok(raw) else b""
+    except (binascii.Error, codec.Malformed):
+        return b""

@@ -19,10 +19,11 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import structs
 
+from metamcp_worker import sharing
 from metamcp_worker.errors import Code, PipeFull, TooLarge
 from metamcp_worker.frames import (
     Ask,
@@ -30,6 +31,7 @@ from metamcp_worker.frames import (
     Down,
     Error,
     Frame,
+    Kept,
     Notice,
     Progress,
     Reply,
@@ -70,10 +72,9 @@ _WAKEABLE = frozenset({"idle", "error"})
 class Routing:
     """The links to all servers.
 
-    `on_answer(call, answer)` is told of every call that ends, once; `answer` is None for one that
-    was cancelled. `on_late(server)`: an answer came for which nobody waits. `on_wanted(server)`: a
-    call asks for a server that does not run. `on_notice(server, method, params)`: a server tells
-    something that belongs to no call.
+    `on_answer(call, answer)` is told once of every call that ends; `answer` is None if it was
+    cancelled. `on_late(server)`: an answer came for which nobody waits. `on_wanted(server)`: a call
+    asks for a server that is away. `on_notice(server, method, params)`: what belongs to no call.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Routing:
         self._on_wanted = on_wanted
         self._on_notice = on_notice
         self._links: dict[str, Link] = {}
-        self._wires: set[Wire] = set()
+        self.wires: set[Wire] = set()
         self._ids = itertools.count(1)
         self._hold_s = 0.0
         self._timeouts_s: Mapping[str, float] = {}
@@ -101,7 +102,7 @@ class Routing:
         self._timeouts_s = timeouts_s
         self._hold_s = hold_s
         for link in self._links.values():
-            link.timeout_s = timeouts_s.get(link.server, links.TIMEOUT_S)
+            link.timeout_s = timeouts_s.get(link.name, links.TIMEOUT_S)
 
     def learn(self, news: ServerState) -> None:
         link = self._link(news.server)
@@ -120,13 +121,16 @@ class Routing:
         )
         if wire.gone.is_set():
             return
-        self._wires.add(wire)
+        self.wires.add(wire)
         link.attach(wire)
         self._release(link)
 
     def forget(self, server: str) -> None:
-        """The server is not configured any more. Who waits for an answer still gets it."""
+        """The server is not configured any more. Who waits for an answer still gets it. A process
+        for one client is not there any more: a call that came just now is a reason for another."""
         link = self._links.pop(server, None)
+        while link is not None and sharing.whose(server) and link.held:
+            self._hold(self._link(server), link.take())
         if link is not None:
             link.state, link.message = "stopped", "it is not configured any more"
             self._fail_held(link)
@@ -138,13 +142,13 @@ class Routing:
             self._sweeper = None
         for link in self._links.values():
             self._fail_held(link)
-        for wire in list(self._wires):
+        for wire in list(self.wires):
             self._fail(wire, "stopping", "the gateway is stopping", last=True)
             if wire.pipe is not None:
                 wire.pipe.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S_MAX):
-                for wire in list(self._wires):
+                for wire in list(self.wires):
                     await wire.gone.wait()
 
     # --- what clients want --------------------------------------------------------------------
@@ -160,6 +164,10 @@ class Routing:
             self._send(link.target, call)
         else:
             self._hold(link, call)
+        self.watch()
+
+    def watch(self) -> None:
+        """Somebody waits: see to it that nobody does for ever."""
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -190,11 +198,10 @@ class Routing:
 
     def inflight(self) -> dict[str, int]:
         """Calls that wait for an answer, by server, held ones included."""
-        counts = {link.server: len(link.held) for link in self._links.values()}
-        for wire in self._wires:
-            server = wire.link.server
-            counts[server] = counts.get(server, 0) + len(wire.waiting)
-        return counts
+        return links.inflight(self._links.values(), self.wires)
+
+    def under_way(self) -> Iterator[tuple[Call, str]]:
+        return links.under_way(self._links.values(), self.wires)
 
     def held(self) -> int:
         return sum(len(link.held) for link in self._links.values())
@@ -204,7 +211,7 @@ class Routing:
     def _link(self, server: str) -> Link:
         link = self._links.get(server)
         if link is None:
-            timeout_s = self._timeouts_s.get(server, links.TIMEOUT_S)
+            timeout_s = self._timeouts_s.get(sharing.base(server), links.TIMEOUT_S)
             link = self._links[server] = Link(server, timeout_s)
         return link
 
@@ -231,12 +238,7 @@ class Routing:
             data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
             self._on_answer(call, links.error(Code.TOO_LARGE, str(error), data))
             return
-        call.frame = None  # its bytes are in the pipe now
-        if call.repeatable:
-            link.keep(call, frame)
-        call.wire = wire
-        call.deadline = deadline
-        wire.waiting[call.id] = call
+        wire.sent(call, frame, deadline)
 
     def _hold(self, link: Link, call: Call) -> None:
         now = self.loop.time()
@@ -291,6 +293,8 @@ class Routing:
                     caller.told(method, body)
             case Ask():
                 self._asked(wire, frame)
+            case Kept(id, note):
+                wire.claimed(id, note)
             case Withdraw(number):
                 question = wire.questions.pop(number, None)
                 if question is not None:
@@ -299,8 +303,8 @@ class Routing:
             case Down(body):
                 reason, message = faults.why_down(body)
                 self._fail(wire, reason, message)
-            case CallFrame() | Cancel() | Reply() | Tell():
-                pass  # These go the other way only.
+            case _:
+                pass  # The others go the other way only.
 
     def _asked(self, wire: Wire, ask: Ask) -> None:
         def reply(question: Question, body: bytes, failed: bool) -> None:
@@ -329,7 +333,7 @@ class Routing:
     def _answered(self, wire: Wire, number: int, answer: Answer) -> None:
         call = wire.waiting.pop(number, None)
         if call is None:
-            self._on_late(wire.link.server)
+            self._on_late(wire.link.name)
             return
         if wire.questions or call.spare is not None:
             wire.over(call)
@@ -337,7 +341,7 @@ class Routing:
 
     def _gone(self, wire: Wire, why: str) -> None:
         wire.gone.set()
-        self._wires.discard(wire)
+        self.wires.discard(wire)
         self._fail(wire, "worker", f"its worker process is gone ({why})")
 
     def _fail(self, wire: Wire, reason: str, message: str, *, last: bool = False) -> None:
@@ -386,7 +390,7 @@ class Routing:
                 for call in link.expired(now):
                     self._on_answer(call, faults.not_there(link, call, waited_s))
             left += len(link.held)
-        for wire in self._wires:
+        for wire in self.wires:
             for call in [call for call in wire.waiting.values() if call.deadline <= now]:
                 del wire.waiting[call.id]
                 wire.over(call)

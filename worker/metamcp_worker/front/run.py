@@ -15,8 +15,9 @@ import logging
 import socket
 from collections.abc import Coroutine
 
-from metamcp_worker import catalogue, codec, loop, messages, moved, packets
+from metamcp_worker import catalogue, codec, loop, memory, messages, moved, packets
 from metamcp_worker.errors import TooLarge
+from metamcp_worker.front import showing
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.handover import Handover, taken
 from metamcp_worker.front.http import App
@@ -27,6 +28,7 @@ from metamcp_worker.messages import (
     AttachFailed,
     AttachServer,
     Beat,
+    CallsShown,
     Catalogue,
     ForgetServer,
     FrontReady,
@@ -38,19 +40,23 @@ from metamcp_worker.messages import (
     ServeOn,
     ServerState,
     SessionRecord,
+    ShowCalls,
     Stop,
     Taken,
     ToFront,
     Wanted,
 )
+from metamcp_worker.moved import MovableServer
 from metamcp_worker.packets import Channel
-from metamcp_worker.serve import HttpServer
 from metamcp_worker.spec import FrontSpec
 
 INBOX_MAX = 8192
 """Messages that were read and not carried out: several per server of a large configuration."""
 BEAT_S = 1.0
 STATS_S = 2.0
+TRIM_S = 15.0
+"""Between two times that what was freed is given back, which takes a millisecond: a moment in which
+all clients wait leaves some MiB of holes."""
 END_S = 1.0
 """For cancelled tasks to end: a few turns of the loop."""
 
@@ -78,7 +84,7 @@ class Front:
         self._stats = Stats()
         self._calls = Calls(self._stats, self._want)
         self._app: App | None = None
-        self._server: HttpServer | None = None
+        self._server: MovableServer | None = None
         self._listeners: list[socket.socket] = []
         self._inbox: asyncio.Queue[tuple[ToFront, list[int]]] = asyncio.Queue(INBOX_MAX)
         self._over: asyncio.Future[int] = self._loop.create_future()
@@ -93,6 +99,7 @@ class Front:
         self._spawn(self._obey())
         self._spawn(self._beat())
         self._spawn(self._report())
+        self._spawn(self._give_back())
         self._spawn(self._keeping.run())
         try:
             return await self._over
@@ -177,10 +184,12 @@ class Front:
                 self._calls.server_state(message)
             case ForgetServer(server=server):
                 self._calls.forget(server)
-            case Stop(grace_s=grace_s):
+            case ShowCalls():
+                self._show(message)
+            case Stop():
                 if not self._draining:
                     self._draining = True
-                    self._spawn(self._drain(grace_s))
+                    self._spawn(self._drain(message.grace_s, heirs=message.heirs))
 
     def _failed(self, message: ToFront, error: Exception) -> None:
         """One message could not be carried out; the others can, unless nothing is served."""
@@ -210,7 +219,7 @@ class Front:
             move=self._handover.give,
         )
         self._calls.lists_changed = self._app.lists_changed
-        self._server = HttpServer(self._app, on_refused=self._stats.refused)
+        self._server = MovableServer(self._app, on_refused=self._stats.refused)
 
     def _adopt(self, records: list[SessionRecord]) -> None:
         if self._app is None:
@@ -233,6 +242,18 @@ class Front:
         if self._app is not None:
             self._app.reconfigure(spec)
 
+    def _show(self, wanted: ShowCalls) -> None:
+        """The calls that are under way. Raises OSError, TooLarge."""
+        found, more = showing.shown(
+            self._calls.under_way(),
+            self._loop.time(),
+            servers=wanted.servers,
+            slow_s=wanted.slow_s,
+            most=wanted.most,
+        )
+        answer = CallsShown(ticket=wanted.ticket, more=more)
+        self._tell(answer, (packets.blob(codec.dump(found)),))
+
     async def _listen(self) -> None:
         if self._server is None or not self._listeners or self._draining:
             return
@@ -248,9 +269,10 @@ class Front:
         gc.freeze()
         self._tell(FrontReady())
 
-    async def _drain(self, grace_s: float) -> None:
+    async def _drain(self, grace_s: float, *, heirs: bool) -> None:
         """Take no more requests, let those in flight finish, and end."""
         if self._app is not None and self._server is not None:
+            self._server.away = self._handover.part if heirs else None
             await asyncio.gather(self._app.drain(grace_s), self._server.drain(grace_s))
         self._finish(EXIT_STOPPED)
 
@@ -269,6 +291,11 @@ class Front:
         while True:
             await asyncio.sleep(STATS_S)
             self._tell_figures()
+
+    async def _give_back(self) -> None:
+        while True:
+            await asyncio.sleep(TRIM_S)
+            memory.trim()
 
     def _tell_figures(self) -> None:
         if self._app is None or self._server is None:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from metamcp_worker import codec
+from metamcp_worker import codec, sharing
 from metamcp_worker.front import answers
 from metamcp_worker.front.asked import Asked, Ids
 from metamcp_worker.front.resume import Memory, Tape, Tapes
@@ -64,13 +64,14 @@ class Session:
     by id. `asked`: what it is asked. `watched`: URIs. `elicitations`: server and id of visits to
     URLs. `missed`: methods of notifications for which no stream was open. `stream`: for what
     belongs to no request; `tapes`: of its streams, None where nothing can be resumed. `over`: it
-    has ended, so nothing may begin to hold it.
+    has ended, so nothing may begin to hold it. `adopted`: another front had it before. `who`: the
+    word for its client (`sharing`).
     """
 
     __slots__ = (
-        "_said", "_updates", "asked", "caller", "elicitations", "endpoint", "id", "inflight",
-        "level", "missed", "news", "number", "over", "principal", "protocol", "stream", "tapes",
-        "used_at", "watched",
+        "_said", "_updates", "adopted", "asked", "caller", "elicitations", "endpoint", "id",
+        "inflight", "level", "missed", "news", "number", "over", "principal", "protocol", "stream",
+        "tapes", "used_at", "watched", "who",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Session:
         now: float,
     ) -> None:
         self.id = record.id
+        self.who = sharing.of_session(record.id)
         self.number = number
         self.endpoint = record.endpoint
         self.principal = principal
@@ -98,6 +100,7 @@ class Session:
         self.stream: Outlet | None = None
         self.news: Tape | None = None
         self.over = False
+        self.adopted = False
         self.tapes = tapes
         self._updates: dict[bytes, None] = {}
         if record.level:

@@ -60,7 +60,7 @@ class Subscriptions:
         Raises Refused."""
         policy.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
         owner, original = owner_of_resource(view.merged, uri)
-        key = (owner.server, original)
+        key = (self._calls.process(owner.server, watcher.who), original)
         self._later(self._watches.moved(key, watcher, uri))
         number = next(self._numbers)
         try:
@@ -87,7 +87,8 @@ class Subscriptions:
         try:
             policy.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
             owner, original = owner_of_resource(view.merged, uri)
-            self._later(self._watches.adopt((owner.server, original), watcher, uri))
+            server = self._calls.process(owner.server, watcher.who)
+            self._later(self._watches.adopt((server, original), watcher, uri))
         except (Refused, Full) as why:
             log.info("a subscription of a session that was taken over is dropped: %s", why)
 

@@ -36,7 +36,10 @@ _OVER = frozenset({"completed", "failed", "cancelled"})
 
 
 class TaskWatcher(Protocol):
-    """A client that wants to hear of tasks, as long as it can be told."""
+    """A client that wants to hear of tasks, as long as it can be told. `who`: the word for it
+    (`sharing`)."""
+
+    who: str
 
     def task_changed(self, params: bytes) -> None:
         """Raw params of the notification of its era. Never waits."""
@@ -76,7 +79,7 @@ class Tasks:
         for exposed in ids:
             owner = _owner(view, exposed)
             if owner is not None and not owner.legacy:
-                found[exposed] = _watched(owner, exposed, kept=True)
+                found[exposed] = self._watched(owner, exposed, watcher, kept=True)
         own = self._watchers.get(watcher, {})
         new = [exposed for exposed in found if exposed not in own]
         full = self._count + len(new) > TASKS_MAX
@@ -99,7 +102,7 @@ class Tasks:
         own = self._watchers.get(watcher, {})
         if len(own) >= WATCHER_TASKS_MAX:
             self._drop(watcher, next(iter(own)))
-        watched = _watched(owner, exposed, kept=False)
+        watched = self._watched(owner, exposed, watcher, kept=False)
         room = self._count < TASKS_MAX and self._bytes + watched.size_bytes <= BYTES_MAX
         if exposed not in own and room:
             self._add(watcher, exposed, watched)
@@ -131,6 +134,12 @@ class Tasks:
                 self._drop(watcher, exposed)
 
     # --- underneath ---------------------------------------------------------------------------
+
+    def _watched(self, owner: Owner, exposed: str, watcher: TaskWatcher, *, kept: bool) -> _Watched:
+        raw = owner.original or codec.dump(exposed)
+        task = codec.text(raw)
+        assert task is not None
+        return _Watched(self._calls.process(owner.server, watcher.who), task, kept, len(raw))
 
     def _add(self, watcher: TaskWatcher, exposed: str, watched: _Watched) -> None:
         tasks = self._topics.setdefault(watched.server, {})
@@ -179,10 +188,3 @@ def _owner(view: View, exposed: str) -> Owner | None:
     """Whose task this is; nobody's, if no request could ask for it."""
     long = len(exposed.encode("utf-8", "replace")) > task_ids.ID_BYTES_MAX
     return None if long else task_ids.owner(view.merged, exposed)
-
-
-def _watched(owner: Owner, exposed: str, *, kept: bool) -> _Watched:
-    raw = owner.original or codec.dump(exposed)
-    task = codec.text(raw)
-    assert task is not None
-    return _Watched(owner.server, task, kept, len(raw))

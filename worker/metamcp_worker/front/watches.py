@@ -29,7 +29,10 @@ _ENDS = "/?#"
 
 
 class Watcher(Protocol):
-    """A client that watches resources, as long as it can be told."""
+    """A client that watches resources, as long as it can be told. `who`: the word for it
+    (`sharing`)."""
+
+    who: str
 
     def updated(self, params: bytes) -> None:
         """Raw params of a `notifications/resources/updated`. Never waits."""

@@ -1,0 +1,93 @@
+"""`metamcp ctl set` and `signal`: what is done to one server.
+
+Owns: these verbs at the prompt. Never: what can be set and sent (`adjusting`, `overrides`).
+"""
+
+import click
+
+from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option, key_option
+from metamcp_supervisor.verbs import Overridden
+from metamcp_supervisor.watched import client
+from metamcp_worker import codec
+
+
+def _complete_signals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from metamcp_supervisor.watched.adjusting import SIGNALS
+
+    return [name for name in SIGNALS if name.startswith(incomplete.upper())]
+
+
+def _complete_settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from metamcp_supervisor.wanted.overrides import SETTINGS
+
+    return [f"{key}=" for key in SETTINGS if key.startswith(incomplete)]
+
+
+@click.command("set")
+@click.argument("name", shell_complete=complete_names)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE…]", shell_complete=_complete_settings)
+@click.option(
+    "--until",
+    "for_s",
+    type=Duration(),
+    default="1h",
+    show_default=True,
+    metavar="DURATION",
+    help="How long; then it is as in the file again. At most 24h.",
+)
+@click.option("--clear", is_flag=True, help="Everything as in the file again, now.")
+@json_option
+@key_option
+@click.pass_obj
+def set_(
+    runtime_dir: str | None,
+    name: str,
+    settings: tuple[str, ...],
+    for_s: float,
+    clear: bool,
+    as_json: bool,
+    key: str,
+) -> None:
+    """Settings of a server that are other than in the file, for a time."""
+    asked = {
+        "name": name,
+        "settings": _pairs(settings),
+        "for_s": for_s,
+        "clear": clear,
+        "key": key,
+    }
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("set", asked)
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(list[Overridden], codec.level(raw)["overrides"])
+    for each in found:
+        text = columns.override_text(each, show.clock(each.until))
+        click.echo(f"{name}: {show.printable(text)}")
+    if clear:
+        click.echo(f"{name}: as in the file")
+
+
+@click.command("signal")
+@click.argument("name", shell_complete=complete_names)
+@click.argument("sig", metavar="SIGNAL", shell_complete=_complete_signals)
+@key_option
+@click.pass_obj
+def signal_(runtime_dir: str | None, name: str, sig: str, key: str) -> None:
+    """Send a signal to a server's own process: HUP, SIGUSR1, 15, …"""
+    with client.connect(runtime_dir) as gateway:
+        asked = {"name": name, "signal": sig, "key": key}
+        found = codec.value(gateway.call("signal", asked))
+    click.echo(f"{name}: {found['signal']} sent to process {found['pid']}")
+
+
+def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise click.UsageError(f"{setting!r} is no KEY=VALUE, such as timeout=5s")
+        found[key.strip()] = value.strip()
+    return found

@@ -1,0 +1,72 @@
+"""`metamcp ctl calls`: which calls are under way, and how long already.
+
+Owns: the verb, and its table. Never: which calls there are (the gateway), terminals (`show`).
+"""
+
+from collections.abc import Sequence
+
+import click
+
+from metamcp_supervisor import verbs
+from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli.ctl import Duration, any_names_argument, json_option
+from metamcp_supervisor.watched import client
+from metamcp_worker import codec
+
+COLUMNS = (
+    "SERVER", "METHOD", "NAME", "AGE", "STATE", "PROGRESS", "CLIENT", "SESSION", "ENDPOINT",
+    "FRONT",
+)  # fmt: skip
+
+
+@click.command()
+@any_names_argument
+@click.option(
+    "--slow",
+    "slow_s",
+    type=Duration(),
+    metavar="DURATION",
+    help="Only those that have taken so long already.",
+)
+@json_option
+@click.pass_obj
+def calls(
+    runtime_dir: str | None, names: tuple[str, ...], slow_s: float | None, as_json: bool
+) -> None:
+    """The calls that are not answered yet, the longest first; never what is in them."""
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("calls", {"names": names, "slow_s": slow_s or 0.0})
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(verbs.Calls, raw)
+    show.picture(
+        show.Picture(COLUMNS, rows(found.calls), foot=foot(found), right=frozenset({"AGE"}))
+    )
+
+
+def rows(found: Sequence[verbs.InFlight]) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.server,
+            one.method,
+            one.name or columns.NONE,
+            columns.latency(one.age_s),
+            one.state,
+            "yes" if one.progress else "no",
+            " ".join(one.client.split()) or columns.NONE,
+            one.session or columns.NONE,
+            one.endpoint or columns.NONE,
+            one.front,
+        )
+        for one in found
+    ]
+
+
+def foot(found: verbs.Calls) -> str:
+    """How many, and what is missing from them."""
+    parts = [f"{len(found.calls)} under way" if found.calls else "no call is under way"]
+    if found.more:
+        parts.append(f"{found.more} more are not shown")
+    parts += [f"{front} did not say" for front in found.silent]
+    return "; ".join(parts)

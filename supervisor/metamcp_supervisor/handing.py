@@ -1,0 +1,304 @@
+"""What one program hands to the next that takes over the running gateway, in this very process.
+
+Owns: the values, their bytes, and whether two programs understand each other. Never: collecting
+and restoring (`lives.adopting`), exec (`upgrading`).
+
+Descriptors are numbers: the next program finds them open under the same ones. Times are of the
+monotonic clock, which goes on. Members with a default may come and go without another `VERSION`.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct, structs
+
+from metamcp_supervisor.lives.server import Life
+from metamcp_supervisor.lives.states import ExitClass
+from metamcp_supervisor.verbs import Ended, Event, LogLine
+from metamcp_supervisor.watched.usage import Part, Usage
+from metamcp_worker import frames, messages, spec
+from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.messages import CallStats, FrontStats
+
+VERSION = 1
+"""Of these values."""
+CONTRACT_CHARACTERS = 12
+
+
+class Unreadable(MetaMCPError):
+    """What was handed over cannot be used. The text is a sentence."""
+
+
+class Line(Struct, frozen=True):
+    """A control socket. `waiting`: packets for the peer, each with its descriptors."""
+
+    fd: int
+    waiting: tuple[tuple[bytes, tuple[int, ...]], ...] = ()
+
+
+class Nursery(Struct, frozen=True, kw_only=True):
+    """`stacks`: process, file and name of each worker."""
+
+    pid: int
+    line: Line
+    workers: tuple[int, ...]
+    stacks: tuple[tuple[int, int, str], ...]
+
+
+class Front(Struct, frozen=True, kw_only=True):
+    number: int
+    slot: int
+    pid: int
+    since: float
+    line: Line
+    summary: FrontStats | None = None
+    halted: bool = False
+
+
+class Moving(Struct, frozen=True, kw_only=True):
+    """A connection on its way to another front. `to`: who has not taken it yet, None: nobody got
+    it; `message`: packed."""
+
+    to: int | None
+    asker: int
+    message: bytes
+    fds: tuple[int, ...]
+    size_bytes: int
+
+
+class Fronts(Struct, frozen=True, kw_only=True):
+    """`sessions`: the holder of each, None for nobody, and its record."""
+
+    fronts: tuple[Front, ...]
+    last: int
+    crashes: tuple[float, ...]
+    sessions: tuple[tuple[int | None, bytes], ...]
+    moving: tuple[Moving, ...]
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    pid: int
+    line: Line
+    server_pid: int
+    protocol: str
+    start_s: float
+    inflight: int
+    probes_missed: int
+    reported: bool
+    told_of: tuple[str, ...]
+    condemned: ExitClass | None
+
+
+class Copy(Struct, frozen=True, kw_only=True):
+    """`role`: serving, spare or leaving; `leaf`: path of its control group; `due`: until when its
+    worker has to be up, or gone."""
+
+    role: str
+    generation: int
+    instance: Instance
+    ready: bool
+    stopping: bool
+    halted: bool
+    lists: bytes = b""
+    leaf: str = ""
+    due: float | None = None
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """`launched`: what says whether it is started in the same way (`wanted.reload`)."""
+
+    name: str
+    enabled: bool
+    launched: str
+    life: Life
+    generation: int
+    replacing: bool
+    spare_failures: int
+    restarts: int
+    rested: bool
+    probe: bool
+    contested: bool = False
+    used_at: float = 0.0
+    removed: bool
+    answered: dict[int, int]
+    copies: tuple[Copy, ...]
+    catalogue: bytes
+    from_cache: bool
+    listed: bool
+
+
+class History(Struct, frozen=True, kw_only=True):
+    name: str
+    since: float
+    because: str
+    ready_at: float
+    ends: tuple[Ended, ...]
+
+
+class Tally(Struct, frozen=True, kw_only=True):
+    """What is kept of fronts that are gone: a server and a method."""
+
+    calls: tuple[CallStats, ...] = ()
+    refused: dict[str, int] = {}
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """Counters that must not fall. `counts`: by metric and server; `live`: the last word of each
+    front."""
+
+    base: Tally
+    live: tuple[tuple[int, tuple[CallStats, ...], FrontStats], ...]
+    counts: dict[str, dict[str, int]]
+    broken: dict[str, dict[str, int]]
+    restarts: dict[str, dict[str, int]]
+    cpu_s: tuple[tuple[str, str, float], ...]
+    usages: tuple[tuple[Part, Usage], ...]
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What was answered to an order with a key. `result`: raw JSON; empty when it was refused, with
+    `code`, `message` and `data`."""
+
+    uid: int
+    key: str
+    order: tuple[str, bytes]
+    given_at: float
+    result: bytes = b""
+    code: int = 0
+    message: str = ""
+    data: bytes = b""
+
+
+class Control(Struct, frozen=True, kw_only=True):
+    directory: str
+    lock: int
+    listener: int
+    token: str
+    answers: tuple[Answer, ...] = ()
+
+
+class Gateway(Struct, frozen=True, kw_only=True):
+    """`version`: of the program that hands over; `upgrades`: how often that happened by now, this
+    time included; `hangup_ends`: see `signals`; `clients`, `ops`: listeners; `overrides`: server,
+    setting, value and end, in seconds since the epoch."""
+
+    version: str
+    upgrades: int
+    started: float
+    hangup_ends: bool
+    listen: tuple[str, int]
+    ops_listen: tuple[str, int]
+    clients: tuple[int, ...]
+    ops: tuple[int, ...]
+    overrides: tuple[tuple[str, str, str, float], ...] = ()
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """Everything."""
+
+    gateway: Gateway
+    control: Control
+    nurseries: tuple[Nursery, ...]
+    fronts: Fronts
+    servers: tuple[Server, ...]
+    events: tuple[Event, ...]
+    last_event: int
+    histories: tuple[History, ...]
+    lines: tuple[LogLine, ...]
+    last_line: int
+    figures: Figures
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """What a program says of itself when it is tried. `state`: the version of these values that it
+    reads; `contract`: what it says to workers and fronts."""
+
+    version: str
+    state: int = 0
+    contract: str = ""
+
+
+def line(fd: int, waiting: list[tuple[bytes, list[int]]]) -> Line:
+    return Line(fd, tuple((data, tuple(fds)) for data, fds in waiting))
+
+
+def pack(state: State) -> bytes:
+    return msgspec.msgpack.encode((VERSION, state))
+
+
+def unpack(data: bytes) -> State:
+    """Raises Unreadable."""
+    try:
+        version, rest = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
+        if version != VERSION:
+            raise Unreadable(f"the state of the gateway has version {version}, not {VERSION}")
+        return msgspec.msgpack.decode(rest, type=State)
+    except msgspec.DecodeError as error:
+        raise Unreadable(f"the state of the gateway cannot be read: {error}") from None
+
+
+def descriptors(state: State) -> list[int]:
+    """All that must stay open."""
+    found = [*state.gateway.clients, *state.gateway.ops]
+    found += [state.control.lock, state.control.listener]
+    lines = [front.line for front in state.fronts.fronts]
+    for nursery in state.nurseries:
+        lines.append(nursery.line)
+        found += [fd for _, fd, _ in nursery.stacks]
+    lines += [copy.instance.line for server in state.servers for copy in server.copies]
+    for each in lines:
+        found += [each.fd, *(fd for _, fds in each.waiting for fd in fds)]
+    found += [fd for moving in state.fronts.moving for fd in moving.fds]
+    return found
+
+
+def program(version: str) -> Program:
+    return Program(version=version, state=VERSION, contract=contract())
+
+
+def described(data: bytes) -> Program:
+    """Raises Unreadable."""
+    try:
+        return msgspec.json.decode(data, type=Program)
+    except msgspec.DecodeError:
+        raise Unreadable("it does not say what it is") from None
+
+
+def foreign(ours: Program, theirs: Program) -> str:
+    """Why the other program cannot go on where this one ends, as a sentence, or nothing."""
+    if theirs.state != ours.state:
+        return "it reads another state than this version hands over"
+    if theirs.contract != ours.contract:
+        return "it speaks with workers in another way than this version"
+    return ""
+
+
+def contract() -> str:
+    """The same for all programs whose messages have the same shape."""
+    unions = (
+        messages.ToNursery, messages.FromNursery, messages.ToChild, messages.FromChild,
+        messages.ToFront, messages.FromFront,
+    )  # fmt: skip
+    kinds: list[type[Struct]] = [kind for union in unions for kind in get_args(union)]
+    kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.CallStats]
+    kinds += [messages.CallsShown, messages.CallUnderWay]
+    kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
+    seen: dict[str, str] = {}
+    while kinds:
+        kind = kinds.pop()
+        if kind.__name__ in seen:
+            continue
+        fields = structs.fields(kind)
+        seen[kind.__name__] = ", ".join(f"{each.name}: {each.type}" for each in fields)
+        kinds += [inner for each in fields for inner in _structs(each.type)]
+    shape = ascii((frames.VERSION, sorted(seen.items())))
+    return hashlib.sha256(shape.encode()).hexdigest()[:CONTRACT_CHARACTERS]
+
+
+def _structs(kind: Any) -> Iterator[type[Struct]]:
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        yield kind
+    for inner in get_args(kind):
+        yield from _structs(inner)

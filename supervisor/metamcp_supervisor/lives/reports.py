@@ -1,0 +1,56 @@
+"""What servers write and what their workers count: into logs, journal and figures.
+
+Owns: where it goes. Processes that serve one client each have logs of their own, but count with
+their server: no label grows with clients. Never: what follows from it (`tree`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from metamcp_supervisor.lives.answered import answered
+from metamcp_supervisor.lives.entries import Copy, Entry
+from metamcp_supervisor.lives.sharing import CONTESTED
+from metamcp_supervisor.watched.events import Journal
+from metamcp_supervisor.watched.logs import ServerLogs
+from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_worker.messages import CallStats, Counted, LogLines
+
+
+class Reports:
+    def __init__(self, journal: Journal, logs: ServerLogs, metrics: Metrics) -> None:
+        self._journal = journal
+        self._logs = logs
+        self._metrics = metrics
+
+    def lines(self, entry: Entry, message: LogLines) -> None:
+        self._logs.add(entry.name, message.stream, message.lines, message.dropped)
+        if message.dropped:
+            self._metrics.server_counts(entry.base, {"log_lines_dropped": message.dropped})
+
+    def counted(self, copy: Copy, message: Counted) -> None:
+        # A contested question is an unroutable one, and counts as such.
+        counts = {name: n for name, n in message.counts.items() if name != CONTESTED}
+        self._metrics.server_counts(copy.entry.base, counts)
+        for what, hint in copy.instance.hints(message.counts) if copy.instance else ():
+            self._journal.add(copy.entry.name, what, hint, copy.generation)
+
+    def proven(
+        self, entries: Mapping[str, Entry], front: int, stats: Sequence[CallStats]
+    ) -> list[Entry]:
+        """Those that have answered something, by the newest figures of this front."""
+        found: list[Entry] = []
+        for name, count in answered(stats).items():
+            entry = entries.get(name)
+            if entry is not None and count > entry.answered.get(front, 0):
+                entry.answered[front] = count
+                found.append(entry)
+        return found
+
+    def restarted(self, entry: Entry) -> None:
+        self._metrics.restarted(entry.base, str(entry.life.reason or "operator"))
+
+    def forget(self, entry: Entry) -> None:
+        self._logs.forget(entry.name)
+        if entry.own:
+            self._journal.histories.forget(entry.name)
+        else:
+            self._metrics.forget(entry.name)

@@ -1,0 +1,126 @@
+"""One program of the gateway after another: what of the whole crosses, and what follows.
+
+Owns: whether the gateway as a whole is settled, the facts that outlast a program, how a new program
+begins. Never: executing one (`upgrading`), the parts (`lives.adopting`).
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+from metamcp_supervisor import handing
+from metamcp_supervisor.lives import adopting
+from metamcp_supervisor.lives.adopting import Parts
+from metamcp_supervisor.lives.house import NotRolled
+from metamcp_supervisor.lives.service import Service
+from metamcp_supervisor.reloading import Reloads
+from metamcp_supervisor.signals import Signals
+from metamcp_supervisor.upgrading import Upgrades
+from metamcp_supervisor.wanted.config import Address, ConfigInvalid
+from metamcp_supervisor.watched.steering import NotNow
+from metamcp_worker import codec
+
+
+class Succession:
+    """`clients`: the listeners for them; `addresses`: what they and those of the ops port listen
+    on; `check`: raises NotNow while nothing may be changed.
+
+    `ops`: the listeners of the ops port; `started`: when the first program did; `upgrades`: how
+    many took over since then; `flush`: writes what is still to be written.
+    """
+
+    def __init__(
+        self,
+        version: str,
+        parts: Parts,
+        clients: list[socket.socket],
+        addresses: Callable[[], tuple[Address, Address]],
+        *,
+        reloads: Reloads,
+        service: Service,
+        signals: Signals,
+        check: Callable[[], None],
+    ) -> None:
+        self.ops: list[socket.socket] = []
+        self.started = asyncio.get_running_loop().time()
+        self.upgrades = 0
+        self.flush: Callable[[], None] = lambda: None
+        self._version = version
+        self._parts = parts
+        self._clients = clients
+        self._addresses = addresses
+        self._reloads = reloads
+        self._signals = signals
+        self.upgrade = Upgrades(
+            version,
+            check=check,
+            unsettled=self._unsettled,
+            collect=self._collect,
+            environ=service.handing_over,
+            undone=service.goes_on,
+            flush=lambda: self.flush(),  # noqa: PLW0108 - it is set later
+            spared=parts.nurseries.spared,
+            journal=parts.journal,
+        ).upgrade
+
+    async def go_on(self, state: handing.State) -> asyncio.Task[None]:
+        """Begin where the program before ended. The task that makes fronts and nursery those of
+        this program. Raises handing.Unreadable and runtime.RuntimeDirUnfit."""
+        parts, before = self._parts, state.gateway
+        self.started, self.upgrades = before.started, before.upgrades
+        self._clients += [socket.socket(fileno=fd) for fd in before.clients]
+        self.ops = [socket.socket(fileno=fd) for fd in before.ops]
+        try:
+            adopting.take_over(parts, state, self._reloads.config)
+        except codec.Malformed as error:
+            raise handing.Unreadable(f"what runs cannot be taken over: {error}") from None
+        for server, key, value, until in before.overrides:
+            with contextlib.suppress(ConfigInvalid, NotNow):  # it may be gone, or its name be other
+                self._reloads.override(server, {key: value}, max(0.0, until - time.time()))
+        self._reloads.begin(self._signals.hangup)
+        await parts.control.start(state.control)
+        kept = sum(bool(server.copies) for server in state.servers)
+        servers = "1 server" if kept == 1 else f"{kept} servers"
+        what = f"{before.version} → {self._version}; {servers} kept"
+        parts.journal.add("gateway", "upgraded", what)
+        return asyncio.create_task(self._renew(), name="renewal")
+
+    async def _renew(self) -> None:
+        """Fork from a nursery of this program, the fronts first. Workers stay until their servers
+        are started the next time."""
+        parts = self._parts
+        try:
+            await parts.nurseries.renew()
+            await parts.fronts.roll()
+            parts.journal.add("gateway", "renewed", "the fronts are of this version, too")
+        except NotRolled as error:
+            parts.journal.add("gateway", "note", f"fronts are of the version before: {error}")
+        except Exception as error:  # noqa: BLE001 - the root of a task
+            parts.journal.add("gateway", "bug", f"fronts are of the version before: {error!r}")
+
+    def _unsettled(self) -> str:
+        if self._reloads.busy:
+            return "a reload is under way"
+        return adopting.unsettled(self._parts)
+
+    def _collect(self) -> handing.State:
+        listen, ops_listen = self._addresses()
+        overrides = (
+            (name, each.key, each.value, each.until)
+            for name in self._reloads.config.servers
+            for each in self._reloads.overridden(name)
+        )
+        gateway = handing.Gateway(
+            version=self._version,
+            upgrades=self.upgrades + 1,
+            started=self.started,
+            hangup_ends=self._signals.hangup_ends,
+            listen=(listen.host, listen.port),
+            ops_listen=(ops_listen.host, ops_listen.port),
+            clients=tuple(sock.fileno() for sock in self._clients),
+            ops=tuple(sock.fileno() for sock in self.ops),
+            overrides=tuple(overrides),
+        )
+        return adopting.collect(self._parts, gateway)

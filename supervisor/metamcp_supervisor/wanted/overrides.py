@@ -1,0 +1,143 @@
+"""Settings of servers that are other than in the file, for a time.
+
+Owns: which settings can be, reading them as the file is read, and which are in force. Never:
+clocks, carrying a change out (`reloading`), the file itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Server
+from metamcp_supervisor.wanted.document import Document, Findings, Site, shown
+from metamcp_supervisor.wanted.effective import server_table
+from metamcp_supervisor.wanted.options import OPTIONS, Option
+from metamcp_supervisor.wanted.parse import tuned
+from metamcp_supervisor.wanted.table import Table
+
+_LASTING = frozenset({"spares", "sharing", "depends_on"})
+"""They count at once, but what they start and stop is no matter of an hour."""
+_SERVERS = {each.key: each for each in OPTIONS if each.section == "servers.*"}
+#: What can be set: settings that count at once when the file is read anew.
+SETTINGS = tuple(
+    key for key, each in _SERVERS.items() if each.effect == "in place" and key not in _LASTING
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One setting of one server. `value`: as the configuration has it; `text`: as people write it;
+    `ends`: when it is over, in seconds of the gateway's own clock."""
+
+    server: str
+    key: str
+    value: object
+    text: str
+    ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Those in force. A value: what changes them gives another one."""
+
+    all: tuple[Override, ...] = ()
+
+    def of(self, server: str) -> tuple[Override, ...]:
+        return tuple(each for each in self.all if each.server == server)
+
+    def set(self, server: Server, settings: Mapping[str, str], ends: float) -> "Overrides":
+        """With these as well. `server`: as it is in force; `settings`: by key, the values as in the
+        file, but without quotes. Raises ConfigInvalid."""
+        found = read(server, settings)
+        table = server_table(found)
+        new = tuple(
+            Override(server.name, key, getattr(found, _field(key)), text_of(table, key), ends)
+            for key in settings
+        )
+        return Overrides((*self._but(server.name, settings), *new))
+
+    def without(self, server: str) -> "Overrides":
+        return Overrides(tuple(each for each in self.all if each.server != server))
+
+    def over(self, now: float) -> tuple[Override, ...]:
+        """Those whose time is over."""
+        return tuple(each for each in self.all if each.ends <= now)
+
+    def after(self, now: float) -> "Overrides":
+        return Overrides(tuple(each for each in self.all if each.ends > now))
+
+    def kept(self, config: Config) -> "Overrides":
+        """Those of servers that this configuration has."""
+        return Overrides(tuple(each for each in self.all if each.server in config.servers))
+
+    def next_end(self) -> float | None:
+        return min((each.ends for each in self.all), default=None)
+
+    def applied(self, config: Config) -> Config:
+        """The configuration of the files, with what is set instead."""
+        servers = dict(config.servers)
+        for each in self.all:
+            if each.server in servers:
+                server = servers[each.server]
+                servers[each.server] = replace(server, **{_field(each.key): each.value})  # type: ignore[arg-type] # fields by name
+        return replace(config, servers=servers)
+
+    def _but(self, server: str, keys: Mapping[str, str]) -> Iterator[Override]:
+        return (each for each in self.all if each.server != server or each.key not in keys)
+
+
+def read(server: Server, settings: Mapping[str, str]) -> Server:
+    """The server with these settings: by the rules of the file, in the words of the file. Raises
+    ConfigInvalid."""
+    findings = Findings()
+    site = Site(Document("metamcp ctl set", Path(), {}), ("servers", server.name))
+    given = {key: _value(_SERVERS.get(key), text) for key, text in settings.items()}
+    # With all that the server has, since there are rules between settings.
+    table = Table(server_table(server) | given, site, findings, "servers.*")
+    Table(given, site, findings, "servers.*").refuse_unknown()
+    for key in given:
+        if key in _SERVERS and key not in SETTINGS:
+            findings.error(site.at(key), f"{_why_not(key)}; these can be set: {_listed()}")
+    found = server if findings.problems else tuned(table, server)
+    if findings.problems:
+        raise ConfigInvalid(findings.everything())
+    return replace(server, **{_field(key): getattr(found, _field(key)) for key in settings})
+
+
+def text_of(table: Mapping[str, object], key: str) -> str:
+    """The value of a setting as people write it; `none` for one without any."""
+    value = table.get(key)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)
+
+
+def _value(option: Option | None, text: str) -> object:
+    """What TOML would have made of it: the quotes need not be written here."""
+    kind = option.kind if option is not None else "string"
+    if kind == "boolean" and text in {"true", "false"}:
+        return text == "true"
+    if kind in {"integer", "cores"}:
+        for number in (int, float) if kind == "cores" else (int,):
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _why_not(key: str) -> str:
+    effect = _SERVERS[key].effect
+    if key in _LASTING:
+        return f"'{shown(key)}' belongs into the file"
+    what = "the server would have to restart" if effect == "restart" else "it counts from a start"
+    return f"'{shown(key)}' cannot be set for a time: {what}"
+
+
+def _listed() -> str:
+    return ", ".join(SETTINGS)
+
+
+def _field(key: str) -> str:
+    """Of `Server`; there the unit is in the name."""
+    return f"{key}_s" if _SERVERS[key].kind == "duration" else key

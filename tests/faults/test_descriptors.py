@@ -1,0 +1,121 @@
+"""No descriptor is free in a front, a worker or the supervisor: clients wait, nobody spins, people
+can still ask why, and all of it ends when there are descriptors again."""
+
+import os
+import signal
+import socket
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from tests.faults.starving import CPU_MAX, share_of_a_core, starving
+from tests.live import processes
+from tests.live.client import MODERN, Client
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live]
+
+CLIENTS = 12
+"""More than any process has free numbers below its highest descriptor."""
+NONE_MORE = 5
+"""As a limit: every process has these open."""
+
+
+class Crowd:
+    """Clients that come at once, over a connection each that they keep, and make one call."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.answers: list[str] = []
+        self._port = gateway.port
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+
+    def served(self) -> bool:
+        return self.answers == ["in"] * CLIENTS
+
+    def leave(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _ask(self) -> None:
+        client = Client(self._port, MODERN)
+        self.answers.append(client.text("one__echo", text="in"))
+        self._over.wait(60)
+        client.close()
+
+
+def test_clients_that_a_starving_front_cannot_take_are_served_by_another_or_wait() -> None:
+    with Gateway({"one": fake()}, extra="[gateway]\nfronts = 2") as gateway, ExitStack() as later:
+        first, second = (front["pid"] for front in gateway.status()["fronts"])
+        early = Client(gateway.port, MODERN)
+        assert early.text("one__echo", text="in") == "in"
+        with starving(first):
+            for _ in range(2):  # what one front can still take is used up by the first of them
+                crowd = Crowd(gateway)
+                later.callback(crowd.leave)
+                until(crowd.served, "the other front serves them")
+            with starving(second):
+                waiting = Crowd(gateway)
+                later.callback(waiting.leave)
+                assert early.text("one__echo", text="in") == "in", "who is in is served"
+                assert max(map(share_of_a_core, (first, second))) < CPU_MAX
+                assert not waiting.served(), "nobody can take them now"
+        until(waiting.served, "nobody was cut; they only waited")
+        early.close()
+        assert [front["pid"] for front in gateway.status()["fronts"]] == [first, second]
+
+
+def test_a_front_that_could_not_take_a_pipe_gets_another_one() -> None:
+    with Gateway({"one": fake(), "two": fake()}) as gateway:
+        pid = gateway.status()["fronts"][0]["pid"]
+        client = Client(gateway.port, MODERN)
+        assert client.text("one__echo", text="in") == "in"
+        with starving(pid, at=NONE_MORE):
+            gateway.ctl("restart", "one", "--wait")
+            assert client.text("two__echo", text="in") == "in", "the pipes that it has are good"
+            assert "error" in client.call("one__echo"), "a call waits for a while, not for ever"
+            assert share_of_a_core(pid) < CPU_MAX
+        until(lambda: "result" in client.call("one__echo"), "the pipe is there")
+        client.close()
+        assert gateway.status()["fronts"][0]["pid"] == pid
+
+
+def test_a_worker_that_could_not_take_a_pipe_gets_another_one() -> None:
+    with Gateway({"one": fake(), "two": fake()}) as gateway:
+        before = gateway.server("one")
+        with starving(before["worker_pid"], at=NONE_MORE):
+            gateway.ctl("roll")
+            client = Client(gateway.port, MODERN)
+            assert client.text("two__echo", text="in") == "in", "no other server is hurt"
+            assert "error" in client.call("one__echo")
+            assert share_of_a_core(before["worker_pid"]) < CPU_MAX
+        until(lambda: "result" in client.call("one__echo"), "the pipe is there")
+        client.close()
+        assert gateway.server("one")["pid"] == before["pid"]
+
+
+def test_a_supervisor_without_descriptors_still_says_why_and_starts_servers_later() -> None:
+    with Gateway({"one": fake(), "two": fake()}) as gateway, ExitStack() as held:
+        client = Client(gateway.port, MODERN)
+        assert client.text("two__echo", text="in") == "in"
+        with starving(gateway.pid) as limit:
+            for _ in range(CLIENTS):
+                there = socket.create_connection(("127.0.0.1", gateway.ops_port))
+                held.callback(there.close)
+            until(lambda: processes.descriptors(gateway.pid) == limit, "all are in use")
+            os.kill(gateway.server("one")["pid"], signal.SIGKILL)
+            until(
+                lambda: "Too many open files" in gateway.ctl("describe", "one"),
+                "ctl says why it does not come back",
+            )
+            assert client.text("two__echo", text="in") == "in", "calls need no supervisor"
+            assert share_of_a_core(gateway.pid) < CPU_MAX
+            held.close()
+        until(lambda: "result" in client.call("one__echo"), "it is started")
+        assert gateway.ops("/livez")[0] == 200
+        client.close()

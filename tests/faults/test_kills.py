@@ -1,0 +1,83 @@
+"""SIGKILL a hundred times, to servers and to their workers: nothing piles up or is forgotten."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.live import processes
+from tests.live.gateway import Gateway, fake
+from tests.live.load import Callers
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+
+SERVERS = 25
+ROUNDS = ("pid", "worker_pid", "pid", "worker_pid")
+DOWN, FULL = -10001, -10002
+
+
+def counters(gateway: Gateway) -> dict[tuple[str, str], float]:
+    """Every series that must never fall."""
+    return {
+        (sample.name, str(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(gateway.ops("/metrics")[1])
+        if family.type in {"counter", "histogram"}
+        for sample in family.samples
+    }
+
+
+def zombies(parents: set[int]) -> list[int]:
+    found: list[int] = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] == "Z" and int(fields[1]) in parents:
+                found.append(int(entry))
+    return found
+
+
+def kill_all(gateway: Gateway, field: str) -> None:
+    """This process of every server; come back when all have another one."""
+    old = {server["name"]: server for server in gateway.status()["servers"]}
+    for server in old.values():
+        os.kill(server[field], signal.SIGKILL)
+    until(
+        lambda: all(
+            server["state"] == "active" and server["generation"] > old[server["name"]]["generation"]
+            for server in gateway.status()["servers"]
+        ),
+        "all are back",
+    )
+
+
+def test_a_hundred_kills_leave_no_descriptor_no_process_and_no_counter_that_fell() -> None:
+    names = [f"s{number:02}" for number in range(SERVERS)]
+    with Gateway({name: fake() for name in names}) as gateway:
+        status = gateway.status()
+        ours = [gateway.pid, status["nursery_pid"], status["fronts"][0]["pid"]]
+        before = {pid: processes.descriptors(pid) for pid in ours}
+        alive = len(processes.below(gateway.pid))
+        seen = counters(gateway)
+        with Callers(gateway.port, names, callers=4, era="2026-07-28") as run:
+            for field in ROUNDS:
+                kill_all(gateway, field)
+                now = counters(gateway)
+                assert {series: seen[series] for series in seen if seen[series] > now[series]} == {}
+                seen = now
+        assert run.tally.wrong == []
+        assert set(run.tally.errors) <= {DOWN, FULL}
+        assert run.tally.right > 0
+        until(lambda: len(processes.below(gateway.pid)) == alive, "as many processes as before")
+        until(
+            lambda: {pid: processes.descriptors(pid) for pid in ours} == before,
+            f"as many descriptors as before: {before}",
+        )
+        until(lambda: not zombies(processes.below(gateway.pid) | {gateway.pid}), "no zombies")
+        restarts = [series for series in seen if series[0] == "metamcp_server_restarts_total"]
+        assert sum(seen[series] for series in restarts) >= SERVERS * len(ROUNDS)

@@ -1,0 +1,207 @@
+"""Another version of the program takes over a running gateway, and nobody notices."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live import processes
+from tests.live.client import MODERN, Client
+from tests.live.gateway import Gateway, fake
+from tests.live.load import Callers
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.promise("M79")]
+
+CALLED = ["old", "new"]
+SERVERS = {"old": fake("--era", "legacy"), "new": fake("--era", "modern")}
+NEXT = "9.9.9"
+SLOW = """
+import os, time
+order = os.environ.get("METAMCP_HANDOVER", "")
+if order.isdecimal():
+    here = os.path.dirname(__file__)
+    open(os.path.join(here, "begun"), "w").close()
+    for _ in range(3000):
+        if os.path.exists(os.path.join(here, "go")):
+            break
+        time.sleep(0.01)
+"""
+"""A program that takes over begins only when it may."""
+
+
+class Upgradable(Gateway):
+    """A gateway whose packages can be replaced while it runs: `packages` is searched first."""
+
+    def __init__(self, servers: Any = SERVERS, **settings: Any) -> None:
+        super().__init__(servers, **settings)
+        self.packages = self.folder / "packages"
+        self.packages.mkdir()
+        self.environ["PYTHONPATH"] = str(self.packages)
+
+    def install(self, version: str) -> None:
+        """Another version, as far as a package says which one it is."""
+        about = self.packages / f"metamcp-{version}.dist-info"
+        about.mkdir()
+        text = f"Metadata-Version: 2.1\nName: metamcp\nVersion: {version}\n"
+        (about / "METADATA").write_text(text)
+
+    def upgrade(self) -> str:
+        """Until the fronts are of the new version, too."""
+        before = self.happened("renewed")
+        said = self.ctl("upgrade")
+        until(lambda: self.happened("renewed") > before, "the fronts are replaced, too")
+        return said
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.ctl("events", "--json").splitlines()]
+
+    def happened(self, what: str) -> int:
+        return sum(event["what"] == what for event in self.events())
+
+    def pids(self) -> dict[str, tuple[int, int]]:
+        """Server and worker of each."""
+        return {one["name"]: (one["pid"], one["worker_pid"]) for one in self.status()["servers"]}
+
+    def nurseries(self) -> set[int]:
+        return {pid for pid, parent in processes.parents().items() if parent == self.pid}
+
+
+@pytest.fixture
+def gateway() -> Iterator[Upgradable]:
+    with Upgradable() as running:
+        yield running
+
+
+def test_an_upgrade_under_load_costs_no_call_no_session_and_no_process() -> None:
+    with Upgradable(extra="[gateway]\nfronts = 2") as gateway:
+        client = Client(gateway.port)
+        before, pids, past = gateway.status(), gateway.pids(), gateway.events()
+        gateway.install(NEXT)
+        with (
+            Callers(gateway.port, CALLED, callers=2) as legacy,
+            Callers(gateway.port, CALLED, callers=2, era=MODERN) as modern,
+        ):
+            until(lambda: min(legacy.tally.right, modern.tally.right) > 50, "calls are answered")
+            said = gateway.upgrade()
+            done = legacy.tally.right, modern.tally.right
+            until(
+                lambda: legacy.tally.right > done[0] + 50 and modern.tally.right > done[1] + 50,
+                "calls are answered still",
+            )
+        for tally in (legacy.tally, modern.tally):
+            assert (tally.wrong, tally.errors, tally.refused, tally.broken) == ([], {}, 0, 0)
+        assert said.startswith(f"upgraded: {before['version']} → {NEXT} in ")
+        assert "2 servers and 3 sessions kept" in said
+        after = gateway.status()
+        assert (after["pid"], after["version"], after["upgrades"]) == (before["pid"], NEXT, 1)
+        assert gateway.pids() == pids
+        assert client.text("old__echo", text="still") == "still"
+        calls = sum(server["calls"] for server in before["servers"])
+        assert sum(server["calls"] for server in after["servers"]) > calls
+        events = gateway.events()
+        assert events[: len(past)] == past
+        numbers = [event["seq"] for event in events]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        client.end()
+
+
+def test_the_new_program_restarts_servers_and_upgrades_once_more(gateway: Upgradable) -> None:
+    gateway.ctl("restart", "new", "--wait", "--key", "once")
+    restarts = gateway.happened("restart")
+    gateway.upgrade()
+    gateway.ctl("restart", "new", "--key", "once")
+    gateway.ctl("stop", "new", "--key", "once", ok=(1,))
+    assert gateway.happened("restart") == restarts
+    assert len(gateway.nurseries()) == 2
+    before = gateway.pids()
+    for pid, _ in before.values():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not set(before.values()) & set(gateway.pids().values()), "they have new workers")
+    gateway.ctl("wait", "--timeout", "30s")
+    until(lambda: len(gateway.nurseries()) == 1, "nothing is left of the program before")
+    pids = gateway.pids()
+    gateway.upgrade()
+    assert gateway.pids() == pids
+    assert gateway.status()["upgrades"] == 2
+    left = gateway.left() - {gateway.pid}
+    os.kill(gateway.pid, signal.SIGKILL)
+    until(lambda: not processes.alive(left), "everything ends with the gateway")
+
+
+def test_what_is_not_simply_ready_stays_what_it_is() -> None:
+    servers = {
+        "slow": fake("--slow-start", "5000"),
+        "broken": {"command": ["false"]},
+        "stopped": fake(),
+        "halted": fake(),
+        "later": {**fake(), "start": "lazy", "depends_on": ["stopped"]},
+    }
+    with Upgradable(servers, wait=False) as gateway:
+        until(gateway.answers, "it answers")
+        gateway.ctl("wait", "stopped", "halted", "--timeout", "30s")
+        gateway.ctl("stop", "stopped", "--wait")
+        gateway.ctl("quarantine", "halted", "--why", "a look at it")
+        until(lambda: gateway.server("broken")["restarts"] > 1, "it failed more than once")
+        slow = gateway.pids()["slow"]
+        gateway.ctl("upgrade")
+        assert gateway.pids()["slow"] == slow
+        assert gateway.server("stopped")["phase"] == "disabled"
+        assert gateway.server("halted")["message"] == "a look at it"
+        restarts = gateway.server("broken")["restarts"]
+        gateway.ctl("start", "broken")
+        until(lambda: gateway.server("broken")["restarts"] > restarts, "it is tried again")
+        gateway.ctl("wait", "slow", "--timeout", "60s")
+        assert gateway.pids()["slow"] == slow
+
+
+def test_a_program_that_cannot_start_changes_nothing_and_one_that_can_reads_the_files(
+    gateway: Upgradable,
+) -> None:
+    pids, broken = gateway.pids(), gateway.packages / "click.py"
+    client = Client(gateway.port)
+    broken.write_text("raise ImportError('it is broken')")
+    assert "ImportError: it is broken" in refused(gateway)
+    broken.unlink()
+    gateway.config.write_text("[servers.old]\ncommand = 7\n")
+    assert "servers.old.command" in refused(gateway)
+    assert gateway.pids() == pids
+    assert client.text("new__echo", text="on") == "on"
+    client.end()
+    gateway.write({"old": SERVERS["old"], "more": fake()})
+    gateway.upgrade()
+    until(lambda: set(gateway.pids()) == {"old", "more"}, "the other one is gone")
+    gateway.ctl("wait", "--timeout", "30s")
+    assert gateway.pids()["old"] == pids["old"]
+
+
+def refused(gateway: Upgradable) -> str:
+    done = subprocess.run(
+        gateway.command("ctl", "upgrade"), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "nothing is changed" in done.stderr
+    assert not gateway.happened("upgrading")
+    return done.stderr
+
+
+def test_calls_are_answered_and_an_end_is_not_forgotten_while_the_program_begins(
+    gateway: Upgradable,
+) -> None:
+    client = Client(gateway.port)
+    (gateway.packages / "sitecustomize.py").write_text(SLOW)
+    asked = gateway.command("ctl", "upgrade", "--timeout", "3s")
+    assert subprocess.run(asked, capture_output=True, timeout=60, check=False).returncode == 6
+    until(Path(gateway.packages / "begun").exists, "the new program begins")
+    assert client.text("old__echo", text="meanwhile") == "meanwhile"
+    client.end()
+    os.kill(gateway.pid, signal.SIGTERM)
+    (gateway.packages / "go").touch()
+    assert gateway.process is not None
+    assert gateway.process.wait(timeout=60) == 0
+    assert '"what":"stopped"' in gateway.log.read_text()

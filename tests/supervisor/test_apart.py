@@ -1,0 +1,175 @@
+"""Processes for single clients, on real sockets: started by a call, gone with the client."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.wanted.config import Server
+from metamcp_worker import sharing
+from metamcp_worker.messages import (
+    Beat,
+    Catalogue,
+    Counted,
+    ForgetServer,
+    ServerState,
+    SessionsOver,
+    Stop,
+    Wanted,
+)
+from metamcp_worker.sharing import SESSIONS_PROCESSES_MAX
+from tests.supervisor.small_gateway import SmallGateway
+from tests.supervisor.stage import Player, Stage, front_up, played, until
+
+pytestmark = pytest.mark.process
+
+GIT = Server(name="git", source="x", command=("git-server",), sharing="per-session")
+ADA, BOB = (sharing.own("git", sharing.of_session(name)) for name in ("ada", "bob"))
+
+
+async def served(stage: Stage, server: Server = GIT) -> tuple[Player, Player]:
+    """A front, and the worker of the server itself."""
+    front = await front_up(stage)
+    stage.tree.add(server)
+    return front, await stage.up("git")
+
+
+def last(front: Player, name: str) -> ServerState:
+    return [state for state in front.told(ServerState) if state.server == name][-1]
+
+
+def test_a_call_starts_one_and_its_lists_are_those_of_its_server(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        assert last(front, "git").per_session
+        front.say(Wanted(server=ADA))
+        await stage.up(ADA)
+        await until(lambda: last(front, ADA).state == "ready", "the front knows")
+        assert {message.server for message in front.told(Catalogue)} == {"git"}
+        assert last(front, ADA).hold_ms == round(GIT.start_timeout_s * 1000)
+
+    played(tmp_path, play)
+    assert list(tmp_path.glob("catalogue/*")) == [tmp_path / "catalogue" / "git"]
+
+
+def test_with_the_session_it_goes_and_only_that_one(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        for name in (ADA, BOB):
+            front.say(Wanted(server=name))
+        hers, his = await stage.up(ADA), await stage.up(BOB)
+        front.say(SessionsOver(ids=("ada", "carl")))
+        await until(lambda: hers.told(Stop), "asked to stop")
+        hers.down("clean", "it was stopped")
+        await until(lambda: ForgetServer(server=ADA) in front.heard, "the front forgets it")
+        assert list(stage.tree.entries) == ["git", BOB]
+        assert not his.told(Stop)
+        assert stage.journal.histories.of(ADA).because == ""
+        assert stage.journal.histories.of(BOB).because
+
+    played(tmp_path, play)
+
+
+def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_back(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        front.say(Wanted(server=ADA))
+        worker = await stage.up(ADA)
+        worker.say(Beat(seq=1, idle_s=GIT.idle_stop_s))
+        await until(lambda: worker.told(Stop), "asked to stop")
+        front.say(Wanted(server=ADA))
+        await until(lambda: stage.tree.entries[ADA].life.restarting, "wanted again")
+        worker.down("clean", "it was stopped")
+        worker = await stage.up(ADA, 2)
+        worker.say(Beat(seq=1, idle_s=GIT.idle_stop_s))
+        await until(lambda: worker.told(Stop), "asked to stop again")
+        worker.down("clean", "it was stopped")
+        await until(lambda: ADA not in stage.tree.entries, "nothing of it is kept")
+
+    played(tmp_path, play)
+
+
+def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage, replace(GIT, restart="never"))
+        names = [f"git@{number:012x}" for number in range(1, SESSIONS_PROCESSES_MAX + 1)]
+        for name in names:
+            front.say(Wanted(server=name))
+        await until(lambda: len(stage.tree.entries) == len(names) + 1, "all are there")
+        front.say(Wanted(server=ADA))
+        await until(lambda: ForgetServer(server=ADA) in front.heard, "refused")
+        assert (last(front, ADA).state, last(front, ADA).reason) == ("error", sharing.NO_PLACE)
+        (await stage.player(f"{names[0]}#1")).down()
+        await stage.phase(names[0], "failed")
+        await until(lambda: not stage.tree.entries[names[0]].running, "nothing of it runs")
+        front.say(Wanted(server=ADA))
+        await until(lambda: ADA in stage.tree.entries, "there is room")
+        assert names[0] not in stage.tree.entries
+
+    played(tmp_path, play)
+
+
+def test_another_configuration_of_a_server_is_one_of_all_its_processes(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, server = await served(stage)
+        front.say(Wanted(server=ADA))
+        worker = await stage.up(ADA)
+        other = replace(GIT, command=("other-server",))
+        stage.tree.change(other, restart=True)
+        await until(lambda: worker.told(Stop) and server.told(Stop), "both restart")
+        worker.down("clean", "it was stopped")
+        worker = await stage.up(ADA, 2)
+        assert stage.tree.entries[ADA].server.command == ("other-server",)
+        stage.tree.change(replace(other, sharing="shared"), restart=False)
+        await until(lambda: worker.told(Stop), "nobody has its own any more")
+        worker.down("clean", "it was stopped")
+        await until(lambda: ADA not in stage.tree.entries, "it is gone")
+        assert not last(front, "git").per_session
+        front.say(Wanted(server=ADA))
+        await until(lambda: len(front.told(ForgetServer)) == 2, "nor gets it again")
+
+    played(tmp_path, play)
+
+
+def test_auto_switches_with_the_first_contested_question_and_until_it_is_started_otherwise(
+    tmp_path: Path,
+) -> None:
+    auto = replace(GIT, sharing="auto")
+
+    async def play(stage: Stage) -> None:
+        front, worker = await served(stage, auto)
+        worker.say(Counted(counts={"unroutable_request": 1}))  # asked when nobody called
+        worker.say(Beat(seq=1))
+        assert not last(front, "git").per_session
+        for _ in range(2):
+            worker.say(Counted(counts={"unroutable_request": 1, "contested_request": 1}))
+        await until(lambda: last(front, "git").per_session, "the front knows")
+        await until(lambda: stage.metrics.counted("git", "unroutable_request") == 3, "counted")
+        assert stage.told("git").count("sharing") == 1
+        assert b"contested" not in stage.metrics.render(SmallGateway().status())
+        stage.tree.change(replace(auto, timeout_s=5.0), restart=False)
+        assert stage.tree.entries["git"].per_session
+        stage.tree.change(replace(auto, command=("other-server",)), restart=True)
+        await until(lambda: not last(front, "git").per_session, "shared again")
+
+    played(tmp_path, play)
+
+
+def test_a_server_that_is_no_longer_configured_takes_all_its_processes_along(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, server = await served(stage)
+        front.say(Wanted(server=ADA))
+        worker = await stage.up(ADA)
+        stage.tree.remove("git")
+        await until(lambda: worker.told(Stop) and server.told(Stop), "both stop")
+        for player in (worker, server):
+            player.down("clean", "it was stopped")
+        await until(lambda: not stage.tree.entries, "nothing is left")
+
+    played(tmp_path, play)

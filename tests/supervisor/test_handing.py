@@ -1,0 +1,150 @@
+"""What one program hands to the next: nothing is lost on the way, and no stranger takes over."""
+
+import pytest
+from msgspec import structs
+
+from metamcp_supervisor import handing
+from metamcp_supervisor.lives.server import Life
+from metamcp_supervisor.lives.states import ExitClass, Phase
+from metamcp_supervisor.verbs import Ended, Event, LogLine
+from metamcp_supervisor.watched.usage import Part, Usage
+from metamcp_worker.messages import CallStats, FrontStats
+
+SUMMARY = FrontStats(
+    connections=2, streams=1, inflight={"git": 1}, sessions={"2025-11-25": 2}, refused={}
+)
+CALLS = CallStats("git", "tools/call", 3, 0.5, (1, 2), {"-32601": 1})
+COPY = handing.Copy(
+    role="serving",
+    generation=4,
+    instance=handing.Instance(
+        pid=41,
+        line=handing.Line(21, ((b"packet", (22, 23)),)),
+        server_pid=42,
+        protocol="2025-11-25",
+        start_s=0.2,
+        inflight=1,
+        probes_missed=0,
+        reported=False,
+        told_of=("unroutable_request",),
+        condemned=ExitClass.HANG,
+    ),
+    ready=True,
+    stopping=False,
+    halted=False,
+    lists=b"\x00\xff",
+    due=7.5,
+)
+STATE = handing.State(
+    gateway=handing.Gateway(
+        version="1.0",
+        upgrades=2,
+        started=1.5,
+        hangup_ends=True,
+        listen=("127.0.0.1", 6270),
+        ops_listen=("127.0.0.1", 6271),
+        clients=(3, 4),
+        ops=(5,),
+        overrides=(("git", "timeout", "5s", 99.0),),
+    ),
+    control=handing.Control(
+        directory="/run/metamcp",
+        lock=6,
+        listener=7,
+        token="secret",
+        answers=(
+            handing.Answer(uid=0, key="k", order=("stop", b"{}"), given_at=1.0, result=b"{}"),
+            handing.Answer(uid=0, key="l", order=("stop", b"{}"), given_at=1.0, code=8),
+        ),
+    ),
+    nurseries=(
+        handing.Nursery(pid=40, line=handing.Line(8), workers=(41,), stacks=((41, 9, "git#4"),)),
+    ),
+    fronts=handing.Fronts(
+        fronts=(
+            handing.Front(
+                number=5, slot=0, pid=43, since=2.0, line=handing.Line(10), summary=SUMMARY
+            ),
+        ),
+        last=5,
+        crashes=(1.0,),
+        sessions=((5, b"{}"), (None, b"{}")),
+        moving=(handing.Moving(to=None, asker=5, message=b"m", fds=(11, 12), size_bytes=0),),
+    ),
+    servers=(
+        handing.Server(
+            name="git",
+            enabled=True,
+            launched="abc",
+            life=Life(phase=Phase.BACKOFF, reason=ExitClass.SIGNAL, window=(1.0,), retry_at=9.0),
+            generation=4,
+            replacing=False,
+            spare_failures=1,
+            restarts=2,
+            rested=False,
+            probe=True,
+            removed=False,
+            answered={5: 3},
+            copies=(COPY,),
+            catalogue=b"catalogue",
+            from_cache=False,
+            listed=True,
+        ),
+    ),
+    events=(Event(seq=1, time=1.0, who="git", what="ready→backoff"),),
+    last_event=1,
+    histories=(
+        handing.History(
+            name="git",
+            since=1.0,
+            because="why",
+            ready_at=0.0,
+            ends=(Ended(time=1.0, generation=3, reason="exit", message="", ready_s=1.0, next="x"),),
+        ),
+    ),
+    lines=(LogLine(seq=1, time=1.0, server="git", stream="stderr", text="zß水\x1b"),),
+    last_line=1,
+    figures=handing.Figures(
+        base=handing.Tally(calls=(CALLS,), refused={"host": 1}),
+        live=((5, (CALLS,), SUMMARY),),
+        counts={"metamcp_late_replies_total": {"git": 1}},
+        broken={},
+        restarts={"git": {"exit": 2}},
+        cpu_s=(("server", "git", 0.5),),
+        usages=((Part("server", "git"), Usage(pid=42)),),
+    ),
+)
+
+
+def test_everything_arrives_as_it_was() -> None:
+    assert handing.unpack(handing.pack(STATE)) == STATE
+
+
+def test_every_descriptor_is_kept_open_once() -> None:
+    assert sorted(handing.descriptors(STATE)) == [*range(3, 13), 21, 22, 23]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", handing.pack(STATE)[:-1], b"\x92\x01\x80"])
+def test_what_is_no_state_is_refused_with_a_sentence(data: bytes) -> None:
+    with pytest.raises(handing.Unreadable, match="the state of the gateway cannot be read"):
+        handing.unpack(data)
+
+
+def test_a_state_of_another_version_is_not_guessed_at() -> None:
+    data = handing.pack(STATE)
+    with pytest.raises(handing.Unreadable, match="has version 9, not 1"):
+        handing.unpack(data[:1] + b"\x09" + data[2:])
+
+
+def test_a_program_takes_over_only_if_both_mean_the_same() -> None:
+    ours = handing.program("1.0")
+    assert handing.foreign(ours, structs.replace(ours, version="1.1")) == ""
+    assert "another state" in handing.foreign(ours, structs.replace(ours, state=2))
+    assert "with workers" in handing.foreign(ours, structs.replace(ours, contract="other"))
+    assert "another state" in handing.foreign(ours, handing.Program(version="0.9"))
+
+
+def test_what_says_nothing_of_itself_is_no_program_of_the_gateway() -> None:
+    with pytest.raises(handing.Unreadable):
+        handing.described(b"Hello\n")
+    assert handing.described(b'{"version":"1.1","more":1}\n').version == "1.1"

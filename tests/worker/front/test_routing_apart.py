@@ -1,0 +1,110 @@
+"""Calls of clients that have a process of their server for themselves."""
+
+import asyncio
+
+import pytest
+
+from metamcp_worker import codec, sharing
+from metamcp_worker.errors import Code
+from metamcp_worker.frames import Call as CallFrame
+from metamcp_worker.frames import Result
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.stats import Stats
+from metamcp_worker.messages import ServerState
+
+from .peers import Peer, error_data
+from .routed import Front, with_front
+
+WHO = "0123456789ab"
+OWN = sharing.own("git", WHO)
+
+
+def start(front: Front) -> Call:
+    """A call of the client that has OWN."""
+    routing = front.routing
+    frame = CallFrame(routing.new_id(), "tools/call", b"{}")
+    future: asyncio.Future[Answer] = routing.loop.create_future()
+    call = Call(OWN, frame, future, routing.cancel, routing.loop.time())
+    routing.start(call)
+    return call
+
+
+def told(front: Front, state: str, *, reason: str = "", message: str = "") -> None:
+    front.routing.learn(
+        ServerState(server=OWN, state=state, listed=False, reason=reason, message=message)
+    )
+
+
+def test_the_first_call_is_the_reason_to_start_it_and_waits() -> None:
+    async def talk(front: Front) -> None:
+        call = start(front)
+        assert front.wanted == [OWN]
+        told(front, "warming")
+        peer = Peer()
+        await front.routing.attach(OWN, 1, peer.fd)
+        assert front.routing.inflight() == {"git": 1}
+        peer.write(Result((await peer.call()).id, b"1"))
+        assert await call.answer == Answer(b"1")
+        peer.close()
+
+    with_front(talk)
+
+
+def test_what_cannot_be_started_is_refused_under_the_name_of_its_server() -> None:
+    async def talk(front: Front) -> None:
+        call = start(front)
+        told(front, "stopped")
+        answer = await call.answer
+        assert answer.code == Code.SERVER_DOWN
+        assert codec.value(answer.body)["message"].startswith("server 'git' is not available")
+        assert error_data(answer.body)["server"] == "git"
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M77")
+def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
+    async def talk(front: Front) -> None:
+        call = start(front)
+        told(front, "error", reason=sharing.NO_PLACE, message="64 clients have a process of it")
+        answer = await call.answer
+        assert answer.code == Code.OVERLOADED
+        assert "'git' has too much to do: 64 clients" in codec.value(answer.body)["message"]
+        data = error_data(answer.body)
+        assert (data["limit"], data["may_have_run"]) == (sharing.SESSIONS_PROCESSES_MAX, False)
+        front.routing.forget(OWN)
+        assert front.wanted == [OWN]
+
+    with_front(talk)
+
+
+def test_a_call_that_comes_while_it_goes_is_a_reason_for_another() -> None:
+    async def talk(front: Front) -> None:
+        told(front, "idle")
+        call = start(front)
+        front.routing.forget(OWN)
+        assert front.wanted == [OWN, OWN]
+        told(front, "warming")
+        peer = Peer()
+        await front.routing.attach(OWN, 1, peer.fd)
+        peer.write(Result((await peer.call()).id, b"1"))
+        assert await call.answer == Answer(b"1")
+        peer.close()
+
+    with_front(talk)
+
+
+def test_who_has_a_process_of_its_own_is_the_supervisors_word() -> None:
+    async def main() -> None:
+        calls = Calls(Stats(), lambda server: None)
+        assert calls.process("git", WHO) == "git"
+        for per_session in (True, False):
+            calls.server_state(
+                ServerState(server="git", state="ready", listed=True, per_session=per_session)
+            )
+            assert calls.process("git", WHO) == (OWN if per_session else "git")
+            assert calls.process("git", "") == "git"
+        await calls.close()
+
+    asyncio.run(main())

@@ -1,0 +1,87 @@
+"""What the supervisor is told of calls: figures of those that are over, and which are under way.
+
+Owns: these values and the question for them. Never: sending them, counting, arguments and answers.
+"""
+
+from msgspec import Struct, field
+
+from metamcp_worker.message import Message
+
+
+class CallStats(Struct, frozen=True):
+    """Cumulative figures of this front process for one server and method.
+
+    `errors`: how often, by `error_type` ("tool_error" or a JSON-RPC code); `buckets`: counts per
+    bucket of `BUCKETS_S`, not cumulative, the last for everything above; `retries`: by outcome.
+    """
+
+    server: str
+    method: str
+    count: int
+    seconds: float
+    buckets: tuple[int, ...]
+    errors: dict[str, int]
+    retries: dict[str, int] = {}
+
+
+class FrontStats(Message, frozen=True, kw_only=True):
+    """Every two seconds. Descriptor: blob with a JSON list of `CallStats`.
+
+    `inflight`: requests per server; `sessions`: per protocol revision; `refused`: requests that the
+    HTTP policy refused, by reason; `late_replies`: answers for which nobody waited, per server.
+    """
+
+    connections: int
+    streams: int
+    inflight: dict[str, int]
+    sessions: dict[str, int]
+    refused: dict[str, int]
+    late_replies: dict[str, int] = field(default_factory=dict[str, int])
+
+
+#: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention
+#: below 10 ms, equal to it above.
+BUCKETS_S = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+)  # fmt: skip
+
+
+class ShowCalls(Message, frozen=True, kw_only=True):
+    """From the supervisor to a front or a worker: which calls are under way? `ticket`: comes back
+    with the answer. For fronts: `servers`: only these, empty for all; `slow_s`: only those that
+    take longer; `most`: of the rest only the longest so many."""
+
+    ticket: int
+    servers: tuple[str, ...] = ()
+    slow_s: float = 0.0
+    most: int = 0
+
+
+class CallsShown(Message, frozen=True, kw_only=True):
+    """The answer. Descriptor: blob with a JSON list, from a front of `CallUnderWay`, the longest
+    first, from a worker of pairs (front, call), of those that wait for their turn. `more`: how many
+    are not in it."""
+
+    ticket: int
+    more: int = 0
+
+
+class CallUnderWay(Struct, frozen=True, kw_only=True):
+    """A call that is not answered yet. Nothing of it is secret, and nothing of it is an argument.
+
+    `id`: of this front; `name`: of the tool or prompt, as its client knows it; `state`: `held` for
+    a server that is not there, `asking` its client something, else `running`; `client`: what it
+    calls itself; `session`: a word that stands for the client; `progress`: is it told of progress?
+    """
+
+    id: int
+    server: str
+    method: str
+    name: str
+    endpoint: str
+    age_s: float
+    state: str
+    client: str
+    session: str
+    progress: bool

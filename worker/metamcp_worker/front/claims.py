@@ -1,0 +1,138 @@
+"""Calls that outlive their front: what workers are told of them, and asking workers for one.
+
+Owns: which words stand for a session and its stream there, what the next front has to know of a
+call, finding the worker that has it. Never: events and their names (`resume`), what a client is
+told (`dialogue`), what a worker keeps and for how long.
+
+Nothing is told of a call that is answered with plain JSON. Once its answer has become a stream with
+events that a client can come back for, the worker hears of it, once. The words are hashes: a worker
+cannot learn from them what opens a session, and a client that names the stream of another session
+asks for a word that nobody has said.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable, Collection
+
+from msgspec import Raw, Struct
+
+from metamcp_worker import codec
+from metamcp_worker.errors import PipeFull
+from metamcp_worker.frames import Cancel, Claim, Keep, Release
+from metamcp_worker.front.links import Call, Wire
+from metamcp_worker.front.routing import MARGIN_S, Routing
+
+CLAIM_S_MAX = 8.0
+"""For workers to say whether they have a call. They say it at once; one that hangs has ended by
+then, and has it not."""
+WORD_BYTES = 16
+
+
+class Note(Struct, frozen=True, gc=False):
+    """What the next front has to know of a call. `id`: of the client's request, `token`: under
+    which it wants to hear of progress, or `null`, both raw; `label`: of the call."""
+
+    id: Raw
+    token: Raw
+    label: str
+
+
+def keep(call: Call, session_id: str, stream: bytes, raw_id: bytes, token: bytes) -> None:
+    """From here on this call outlives its front. `stream`: the name of its tape; `token`: raw or
+    empty."""
+    note = Note(Raw(raw_id), Raw(token or b"null"), call.label)
+    call.kept = Keep(call.id, _word(session_id.encode()), _word(stream), codec.dump(note))
+    if call.wire is not None:
+        call.wire.keep(call.kept)
+
+
+class Claims:
+    """Asks the workers behind these pipes."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+
+    async def find(
+        self,
+        servers: Collection[str],
+        session_id: str,
+        stream: bytes,
+        peer: int,
+        found: Callable[[str, int, Note], Call],
+    ) -> Call | None:
+        """The call of this session that was answered on this stream; None if no worker of these
+        servers has it. `found(server, number, note)` makes the call, at once: what came for it
+        meanwhile is right behind."""
+        owner, name = _word(session_id.encode()), _word(stream)
+        outcome: asyncio.Future[Call | None] = self._routing.loop.create_future()
+        asked: set[int] = set()
+
+        def heard(wire: Wire, number: int, note: bytes) -> None:
+            asked.discard(number)
+            if note and not outcome.done():
+                outcome.set_result(self._take(wire, found(wire.link.server, number, _note(note))))
+            elif note:
+                _cancel(wire, number)
+            elif not asked and not outcome.done():
+                outcome.set_result(None)
+
+        for wire in self._of(servers):
+            number = self._routing.new_id()
+            told = _telling(heard, wire, number)
+            if wire.claim(Claim(number, owner, name, peer), told):
+                asked.add(number)
+        if not asked:
+            return None
+        try:
+            async with asyncio.timeout(CLAIM_S_MAX):
+                return await outcome
+        except TimeoutError:
+            return None
+
+    def release(self, servers: Collection[str], session_id: str) -> None:
+        """This session is over, and so is what fronts that are gone have left of it."""
+        for wire in self._of(servers):
+            _send(wire, Release(_word(session_id.encode())))
+
+    def leave(self) -> None:
+        """This front ends in order: it answers every call itself."""
+        for wire in list(self._routing.wires):
+            _send(wire, Release())
+
+    def _of(self, servers: Collection[str]) -> list[Wire]:
+        """The pipes to these servers; an earlier generation may have what a later one has not."""
+        return [wire for wire in self._routing.wires if wire.link.name in servers]
+
+    def _take(self, wire: Wire, call: Call) -> Call:
+        """Wait for the answer here. The worker knows best how much time is left."""
+        call.frame, call.wire = None, wire
+        call.deadline = self._routing.loop.time() + wire.link.timeout_s + MARGIN_S
+        wire.waiting[call.id] = call
+        self._routing.watch()
+        return call
+
+
+def _telling(
+    heard: Callable[[Wire, int, bytes], None], wire: Wire, number: int
+) -> Callable[[bytes], None]:
+    return lambda note: heard(wire, number, note)
+
+
+def _note(note: bytes) -> Note:
+    return codec.typed(Note, note)
+
+
+def _cancel(wire: Wire, number: int) -> None:
+    """It was found too late: whoever asked was told that nobody has it."""
+    _send(wire, Cancel(number, b"the client was told that it is lost"))
+
+
+def _send(wire: Wire, frame: Cancel | Release) -> None:
+    if wire.pipe is not None:
+        with contextlib.suppress(PipeFull):  # the worker ends by itself what nobody asks for
+            wire.pipe.send(frame)
+
+
+def _word(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=WORD_BYTES).digest()
