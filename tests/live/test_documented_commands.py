@@ -24,6 +24,7 @@ ELSEWHERE = {
     "make check": "the first part of make test",
     "make conformance": "tests/conformance, as a part of make test",
     "make bench": "by hand: its figures are for people",
+    "make soak": "tests/faults/test_soak.py, for a shorter time",
     "make setup": "every verb of the Makefile",
     "make lock": "by hand: it looks for newer packages",
 }
