@@ -4,6 +4,7 @@ The limits here are never loosened to fit code.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,11 @@ DEPENDENCIES = {
 }
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def module_name(path: Path) -> str:
     parts = path.with_suffix("").relative_to(ROOT).parts
     return ".".join(part for part in parts[1:] if part != "__init__")
@@ -110,7 +116,7 @@ def module_name(path: Path) -> str:
 
 def imports(path: Path, *, top_level_only: bool = False) -> Iterator[tuple[int, str]]:
     """(line, absolute module) of every import, relative ones resolved, `from x import y` as x.y."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
@@ -141,7 +147,7 @@ def test_files_stay_small() -> None:
 def test_functions_stay_small() -> None:
     problems: list[str] = []
     for path in EVERYTHING:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = node.body[0]
                 doc = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) else 0
@@ -156,7 +162,7 @@ def test_every_module_says_what_it_owns() -> None:
     none([
         at(path, 1, "no docstring")
         for path in SOURCES
-        if path not in empty and not ast.get_docstring(ast.parse(path.read_text()))
+        if path not in empty and not ast.get_docstring(parsed(path))
     ])  # fmt: skip
 
 
@@ -202,7 +208,7 @@ def test_pure_modules_have_no_clock_no_dice_and_no_io() -> None:
         for line, target in imports(path):
             if target.split(".")[0] in IMPURE_IMPORTS:
                 problems.append(at(path, line, f"a pure module imports {target}"))
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.AsyncFunctionDef | ast.Await):
                 problems.append(at(path, node.lineno, "a pure module awaits"))
             called = node.func if isinstance(node, ast.Call) else None
@@ -277,7 +283,7 @@ def test_tests_wait_for_facts_and_never_sleep() -> None:
         at(path, node.lineno, "wait for the fact")
         for path in TESTS
         if "fakes" not in path.parts and path.name != "waiting.py"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call)
         and (
             (isinstance(node.func, ast.Attribute) and node.func.attr == "sleep")
