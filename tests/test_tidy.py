@@ -62,7 +62,7 @@ PURE_BY_ROOM = {
         " masks naming nearest options overrides parse program reload remote resolving schema"
         " shapes table tomltext units"
     ),
-    "metamcp_supervisor.watched": "explain health histories keyed latency refusals roles",
+    "metamcp_supervisor.watched": "explain health histories keyed latency rations refusals roles",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
 

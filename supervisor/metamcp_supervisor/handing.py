@@ -9,6 +9,7 @@ monotonic clock, which goes on. Members with a default may come and go without a
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import msgspec
@@ -17,6 +18,7 @@ from msgspec import Struct, structs
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.verbs import Ended, Event, LogLine
+from metamcp_supervisor.wanted.config import Config
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker import frames, messages, spec
 from metamcp_worker.errors import MetaMCPError
@@ -107,7 +109,8 @@ class Copy(Struct, frozen=True, kw_only=True):
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """`launched`: what says whether it is started in the same way (`wanted.reload`)."""
+    """`launched`: what says whether it is started in the same way (`wanted.reload`);
+    `list_changes`, `list_turns_at`: see `lives.routes`."""
 
     name: str
     enabled: bool
@@ -127,6 +130,8 @@ class Server(Struct, frozen=True, kw_only=True):
     catalogue: bytes
     from_cache: bool
     listed: bool
+    list_changes: tuple[float, ...] = ()
+    list_turns_at: float | None = None
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -182,7 +187,7 @@ class Control(Struct, frozen=True, kw_only=True):
 class Gateway(Struct, frozen=True, kw_only=True):
     """`version`: of the program that hands over; `upgrades`: how often that happened by now, this
     time included; `hangup_ends`: see `signals`; `clients`, `ops`: listeners; `overrides`: server,
-    setting, value and end, in seconds since the epoch."""
+    setting, value and end; `config`: of the files, packed by `pack_config`."""
 
     version: str
     upgrades: int
@@ -193,6 +198,7 @@ class Gateway(Struct, frozen=True, kw_only=True):
     clients: tuple[int, ...]
     ops: tuple[int, ...]
     overrides: tuple[tuple[str, str, str, float], ...] = ()
+    config: bytes = b""
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -237,6 +243,26 @@ def unpack(data: bytes) -> State:
         return msgspec.msgpack.decode(rest, type=State)
     except msgspec.DecodeError as error:
         raise Unreadable(f"the state of the gateway cannot be read: {error}") from None
+
+
+def pack_config(config: Config) -> bytes:
+    return msgspec.msgpack.encode(config, enc_hook=str)
+
+
+def config(state: State) -> Config | None:
+    """What the files said when they were read last; None if this program has another idea of it."""
+    try:
+        return msgspec.msgpack.decode(
+            state.gateway.config, type=Config, dec_hook=lambda kind, value: kind(value)
+        )
+    except msgspec.DecodeError:
+        return None
+
+
+def in_force(read: Config, state: State | None) -> Config:
+    """What this program has read, with what only a full restart changes as it was."""
+    before = None if state is None else config(state)
+    return read if before is None else replace(read, gateway=before.gateway)
 
 
 def descriptors(state: State) -> list[int]:

@@ -30,6 +30,7 @@ from metamcp_supervisor.wanted.reload import fingerprint, plan, staying
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.steering import NotNow, ReloadRefused
+from metamcp_worker import sharing
 
 WATCH_S = 0.5
 """Between two looks at the files. What changed is read when two looks found the same, so that no
@@ -37,6 +38,8 @@ half of a file is."""
 
 Stamp = tuple[int, int, int]
 """Inode, length and time of the last change of a file."""
+Stamps = dict[Path, Stamp | None]
+"""None for a file that cannot be looked at."""
 
 
 class Reloads:
@@ -58,6 +61,7 @@ class Reloads:
         journal: Journal,
     ) -> None:
         self.config = self._written = config
+        self._files = config.files
         self._overrides = Overrides()
         self._ending: asyncio.TimerHandle | None = None
         self.hash = fingerprint(config)
@@ -77,11 +81,17 @@ class Reloads:
     def begin(self, hangup: asyncio.Event) -> None:
         """The first configuration is in force. From now on `hangup` asks for a reload, and so does
         a changed file, if it says so."""
+        self._await_end()
         self._metrics.reloaded(ok=True, now=time.time())
         self._tasks.append(asyncio.create_task(self._reload_on(hangup), name="hang-ups"))
         if self.config.gateway.watch:
             stamps = _stamps(self.config.files)
             self._tasks.append(asyncio.create_task(self._watch(stamps), name="files"))
+
+    @property
+    def written(self) -> Config:
+        """What the files said, without what is set for a time."""
+        return self._written
 
     @property
     def busy(self) -> bool:
@@ -100,8 +110,9 @@ class Reloads:
             self._check()
             try:
                 new = await asyncio.to_thread(self._load)
-            except ConfigInvalid:
+            except ConfigInvalid as error:
                 if not dry_run:
+                    self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
                     self._metrics.reloaded(ok=False, now=time.time())
                 raise
             found = staying(plan(self._written, new), self._overrides)
@@ -125,6 +136,7 @@ class Reloads:
         self._written = replace(new, gateway=self.config.gateway)
         self._overrides = self._overrides.kept(new)
         self.config = self._overrides.applied(self._written)
+        self._files = new.files
         self.hash = fingerprint(self._written)
         self.read_at = self._loop.time()
         self._fronts.reconfigure()
@@ -170,10 +182,31 @@ class Reloads:
         self._tune([server])
         return found
 
+    def handed(self) -> tuple[tuple[str, str, str, float], ...]:
+        """What is set, for the program that goes on: server, setting, value, end."""
+        return tuple((each.server, each.key, each.text, each.ends) for each in self._overrides.all)
+
+    def go_on(self, found: Sequence[tuple[str, str, str, float]]) -> None:
+        """After what the program before had set, before anything of it is taken over."""
+        settings: dict[str, dict[str, tuple[str, float]]] = {}
+        for server, key, text, ends in found:
+            settings.setdefault(server, {})[key] = text, ends
+        for name, each in settings.items():
+            if name not in self._written.servers:
+                continue
+            try:
+                self._overrides = self._overrides.again(self._written.servers[name], each)
+            except ConfigInvalid as error:
+                self._journal.add(name, "set over", f"it is not possible any more: {error}")
+        self.config = self._overrides.applied(self._written)
+
     def _known(self, server: str) -> str:
         """Raises NotNow."""
         if server not in self.config.servers:
-            raise NotNow(f"{server} has no table in the configuration at this moment")
+            if sharing.whose(server):
+                base = sharing.base(server)
+                raise NotNow(f"{server} has the settings of '{base}': set them there")
+            raise NotNow(f"{server} is no longer configured")
         return server
 
     def _tune(self, servers: Iterable[str]) -> None:
@@ -183,6 +216,9 @@ class Reloads:
         for name in servers:
             if name in self.config.servers and name in self._tree.entries:
                 self._tree.change(self.config.servers[name], restart=False)
+        self._await_end()
+
+    def _await_end(self) -> None:
         self._no_end()
         end = self._overrides.next_end()
         if end is not None:
@@ -215,18 +251,17 @@ class Reloads:
             hangup.clear()
             await self._reload_unasked()
 
-    async def _watch(self, known: Sequence[Stamp | None]) -> None:
+    async def _watch(self, known: Stamps) -> None:
         """Reload when a file changed, once for each state that lasts for two looks."""
-        files, seen = self.config.files, known
+        seen = known
         while True:
             await asyncio.sleep(WATCH_S)
-            now = await asyncio.to_thread(_stamps, files)
+            now = await asyncio.to_thread(_stamps, tuple(known))
             if now != known and now == seen:
                 await self._reload_unasked()
-                known = now
-                if files != self.config.files:  # it includes others now
-                    files = self.config.files
-                    known = now = await asyncio.to_thread(_stamps, files)
+                # It may include others now. Those of before may have changed while it was read.
+                others = await asyncio.to_thread(_stamps, self._files)
+                known = now = {path: now.get(path, others[path]) for path in others}
             seen = now
 
     async def _reload_unasked(self) -> None:
@@ -239,14 +274,13 @@ class Reloads:
             self._journal.add("gateway", "bug", f"a reload broke off: {error!r}")
 
 
-def _stamps(files: Sequence[Path]) -> list[Stamp | None]:
-    """None for one that cannot be looked at."""
-    found: list[Stamp | None] = []
+def _stamps(files: Sequence[Path]) -> Stamps:
+    found: Stamps = {}
     for path in files:
         try:
             state = os.stat(path)
         except OSError:
-            found.append(None)
+            found[path] = None
         else:
-            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+            found[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
     return found

@@ -5,9 +5,7 @@ begins. Never: executing one (`upgrading`), the parts (`lives.adopting`).
 """
 
 import asyncio
-import contextlib
 import socket
-import time
 from collections.abc import Callable
 
 from metamcp_supervisor import handing
@@ -18,8 +16,7 @@ from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.reloading import Reloads
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.upgrading import Upgrades
-from metamcp_supervisor.wanted.config import Address, ConfigInvalid
-from metamcp_supervisor.watched.steering import NotNow
+from metamcp_supervisor.wanted.config import Address
 from metamcp_worker import codec
 
 
@@ -57,6 +54,8 @@ class Succession:
             version,
             check=check,
             unsettled=self._unsettled,
+            asked=lambda: parts.control.busy,
+            admit=parts.control.admit,
             collect=self._collect,
             environ=service.handing_over,
             undone=service.goes_on,
@@ -73,12 +72,12 @@ class Succession:
         self._clients += [socket.socket(fileno=fd) for fd in before.clients]
         self.ops = [socket.socket(fileno=fd) for fd in before.ops]
         try:
+            parts.journal.go_on(state.events, state.last_event)
+            self._reloads.go_on(before.overrides)  # no server is without its own for a moment
             adopting.take_over(parts, state, self._reloads.config)
         except codec.Malformed as error:
             raise handing.Unreadable(f"what runs cannot be taken over: {error}") from None
-        for server, key, value, until in before.overrides:
-            with contextlib.suppress(ConfigInvalid, NotNow):  # it may be gone, or its name be other
-                self._reloads.override(server, {key: value}, max(0.0, until - time.time()))
+        parts.fronts.reconfigure()
         self._reloads.begin(self._signals.hangup)
         await parts.control.start(state.control)
         kept = sum(bool(server.copies) for server in state.servers)
@@ -87,12 +86,17 @@ class Succession:
         parts.journal.add("gateway", "upgraded", what)
         return asyncio.create_task(self._renew(), name="renewal")
 
+    def read_again(self) -> None:
+        """What the files say is not what is in force: once more, when everything is up."""
+        self._signals.hangup.set()
+
     async def _renew(self) -> None:
         """Fork from a nursery of this program, the fronts first. Workers stay until their servers
         are started the next time."""
         parts = self._parts
         try:
-            await parts.nurseries.renew()
+            if not await parts.nurseries.renew():
+                return
             await parts.fronts.roll()
             parts.journal.add("gateway", "renewed", "the fronts are of this version, too")
         except NotRolled as error:
@@ -107,11 +111,6 @@ class Succession:
 
     def _collect(self) -> handing.State:
         listen, ops_listen = self._addresses()
-        overrides = (
-            (name, each.key, each.value, each.until)
-            for name in self._reloads.config.servers
-            for each in self._reloads.overridden(name)
-        )
         gateway = handing.Gateway(
             version=self._version,
             upgrades=self.upgrades + 1,
@@ -121,6 +120,7 @@ class Succession:
             ops_listen=(ops_listen.host, ops_listen.port),
             clients=tuple(sock.fileno() for sock in self._clients),
             ops=tuple(sock.fileno() for sock in self.ops),
-            overrides=tuple(overrides),
+            overrides=self._reloads.handed(),
+            config=handing.pack_config(self._reloads.written),
         )
         return adopting.collect(self._parts, gateway)

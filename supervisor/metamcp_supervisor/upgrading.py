@@ -14,11 +14,12 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 from metamcp_supervisor import handing, signals
 from metamcp_supervisor.handing import Program, State
 from metamcp_supervisor.verbs import Upgrade
+from metamcp_supervisor.wanted.config import Config
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.steering import NotNow
 from metamcp_worker import packets
@@ -31,6 +32,9 @@ TRIAL_S_MAX = 30.0
 """For the new program to say what it is: half a second, on a starved machine with cold disks 20."""
 SETTLE_S_MAX = 45.0
 """Until nothing is being forked, replaced or buried: a front that finishes its calls has 30 s."""
+QUIET_S_MAX = 3.0
+"""Then, until nobody waits for the answer to an order; a client that only connected is not waited
+for."""
 LOOK_S = 0.02
 """Between two looks whether everything is settled."""
 TURNS = 5
@@ -41,9 +45,10 @@ WHY_CHARACTERS_MAX = 300
 
 class Upgrades:
     """`check`: raises NotNow while nothing may be changed. `unsettled`: why this is not the moment,
-    or nothing. `collect`: everything. `environ`: what the new program needs of the environment,
-    asked at the last moment; `undone`: it does not run. `flush`: writes what is still to be
-    written. `spared`: children of this process that nobody may take for orphans."""
+    or nothing. `asked`: does somebody wait for an answer? `admit`: who asks now is heard, or waits.
+    `collect`: everything. `environ`: what the new program needs of the environment, asked at the
+    last moment; `undone`: it does not run. `flush`: writes what is still to be written. `spared`:
+    children of this process that nobody may take for orphans."""
 
     def __init__(
         self,
@@ -51,6 +56,8 @@ class Upgrades:
         *,
         check: Callable[[], None],
         unsettled: Callable[[], str],
+        asked: Callable[[], bool],
+        admit: Callable[[bool], None],
         collect: Callable[[], State],
         environ: Callable[[], dict[str, str]],
         undone: Callable[[], None],
@@ -61,6 +68,8 @@ class Upgrades:
         self._ours = handing.program(version)
         self._check = check
         self._unsettled = unsettled
+        self._asked = asked
+        self._admit = admit
         self._collect = collect
         self._environ = environ
         self._undone = undone
@@ -68,6 +77,7 @@ class Upgrades:
         self._spared = spared
         self._journal = journal
         self._busy = False
+        self._quiet_by = 0.0
 
     async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
         """Execute the program that is installed now; `told` hears of it at the last moment. Never
@@ -75,7 +85,7 @@ class Upgrades:
         self._check()
         if self._busy:
             raise NotNow("nothing is changed: another upgrade is under way")
-        self._busy = True
+        self._busy, self._quiet_by = True, 0.0
         try:
             theirs = await self._tried()
             if why := handing.foreign(self._ours, theirs):
@@ -86,6 +96,7 @@ class Upgrades:
             self._execute(theirs, told)
         finally:
             signals.let_go()
+            self._admit(True)
             self._busy = False
 
     async def _tried(self) -> Program:
@@ -111,17 +122,28 @@ class Upgrades:
         end = asyncio.get_running_loop().time() + SETTLE_S_MAX
         while True:
             self._check()
-            if not (why := self._unsettled()):
+            if not (why := self._why()):
                 signals.hold()
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
                 self._check()
-                if not (why := self._unsettled()):
+                if not (why := self._why()):
                     return
                 signals.let_go()
             if asyncio.get_running_loop().time() > end:
                 raise NotNow(f"nothing is changed, try again: {why}")
             await asyncio.sleep(LOOK_S)
+
+    def _why(self) -> str:
+        """This is not the moment, as a sentence, or nothing."""
+        now = asyncio.get_running_loop().time()
+        why = self._unsettled()
+        self._admit(bool(why))
+        if why:
+            self._quiet_by = 0.0
+            return why
+        self._quiet_by = self._quiet_by or now + QUIET_S_MAX
+        return "orders are being carried out" if self._asked() and now < self._quiet_by else ""
 
     def _execute(self, theirs: Program, told: Callable[[Upgrade], None]) -> None:
         """Nothing else happens from here to the exec. Raises NotNow."""
@@ -170,6 +192,17 @@ def found(order: str) -> State:
             f"{VARIABLE} is for the gateway alone, and names no state that it handed over: {error}"
         ) from None
     return state
+
+
+def before(environ: Mapping[str, str]) -> Config | None:
+    """What the files said to the program before this one, if there is one that hands over."""
+    order = environ.get(VARIABLE, "")
+    if not order.isdecimal():
+        return None
+    try:
+        return handing.config(handing.unpack(packets.read_blob(os.dup(int(order)))))
+    except (OSError, TooLarge, handing.Unreadable):
+        return None
 
 
 def _begin() -> subprocess.Popen[bytes]:

@@ -246,10 +246,11 @@ def test_all_fronts_are_shown_and_counted_together(gateway: Gateway) -> None:
 
 
 @pytest.mark.promise("M79")
-def test_all_fronts_are_replaced_under_load_and_nobody_notices() -> None:
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+def test_all_fronts_are_replaced_under_load_and_nobody_notices(era: str) -> None:
     with Gateway({"git": fake()}, extra="[gateway]\nfronts = 2") as gateway:
         before = {front["pid"] for front in gateway.status()["fronts"]}
-        with Callers(gateway.port, ["git"], callers=8, era=MODERN) as run:
+        with Callers(gateway.port, ["git"], callers=8, era=era) as run:
             until(lambda: run.tally.right > 50, "calls flow")
             gateway.ctl("roll")
             calls = run.tally.right

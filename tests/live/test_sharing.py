@@ -132,6 +132,8 @@ def test_each_session_has_a_process_of_its_own_and_what_it_keeps_is_its_own(
         pid(ada, "own"), pid(bob, "own"),
     }  # fmt: skip
     assert "@" not in gateway.ops("/metrics")[1]
+    gateway.ctl("set", names[at + 1], "timeout=5s", ok=(1,))
+    assert "has the settings of 'own'" in gateway.ctl("events", "--type", "refused")
     end(ada)
     end(bob)
 

@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from metamcp_supervisor.watched import client as control
 from tests.live import processes
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
@@ -33,6 +35,12 @@ if order.isdecimal():
         time.sleep(0.01)
 """
 """A program that takes over begins only when it may."""
+BARREN = """
+import os, sys
+if "nursery" in sys.orig_argv:
+    os._exit(1)
+"""
+"""No nursery of the new program starts."""
 
 
 class Upgradable(Gateway):
@@ -205,3 +213,76 @@ def test_calls_are_answered_and_an_end_is_not_forgotten_while_the_program_begins
     assert gateway.process is not None
     assert gateway.process.wait(timeout=60) == 0
     assert '"what":"stopped"' in gateway.log.read_text()
+
+
+def test_what_an_operator_did_stays_so() -> None:
+    servers = {"git": fake(), "off": {**fake(), "enabled": False}}
+    with Upgradable(servers) as gateway:
+        gateway.ctl("start", "off", "--wait")
+        # The first one is valid with the second one alone.
+        gateway.ctl("set", "git", "idle_stop=2m", "start=lazy", "--until", "1h")
+        pids, events = gateway.pids(), len(gateway.events())
+        gateway.ctl("upgrade")
+        assert gateway.pids() == pids
+        said = gateway.ctl("describe", "git")
+        assert "idle_stop 2m until" in said
+        assert "start lazy until" in said
+        assert {event["who"] for event in gateway.events()[events:]} <= {"gateway", "front-0"}
+
+
+def test_without_a_new_nursery_the_fronts_stay_and_serve_what_the_files_say_now(
+    gateway: Upgradable,
+) -> None:
+    (gateway.packages / "sitecustomize.py").write_text(BARREN)
+    gateway.write({**SERVERS, "more": fake()})
+    gateway.ctl("upgrade")
+    until(lambda: gateway.happened("note"), "the nursery did not start")
+    gateway.ctl("wait", "more", "--timeout", "30s")
+    client = Client(gateway.port)
+    assert client.text("more__echo", text="new") == "new"
+    client.end()
+    assert not gateway.happened("renewed")
+
+
+def test_a_configuration_that_breaks_while_the_program_begins_does_not_end_it(
+    gateway: Upgradable,
+) -> None:
+    pids = gateway.pids()
+    (gateway.packages / "sitecustomize.py").write_text(SLOW)
+    asked = gateway.command("ctl", "upgrade", "--timeout", "60s")
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True) as upgrading:
+        until(Path(gateway.packages / "begun").exists, "the new program begins")
+        gateway.config.write_text("[servers.old]\ncommand = 7\n")
+        (gateway.packages / "go").touch()
+        said, _ = upgrading.communicate(timeout=60)
+    assert "2 servers" in said
+    assert gateway.pids() == pids
+    assert "servers.old.command" in gateway.ctl("events")
+    gateway.write(SERVERS)
+    assert "unchanged" in gateway.ctl("reload")
+
+
+def test_nobody_who_asks_is_cut_off_by_an_upgrade(gateway: Upgradable) -> None:
+    answers, failures, over = list[bytes](), list[str](), threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            try:
+                with control.connect(str(gateway.folder / "run")) as line:
+                    answers.append(line.call("status"))
+            except control.Failed as failed:
+                failures.append(str(failed))
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    try:
+        until(lambda: len(answers) > 10, "it answers")
+        gateway.ctl("upgrade")
+        asked = len(answers)
+        until(lambda: len(answers) > asked + 10, "it answers still")
+    finally:
+        over.set()
+        for thread in asking:
+            thread.join()
+    assert not failures

@@ -67,3 +67,16 @@ def test_who_writes_a_server_down_beside_a_running_gateway_has_it_a_moment_later
     folder.add("Other")
     until(lambda: "other__echo" in client.tools(), "the second server is ready")
     client.close()
+
+
+@pytest.mark.promise("M78")
+def test_a_file_that_is_included_is_watched_also_while_it_is_missing_or_wrong() -> None:
+    with Gateway({"a": fake()}, extra=WATCH) as gateway:
+        included = gateway.config.with_name("more.json")
+        text = gateway.config.read_text()
+        gateway.config.write_text(f'include = ["more.json"]\n{text}')
+        until(lambda: refusals(gateway), "it does not exist")
+        included.write_text('{"mcpServers": ')
+        until(lambda: len(refusals(gateway)) == 2, "it is no JSON")
+        included.write_text(json.dumps({"mcpServers": {"b": {"command": "no-such-program"}}}))
+        until(lambda: names(gateway) == ["a", "b"], "the mended file counts")

@@ -83,8 +83,9 @@ def test_a_setting_is_told_with_its_end_and_its_value_in_the_file() -> None:
     [
         (("git", "timeout=5"), Exit.CONFIG, "servers.git.timeout: is no duration"),
         (("git", "timeout"), Exit.USAGE, "is no KEY=VALUE"),
-        (("git",), Exit.USAGE, "either something is set"),
-        (("git", "timeout=5s", "--clear"), Exit.USAGE, "either something is set"),
+        (("git", "timeout=5s", "timeout=6s"), Exit.USAGE, "'timeout' is there twice"),
+        (("git",), Exit.USAGE, "say what to set"),
+        (("git", "timeout=5s", "--clear"), Exit.USAGE, "say what to set"),
         (("git", "timeout=5s", "--until", "2d"), Exit.USAGE, "24h"),
         (("got", "timeout=5s"), Exit.UNKNOWN_NAME, "did you mean 'git'"),
     ],
@@ -117,6 +118,12 @@ def test_calls_are_a_table_of_who_waits_for_what() -> None:
             )
             assert "500ms  held" in second
             assert foot == "2 under way; front-1 did not say"
+            gateway.under_way = (under_way("git", 12.0, client="x" * 64),)
+            assert f"{'x' * 23}…  " in (await said(directory, "calls"))[1]
+            gateway.under_way = ()
+            out = (await said(directory, "calls"))[1]
+            assert out == "no call is under way; front-1 did not say\n"
+            gateway.under_way = (under_way("git", 12.0), under_way("fs", 0.5))
             out = (await said(directory, "calls", "--slow", "1s"))[1]
             assert "fs" not in out
             assert (await said(directory, "calls", "got"))[0] == Exit.UNKNOWN_NAME

@@ -87,6 +87,7 @@ def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_bac
         await until(lambda: worker.told(Stop), "asked to stop again")
         worker.down("clean", "it was stopped")
         await until(lambda: ADA not in stage.tree.entries, "nothing of it is kept")
+        assert ADA not in stage.journal.histories.all()
 
     played(tmp_path, play)
 
@@ -171,5 +172,70 @@ def test_a_server_that_is_no_longer_configured_takes_all_its_processes_along(
         for player in (worker, server):
             player.down("clean", "it was stopped")
         await until(lambda: not stage.tree.entries, "nothing is left")
+
+    played(tmp_path, play)
+
+
+def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_calls(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage, replace(GIT, restart="never", idle_stop_s=0.5))
+        for name in (ADA, BOB):
+            front.say(Wanted(server=name))
+        hers, his = await stage.up(ADA), await stage.up(BOB)
+        hers.down()
+        await stage.phase(ADA, "failed")
+        stage.tree.quarantine(BOB, "it eats files")
+        his.leave()
+        before = stage.tree.entries[ADA].used_at
+        front.say(Wanted(server=ADA))
+        await until(lambda: stage.tree.entries[ADA].used_at > before, "a call counts as use")
+        await until(lambda: list(stage.tree.entries) == ["git"], "nothing of both is kept")
+        await until(lambda: len(front.told(ForgetServer)) == 2, "nor there")
+
+    played(tmp_path, play)
+
+
+def test_one_that_is_put_into_quarantine_on_its_way_out_goes_all_the_same(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        front.say(Wanted(server=ADA))
+        worker = await stage.up(ADA)
+        front.say(SessionsOver(ids=("ada",)))
+        await until(lambda: worker.told(Stop), "asked to stop")
+        stage.tree.quarantine(ADA, "it eats files")
+        worker.leave()
+        await until(lambda: ADA not in stage.tree.entries, "it is gone")
+
+    played(tmp_path, play)
+
+
+def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_either(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        front.say(Wanted(server=ADA))
+        worker = await stage.player(f"{ADA}#1")
+        stage.tree.part("git", yes=True)
+        worker.ready()
+        await until(lambda: last(front, ADA).state == "draining", "no calls for it")
+        stage.tree.part("git", yes=False)
+        await until(lambda: last(front, ADA).state == "ready", "they come again")
+
+    played(tmp_path, play)
+
+
+def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        front.say(Wanted(server=ADA))
+        worker = await stage.up(ADA)
+        front.say(SessionsOver(ids=("ada",)))
+        await until(lambda: worker.told(Stop), "asked to stop")
+        stage.tree.start(ADA)
+        worker.leave()
+        await until(lambda: ADA not in stage.tree.entries, "it is gone")
 
     played(tmp_path, play)

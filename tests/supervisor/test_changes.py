@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from metamcp_supervisor.lives.changes import changes
+from metamcp_supervisor.lives.changes import CHANGES_TOLD_MAX, changes
 from metamcp_supervisor.wanted.config import Server
 from metamcp_worker import catalogue
 from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.messages import Listed
 from tests.supervisor.stage import Stage, played, until
 
 
@@ -64,5 +65,20 @@ def test_a_server_that_offers_something_else_after_its_restart_is_in_the_journal
         await until(lambda: stage.tree.entries["git"].life.generation == 3, "once more")
         await stage.phase("git", "ready")
         assert stage.told("git").count("lists changed") == 1
+
+    played(tmp_path, play)
+
+
+@pytest.mark.process
+def test_a_server_whose_lists_change_all_the_time_does_not_fill_the_journal(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(Server(name="git", source="x", command=("x",)))
+        worker = await stage.up("git")
+        for number in range(2, 50):
+            listed = Listed(tools=1, prompts=0, resources=0, list_hash="")
+            worker.say(listed, lists([b'{"name":"t%d"}' % number]))
+        last = lists([b'{"name":"t49"}'])
+        await until(lambda: stage.routes.handed("git").catalogue == last, "all came")
+        assert stage.told("git").count("lists changed") == CHANGES_TOLD_MAX
 
     played(tmp_path, play)

@@ -131,7 +131,9 @@ def test_names_that_do_not_resolve_fail_without_the_rest_of_the_url() -> None:
         server("a", command=(), url="https://secret@127.0.0.1/key"),
         server("b", command=(), url="https://no-such-name.invalid/secret"),
     ]
-    good, bad = checks.names(config(*servers))
+    impossible = server("c", command=(), url=f"https://{64 * 'x'}.invalid/secret")
+    good, bad, never = checks.names(config(*servers, impossible))
+    assert never.text.endswith("(c) does not resolve: no name is written like this")
     assert (good.verdict, good.text) == ("ok", "127.0.0.1 (a) resolves")
     assert bad.verdict == "fail"
     assert bad.text.startswith("no-such-name.invalid (b) does not resolve")

@@ -54,6 +54,7 @@ def test_servers_with_tls_are_asked_for_their_certificate_all_at_once(tmp_path: 
                 server("also", command=(), url=url),
                 server("gone", command=(), url="https://127.0.0.1:9/"),
                 server("plain", command=(), url="http://127.0.0.1:9/"),
+                server("none", command=(), url=f"https://{64 * 'x'}.invalid/"),
                 server("off", command=(), url="https://127.0.0.2/", enabled=False),
                 server("here"),
             )

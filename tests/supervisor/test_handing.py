@@ -1,5 +1,11 @@
 """What one program hands to the next: nothing is lost on the way, and no stranger takes over."""
 
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -7,9 +13,13 @@ from metamcp_supervisor import handing
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.verbs import Ended, Event, LogLine
+from metamcp_supervisor.wanted.config import OAuth
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker.messages import CallStats, FrontStats
+from tests.supervisor.configs import config, server
 
+SHAPES = {1: "25c5bc221657"}
+"""Of the members without a default, by `handing.VERSION`. One that no release has may change."""
 SUMMARY = FrontStats(
     connections=2, streams=1, inflight={"git": 1}, sessions={"2025-11-25": 2}, refused={}
 )
@@ -46,6 +56,7 @@ STATE = handing.State(
         clients=(3, 4),
         ops=(5,),
         overrides=(("git", "timeout", "5s", 99.0),),
+        config=b"config",
     ),
     control=handing.Control(
         directory="/run/metamcp",
@@ -124,6 +135,17 @@ def test_every_descriptor_is_kept_open_once() -> None:
     assert sorted(handing.descriptors(STATE)) == [*range(3, 13), 21, 22, 23]
 
 
+def test_what_must_be_there_is_other_only_under_another_version() -> None:
+    parts = msgspec.json.schema(handing.State)["$defs"]
+    needed = {
+        name: {key: part["properties"][key] for key in part.get("required", ())}
+        for name, part in parts.items()
+        if "properties" in part
+    }
+    found = hashlib.sha256(json.dumps(needed, sort_keys=True).encode()).hexdigest()[:12]
+    assert found == SHAPES[handing.VERSION], "a released program could not read it: raise VERSION"
+
+
 @pytest.mark.parametrize("data", [b"", b"\xc1", handing.pack(STATE)[:-1], b"\x92\x01\x80"])
 def test_what_is_no_state_is_refused_with_a_sentence(data: bytes) -> None:
     with pytest.raises(handing.Unreadable, match="the state of the gateway cannot be read"):
@@ -134,6 +156,23 @@ def test_a_state_of_another_version_is_not_guessed_at() -> None:
     data = handing.pack(STATE)
     with pytest.raises(handing.Unreadable, match="has version 9, not 1"):
         handing.unpack(data[:1] + b"\x09" + data[2:])
+
+
+def test_what_the_files_said_arrives_with_its_secrets_and_folders() -> None:
+    known = config(
+        server("git", env={"TOKEN": "t"}, cwd=Path("/srv"), env_written={"TOKEN": "${env:T}"}),
+        server("docs", url="https://host/mcp", oauth=OAuth(client_id="x"), command=()),
+    )
+    state = structs.replace(
+        STATE, gateway=structs.replace(STATE.gateway, config=handing.pack_config(known))
+    )
+    arrived = handing.config(handing.unpack(handing.pack(state)))
+    assert arrived is not None
+    assert arrived == known
+    assert arrived.servers["git"].env_written == {"TOKEN": "${env:T}"}
+    other = replace(known, gateway=replace(known.gateway, fronts=9), servers={})
+    assert handing.in_force(other, state) == replace(known, servers={})
+    assert handing.in_force(other, STATE) is other
 
 
 def test_a_program_takes_over_only_if_both_mean_the_same() -> None:

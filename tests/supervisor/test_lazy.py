@@ -72,6 +72,17 @@ def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: P
     played(tmp_path, play)
 
 
+def test_a_lazy_server_that_becomes_an_eager_one_starts(tmp_path: Path) -> None:
+    known(tmp_path)
+
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        stage.tree.change(replace(GIT, start="eager"), restart=False)
+        await stage.up("git")
+
+    played(tmp_path, play)
+
+
 def test_a_call_on_the_way_to_rest_brings_it_back(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         stage.tree.add(GIT)

@@ -63,7 +63,7 @@ def test_what_the_file_could_not_say_is_refused_in_its_words(
     with pytest.raises(ConfigInvalid) as caught:
         Overrides().set(GIT, settings, 10.0)
     assert words in str(caught.value)
-    assert str(caught.value).startswith("metamcp ctl set: servers.git.")
+    assert str(caught.value).startswith("servers.git.")
 
 
 def test_all_that_is_set_is_in_force_until_its_time_is_over() -> None:
@@ -86,6 +86,18 @@ def test_what_is_set_twice_is_what_was_set_last() -> None:
     second = first.set(GIT, {"timeout": "90s"}, 30.0)
     (found,) = second.of("git")
     assert (found.value, found.text, found.ends) == (90.0, "90s", 30.0)
+
+
+def test_what_was_set_before_is_read_together_and_each_ends_when_it_was_to_end() -> None:
+    before = {"idle_stop": ("2m", 10.0), "start": ("lazy", 20.0)}
+    after = Overrides().set(GIT, {"timeout": "5s"}, 5.0).again(GIT, before)
+    assert {(each.key, each.text, each.ends) for each in after.of("git")} == {
+        ("idle_stop", "2m", 10.0),
+        ("start", "lazy", 20.0),
+        ("timeout", "5s", 5.0),
+    }
+    with pytest.raises(ConfigInvalid):
+        Overrides().again(GIT, {"idle_stop": ("2m", 10.0)})
 
 
 def test_a_reload_leaves_it_and_says_so() -> None:

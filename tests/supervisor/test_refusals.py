@@ -1,17 +1,16 @@
 """What the journal keeps of orders that were refused."""
 
+from metamcp_supervisor.watched.rations import MINUTE_S, Ration
 from metamcp_supervisor.watched.refusals import (
-    MINUTE_S,
     NAME_CHARACTERS_MAX,
     PER_MINUTE_MAX,
-    Refusals,
     reason,
     sentence,
 )
 
 
 def test_so_many_a_minute_are_kept_and_the_others_are_counted() -> None:
-    refusals = Refusals()
+    refusals = Ration(PER_MINUTE_MAX)
     kept = [refusals.take(5.0) for _ in range(PER_MINUTE_MAX + 7)]
     assert kept == [0] * PER_MINUTE_MAX + [None] * 7
     assert refusals.take(5.0 + MINUTE_S - 1) is None

@@ -4,7 +4,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from metamcp_supervisor import handing
+from metamcp_supervisor.lives.routes import Known, Routes
 from metamcp_supervisor.wanted.config import Server
 from metamcp_worker.messages import (
     AttachFailed,
@@ -15,6 +18,7 @@ from metamcp_worker.messages import (
     ServerState,
 )
 from tests.supervisor.stage import Stage, front_up, played, states, until
+from tests.supervisor.test_handing import STATE
 
 pytestmark = pytest.mark.process
 
@@ -65,6 +69,35 @@ def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None
         await until(lambda: states(front)[-1] == ("ready", True), "listed again")
 
     played(tmp_path, play)
+
+
+def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
+        (await stage.up("git")).down()
+        await until(lambda: ("error", True) in states(front), "down, but listed")
+        known = stage.routes.handed("git")
+        after = Routes(stage.fronts)
+        after.go_on(handed(known), known.list_hash)
+        assert after.handed("git").turns_at == pytest.approx(known.turns_at, abs=0.1)
+        await until(lambda: not after.handed("git").listed, "hidden after a while")
+        await until(lambda: not known.listed, "and here")
+        assert len(known.changes) == 1
+        after.go_on(handed(known), known.list_hash)
+        assert after.handed("git").changes == known.changes
+        assert after.handed("git").turns_at is None
+
+    played(tmp_path, play)
+
+
+def handed(known: Known) -> handing.Server:
+    return structs.replace(
+        STATE.servers[0], listed=known.listed, list_changes=known.changes,
+        list_turns_at=known.turns_at,
+    )  # fmt: skip
 
 
 def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:

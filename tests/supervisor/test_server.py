@@ -276,6 +276,14 @@ def test_who_is_needed_again_on_its_way_to_rest_comes_back_as_soon_as_it_is_gone
     assert after(life, Left()).phase is Phase.QUEUED
 
 
+def test_a_lazy_server_that_is_to_start_with_the_gateway_now_does_not_wait_for_a_call() -> None:
+    resting = after(up(Life(lazy=True)), Unneeded())
+    assert after(resting, Left(), Retuned("on-failure")).phase is Phase.QUEUED
+    assert after(resting, Retuned("on-failure"), Left()).phase is Phase.QUEUED
+    assert after(resting, Left(), Retuned("never", lazy=True)).phase is Phase.IDLE
+    assert after(up(Life(lazy=True)), Stop(), Left(), Retuned("never")).phase is Phase.DISABLED
+
+
 def test_an_operator_stops_one_that_is_on_its_way_to_rest_for_good() -> None:
     assert after(up(Life(lazy=True)), Unneeded(), Stop(), Left()).phase is Phase.DISABLED
 

@@ -158,6 +158,25 @@ def test_a_server_that_drains_still_answers_what_is_sent_to_it() -> None:
     moving(talk)
 
 
+def test_a_server_has_not_ended_while_a_connection_arrives() -> None:
+    async def main() -> None:
+        house = House("there", Limits())
+        await house.server.start([])
+        with listener() as waiting:
+            client = await Client.connect(waiting.getsockname()[1])
+            accepted, _ = waiting.accept()
+        arriving = asyncio.create_task(
+            moved.adopt(house.server, Left(accepted.detach(), post(b"1")))
+        )
+        await asyncio.gather(arriving, house.server.drain(10))
+        assert house.server.ended
+        assert (await client.reply()).body == b"there POST /mcp 1"
+        assert await client.closed() == b""
+        await client.close()
+
+    run(main)
+
+
 def test_a_connection_that_nobody_can_take_is_cut() -> None:
     async def talk(here: House, there: House, client: Client) -> None:
         here.other = House("not open", Limits())

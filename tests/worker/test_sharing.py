@@ -32,6 +32,12 @@ def test_a_client_without_a_session_is_what_it_says_it_is_at_one_endpoint() -> N
     assert sharing.of_client("local", "dev", b"a") == sharing.of_client("local", "dev", b"a")
 
 
+@pytest.mark.promise("M77")
+def test_nothing_that_a_client_can_say_of_itself_is_the_word_for_a_session() -> None:
+    named = {sharing.of_client("local", "default", b"%d" % number)[0] for number in range(200)}
+    assert named.isdisjoint({sharing.of_session(str(number))[0] for number in range(200)})
+
+
 @pytest.mark.parametrize("identity", [b"", b"x" * (IDENTITY_BYTES_MAX + 1)])
 def test_who_does_not_say_who_it_is_is_served_by_the_server_itself(identity: bytes) -> None:
     who = sharing.of_client("local", "default", identity)

@@ -62,6 +62,18 @@ class Acceptor:
         if self._opening:
             await asyncio.wait(self._opening, timeout=bounds.END_S)
 
+    @property
+    def opening(self) -> bool:
+        """Is there a connection that has no protocol yet?"""
+        return bool(self._opening)
+
+    def admit(self, yes: bool) -> None:
+        """Take connections, or leave them in the queue for now."""
+        if self._open and yes:
+            self._loop.add_reader(self._listener, self._accept)
+        elif self._open:
+            self._loop.remove_reader(self._listener)
+
     def refill(self) -> None:
         """Hold back what is free now, as after the end of a connection."""
         with contextlib.suppress(OSError):

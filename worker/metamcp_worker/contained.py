@@ -22,7 +22,8 @@ def contained(app: App) -> App:
         try:
             await app(scope, receive, send)
         except asyncio.CancelledError:
-            return  # the end of a drain; this is the root of the task, and the client is cut
+            scope[CONNECTION].abort()
+            return  # the end of a drain; this is the root of the task
         except Exception:
             log.exception("request failed")
             try:

@@ -29,7 +29,8 @@ class NotYet(MetaMCPError):
 
 class MovableServer(HttpServer):
     """One whose connections can go to another process. `away`: takes what leaves between two
-    requests when this server drains, or raises NotYet; None: such connections end."""
+    requests when this server drains, or raises NotYet; None: such connections end. `arriving`:
+    connections that were taken and have not begun."""
 
     def __init__(
         self,
@@ -40,6 +41,10 @@ class MovableServer(HttpServer):
     ) -> None:
         super().__init__(app, limits=limits, on_refused=on_refused, kind=Movable)
         self.away: Callable[[Callable[[], Left | None]], None] | None = None
+        self.arriving = 0
+
+    def _empty(self) -> bool:
+        return not self.arriving and super()._empty()
 
 
 class Movable(Connection):
@@ -103,6 +108,7 @@ async def adopt(server: MovableServer, left: Left) -> None:
     if server.config is None:  # it does not serve yet
         sock.close()
         return
+    server.arriving += 1
     try:
         sock.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(
@@ -110,6 +116,9 @@ async def adopt(server: MovableServer, left: Left) -> None:
         )
     except OSError:  # the client went away on the way here
         sock.close()
+    finally:
+        server.arriving -= 1
+        server.gone()
 
 
 class _Moved(Movable):

@@ -28,10 +28,10 @@ class HandOver(Message, frozen=True, kw_only=True):
     supervisor, and from there to the owner, or back with `hops` used up. Descriptors: blob with
     what was read of the connection, then its socket.
 
-    `name`: of what is asked for, as the client knows it, or nothing for a connection between two
-    requests, of a front that ends: any other may have it. `maker`: the number of the front that
-    made this name; `hops`: moves for this request, this one included; `last`: nothing counts that
-    comes behind what was read.
+    `name`: of what is asked for, as the client knows it, or nothing for a connection of a front
+    that ends: any other may have it, for it is between two requests or asks for nothing that is
+    there. `maker`: the number of the front that made this name; `hops`: moves for this request,
+    this one included; `last`: nothing counts that comes behind what was read.
     """
 
     name: str

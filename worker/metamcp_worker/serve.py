@@ -304,7 +304,7 @@ class Connection(HttpToolsProtocol):
 class HttpServer:
     """Serves one application on listening sockets. `on_refused` gets a word for every request that
     is turned away before the application sees it. `kind`, `config`: of its connections, the latter
-    once it is started; `draining`: it takes no more."""
+    once it is started; `draining`: it accepts no more; `ended`: nothing is open, or time is up."""
 
     def __init__(
         self,
@@ -322,6 +322,7 @@ class HttpServer:
         self.state = ServerState()
         self.config: Config | None = None
         self.draining = False
+        self.ended = False
         self._acceptors: list[Acceptor] = []
         self._quiet: asyncio.Future[None] | None = None
 
@@ -376,12 +377,17 @@ class HttpServer:
 
     def gone(self) -> None:
         """A connection has ended."""
-        if self._quiet is not None and not self._quiet.done() and not self.state.connections:
-            self._quiet.set_result(None)
+        if self._quiet is not None and self._empty():
+            self.ended = True  # at this very moment: nothing can come in between
+            if not self._quiet.done():
+                self._quiet.set_result(None)
+
+    def _empty(self) -> bool:
+        return not self.state.connections
 
     async def _emptied(self, wait_s: float) -> bool:
-        if not self.state.connections:
-            return True
         self._quiet = asyncio.get_running_loop().create_future()
+        self.gone()
         done, _ = await asyncio.wait([self._quiet], timeout=wait_s)
+        self.ended = True
         return bool(done)

@@ -4,11 +4,12 @@ Owns: their names, and the word that stands for a client in them. Never: which s
 processes (`messages.ServerState`), starting them.
 
 The word is a hash of what a client is known by, so every front finds the same one for a session
-that it took over, and nobody finds the id of a session in it.
+that it took over, and nobody finds the id of a session in it. Words for sessions begin with another
+bit than those for clients that say who they are: these choose what they say, and none of them can
+find something that stands for the session of somebody else.
 """
 
 import hashlib
-from functools import lru_cache
 
 MARK = "@"
 """Between the name of a server, which never has it, and the word for a client."""
@@ -18,10 +19,9 @@ SESSIONS_PROCESSES_MAX = 64
 """Processes of one server for single clients: each costs what the server costs."""
 NO_PLACE = "no_place"
 """The reason of one that is not started: there are as many as there may be."""
+_SESSION, _CLIENT = 0x80, 0
 IDENTITY_BYTES_MAX = 4096
 """What a client says of itself in more bytes than that does not tell it from others."""
-CLIENTS_KEPT = 1024
-"""Clients of revision 2026-07-28 whose word is remembered; they say the same in each request."""
 
 
 def own(server: str, who: str) -> str:
@@ -32,7 +32,7 @@ def own(server: str, who: str) -> str:
 
 def base(name: str) -> str:
     """The server of which this is a process for one client; the name itself for any other."""
-    return name.partition(MARK)[0]
+    return name.partition(MARK)[0] if MARK in name else name
 
 
 def whose(name: str) -> str:
@@ -42,7 +42,7 @@ def whose(name: str) -> str:
 
 def of_session(session_id: str) -> str:
     """The word for the client that has this session."""
-    return _word(b"session", session_id.encode())
+    return _word(_SESSION, session_id.encode())
 
 
 def of_client(principal: str, endpoint: str, identity: bytes) -> str:
@@ -50,13 +50,9 @@ def of_client(principal: str, endpoint: str, identity: bytes) -> str:
     each of its requests; if it says nothing, the word is empty."""
     if not identity or len(identity) > IDENTITY_BYTES_MAX:
         return ""
-    return _of_client(principal, endpoint, identity)
+    return _word(_CLIENT, principal.encode(), endpoint.encode(), identity)
 
 
-@lru_cache(CLIENTS_KEPT)
-def _of_client(principal: str, endpoint: str, identity: bytes) -> str:
-    return _word(b"client", principal.encode(), endpoint.encode(), identity)
-
-
-def _word(*parts: bytes) -> str:
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[: 2 * WHO_BYTES]
+def _word(first_bit: int, *parts: bytes) -> str:
+    first, *rest = hashlib.sha256(b"\0".join(parts)).digest()[:WHO_BYTES]
+    return bytes((first_bit | first & 0x7F, *rest)).hex()

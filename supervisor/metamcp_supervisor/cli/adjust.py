@@ -49,7 +49,7 @@ def set_(
     as_json: bool,
     key: str,
 ) -> None:
-    """Settings of a server that are other than in the file, for a time."""
+    """Other settings for a server than in the file, for a time."""
     asked = {
         "name": name,
         "settings": _pairs(settings),
@@ -89,5 +89,7 @@ def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
         key, equals, value = setting.partition("=")
         if not equals:
             raise click.UsageError(f"{setting!r} is no KEY=VALUE, such as timeout=5s")
+        if key.strip() in found:
+            raise click.UsageError(f"{key.strip()!r} is there twice")
         found[key.strip()] = value.strip()
     return found

@@ -17,6 +17,8 @@ COLUMNS = (
     "SERVER", "METHOD", "NAME", "AGE", "STATE", "PROGRESS", "CLIENT", "SESSION", "ENDPOINT",
     "FRONT",
 )  # fmt: skip
+CLIENT_CHARACTERS_MAX = 24
+"""Enough to know it again; `--json` has all of it."""
 
 
 @click.command()
@@ -41,7 +43,13 @@ def calls(
         return
     found = codec.typed(verbs.Calls, raw)
     show.picture(
-        show.Picture(COLUMNS, rows(found.calls), foot=foot(found), right=frozenset({"AGE"}))
+        show.Picture(
+            COLUMNS if found.calls else ("",),
+            rows(found.calls),
+            foot=foot(found),
+            right=frozenset({"AGE"}),
+            sentences=False,
+        )
     )
 
 
@@ -54,7 +62,7 @@ def rows(found: Sequence[verbs.InFlight]) -> list[tuple[str, ...]]:
             columns.latency(one.age_s),
             one.state,
             "yes" if one.progress else "no",
-            " ".join(one.client.split()) or columns.NONE,
+            columns.cut(" ".join(one.client.split()), CLIENT_CHARACTERS_MAX) or columns.NONE,
             one.session or columns.NONE,
             one.endpoint or columns.NONE,
             one.front,

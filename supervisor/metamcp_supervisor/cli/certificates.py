@@ -108,7 +108,7 @@ def _handshake(peer: Peer, context: ssl.SSLContext) -> Handshake:
         return Handshake(distrust=f"its certificate is not accepted: {error.verify_message}")
     except ssl.SSLError as error:
         return Handshake(distrust=f"no TLS with it: {(error.reason or str(error)).lower()}")
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # the latter: of a name that none can have
         return Handshake(nameless=True)
     except OSError as error:
         return Handshake(trouble=f"cannot be reached: {error.strerror or error}")

@@ -169,6 +169,8 @@ def names(config: Config) -> Iterator[Finding]:
             answers[host] = ""
         except OSError as error:
             answers[host] = error.strerror or str(error)
+        except UnicodeError:
+            answers[host] = "no name is written like this"
 
     # The resolver of the system cannot be interrupted, so it is left behind when time is up.
     threads = [threading.Thread(target=resolve, args=(host,), daemon=True) for host in hosts]

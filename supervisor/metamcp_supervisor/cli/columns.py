@@ -70,6 +70,11 @@ def log_text(line: LogLine, clock: str) -> str:
     return f"{clock}  {mark}{line.text}"
 
 
+def cut(text: str, most: int) -> str:
+    """At most so many characters of it."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def override_text(override: Overridden, clock: str) -> str:
     """What is set, until when, and what comes then."""
     return f"{override.key} {override.value} until {clock} (else {override.written})"

@@ -85,7 +85,7 @@ def processes(found: Sequence[Process]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for process in _tree_order(found):
         depths[process.pid] = depth = depths.get(process.parent, -1) + 1
-        command = _cut(shlex.join(process.command), COMMAND_CHARACTERS_MAX)
+        command = columns.cut(shlex.join(process.command), COMMAND_CHARACTERS_MAX)
         rows.append((
             str(process.pid),
             columns.size(process.rss_bytes),
@@ -112,7 +112,7 @@ def exits(found: Description, now: float) -> list[tuple[str, ...]]:
             columns.span(ended.ready_s) if ended.ready_s else "never",
             ended.reason or columns.NONE,
             ended.next,
-            _cut(" ".join(ended.message.split()), EXIT_CHARACTERS_MAX),
+            columns.cut(" ".join(ended.message.split()), EXIT_CHARACTERS_MAX),
         )
         for ended in reversed(found.exits)
     ]
@@ -142,7 +142,3 @@ def _section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]])
     click.echo(f"\n{title}")
     right = frozenset({"PID", "MEM", "CPU", "FDS", "GEN"})
     show.picture(show.Picture(head, rows, right=right))
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

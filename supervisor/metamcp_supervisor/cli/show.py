@@ -43,6 +43,8 @@ class Picture(Struct, frozen=True):
     foot: str = ""
     right: frozenset[str] = frozenset()
     """Columns of numbers, which stand at the right."""
+    sentences: bool = True
+    """Is the last column one of sentences? They stand below a table that is too wide."""
 
 
 def on_terminal() -> bool:
@@ -181,7 +183,7 @@ def _drawn(shown: Picture, width: int) -> "RenderableType":
     drawn = Table(
         box=None, padding=(0, GAP, 0, 0), header_style="bold", show_header=any(shown.columns)
     )
-    crowded = _crowded(shown, width)
+    crowded = shown.sentences and _crowded(shown, width)
     columns = shown.columns[:-1] if crowded else shown.columns
     for name in columns:
         drawn.add_column(name, justify="right" if name in shown.right else "left", overflow="fold")

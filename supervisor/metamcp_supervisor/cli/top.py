@@ -111,6 +111,7 @@ def picture(before: Load, now: Load, sort: str) -> show.Picture:
         head=f"{columns.status_head(now.status)}  calls/s {calls:.1f}",
         foot="sort: c CPU, m memory, n calls, e errors; q quits" if show.on_terminal() else "",
         right=frozenset(titles[2:]),
+        sentences=False,
     )
 
 

@@ -25,7 +25,6 @@ from metamcp_supervisor.verbs import Event, Exit, GatewayStatus
 from metamcp_worker import codec
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.handing import State
     from metamcp_supervisor.run import Gateway
     from metamcp_supervisor.wanted.config import Config
 
@@ -99,8 +98,9 @@ def serve(path: Path | None, **flags: str | None) -> None:
 
 class Found:
     """The configuration of this command line: as it was read at the start, how to read it again,
-    and whether its commands may be started. Ends the command when it is invalid. `watch`: what is
-    done about changed files when nothing says it."""
+    and whether its commands may be started. When it is invalid the command ends, or goes on with
+    that of the gateway which it takes over: `outdated`. `watch`: about changed files, if nothing
+    says it."""
 
     def __init__(
         self, path: Path | None, flags: dict[str, str | None], *, watch: bool = False
@@ -109,6 +109,7 @@ class Found:
         self._watch = watch
         self._flags = {key: value for key, value in flags.items() if value is not None}
         self._environ, self._cwd, self._home = dict(os.environ), Path.cwd(), Path.home()
+        self.outdated = False
         self.config = self._first()
 
     def load(self) -> "Config":
@@ -137,7 +138,8 @@ class Found:
             warning = confirmed.ensure(self.config, main, state_dir, yes=yes, ask=ask)
         except NotConfirmed as refusal:
             _say(str(refusal))
-            raise SystemExit(Exit.NO_PERMISSION) from None
+            self.config = self._before(Exit.NO_PERMISSION)
+            return
         if warning:
             _say(f"warning: {warning}")
 
@@ -157,9 +159,19 @@ class Found:
         except ConfigInvalid as invalid:
             for problem in invalid.problems:
                 _say(str(problem))
-            raise SystemExit(Exit.CONFIG) from None
+            return self._before(Exit.CONFIG)
         for warning in config.warnings:
             _say(f"warning: {warning}")
+        return config
+
+    def _before(self, code: Exit) -> "Config":
+        """What was in force in the program before this one; without any, the command ends."""
+        from metamcp_supervisor import upgrading
+
+        config = upgrading.before(self._environ)
+        if config is None:
+            raise SystemExit(code)
+        self.outdated = True
         return config
 
     def _unnamed(self, config: "Config") -> Path | None:
@@ -180,6 +192,10 @@ class Found:
 
 
 def _ask(question: str) -> bool:
+    from metamcp_supervisor.upgrading import VARIABLE
+
+    if VARIABLE in os.environ:  # there is a gateway to go on with, which cannot wait for people
+        return False
     click.echo(question, err=True)
     try:
         return click.confirm("Start them?", default=False, err=True)
@@ -226,13 +242,15 @@ def _run(
         raise SystemExit(Exit.CANNOT_BIND) from None
 
     async def main() -> int:
-        handed = _handed(order) if order else None
+        handed = upgrading.found(order) if order else None
         ends = hangup_ends if handed is None else handed.gateway.hangup_ends
         gateway = Gateway(
-            found.config, found.load, found.permit, dict(os.environ), _version(),
-            hangup_ends=ends, told=told, given=given, handed=handed,
+            handing.in_force(found.config, handed), found.load, found.permit, dict(os.environ),
+            _version(), hangup_ends=ends, told=told, given=given, handed=handed,
         )  # fmt: skip
         del handed  # it may be large
+        if found.outdated:
+            gateway.succession.read_again()
         return await gateway.run(watch(gateway))
 
     try:
@@ -240,18 +258,10 @@ def _run(
     except CannotStart as failure:
         _say(str(failure))
         code = failure.code
-    raise SystemExit(code)
-
-
-def _handed(order: str) -> "State":
-    """What the program before this one hands over."""
-    from metamcp_supervisor import handing, upgrading
-
-    try:
-        return upgrading.found(order)
     except handing.Unreadable as failure:
         _say(str(failure))
-        raise SystemExit(Exit.INTERNAL) from None
+        code = Exit.INTERNAL
+    raise SystemExit(code)
 
 
 def _version() -> str:

@@ -118,7 +118,7 @@ def _histories_of(parts: Parts) -> tuple[handing.History, ...]:
 
 
 def _server(parts: Parts, entry: Entry) -> handing.Server:
-    catalogue, listed = parts.routes.handed(entry.name)
+    known = parts.routes.handed(entry.name)
     return handing.Server(
         name=entry.name,
         enabled=entry.server.enabled,
@@ -135,9 +135,11 @@ def _server(parts: Parts, entry: Entry) -> handing.Server:
         removed=entry.removed,
         answered=entry.answered,
         copies=tuple(_copies(parts.hearts, entry)),
-        catalogue=catalogue,
+        catalogue=known.catalogue,
         from_cache=entry.offer.from_cache,
-        listed=listed,
+        listed=known.listed,
+        list_changes=known.changes,
+        list_turns_at=known.turns_at,
     )
 
 
@@ -166,7 +168,6 @@ def take_over(parts: Parts, state: handing.State, config: Config) -> None:
     codec.Malformed."""
     parts.metrics.go_on(state.figures)
     parts.logs.go_on(state.lines, state.last_line)
-    parts.journal.go_on(state.events, state.last_event)
     for each in state.histories:
         history = History(each.since, each.because, each.ready_at)
         history.ends.extend(each.ends)
@@ -206,7 +207,7 @@ def _entry(parts: Parts, found: handing.Server, wanted: Server | None) -> None:
         known = offer(found.catalogue, from_cache=found.from_cache)
     entry = tree.entries[found.name] = Entry(server, known)
     entry.go_on(found)
-    parts.routes.go_on(found.name, found.catalogue, known.list_hash, listed=found.listed)
+    parts.routes.go_on(found, known.list_hash)
     if not entry.own:
         parts.routes.share(found.name, per_session=entry.per_session)
     for each in found.copies:
@@ -228,6 +229,7 @@ def _entry(parts: Parts, found: handing.Server, wanted: Server | None) -> None:
         entry.retry_at(when, tree.retry)
     if entry.life.phase is Phase.QUEUED:
         tree.starting.join(entry)
+    tree.apart.settled(entry)
 
 
 def _reconcile(tree: Tree, name: str, found: handing.Server | None, wanted: Server | None) -> None:
@@ -237,5 +239,7 @@ def _reconcile(tree: Tree, name: str, found: handing.Server | None, wanted: Serv
     elif found is None or found.removed:
         tree.add(wanted)
     else:
-        other = launched(wanted) != found.launched or wanted.enabled != found.enabled
-        tree.change(wanted, restart=other)
+        other = launched(wanted) != found.launched
+        if other:
+            tree.entries[name].contested = False
+        tree.change(wanted, restart=other or wanted.enabled != found.enabled)

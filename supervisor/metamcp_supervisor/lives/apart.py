@@ -12,7 +12,7 @@ from typing import Protocol
 from metamcp_supervisor.lives import sharing
 from metamcp_supervisor.lives.entries import Entry
 from metamcp_supervisor.lives.routes import Routes
-from metamcp_supervisor.lives.server import Fact, Start
+from metamcp_supervisor.lives.server import Fact, Parted, Start
 from metamcp_supervisor.lives.states import Phase
 from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.wanted.reload import launched
@@ -86,9 +86,29 @@ class Apart:
             if words.whose(entry.name) in gone and not entry.removed:
                 self._lives.remove(entry.name, "its session has ended")
 
+    def ready(self, entry: Entry) -> None:
+        """A server is ready. One that was on its way up when an operator began to keep calls from
+        its server gets none either."""
+        base = self._lives.entries.get(entry.base)
+        if entry.own and base is not None and base.life.parted:
+            self._lives.feed(entry, Parted(yes=True))
+
     def settled(self, entry: Entry) -> None:
-        """A copy of a server has left. One that its client did not need any more is not kept."""
-        if entry.own and entry.life.phase is Phase.IDLE and not entry.running:
+        """A server is in another phase, or a copy of it has left. One that its client did not need
+        any more is not kept; one that does not start again by itself, for as long as its client
+        calls."""
+        if not entry.own or entry.running:
+            return
+        if entry.life.phase is Phase.IDLE:
+            self._lives.drop(entry)
+        elif entry.spent and entry.life.retry_at is None:
+            entry.retry_at(entry.used_at + entry.server.idle_stop_s, self._expired)
+
+    def _expired(self, entry: Entry) -> None:
+        """Nobody may have called it for `idle_stop`."""
+        if self._loop.time() < entry.used_at + entry.server.idle_stop_s:
+            self.settled(entry)
+        elif entry.spent:
             self._lives.drop(entry)
 
     def forgotten(self, entry: Entry) -> bool:
@@ -117,19 +137,25 @@ class Apart:
         if launched(before) != launched(entry.server):
             entry.contested = False
         self._routes.share(entry.name, per_session=entry.per_session)
+        stays = entry.server.enabled or not (before.enabled or restart)  # an operator started it
         for one in self.of(entry.name):
-            if entry.server.enabled and entry.per_session and not one.removed:
+            if stays and entry.per_session and not one.removed:
                 self._lives.change(sharing.own(entry.server, one.name), restart=restart)
             else:
-                self.end(one, "its server is shared now, or not enabled")
+                self._end(one, "its server is shared now, or not enabled")
 
-    def end(self, one: Entry, cause: str) -> None:
+    def end_of(self, server: str, cause: str) -> None:
+        """Nobody has a process of this server any more."""
+        for one in self.of(server):
+            self._end(one, cause)
+
+    def _end(self, one: Entry, cause: str) -> None:
         if not one.removed:
             self._lives.remove(one.name, cause)
 
     def _made_room(self, others: Iterable[Entry]) -> bool:
         for one in others:
-            if sharing.spent(one.life, running=one.running):
+            if one.spent:
                 self._lives.drop(one)
                 return True
         return False

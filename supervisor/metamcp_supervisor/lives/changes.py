@@ -13,6 +13,8 @@ from msgspec import Raw
 from metamcp_worker import catalogue, codec
 from metamcp_worker.catalogue import KINDS
 
+CHANGES_TOLD_MAX = 6
+"""In a minute, of one server; of more only how many they were."""
 NAMES_MAX = 5
 """Of each sort that are named; the others are counted."""
 NAME_CHARACTERS_MAX = 64

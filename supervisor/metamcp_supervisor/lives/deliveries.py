@@ -13,6 +13,7 @@ from metamcp_supervisor.lives.entries import Entry
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.watched.events import Journal
+from metamcp_supervisor.watched.rations import left_out
 from metamcp_worker import codec
 
 AGAIN_S = 1.0
@@ -56,12 +57,18 @@ class Deliveries:
                 return None  # what its client is listed is what the server itself offers
             before = self._routes.offers(entry.name, data, entry.offer.list_hash)
             if before and (changed := changes(before, data)):
-                self._journal.add(entry.name, "lists changed", changed, entry.life.generation)
+                self._tell(entry, changed)
         except codec.Malformed as error:
             return ExitClass.PROTOCOL, f"its catalogue cannot be read: {error}"
         except OSError as error:
             return ExitClass.EXIT, no_descriptor(error)
         return None
+
+    def _tell(self, entry: Entry, changed: str) -> None:
+        missing = entry.changes.take(self._loop.time())
+        if missing is not None:
+            what = changed + left_out(missing)
+            self._journal.add(entry.name, "lists changed", what, entry.life.generation)
 
     def offer_again(self, server: str, front: int) -> None:
         """The catalogue did not arrive for want of a descriptor: send it again in a while."""

@@ -13,12 +13,14 @@ from metamcp_supervisor.lives import sharing
 from metamcp_supervisor.lives.backoff import Patience
 from metamcp_supervisor.lives.catalogues import Offer
 from metamcp_supervisor.lives.cgroups import Leaf
+from metamcp_supervisor.lives.changes import CHANGES_TOLD_MAX
 from metamcp_supervisor.lives.floods import Noise
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import Phase
 from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.wanted.remote import origin
+from metamcp_supervisor.watched.rations import Ration
 from metamcp_worker import sharing as words
 
 
@@ -86,6 +88,7 @@ class Entry:
     whether it is modern. `removed`: no longer configured, and gone as soon as it is down.
     `answered`: calls that it answered so far, by front. `contested`: it asked something that
     several callers could have caused. `used_at`: when one for a single client was last of use.
+    `changes`: of its lists, for the journal.
     """
 
     def __init__(self, server: Server, offer: Offer) -> None:
@@ -107,6 +110,7 @@ class Entry:
         self.used_at = 0.0
         self.probe = True
         self.removed = False
+        self.changes = Ration(CHANGES_TOLD_MAX)
         self._generation = 0
         self._retry: asyncio.TimerHandle | None = None
         self._spare: asyncio.TimerHandle | None = None
@@ -134,6 +138,11 @@ class Entry:
     def running(self) -> bool:
         """Is there a process of it, or will there be one in a moment?"""
         return bool(self.copies)
+
+    @property
+    def spent(self) -> bool:
+        """Does nothing of it run, and will nothing, unless somebody or a timer starts it?"""
+        return sharing.spent(self.life, running=self.running)
 
     @property
     def copies(self) -> list[Copy]:

@@ -74,7 +74,7 @@ class Gauges:
             copy = copies[sample.server, sample.generation]
             if verdict.fate is Fate.KILL:
                 self._tree.crew.condemn(copy, ExitClass.LIMIT, verdict.why)
-            elif copy is copy.entry.serving:
+            elif copy is copy.entry.serving and not copy.stopping:
                 self._tree.recycle(sample.server, verdict.why)
 
     def _sample(self, copy: Copy, now: float) -> Sample | None:

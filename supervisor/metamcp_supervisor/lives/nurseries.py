@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from metamcp_supervisor import handing
-from metamcp_supervisor.lives.spawn import Nursery, NurseryDown, Worker, WorkerExit
+from metamcp_supervisor.lives.spawn import NotForked, Nursery, NurseryDown, Worker, WorkerExit
 
 
 class Nurseries:
@@ -59,15 +59,15 @@ class Nurseries:
         for nursery in self._older:
             nursery.retired = True
 
-    async def renew(self) -> None:
-        """Fork from a nursery of this program from now on. If it does not start, everything stays
-        as it is."""
+    async def renew(self) -> bool:
+        """Fork from a nursery of this program from now on. False if it does not start; then
+        everything stays as it is."""
         another = self._coming = self._another()
         try:
             await another.start()
         except NurseryDown as error:
-            self._on_event(f"{error}; workers are still forked from the program before")
-            return
+            self._on_event(f"{error}; fronts and workers are still of the program before")
+            return False
         except asyncio.CancelledError:
             await another.close()
             raise
@@ -77,6 +77,7 @@ class Nurseries:
         self._older.append(self._newest)
         self._newest = another
         self._thin()
+        return True
 
     def unsettled(self) -> str:
         """Why nothing can be handed over now, as a sentence, or nothing."""
@@ -89,7 +90,17 @@ class Nurseries:
         return tuple(nursery.handed() for nursery in self._all())
 
     async def fork(self, role: str, name: str) -> Worker:
-        return await self._newest.fork(role, name)
+        """Where it is forked now. Raises spawn.NotForked."""
+        while True:
+            nursery = self._newest
+            try:
+                return await nursery.fork(role, name)
+            except NotForked:
+                if nursery is self._newest:
+                    raise
+            finally:
+                if nursery.retired:  # another one took over meanwhile
+                    self._thin()
 
     def signal(self, pid: int, number: int) -> None:
         self._of(pid).signal(pid, number)

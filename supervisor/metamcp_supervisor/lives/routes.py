@@ -17,6 +17,7 @@ from typing import Protocol
 
 from msgspec import structs
 
+from metamcp_supervisor import handing
 from metamcp_supervisor.lives import damping
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.server import Life
@@ -52,8 +53,8 @@ class Fronts(Protocol):
         ...
 
 
-class _Known:
-    """What the fronts know of one server."""
+class Known:
+    """What the fronts know of one server. `changes`: when it was listed or hidden (`damping`)."""
 
     def __init__(self) -> None:
         self.catalogue = b""
@@ -70,6 +71,11 @@ class _Known:
         """Is it to be listed, or hidden, in a while?"""
         return self._planned is not None
 
+    @property
+    def turns_at(self) -> float | None:
+        """When that is, if it is to be."""
+        return None if self._planned is None else self._planned.when()
+
     def plan(self, wait_s: float, then: Callable[[], None]) -> None:
         self.keep()
         self._planned = asyncio.get_running_loop().call_later(wait_s, then)
@@ -84,13 +90,13 @@ class _Known:
 class Routes:
     def __init__(self, fronts: Fronts) -> None:
         self._fronts = fronts
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._loop = asyncio.get_running_loop()
 
     def offers(self, server: str, data: bytes, list_hash: str) -> bytes:
         """The server has this catalogue; the one before, or nothing. Raises OSError without free
         descriptors."""
-        known = self._known.setdefault(server, _Known())
+        known = self._known.setdefault(server, Known())
         before = known.catalogue
         if before != data:  # a restart rarely changes it
             known.catalogue, known.list_hash = data, list_hash
@@ -98,15 +104,18 @@ class Routes:
                 _send_catalogue(front, server, known)
         return before
 
-    def handed(self, server: str) -> tuple[bytes, bool]:
-        """Its catalogue, and whether its tools are listed."""
-        known = self._known.get(server, _Known())
-        return known.catalogue, known.listed
+    def handed(self, server: str) -> Known:
+        """What the program after this one must know."""
+        return self._known.get(server, Known())
 
-    def go_on(self, server: str, data: bytes, list_hash: str, *, listed: bool) -> None:
+    def go_on(self, found: handing.Server, list_hash: str) -> None:
         """After what the program before told the fronts."""
-        known = self._known[server] = _Known()
-        known.catalogue, known.list_hash, known.listed = data, list_hash, listed
+        known = self._known[found.name] = Known()
+        known.catalogue, known.list_hash = found.catalogue, list_hash
+        known.listed, known.changes = found.listed, found.list_changes
+        if found.list_turns_at is not None:
+            wait_s = max(0.0, found.list_turns_at - self._loop.time())
+            known.plan(wait_s, partial(self._turn_later, known, listed=not found.listed))
 
     def offer_again(self, server: str, number: int) -> None:
         """The front with this number did not get the catalogue. Raises OSError."""
@@ -117,13 +126,13 @@ class Routes:
 
     def show(self, server: Server, life: Life) -> None:
         """Tell the fronts how the server stands, and list its tools or hide them."""
-        known = self._known.setdefault(server.name, _Known())
+        known = self._known.setdefault(server.name, Known())
         self._list(known, server, life)
         self._tell(known, server, life)
 
     def share(self, server: str, *, per_session: bool) -> None:
         """Who calls this server shares its process from now on, or has one of its own."""
-        known = self._known.setdefault(server, _Known())
+        known = self._known.setdefault(server, Known())
         if known.per_session != per_session:
             known.per_session = per_session
             if known.life is not None:
@@ -176,7 +185,7 @@ class Routes:
         for known in self._known.values():
             known.keep()
 
-    def _list(self, known: _Known, server: Server, life: Life) -> None:
+    def _list(self, known: Known, server: Server, life: Life) -> None:
         """Listed from the first time that it is ready until somebody takes it away. One that went
         down by itself or restarts has `hide_after` to come back before its tools go; one that goes
         down again and again stays as it is for a while (`damping`)."""
@@ -192,19 +201,19 @@ class Routes:
             wait_s = max(server.hide_after_s, damped_s)
             known.plan(wait_s, partial(self._turn_later, known, listed=False))
 
-    def _turn(self, known: _Known, *, listed: bool, counts: bool) -> None:
+    def _turn(self, known: Known, *, listed: bool, counts: bool) -> None:
         """List its tools, or hide them, from now on."""
         known.keep()
         if counts and listed != known.listed:
             known.changes = damping.noted(known.changes, self._loop.time())
         known.listed = listed
 
-    def _turn_later(self, known: _Known, *, listed: bool) -> None:
+    def _turn_later(self, known: Known, *, listed: bool) -> None:
         self._turn(known, listed=listed, counts=True)
         if known.life is not None:
             self._tell(known, *known.life)
 
-    def _tell(self, known: _Known, server: Server, life: Life) -> None:
+    def _tell(self, known: Known, server: Server, life: Life) -> None:
         known.life = server, life
         state = _state(server, life, known.listed, self._loop.time())
         known.state = structs.replace(state, per_session=known.per_session)
@@ -255,6 +264,6 @@ def _retry_after_ms(life: Life, now: float) -> int:
     return -1 if life.retry_at is None else max(0, round((life.retry_at - now) * 1000))
 
 
-def _send_catalogue(front: Ahead, server: str, known: _Known) -> None:
+def _send_catalogue(front: Ahead, server: str, known: Known) -> None:
     message = Catalogue(server=server, list_hash=known.list_hash)
     front.send(message, [packets.blob(known.catalogue)])

@@ -193,7 +193,10 @@ def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
         case SiblingRecovered(reason):
             return _sibling_recovered(life, reason, now, jitter)
         case Retuned(restart, lazy, patience):
-            return replace(life, restart=restart, lazy=lazy, patience=patience), ()
+            waits = life.lazy and (life.phase is Phase.IDLE or life.resting)
+            life = replace(life, restart=restart, lazy=lazy, patience=patience)
+            # One that waits to be called is there without a call from now on.
+            return _start(life, "boot", now) if waits and not lazy else (life, ())
         case Unneeded():
             return _unneeded(life)
         case Quarantined(why):

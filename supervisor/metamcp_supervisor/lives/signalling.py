@@ -27,7 +27,7 @@ def send(entry: Entry, number: int) -> int:
         raise NotNow(f"{entry.name} has no process of its own at this moment")
     try:
         deliver(instance.server_pid, number, parent=instance.pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):
         raise NotNow(f"the process of {entry.name} has just ended") from None
     except OSError as error:
         why = f"process {instance.server_pid} of {entry.name} takes no signal {number}"

@@ -141,7 +141,7 @@ class Nursery:
 
     @property
     def childless(self) -> bool:
-        return not self._workers.pids()
+        return not (self._workers.pids() or self._asked)
 
     def knows(self, pid: int) -> bool:
         """Is this a worker that it forked?"""

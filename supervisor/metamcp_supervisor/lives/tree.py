@@ -120,12 +120,13 @@ class Tree:
             self.feed(entry, Start("boot"), "started with the gateway")
 
     def start(self, name: str) -> None:
-        self.feed(self.entries[name], Start("operator"), "started by an operator")
+        entry = self.entries[name]
+        if not entry.removed:
+            self.feed(entry, Start("operator"), "started by an operator")
 
     def stop(self, name: str) -> None:
         self.feed(self.entries[name], Stop(), "stopped by an operator")
-        for one in self.apart.of(name):
-            self.apart.end(one, "its server was stopped by an operator")
+        self.apart.end_of(name, "its server was stopped by an operator")
 
     def restart(self, name: str) -> None:
         """One that may have two copies is restarted without a gap."""
@@ -144,8 +145,7 @@ class Tree:
         entry = self.entries[name]
         self.feed(entry, Quarantined(why), why)
         self.crew.let_go(entry)
-        for one in self.apart.of(name):
-            self.apart.end(one, "its server is in quarantine")
+        self.apart.end_of(name, "its server is in quarantine")
 
     def part(self, name: str, *, yes: bool) -> None:
         """Keep new calls from a server, or let them come again."""
@@ -157,9 +157,9 @@ class Tree:
         entry = self.entries[server.name]
         before, entry.server = entry.server, server
         self.apart.changed(entry, before, restart=restart)
-        self.feed(entry, Retuned(server.restart, server.lazy, patience(server)))
+        self.feed(entry, Retuned(server.restart, server.lazy, patience(server)), "it is eager now")
         left = entry.life.phase is Phase.DISABLED and entry.life.reason is None
-        if not server.enabled:
+        if not server.enabled and (before.enabled or restart):
             self.feed(entry, Stop(), "no longer enabled")
         elif restart and (not before.enabled or not left):
             entry.probe = True
@@ -173,8 +173,7 @@ class Tree:
         entry.removed = True
         self.feed(entry, Stop(), cause)
         self._drop_removed(entry)
-        for one in self.apart.of(name):
-            self.apart.end(one, cause)
+        self.apart.end_of(name, cause)
 
     async def close(self) -> None:
         """Stop every server, without waiting for calls; each takes its own ladder, and those that
@@ -215,6 +214,7 @@ class Tree:
 
     def wanted(self, server: str) -> None:
         if entry := self.entries.get(server):
+            self.apart.used(entry, 0.0)
             self.feed(entry, Start("client"), "started by a call")
         else:
             self.apart.wanted(server)
@@ -290,6 +290,7 @@ class Tree:
             copy.ready = True
             copy.no_deadline()
             self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {message.tools}")
+            self.apart.ready(entry)
 
     def _offers(self, entry: Entry, blob: bytes) -> bool:
         """Take in a catalogue; without a usable one the server counts as broken."""
@@ -324,6 +325,7 @@ class Tree:
             self._journal.add(entry.name, what, cause, life.generation)
         if life.phase is Phase.READY and before.failures and before.reason is not None:
             self._wake_siblings(entry, before.reason)
+        self.apart.settled(entry)
 
     def _act(self, entry: Entry, action: Action) -> None:
         match action:
@@ -383,7 +385,7 @@ class Tree:
                 self.feed(other, SiblingRecovered(reason))
 
     def _drop_removed(self, entry: Entry) -> None:
-        if entry.removed and not entry.running and entry.life.phase is Phase.DISABLED:
+        if entry.removed and entry.spent:
             self.drop(entry)
 
     def drop(self, entry: Entry) -> None:

@@ -181,8 +181,10 @@ class Problem:
 
 
 class ConfigInvalid(Exception):
-    """The configuration cannot be used; `problems` holds every reason, not only the first."""
+    """The configuration cannot be used; `problems` holds every reason, not only the first, and
+    `files` what was read or is missing."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[Problem, ...], files: tuple[Path, ...] = ()) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+        self.files = files

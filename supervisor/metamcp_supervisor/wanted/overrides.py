@@ -56,6 +56,14 @@ class Overrides:
         )
         return Overrides((*self._but(server.name, settings), *new))
 
+    def again(self, server: Server, settings: Mapping[str, tuple[str, float]]) -> "Overrides":
+        """With what was set before. `server`: as in the file; `settings`: by key, the text and the
+        end of each. They are read together, for they may need each other. Raises ConfigInvalid."""
+        found = self.set(server, {key: text for key, (text, _) in settings.items()}, 0.0)
+        ends = {(server.name, key): end for key, (_, end) in settings.items()}
+        again = (replace(one, ends=ends.get((one.server, one.key), one.ends)) for one in found.all)
+        return Overrides(tuple(again))
+
     def without(self, server: str) -> "Overrides":
         return Overrides(tuple(each for each in self.all if each.server != server))
 
@@ -90,7 +98,7 @@ def read(server: Server, settings: Mapping[str, str]) -> Server:
     """The server with these settings: by the rules of the file, in the words of the file. Raises
     ConfigInvalid."""
     findings = Findings()
-    site = Site(Document("metamcp ctl set", Path(), {}), ("servers", server.name))
+    site = Site(Document("", Path(), {}), ("servers", server.name))
     given = {key: _value(_SERVERS.get(key), text) for key, text in settings.items()}
     # With all that the server has, since there are rules between settings.
     table = Table(server_table(server) | given, site, findings, "servers.*")

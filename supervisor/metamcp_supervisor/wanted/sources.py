@@ -85,7 +85,7 @@ def load(
         findings=findings,
     )
     if findings.problems:
-        raise ConfigInvalid(findings.everything())
+        raise ConfigInvalid(findings.everything(), tuple(reading.files))
     return config
 
 

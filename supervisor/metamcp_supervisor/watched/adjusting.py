@@ -49,7 +49,7 @@ class Signal(Keyed, frozen=True, kw_only=True):
 async def set_(steering: Steering, line: Line, params: Set) -> object:
     known(steering, [params.name])
     if params.clear is bool(params.settings):
-        raise Refused(Exit.USAGE, "either something is set, as in timeout=5s, or all is cleared")
+        raise Refused(Exit.USAGE, "say what to set, as in timeout=5s, or else --clear")
     if not 0 < params.for_s <= SET_S_MAX:
         raise Refused(Exit.USAGE, f"a setting can be for at most {SET_S_MAX / 3600:g} h")
     if params.clear:

@@ -14,7 +14,8 @@ from msgspec import Raw, Struct
 
 from metamcp_supervisor import handing
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched.refusals import Refusals
+from metamcp_supervisor.watched.rations import Ration
+from metamcp_supervisor.watched.refusals import PER_MINUTE_MAX
 from metamcp_worker import codec
 from metamcp_worker.errors import Refused
 
@@ -39,7 +40,7 @@ class Answers:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
-        self.refusals = Refusals()
+        self.refusals = Ration(PER_MINUTE_MAX)
         self._by_key: dict[tuple[int, str], _Answer] = {}
 
     async def once(

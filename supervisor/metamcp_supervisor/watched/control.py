@@ -89,6 +89,7 @@ class Control:
         self._socket: socket.socket | None = None
         self._acceptor: Acceptor | None = None
         self._talks: set[asyncio.Task[None]] = set()
+        self._lines: set[Connection] = set()
 
     async def start(self, found: handing.Control | None = None) -> None:
         """Claim the runtime directory and listen in it, or go on with what the program before has
@@ -126,6 +127,17 @@ class Control:
             answers=self._answers.handed(),
         )
 
+    @property
+    def busy(self) -> bool:
+        """Does somebody wait for an answer, or is about to ask? Those who follow do not."""
+        opening = self._acceptor is not None and self._acceptor.opening
+        return opening or any(line.in_hand for line in self._lines)
+
+    def admit(self, yes: bool) -> None:
+        """Talk to new clients, or let them wait for now."""
+        if self._acceptor is not None:
+            self._acceptor.admit(yes)
+
     async def close(self) -> None:
         """End every connection; remove socket and token."""
         if self._acceptor is not None:
@@ -147,6 +159,7 @@ class Control:
         assert task is not None
         line = Connection(reader, writer, self._group)
         self._talks.add(task)
+        self._lines.add(line)
         try:
             await self._talk(line)
         except (PeerGone, OSError):
@@ -154,6 +167,7 @@ class Control:
         except Exception:
             logger.exception("a connection of the control socket ended by a fault of the gateway")
         finally:
+            self._lines.discard(line)
             await line.close()
             self._talks.discard(task)
             if self._acceptor is not None:
@@ -177,13 +191,16 @@ class Control:
                 request = await line.request(self._limits.idle_s)
                 if request is None:
                     return
+                line.in_hand = request.method != "upgrade"  # which waits for the others
                 result = await self._carry_out(line, request)
             except Refused as refusal:
                 await line.refuse(refusal)
+                line.in_hand = False
                 continue
             if result is None:
                 return
             await line.answer(result)
+            line.in_hand = False
 
     def _check(self, line: "Connection") -> None:
         """A socket that is not shared is for its owner and root alone. Raises Refused."""
@@ -249,6 +266,8 @@ class Connection:
         self._role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
         self.asked = _NULL
         """The id of the request that is being answered, raw."""
+        self.in_hand = True
+        """Its first request is not answered yet, or another one is being carried out."""
 
     @property
     def uid(self) -> int:
@@ -314,6 +333,7 @@ class Connection:
         self._woken.set()
 
     async def woken(self, timeout_s: float | None) -> None:
+        self.in_hand = False
         if self._left is None:
             self._left = asyncio.create_task(self._reader.read(1))
             self._left.add_done_callback(lambda _: self._woken.set())

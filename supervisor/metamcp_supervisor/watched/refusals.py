@@ -1,43 +1,21 @@
 """Orders that were refused, for the journal: who wanted what, and why it was not done.
 
-Owns: the sentence, and how many of them there may be. Never: refusing (`orders`), the journal
-itself, clocks.
-
-Whoever may look may also be refused as often as he likes; what the journal remembers of a night
-must not be pushed out by it.
+Owns: the sentence, and how many of them there may be. Never: counting them (`rations`), refusing
+(`orders`), the journal itself.
 """
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from metamcp_supervisor.watched import rations
+
 PER_MINUTE_MAX = 30
 """Kept; of more only how many they were."""
-MINUTE_S = 60.0
 NAMES_MAX = 4
 NAME_CHARACTERS_MAX = 64
 """Names come from the outside; a sentence repeats so much of them."""
 WHY_CHARACTERS_MAX = 500
-
-
-class Refusals:
-    """`now`s are monotonic seconds."""
-
-    def __init__(self) -> None:
-        self._since = float("-inf")
-        self._kept = 0
-        self._left_out = 0
-
-    def take(self, now: float) -> int | None:
-        """One more was refused. How many before it were left out; None: this one is, too."""
-        if now - self._since >= MINUTE_S:
-            self._since, self._kept = now, 0
-        if self._kept >= PER_MINUTE_MAX:
-            self._left_out += 1
-            return None
-        self._kept += 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
 
 
 class Details(Struct, frozen=True):
@@ -70,7 +48,7 @@ def sentence(verb: str, names: Sequence[str], caller: str, why: str, left_out: i
     """`left_out`: how many others are not told of."""
     more = [f"and {len(names) - NAMES_MAX} more"] if len(names) > NAMES_MAX else []
     words = [verb, *map(_shown, names[:NAMES_MAX]), *more]
-    before = f"; {left_out} more before it are not shown" if left_out else ""
+    before = rations.left_out(left_out)
     return f"'{' '.join(words)}' asked by {caller}: {why[:WHY_CHARACTERS_MAX]}{before}"
 
 

@@ -109,15 +109,30 @@ def test_who_claims_a_call_gets_what_was_told_meanwhile_and_then_all_the_rest(wo
 
 
 @pytest.mark.promise("M79")
-def test_an_answer_that_came_meanwhile_is_given_once(world: World) -> None:
+def test_an_answer_that_came_meanwhile_is_given_and_soon_forgotten(world: World) -> None:
     world.call()
     world.dies()
     world.progresses(1)
     world.answers(n=1)
     answer = Result(LATER, b'{"n": 1}')
     assert world.claims() == [Kept(LATER, NOTE), progress(1), answer]
+    world.ticks(SENT_S)
     assert world.claims() == [Kept(LATER)]
     assert world.talk.session.in_flight == 0
+
+
+@pytest.mark.promise("M79")
+def test_an_answer_on_its_way_to_the_second_front_that_died_is_not_lost_either(
+    world: World,
+) -> None:
+    world.call()
+    world.dies()
+    world.answers(n=1)
+    answer = Result(LATER, b'{"n": 1}')
+    assert world.claims() == [Kept(LATER, NOTE), answer]
+    world.dies(TWO)
+    world.ticks(ORPHAN_S - 1)
+    assert world.claims(front=3) == [Kept(LATER, NOTE), answer]
 
 
 @pytest.mark.parametrize(
@@ -177,6 +192,7 @@ def test_an_answer_waits_as_long_as_its_call_would_have(world: World) -> None:
     world.answers()
     world.ticks(ORPHAN_S - 1)
     assert world.claims() == [Kept(LATER, NOTE), Result(LATER, b"{}")]
+    world.ticks(SENT_S)
     assert not world.orphans.any
 
 

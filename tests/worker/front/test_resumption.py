@@ -67,6 +67,25 @@ def test_a_call_of_which_nothing_is_told_is_answered_with_plain_json() -> None:
     with_door(talk)
 
 
+def test_a_client_may_come_back_for_its_call_to_a_front_that_ends_but_not_for_news() -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        news = await door.news(session)
+        client, call = await told(door, session)
+        drain = asyncio.create_task(door.app.drain(30))
+        assert await news.event() is None
+        await client.close()
+        second = await resumed(door, session, client.event_ids[-1])
+        refused = await door.ask(bodiless("GET", f"Mcp-Session-Id: {session}"))
+        assert refused.status == 503
+        assert b"is ending" in refused.body
+        door.peer.write(Result(call.id, b'{"n":1}'))
+        assert (await second.event())["result"] == {"n": 1}
+        await drain
+
+    with_door(talk)
+
+
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("protocol", ["2025-11-25", "2025-06-18"])
 def test_a_client_that_comes_back_gets_what_it_missed_and_the_answer_once(protocol: str) -> None:

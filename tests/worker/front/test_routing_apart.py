@@ -1,6 +1,7 @@
 """Calls of clients that have a process of their server for themselves."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -13,21 +14,29 @@ from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.messages import ServerState
 
+from ..rawhttp import until
 from .peers import Peer, error_data
 from .routed import Front, with_front
 
 WHO = "0123456789ab"
 OWN = sharing.own("git", WHO)
+OTHER = sharing.own("git", "ba9876543210")
 
 
-def start(front: Front) -> Call:
-    """A call of the client that has OWN."""
+def start(front: Front, name: str = OWN, *, repeatable: bool = False) -> Call:
+    """A call of the client that has this."""
     routing = front.routing
     frame = CallFrame(routing.new_id(), "tools/call", b"{}")
     future: asyncio.Future[Answer] = routing.loop.create_future()
-    call = Call(OWN, frame, future, routing.cancel, routing.loop.time())
+    call = Call(name, frame, future, routing.cancel, routing.loop.time())
+    call.repeatable = repeatable
     routing.start(call)
     return call
+
+
+def settled(front: Front, call: Call) -> bool:
+    """Was this call answered, or the supervisor asked for a process for it?"""
+    return call.answer.done() or call.server in front.wanted
 
 
 def told(front: Front, state: str, *, reason: str = "", message: str = "") -> None:
@@ -75,6 +84,15 @@ def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
         assert (data["limit"], data["may_have_run"]) == (sharing.SESSIONS_PROCESSES_MAX, False)
         front.routing.forget(OWN)
         assert front.wanted == [OWN]
+        assert (await start(front, OTHER).answer).code == Code.OVERLOADED
+        assert front.wanted == [OWN]  # for a moment nobody is asked again
+        shared = front.call()
+        peer = await front.attach()
+        peer.write(Result((await peer.call()).id, b"1"))
+        assert await shared.answer == Answer(b"1")
+        while front.wanted == [OWN]:
+            await until(partial(settled, front, start(front, OTHER)))
+        assert front.wanted == [OWN, OTHER]
 
     with_front(talk)
 
@@ -91,6 +109,22 @@ def test_a_call_that_comes_while_it_goes_is_a_reason_for_another() -> None:
         peer.write(Result((await peer.call()).id, b"1"))
         assert await call.answer == Answer(b"1")
         peer.close()
+
+    with_front(talk)
+
+
+def test_a_call_whose_process_dies_after_it_was_forgotten_is_answered_all_the_same() -> None:
+    async def talk(front: Front) -> None:
+        call = start(front, repeatable=True)
+        peer = Peer()
+        await front.routing.attach(OWN, 1, peer.fd)
+        await peer.call()
+        front.routing.learn(
+            ServerState(server=OWN, state="error", listed=False, generation=1, retry_after_ms=0)
+        )
+        front.routing.forget(OWN)
+        peer.close()
+        assert (await call.answer).code == Code.SERVER_DOWN
 
     with_front(talk)
 

@@ -3,10 +3,12 @@
 from typing import Any
 
 from metamcp_worker import codec
+from metamcp_worker.child.kept import ORPHAN_S
 from metamcp_worker.front import session
 from metamcp_worker.front.session import (
     HANDSHAKE_VERSIONS,
     IDLE_S,
+    LEFT_S,
     ROOM_IDLE_S,
     Session,
     Sessions,
@@ -227,6 +229,16 @@ def test_a_session_goes_on_in_another_front_from_its_record() -> None:
     assert other is not None
     assert (other.caller, other.level, other.used_at) == (one.caller, "error", 5.0)
     assert list(other.watched) == ["r:1"]
+
+
+def test_what_another_front_has_left_of_a_session_is_over_after_a_while() -> None:
+    table = Table()
+    own, adopted = opened(table, "own", 50.0), opened(table, "adopted", 50.0)
+    adopted.adopted_at = 50.0
+    assert not own.inherits(50.0)
+    assert adopted.inherits(50.0)
+    assert LEFT_S > 2 * ORPHAN_S
+    assert not adopted.inherits(50.0 + LEFT_S)
 
 
 def test_only_so_many_visits_to_urls_are_remembered() -> None:

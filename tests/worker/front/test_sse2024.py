@@ -21,6 +21,8 @@ HELLO: dict[str, Any] = {
     "protocolVersion": "2024-11-05", "capabilities": {"roots": {}}, "clientInfo": {"name": "c"},
 }  # fmt: skip
 
+LARGE = b'{"x":"%b"}' % (b"x" * (8 * 1024 * 1024))
+
 
 class Line:
     """One stream, and where messages for it are posted."""
@@ -58,6 +60,14 @@ class Line:
         answer = await self.ask("initialize", HELLO, "h")
         assert await self.say(method="notifications/initialized") == 202
         return answer["result"]
+
+
+async def held_back(door: Door, slow: socket.socket, request: bytes) -> None:
+    """This request is being answered, behind an answer that the client has not read to its end."""
+    slow.sendall(modern("tools/call", {"name": "t"}) + request)
+    call = await door.peer.call()
+    await asyncio.to_thread(door.peer.write, Result(call.id, LARGE))
+    assert await asyncio.to_thread(slow.recv, 1)
 
 
 @pytest.mark.promise("M3")
@@ -145,6 +155,44 @@ def test_a_drain_waits_for_the_answers_that_are_owed_on_a_stream() -> None:
         door.peer.write(Result(call.id, b'{"n":1}'))
         assert (await busy.stream.event())["result"] == {"n": 1}
         assert await busy.stream.event() is None
+        await drain
+
+    with_door(talk)
+
+
+def test_a_drain_waits_for_the_answer_to_a_message_that_is_just_being_taken() -> None:
+    async def talk(door: Door) -> None:
+        busy, idle = await Line.open(door), await Line.open(door)
+        await busy.hello()
+        ping = codec.dump({"jsonrpc": "2.0", "id": 7, "method": "ping"})
+        with socket.create_connection(("127.0.0.1", door.port)) as slow:
+            slow.settimeout(10.0)
+            await held_back(door, slow, post(ping, path=busy.path))
+            drain = asyncio.create_task(door.app.drain(30))
+            assert await idle.stream.event() is None
+            slow.shutdown(socket.SHUT_WR)
+            with slow.makefile("rb") as rest:
+                assert b"202 Accepted" in await asyncio.to_thread(rest.read)
+        assert (await busy.stream.event())["id"] == 7
+        assert await busy.stream.event() is None
+        await drain
+
+    with_door(talk)
+
+
+def test_a_message_for_a_stream_that_has_ended_is_refused_though_its_rest_is_still_read() -> None:
+    async def talk(door: Door) -> None:
+        line, idle = await Line.open(door), await Line.open(door)
+        await line.hello()
+        await line.say(id=1, method="tools/call", params={"name": "t"})
+        call = await door.peer.call()
+        drain = asyncio.create_task(door.app.drain(30))
+        assert await idle.stream.event() is None
+        await asyncio.to_thread(door.peer.write, Result(call.id, LARGE))
+        await until(lambda: not any(door.calls.inflight().values()))
+        assert await line.say(id=2, method="ping") == 404
+        assert (await line.stream.event())["id"] == 1
+        assert await line.stream.event() is None
         await drain
 
     with_door(talk)
@@ -264,11 +312,7 @@ def test_a_client_whose_stream_ends_while_it_posts_leaves_no_session() -> None:
         hello = codec.dump({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
         with socket.create_connection(("127.0.0.1", door.port)) as slow:
             slow.settimeout(10.0)
-            slow.sendall(modern("tools/call", {"name": "t"}) + post(hello, path=line.path))
-            call = await door.peer.call()
-            body = b'{"x":"%b"}' % (b"x" * (8 * 1024 * 1024))
-            await asyncio.to_thread(door.peer.write, Result(call.id, body))
-            assert await asyncio.to_thread(slow.recv, 1)  # its rest keeps the next answer back
+            await held_back(door, slow, post(hello, path=line.path))
             await line.stream.close()
             await until(lambda: door.app.counts().streams == 0)
             slow.shutdown(socket.SHUT_WR)

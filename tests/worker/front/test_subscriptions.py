@@ -11,6 +11,7 @@ from metamcp_worker.front.links import Answer
 from metamcp_worker.front.subscriptions import UNATTENDED_MAX, UPDATED, Subscriptions
 from metamcp_worker.front.watches import WATCHER_URIS_MAX
 
+from ..rawhttp import until
 from .called import Front, with_front
 from .offers import endpoint, offer, resource, template
 from .peers import Peer
@@ -228,6 +229,30 @@ def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() ->
             await cancelled
         front.peers["a"].write(Result(call.id, b"{}"))
         await answer(front.peers["a"], "resources/unsubscribe", "file:///a")
+
+    with_subscriptions(talk)
+
+
+def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        front.peers["a"].close()
+        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        gone, stays = Client(), Client()
+        uris = {"file:///a": (gone,), "file:///b": (gone, stays)}
+        asking = [
+            asyncio.create_task(subs.watch(front.view, uri, one))
+            for uri, clients in uris.items()
+            for one in clients
+        ]
+        await until(lambda: front.calls.held() == len(uris))
+        subs.forget(gone)
+        assert front.calls.held() == 1
+        new = await front.attach("a", 2)
+        await answer(new, "resources/subscribe", "file:///b")
+        assert await asyncio.gather(*asking) == [None, None, Answer(b"{}")]
+        marker = front.calls.ask("a", "x/marker", b"{}")
+        assert (await new.call()).method == "x/marker"
+        marker.cancel("enough")
 
     with_subscriptions(talk)
 

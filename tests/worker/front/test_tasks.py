@@ -211,6 +211,25 @@ def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they_are_o
     with_tasks(talk, "old")
 
 
+def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_kept() -> None:
+    async def talk(front: Front, tasks: Tasks) -> None:
+        mine, other = Client(), Client()
+        for number in (7, 8):
+            tasks.created(front.view, b'{"task":{"taskId":"%d"}}' % number, mine)
+        assert not tasks.empty()
+        over = b'{"taskId":"7","status":"completed"}'
+        front.peers["old"].write(Notice("notifications/tasks/status", over))
+        assert await mine.told.get() == over
+        tasks.created(front.view, b'{"task":{"taskId":"8"}}', mine)  # the same once more
+        tasks.forget(mine)
+        assert tasks.empty()
+        tasks.created(front.view, b'{"task":{"taskId":"9"}}', other)
+        front.peers["old"].write(Notice("notifications/tasks/status", b'{"taskId":"9"}'))
+        assert await other.told.get() == b'{"taskId":"9"}'
+
+    with_tasks(talk, "old")
+
+
 def test_one_client_cannot_watch_without_end() -> None:
     async def talk(front: Front, tasks: Tasks) -> None:
         greedy, old = Client(), Client()

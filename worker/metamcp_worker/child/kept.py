@@ -112,7 +112,7 @@ class Orphans:
         self._forget(number)
         if found.answer is None:
             self._calls.pass_on(NOBODY, number, (front, frame.id), frame.peer)
-            self._marks[front, frame.id] = structs.replace(found.keep, id=frame.id)
+        self._marks[front, frame.id] = structs.replace(found.keep, id=frame.id)
         told = [*found.events, *([found.answer] if found.answer is not None else [])]
         actions.append(Reply(front, Kept(frame.id, found.keep.note)))
         actions += [Reply(front, structs.replace(one, id=frame.id)) for one in told]
@@ -154,7 +154,7 @@ class Orphans:
     def tick(self, now: float) -> Actions:
         """Time has passed."""
         if self._marks:
-            there = {front: set(self._calls.of(front)) for front, _ in self._marks}
+            there = {front: set(self._calls.of(front)) for front in {one for one, _ in self._marks}}
             self._marks = {
                 where: mark for where, mark in self._marks.items() if where[1] in there[where[0]]
             }

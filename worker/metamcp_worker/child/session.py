@@ -10,8 +10,6 @@ for handshake and lists, `asks` for questions of the server, `notices` for notif
 `listening` and `subscriptions` for what is watched, `levels` for how much is logged.
 """
 
-import re
-
 from metamcp_worker import codec, frames
 from metamcp_worker.child import holders, notices, wire
 from metamcp_worker.child.actions import (
@@ -42,14 +40,6 @@ from metamcp_worker.errors import Code
 from metamcp_worker.frames import Call, Cancel, Error, Result, Tell
 from metamcp_worker.spec import ServerSpec
 
-# An answer that is no valid JSON still shows, at its beginning or at its end, whom it is for.
-_ANSWER_HEAD = re.compile(
-    rb'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*([0-9]{1,19})\s*,\s*"(?:result|error)"'
-)
-_ANSWER_TAIL = re.compile(
-    rb',\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*([0-9]{1,19})\s*\}\s*\Z'
-)  # fmt: skip
-_TAIL_BYTES = 128
 _UNSENT = "does not read its input; the call was not sent to it"
 
 SET_LEVEL = "logging/setLevel"
@@ -319,8 +309,7 @@ class Session:
 
     def _unreadable(self, line: bytes, why: str, now: float) -> Actions:
         """A line that is no JSON object: a broken answer to somebody, or noise."""
-        found = _ANSWER_HEAD.match(line) or _ANSWER_TAIL.search(line[-_TAIL_BYTES:])
-        key = found[1] if found else b""
+        key = wire.answered(line)
         if key not in self._calls.in_flight and not self._own.knows(key):
             return [Count("stray_stdout"), Stray(line)]
         error = self._faults.body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {why}")

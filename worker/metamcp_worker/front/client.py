@@ -145,6 +145,7 @@ class Client:
 
     def close(self) -> None:
         """The request is over, whether it was answered or not."""
+        self._call = None  # else the two would hold each other, and a large answer with them
         if self._tape is not None and not self._tape.over:
             self._tape.forget()
 

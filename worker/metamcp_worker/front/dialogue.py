@@ -239,7 +239,7 @@ class Dialogue:
 
     def forget(self, session: Session) -> None:
         """This session is over, and so is what another front has left of it."""
-        if session.adopted:
+        if session.inherits(self._now()):
             self._calls.release(self._servers.get(session.endpoint, ()), session.id)
 
     async def go_on(self, outlet: Outlet, session: Session, lost: Lost, view: View) -> None:

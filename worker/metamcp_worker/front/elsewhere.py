@@ -6,10 +6,14 @@ out in which one (the supervisor knows), moving connections (`handover`).
 
 from metamcp_worker import moves
 
+NOBODY = -1
+"""The number of no front."""
+
 
 class Elsewhere(Exception):
     """There is nothing under this name here. `maker`: the number of the front that made the name;
-    `otherwise`: what to say if no other front has it either."""
+    `otherwise`: what to say if no other front has it either. Without a name: any other front can
+    answer this."""
 
     def __init__(self, name: str, maker: int, otherwise: Exception) -> None:
         super().__init__(name)

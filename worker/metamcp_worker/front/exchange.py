@@ -11,6 +11,7 @@ from metamcp_worker.asgi import CONNECTION, Peer, Receive, Scope, Send
 from metamcp_worker.errors import Code
 from metamcp_worker.front import answers
 from metamcp_worker.front.calls import Answer, Call
+from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.streams import Standing, Stream, Streams
 
@@ -123,6 +124,14 @@ class Exchange:
             message = "There are as many streams as there may be; try again later."
             raise Declined(503, message, "streams", Code.OVERLOADED)
 
+    def check_staying(self, *, movable: bool = True) -> None:
+        """Raises Declined if this front ends, so that no stream can stand here, or Elsewhere if any
+        other may have it. `movable`: it belongs to nothing that is here."""
+        if self._streams.closed:
+            message = "This process of the gateway is ending; try again in a moment."
+            declined = Declined(503, message, "streams", Code.OVERLOADED)
+            raise Elsewhere("", NOBODY, declined) if movable and self._streams.heirs else declined
+
     def begin(self) -> Stream | None:
         """The answer becomes a stream, if it is none yet. None if this client reads none."""
         if self._stream is None and self.facts.accepts_sse:
@@ -159,8 +168,9 @@ async def outcome(call: Call) -> Answer | None:
     try:
         return await call.answer
     except asyncio.CancelledError:
-        if not call.answer.cancelled():
-            raise  # not the call was cancelled but this request
+        task = asyncio.current_task()
+        if not call.answer.cancelled() or (task is not None and task.cancelling()):
+            raise  # not the call was cancelled but this request, and what it waited for with it
         return None
 
 

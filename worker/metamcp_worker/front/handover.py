@@ -10,7 +10,7 @@ from collections.abc import Callable
 from metamcp_worker import packets
 from metamcp_worker.asgi import Left, Peer
 from metamcp_worker.errors import TooLarge
-from metamcp_worker.front.elsewhere import Elsewhere
+from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
 from metamcp_worker.messages import HandOver, Message
 from metamcp_worker.moved import NotYet
 
@@ -25,8 +25,6 @@ QUEUED_LARGE_MAX = 4
 PARTED_MAX = 32
 PARTED_S = 0.05
 """No more connections than that in this time: their heir has to take them, too."""
-NOBODY = -1
-"""The number of no front."""
 
 
 class Handover:

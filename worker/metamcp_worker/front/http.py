@@ -138,12 +138,12 @@ class App:
     def counts(self) -> Counts:
         return Counts(self._streams.running, dict(self._sessions.by_protocol()))
 
-    async def drain(self, grace_s: float) -> None:
+    async def drain(self, grace_s: float, *, heirs: bool = False) -> None:
         """End the streams that wait for news, and wait for open requests. To be awaited together
-        with the server's own drain, which lets no new requests in."""
+        with the server's own drain, which accepts no connections. `heirs`: other fronts go on."""
         self._sweep.cancel()
         self._modern.close()
-        self._streams.close()
+        self._streams.close(heirs=heirs)
         if self._open:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=grace_s)

@@ -67,10 +67,11 @@ class Legacy:
         if tape is not None and tape is not session.news:
             await self._go_on(exchange, session, tape, events)
             return
-        lost = session.tapes.lost(resume) if resume and session.adopted else None
+        lost = session.tapes.lost(resume) if resume and session.adopted_at is not None else None
         if lost is not None and tape is None:
             await self._dialogue.go_on(exchange, session, lost, view)
             return
+        exchange.check_staying(movable=False)
         stream = exchange.stream()
         if session.news is None:
             session.news = session.tapes.open(stream, NEWS_EVENTS_MAX)
@@ -128,7 +129,7 @@ class Legacy:
         )
         adopted = [session for session in found if session is not None]
         for session in adopted:
-            session.adopted = True
+            session.adopted_at = self._now()
         return adopted
 
     async def _initialize(

@@ -15,7 +15,7 @@ from msgspec import Struct
 from metamcp_worker import codec, sharing
 from metamcp_worker.errors import PipeFull, TooLarge
 from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.frames import Claim, Keep
+from metamcp_worker.frames import Cancel, Claim, Keep, Reply, Tell
 from metamcp_worker.front.questions import Caller, Question
 from metamcp_worker.messages import ServerState
 from metamcp_worker.pipe import Pipe
@@ -27,6 +27,8 @@ SPARE_BYTES_MAX = 16 * 1024 * 1024
 message; a call for which there is no room is answered with the error when its server dies."""
 SPARE_CALL_BYTES = 512
 """What the frame of such a call costs beside its parameters, roughly."""
+REASON_CHARS_MAX = 256
+"""Of a cancellation; it is shown to people at most."""
 
 #: States in which a server takes no new calls, though its pipe may still be there.
 _AWAY = frozenset({"idle", "draining", "stopped", "error"})
@@ -154,11 +156,28 @@ class Wire:
         if call.kept is not None:
             self.keep(call.kept)
 
+    def cancel(self, call: Call, reason: str) -> None:
+        """Tell the server that nobody waits for this call any more."""
+        # A full pipe: the worker's own deadline ends the call then.
+        self.offer(Cancel(call.id, reason[:REASON_CHARS_MAX].encode("utf-8", "replace")))
+
     def keep(self, frame: Keep) -> None:
         """This call outlives this front. If the pipe is full it does not."""
+        self.offer(frame)
+
+    def offer(self, frame: Cancel | Keep | Reply | Tell) -> None:
+        """Send this, unless the pipe is full: nobody waits for an answer to it."""
         if self.pipe is not None:
             with contextlib.suppress(PipeFull, TooLarge):
                 self.pipe.send(frame)
+
+    def expired(self, now: float) -> list[Call]:
+        """Wait no longer for the answers to the calls whose time is up; them."""
+        late = [call for call in self.waiting.values() if call.deadline <= now]
+        for call in late:
+            del self.waiting[call.id]
+            self.over(call)
+        return late
 
     def claim(self, frame: Claim, told: Callable[[bytes], None]) -> bool:
         """Ask the worker for a call; `told` with the note of it, or an empty one. False: it cannot
@@ -245,6 +264,10 @@ class Link:
         for number in list(wire.claims):
             wire.claimed(number, b"")
         self._aim()
+
+    def end(self, why: str) -> None:
+        """The server is not there any more, and does not come back under this link."""
+        self.state, self.message, self.retry_after_ms = "stopped", why, -1
 
     def hold(self, call: Call) -> None:
         self.held.append(call)

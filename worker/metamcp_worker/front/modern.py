@@ -117,6 +117,8 @@ class Modern:
         if message.method is None:
             raise Refused(Code.INVALID_REQUEST, "This revision has no requests to a client.")
         asked = check(message, exchange.facts)
+        if message.method == "subscriptions/listen":
+            exchange.check_staying()
         if "requestState" in asked.params and message.method in mrtr.METHODS:
             self._parking.check_here(asked.params["requestState"])
         return self._answer(exchange, bytes(message.id), message.method, asked, view, version)
@@ -131,7 +133,7 @@ class Modern:
             await exchange.json(200, answers.result(raw_id, discovery(view, version)))
         elif method == "subscriptions/listen":
             filters = asked.params.get("notifications", Raw())
-            who = _who(asked, view)
+            who = self._peers.find(view.principal, view.endpoint, asked.identity).who
             await self._listening.answer(exchange, raw_id, filters, asked.caller, view, who)
         elif method in _GONE:
             raise Refused(
@@ -163,8 +165,8 @@ class Modern:
     def _started(self, client: "_Client", method: str, asked: Asked, view: View) -> Call:
         request = Request(method, asked.params, asked.meta, asked.caller, modern=True)
         request.wants_progress = client.reads_progress
-        request.peer = self._peers.number(view.principal, view.endpoint, asked.identity)
-        request.who = _who(asked, view)
+        peer = self._peers.find(view.principal, view.endpoint, asked.identity)
+        request.peer, request.who = peer.number, peer.who
         call = self._calls.start(view, request, client)
         interactive = call.legacy and method in mrtr.METHODS
         if interactive and asking.may_be_asked_anything(asked.caller):
@@ -324,10 +326,6 @@ def visits(answer: Answer, caller: bytes) -> Answer:
         "data": Raw(b'{"requiredCapabilities":{"elicitation":{"url":{}}}}'),
     }
     return Answer(codec.dump(error), Code.MISSING_CAPABILITY)
-
-
-def _who(asked: Asked, view: View) -> str:
-    return sharing.of_client(view.principal, view.endpoint, asked.identity)
 
 
 def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> parked.Bound:

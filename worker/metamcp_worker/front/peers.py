@@ -1,7 +1,7 @@
 """Which requests of revision 2026-07-28 come from the same client, as far as a gateway can tell.
 
-Owns: the numbers of these clients, for `frames.Call.peer`. Never: sessions and their numbers, who
-may do what.
+Owns: the numbers of these clients, for `frames.Call.peer`, and that their words (`sharing`) are at
+hand. Never: sessions and their numbers, who may do what.
 
 A legacy server on a pipe does not say in whose call it asks something, so its question goes to the
 client that alone can be meant. This revision has no sessions: one principal that says the same of
@@ -10,7 +10,9 @@ itself in each request to one endpoint counts as one client.
 
 import itertools
 
-from metamcp_worker import frames
+from msgspec import Struct
+
+from metamcp_worker import frames, sharing
 from metamcp_worker.sharing import IDENTITY_BYTES_MAX
 
 FIRST = 2**31
@@ -19,26 +21,38 @@ PEERS_MAX = 4096
 """Clients whose number is known; beyond that all get a new one."""
 
 
+class Peer(Struct, frozen=True, gc=False):
+    """One client. `number`: as in `frames.Call.peer`; `who`: the word for it (`sharing`)."""
+
+    number: int = 0
+    who: str = ""
+
+
+NOBODY = Peer()
+"""For a request that stands alone."""
+
+
 class Peers:
     """The clients of one front."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[str, str, bytes], int] = {}
+        self._known: dict[tuple[str, str, bytes], Peer] = {}
         self._next = itertools.count(FIRST)
 
-    def number(self, principal: str, endpoint: str, identity: bytes) -> int:
+    def find(self, principal: str, endpoint: str, identity: bytes) -> Peer:
         """`identity`: raw JSON of what the client says of itself, the same in each of its requests;
-        empty if it does not say who it is. 0 for a request that stands alone."""
+        empty if it does not say who it is."""
         key = (principal, endpoint, identity)
-        number = self._numbers.get(key)
-        if number is not None:
-            return number
+        peer = self._known.get(key)
+        if peer is not None:
+            return peer
         if not identity or len(identity) > IDENTITY_BYTES_MAX:
-            return 0
-        if len(self._numbers) >= PEERS_MAX:
-            self._numbers.clear()
-        number = self._numbers[key] = FIRST + next(self._next) % FIRST
-        return number
+            return NOBODY
+        if len(self._known) >= PEERS_MAX:
+            self._known.clear()
+        number = FIRST + next(self._next) % FIRST
+        peer = self._known[key] = Peer(number, sharing.of_client(*key))
+        return peer
 
 
 assert 2 * FIRST - 1 <= frames.NUMBER_MAX  # the largest number has its place in a frame

@@ -27,7 +27,6 @@ from metamcp_worker import sharing
 from metamcp_worker.errors import Code, PipeFull, TooLarge
 from metamcp_worker.frames import (
     Ask,
-    Cancel,
     Down,
     Error,
     Frame,
@@ -63,8 +62,6 @@ WANTED_S_MIN = 1.0
 """Between two wishes for the same server; the supervisor starts it at its own pace."""
 CLOSE_S_MAX = 1.0
 """For pipes to take what is still to be sent; then the process ends anyway."""
-REASON_CHARS_MAX = 256
-"""Of a cancellation; it is shown to people at most."""
 
 _WAKEABLE = frozenset({"idle", "error"})
 
@@ -90,6 +87,7 @@ class Routing:
         self._on_wanted = on_wanted
         self._on_notice = on_notice
         self._links: dict[str, Link] = {}
+        self._full: dict[str, Link] = {}
         self.wires: set[Wire] = set()
         self._ids = itertools.count(1)
         self._hold_s = 0.0
@@ -131,8 +129,11 @@ class Routing:
         link = self._links.pop(server, None)
         while link is not None and sharing.whose(server) and link.held:
             self._hold(self._link(server), link.take())
-        if link is not None:
-            link.state, link.message = "stopped", "it is not configured any more"
+        if link is not None and link.reason == sharing.NO_PLACE:
+            link.end(link.message)
+            self._full[link.name], link.wanted_at = link, self.loop.time()
+        elif link is not None:
+            link.end("it is not configured any more")
             self._fail_held(link)
 
     async def close(self) -> None:
@@ -159,7 +160,7 @@ class Routing:
 
     def start(self, call: Call) -> None:
         """Send the call, or hold it, or answer it with what is in the way."""
-        link = self._links.get(call.server) or self._link(call.server)
+        link = self._links.get(call.server) or self._called(call.server)
         if link.target is not None:
             self._send(link.target, call)
         else:
@@ -177,7 +178,7 @@ class Routing:
             if wire.waiting.pop(call.id, None) is None:
                 return
             wire.over(call)
-            self._send_cancel(wire, call, reason)
+            wire.cancel(call, reason)
         else:
             link = self._links.get(call.server)
             if link is None or not link.drop(call):
@@ -187,9 +188,8 @@ class Routing:
     def tell(self, server: str, method: str, params: bytes = b"") -> None:
         """A notification of a client for this server, if it is there."""
         link = self._links.get(server)
-        if link is not None and link.target is not None and link.target.pipe is not None:
-            with contextlib.suppress(PipeFull, TooLarge):  # nobody waits for a notification
-                link.target.pipe.send(Tell(method, params))
+        if link is not None and link.target is not None:
+            link.target.offer(Tell(method, params))
 
     def reachable(self, server: str) -> bool:
         """Does the server take calls now?"""
@@ -207,6 +207,14 @@ class Routing:
         return sum(len(link.held) for link in self._links.values())
 
     # --- underneath ---------------------------------------------------------------------------
+
+    def _called(self, server: str) -> Link:
+        """The link for a call that comes first. If there was no place for another client just now,
+        there is none for this one, and the supervisor is not asked."""
+        full = self._full.get(sharing.base(server)) if sharing.whose(server) else None
+        if full is None or self.loop.time() - full.wanted_at >= WANTED_S_MIN:
+            return self._link(server)
+        return full
 
     def _link(self, server: str) -> Link:
         link = self._links.get(server)
@@ -311,9 +319,7 @@ class Routing:
             wire.questions.pop(question.number, None)
             self._go_on(wire, question.call)
             # A full pipe: the worker ends the question in its own time.
-            with contextlib.suppress(PipeFull, TooLarge):
-                if wire.pipe is not None:
-                    wire.pipe.send(Reply(question.number, body, failed))
+            wire.offer(Reply(question.number, body, failed))
 
         question = Question(wire.link.server, ask.id, ask.question, ask.method, ask.params, reply)
         caller = wire.heard(ask.id)
@@ -374,13 +380,6 @@ class Routing:
             self._hold(link, call)
         return True
 
-    def _send_cancel(self, wire: Wire, call: Call, reason: str) -> None:
-        text = reason[:REASON_CHARS_MAX].encode("utf-8", "replace")
-        # A full pipe: the worker's own deadline ends the call then.
-        with contextlib.suppress(PipeFull):
-            if wire.pipe is not None:
-                wire.pipe.send(Cancel(call.id, text))
-
     def _sweep(self) -> None:
         now = self.loop.time()
         left = 0
@@ -391,10 +390,8 @@ class Routing:
                     self._on_answer(call, faults.not_there(link, call, waited_s))
             left += len(link.held)
         for wire in self.wires:
-            for call in [call for call in wire.waiting.values() if call.deadline <= now]:
-                del wire.waiting[call.id]
-                wire.over(call)
-                self._send_cancel(wire, call, "timeout")
+            for call in wire.expired(now):
+                wire.cancel(call, "timeout")
                 self._on_answer(call, faults.timed_out(wire.link, wire, call))
             left += len(wire.waiting)
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if left else None

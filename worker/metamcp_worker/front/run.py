@@ -229,6 +229,8 @@ class Front:
         self._app.adopt(records)
 
     async def _take_in(self, message: HandOver, fds: list[int]) -> None:
+        if self._server is not None and self._server.ended:
+            return  # it is not taken, so the supervisor gives it to the heir
         self._tell(Taken())
         left = taken(message, fds)
         if self._server is None:
@@ -273,7 +275,7 @@ class Front:
         """Take no more requests, let those in flight finish, and end."""
         if self._app is not None and self._server is not None:
             self._server.away = self._handover.part if heirs else None
-            await asyncio.gather(self._app.drain(grace_s), self._server.drain(grace_s))
+            await asyncio.gather(self._app.drain(grace_s, heirs=heirs), self._server.drain(grace_s))
         self._finish(EXIT_STOPPED)
 
     # --- news ---------------------------------------------------------------------------------

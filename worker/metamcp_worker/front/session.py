@@ -37,6 +37,10 @@ INFLIGHT_MAX = 1024
 MISSED_MAX = 100
 MISSED_BYTES_MAX = 4096
 """Updates of resources that wait for a stream, and the size of one; the oldest go first."""
+LEFT_S = 150.0
+"""So long after a session came here nothing is left of what its front before had begun: workers
+keep a call for a minute, and its answer for another. Many sessions that come together end together,
+and then it is not worth to tell all workers of each."""
 ELICITATIONS_MAX = 32
 """Visits to URLs that were asked for and are not reported to be over; the oldest go first."""
 
@@ -64,12 +68,12 @@ class Session:
     by id. `asked`: what it is asked. `watched`: URIs. `elicitations`: server and id of visits to
     URLs. `missed`: methods of notifications for which no stream was open. `stream`: for what
     belongs to no request; `tapes`: of its streams, None where nothing can be resumed. `over`: it
-    has ended, so nothing may begin to hold it. `adopted`: another front had it before. `who`: the
-    word for its client (`sharing`).
+    has ended, so nothing may begin to hold it. `adopted_at`: since when it is here, if another
+    front had it before. `who`: the word for its client (`sharing`).
     """
 
     __slots__ = (
-        "_said", "_updates", "adopted", "asked", "caller", "elicitations", "endpoint", "id",
+        "_said", "_updates", "adopted_at", "asked", "caller", "elicitations", "endpoint", "id",
         "inflight", "level", "missed", "news", "number", "over", "principal", "protocol", "stream",
         "tapes", "used_at", "watched", "who",
     )  # fmt: skip
@@ -100,7 +104,7 @@ class Session:
         self.stream: Outlet | None = None
         self.news: Tape | None = None
         self.over = False
-        self.adopted = False
+        self.adopted_at: float | None = None
         self.tapes = tapes
         self._updates: dict[bytes, None] = {}
         if record.level:
@@ -121,6 +125,10 @@ class Session:
     def idle_at(self, now: float, for_s: float = IDLE_S) -> bool:
         held = self.stream is not None or bool(self.inflight)
         return not held and now - self.used_at >= for_s
+
+    def inherits(self, now: float) -> bool:
+        """May a worker still have what another front has left of it?"""
+        return self.adopted_at is not None and now < self.adopted_at + LEFT_S
 
     def set_level(self, level: str) -> None:
         self.level = level

@@ -83,7 +83,8 @@ class Sse:
         self._lines: dict[str, Line] = {}
 
     async def get(self, exchange: Exchange, view: View) -> None:
-        """A new stream. Raises Declined."""
+        """A new stream. Raises Declined and Elsewhere."""
+        exchange.check_staying()
         exchange.check_stream()
         stream = exchange.stream()
         name = self._mint()
@@ -109,13 +110,13 @@ class Sse:
     async def _take(
         self, line: Line, exchange: Exchange, message: Envelope, view: View, version: str
     ) -> None:
-        await exchange.empty(202)
-        if not line.open:  # it ended while the client took its time to read that
-            return
         raw_id = bytes(message.id) if message.method is not None else b""
         posted = Posted(line.stream, line.endpoint)
-        line.stream.owed += 1
+        line.stream.owed += 1  # from now on the stream waits for it
         try:
+            await exchange.empty(202)
+            if not line.open:  # it was lost while the client took its time to read that
+                return
             answering = self._answer(posted, line, message, view, version)
             del message  # it holds the body
             await answering
@@ -149,9 +150,11 @@ class Sse:
         if len(names) != 1:
             message = "The query needs session_id, as the endpoint event gave it."
             raise Declined(400, message, "session")
+        gone = "There is no such stream (any more); open a new one."
         line = self._lines.get(names[0])
         found = line is not None and line.endpoint == view.endpoint
         if line is None or not found or line.principal != view.principal:
-            gone = "There is no such stream (any more); open a new one."
             raise missing(names[0], Declined(404, gone, "session"))
+        if line.stream.ended:  # what is said on it now, nobody would hear
+            raise Declined(404, gone, "session")
         return line

@@ -74,6 +74,11 @@ class Stream:
             self._append(event)
         self._wake()
 
+    @property
+    def ended(self) -> bool:
+        """Nothing that comes now is told on it."""
+        return self._ended
+
     def answer(self, event: bytes) -> None:
         """Queue an answer on a stream that goes on behind it. It may be large, so it does not count
         with the others."""
@@ -190,7 +195,8 @@ class Standing(Struct, frozen=True):
 
 
 class Streams:
-    """The streams of one front. `running`: how many there are."""
+    """The streams of one front. `running`: how many there are; `closed`: no more, the front
+    ends; `heirs`: then others can have them."""
 
     def __init__(self, on_refused: Callable[[str], None]) -> None:
         self.on_refused = on_refused
@@ -198,11 +204,12 @@ class Streams:
         self._standing: dict[Stream, Standing] = {}
         self._addresses: dict[str, int] = {}
         self._endpoints: frozenset[str] | None = None
-        self._closed = False
+        self.closed = False
+        self.heirs = False
 
     def full(self, address: str) -> bool:
         """May a client at `address` have no further standing stream?"""
-        if self._closed or len(self._standing) >= STREAMS_MAX:
+        if len(self._standing) >= STREAMS_MAX:
             return True
         return self._addresses.get(address, 0) >= PEER_STREAMS_MAX and not _is_loopback(address)
 
@@ -212,7 +219,7 @@ class Streams:
         address = standing.address
         self._addresses[address] = self._addresses.get(address, 0) + 1
         # What came meanwhile concerns a stream as well that took a while to be ready to stand.
-        if self._closed or (
+        if self.closed or (
             self._endpoints is not None and standing.endpoint not in self._endpoints
         ):
             standing.stream.leave()
@@ -239,9 +246,9 @@ class Streams:
             if standing.endpoint not in endpoints:
                 standing.stream.end()
 
-    def close(self) -> None:
+    def close(self, *, heirs: bool = False) -> None:
         """End all standing streams when they owe nothing, and take no more."""
-        self._closed = True
+        self.closed, self.heirs = True, heirs
         for standing in list(self._standing.values()):
             standing.stream.leave()
 

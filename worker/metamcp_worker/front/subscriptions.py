@@ -93,11 +93,17 @@ class Subscriptions:
             log.info("a subscription of a session that was taken over is dropped: %s", why)
 
     def forget(self, watcher: Watcher) -> None:
-        """The client is gone: its subscriptions end, in the background."""
+        """The client is gone: its subscriptions end, in the background. What was to be asked for it
+        alone, of a server that is not there yet, is no reason any more to start that."""
+        before = self._watches.of(watcher)
         keys, numbers = self._watches.leave(watcher)
         for number in numbers:
             self._resolve(number, None)
         self._later(keys)
+        for key in before:
+            call = self._asked.get(key)
+            if call is not None and call.wire is None and not self._watches.watched(key):
+                call.cancel("nobody watches it any more")
 
     def updated(self, server: str, params: bytes) -> None:
         """A server says that a resource changed."""

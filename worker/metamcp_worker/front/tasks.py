@@ -133,6 +133,10 @@ class Tasks:
             if over and not self._watchers[watcher][exposed].kept:
                 self._drop(watcher, exposed)
 
+    def empty(self) -> bool:
+        """Is nothing watched, and nothing kept of any server?"""
+        return not (self._watchers or self._topics or self._count or self._bytes)
+
     # --- underneath ---------------------------------------------------------------------------
 
     def _watched(self, owner: Owner, exposed: str, watcher: TaskWatcher, *, kept: bool) -> _Watched:
@@ -142,10 +146,10 @@ class Tasks:
         return _Watched(self._calls.process(owner.server, watcher.who), task, kept, len(raw))
 
     def _add(self, watcher: TaskWatcher, exposed: str, watched: _Watched) -> None:
-        tasks = self._topics.setdefault(watched.server, {})
-        before = tasks.get(watched.task, {}).get(watcher)
+        before = self._topics.get(watched.server, {}).get(watched.task, {}).get(watcher)
         if before is not None:  # when its endpoint had fewer servers, or more
             self._drop(watcher, before)
+        tasks = self._topics.setdefault(watched.server, {})
         self._watchers.setdefault(watcher, {})[exposed] = watched
         tasks.setdefault(watched.task, {})[watcher] = exposed
         self._count += 1
@@ -167,6 +171,8 @@ class Tasks:
             del tasks[watched.task]
             if watched.kept:
                 self._told_later(watched.server)
+            elif not tasks and watched.server not in self._stale:
+                del self._topics[watched.server]
 
     def _told_later(self, server: str) -> None:
         """Tell the worker once, however much changes in this turn of the loop."""

@@ -143,6 +143,15 @@ class Watches:
             keys.append(key)
         return self._open(keys), numbers
 
+    def of(self, watcher: Watcher) -> list[Key]:
+        """What it watches, or waits to."""
+        return list(self._watched.get(watcher, {}).values())
+
+    def watched(self, key: Key) -> bool:
+        """Does anybody watch this, or wait to?"""
+        topic = self._topic(key)
+        return topic is not None and bool(topic.pairs)
+
     def give_up(self, number: int) -> list[Key]:
         """`number` does not wait any more; a client that never learns that it watches does not.
         What may have to be asked."""
