@@ -109,6 +109,11 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parsed(path)))
+
+
 def module_name(path: Path) -> str:
     parts = path.with_suffix("").relative_to(ROOT).parts
     return ".".join(part for part in parts[1:] if part != "__init__")
@@ -116,11 +121,10 @@ def module_name(path: Path) -> str:
 
 def imports(path: Path, *, top_level_only: bool = False) -> Iterator[tuple[int, str]]:
     """(line, absolute module) of every import, relative ones resolved, `from x import y` as x.y."""
-    tree = parsed(path)
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
-    for node in tree.body if top_level_only else ast.walk(tree):
+    for node in parsed(path).body if top_level_only else nodes(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -147,7 +151,7 @@ def test_files_stay_small() -> None:
 def test_functions_stay_small() -> None:
     problems: list[str] = []
     for path in EVERYTHING:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = node.body[0]
                 doc = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) else 0
@@ -208,7 +212,7 @@ def test_pure_modules_have_no_clock_no_dice_and_no_io() -> None:
         for line, target in imports(path):
             if target.split(".")[0] in IMPURE_IMPORTS:
                 problems.append(at(path, line, f"a pure module imports {target}"))
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.AsyncFunctionDef | ast.Await):
                 problems.append(at(path, node.lineno, "a pure module awaits"))
             called = node.func if isinstance(node, ast.Call) else None
