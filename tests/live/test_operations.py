@@ -212,9 +212,12 @@ def test_waiting_for_a_gateway_that_is_not_there_yet() -> None:
 
 def test_without_a_gateway_every_verb_says_so() -> None:
     gateway = Gateway({}, wait=False)
-    for arguments in (["status"], ["wait", "--timeout", "100ms"], ["reload"]):
-        done = subprocess.run(
-            gateway.command("ctl", *arguments), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 5, arguments
-        assert "no gateway is running" in done.stderr
+    try:
+        for arguments in (["status"], ["wait", "--timeout", "100ms"], ["reload"]):
+            done = subprocess.run(
+                gateway.command("ctl", *arguments), capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 5, arguments
+            assert "no gateway is running" in done.stderr
+    finally:
+        gateway.__exit__(None, None, None)
