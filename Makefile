@@ -26,7 +26,7 @@ run: $(STAMP) ## the gateway in the foreground, in front of six real servers
 demo: $(STAMP) ## the same, calls one tool of each server in both eras, and stops
 	$(BIN)/python examples/demo/demo.py demo
 
-check: $(STAMP) ## style, types and the pure tests, under a minute
+check: $(STAMP) ## style, types and the pure tests, a minute or two
 	@$(MAKE) --no-print-directory --jobs=2 style types pure
 
 style: $(STAMP)

@@ -12,7 +12,7 @@ operator has set for a time stays set over reloads.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,10 +83,10 @@ class Reloads:
         a changed file, if it says so."""
         self._await_end()
         self._metrics.reloaded(ok=True, now=time.time())
-        self._tasks.append(asyncio.create_task(self._reload_on(hangup), name="hang-ups"))
+        self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
             stamps = _stamps(self.config.files)
-            self._tasks.append(asyncio.create_task(self._watch(stamps), name="files"))
+            self._attend(self._watch(stamps), "changed files")
 
     @property
     def written(self) -> Config:
@@ -243,6 +243,16 @@ class Reloads:
             self._ending = None
 
     # Reloads that nobody waits for
+
+    def _attend(self, work: Coroutine[None, None, None], what: str) -> None:
+        task = asyncio.create_task(work, name=what)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            what = f"{task.get_name()} are not attended to any more: {error!r}"
+            self._journal.add("gateway", "bug", what)
 
     async def _reload_on(self, hangup: asyncio.Event) -> None:
         """One reload for all hang-ups until it begins, also for those before everything was up."""

@@ -34,6 +34,12 @@ async def served(stage: Stage, server: Server = GIT) -> tuple[Player, Player]:
     return front, await stage.up("git")
 
 
+async def called(stage: Stage, front: Player) -> Player:
+    """The process that a client starts by its call."""
+    front.say(Wanted(server=ADA))
+    return await stage.up(ADA)
+
+
 def last(front: Player, name: str) -> ServerState:
     return [state for state in front.told(ServerState) if state.server == name][-1]
 
@@ -42,8 +48,7 @@ def test_a_call_starts_one_and_its_lists_are_those_of_its_server(tmp_path: Path)
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
         assert last(front, "git").per_session
-        front.say(Wanted(server=ADA))
-        await stage.up(ADA)
+        await called(stage, front)
         await until(lambda: last(front, ADA).state == "ready", "the front knows")
         assert {message.server for message in front.told(Catalogue)} == {"git"}
         assert last(front, ADA).hold_ms == round(GIT.start_timeout_s * 1000)
@@ -75,8 +80,7 @@ def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_bac
 ) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
-        front.say(Wanted(server=ADA))
-        worker = await stage.up(ADA)
+        worker = await called(stage, front)
         worker.say(Beat(seq=1, idle_s=GIT.idle_stop_s))
         await until(lambda: worker.told(Stop), "asked to stop")
         front.say(Wanted(server=ADA))
@@ -117,8 +121,7 @@ def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
 def test_another_configuration_of_a_server_is_one_of_all_its_processes(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front, server = await served(stage)
-        front.say(Wanted(server=ADA))
-        worker = await stage.up(ADA)
+        worker = await called(stage, front)
         other = replace(GIT, command=("other-server",))
         stage.tree.change(other, restart=True)
         await until(lambda: worker.told(Stop) and server.told(Stop), "both restart")
@@ -165,8 +168,7 @@ def test_a_server_that_is_no_longer_configured_takes_all_its_processes_along(
 ) -> None:
     async def play(stage: Stage) -> None:
         front, server = await served(stage)
-        front.say(Wanted(server=ADA))
-        worker = await stage.up(ADA)
+        worker = await called(stage, front)
         stage.tree.remove("git")
         await until(lambda: worker.told(Stop) and server.told(Stop), "both stop")
         for player in (worker, server):
@@ -200,8 +202,7 @@ def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_calls(
 def test_one_that_is_put_into_quarantine_on_its_way_out_goes_all_the_same(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
-        front.say(Wanted(server=ADA))
-        worker = await stage.up(ADA)
+        worker = await called(stage, front)
         front.say(SessionsOver(ids=("ada",)))
         await until(lambda: worker.told(Stop), "asked to stop")
         stage.tree.quarantine(ADA, "it eats files")
@@ -230,8 +231,7 @@ def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_either(
 def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
-        front.say(Wanted(server=ADA))
-        worker = await stage.up(ADA)
+        worker = await called(stage, front)
         front.say(SessionsOver(ids=("ada",)))
         await until(lambda: worker.told(Stop), "asked to stop")
         stage.tree.start(ADA)

@@ -8,18 +8,26 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metamcp_supervisor.lives.nurseries import Nurseries
+from metamcp_supervisor.lives.spawn import Worker
 from tests.fakes.nursery_hand import WAIT_S, subreaper
 from tests.live.processes import below
 
 pytestmark = pytest.mark.process
 
 
+async def taken_over(nurseries: Nurseries) -> tuple[int, asyncio.Task[Worker]]:
+    """Another one forks from now on. The older one is stopped, and so is a fork that was asked of
+    it."""
+    older = nurseries.pid
+    os.kill(older, signal.SIGSTOP)
+    forked = asyncio.create_task(nurseries.fork("child", "git"))
+    assert await nurseries.renew()
+    return older, forked
+
+
 def test_a_fork_that_was_asked_of_the_older_one_is_not_lost_when_another_takes_over() -> None:
     async def play(nurseries: Nurseries, ends: asyncio.Queue[int]) -> None:
-        older = nurseries.pid
-        os.kill(older, signal.SIGSTOP)
-        forked = asyncio.create_task(nurseries.fork("child", "git"))
-        assert await nurseries.renew()
+        older, forked = await taken_over(nurseries)
         os.kill(older, signal.SIGCONT)
         worker = await forked
         assert older in nurseries.pids
@@ -34,10 +42,7 @@ def test_a_fork_that_was_asked_of_the_older_one_is_not_lost_when_another_takes_o
 
 def test_a_fork_that_the_older_one_cannot_do_any_more_is_one_of_the_newer_one() -> None:
     async def play(nurseries: Nurseries, ends: asyncio.Queue[int]) -> None:
-        older = nurseries.pid
-        os.kill(older, signal.SIGSTOP)
-        forked = asyncio.create_task(nurseries.fork("child", "git"))
-        assert await nurseries.renew()
+        older, forked = await taken_over(nurseries)
         os.kill(older, signal.SIGKILL)
         worker = await forked
         assert worker.pid in below(nurseries.pid)

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from metamcp_worker.accepting import Acceptor
+from metamcp_worker.accepting import PAUSE_S, Acceptor
 from metamcp_worker.serve import HttpServer
 
 from .rawhttp import Client, listener, post, run
@@ -83,6 +83,25 @@ def test_what_is_held_back_lets_somebody_in_again_and_again() -> None:
             with all_taken():
                 assert [await heard(client) for client in clients] == [b"hello"] * 12
             await acceptor.close()
+
+    run(main)
+
+
+def test_who_is_to_wait_waits_also_when_a_pause_for_want_of_descriptors_ends() -> None:
+    async def main() -> None:
+        listening = listener()
+        with connected(listening) as early:
+            acceptor = Acceptor(listening, Greeter, reserve=4)
+            with all_taken():
+                assert await heard(early) == b"hello"
+        acceptor.admit(False)
+        with connected(listening) as late:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(2 * PAUSE_S):
+                    await heard(late)
+            acceptor.admit(True)
+            assert await heard(late) == b"hello"
+        await acceptor.close()
 
     run(main)
 

@@ -38,7 +38,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
-        self._open = True
+        self._open = self._admits = True
         self._reserve_max = reserve
         self._reserve: list[int] = []
         self.refill()
@@ -69,6 +69,7 @@ class Acceptor:
 
     def admit(self, yes: bool) -> None:
         """Take connections, or leave them in the queue for now."""
+        self._admits = yes
         if self._open and yes:
             self._loop.add_reader(self._listener, self._accept)
         elif self._open:
@@ -114,7 +115,8 @@ class Acceptor:
     def _resume(self) -> None:
         """Go on accepting, or try to, and hold as much back as before."""
         self._pause = None
-        self._loop.add_reader(self._listener, self._accept)
+        if self._admits:
+            self._loop.add_reader(self._listener, self._accept)
         self.refill()
         if len(self._reserve) < self._reserve_max:
             self._rest()

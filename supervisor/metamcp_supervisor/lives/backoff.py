@@ -14,6 +14,8 @@ from dataclasses import dataclass
 DELAY_S_FLOOR = 0.1
 DELAY_S_FIRST = 0.25
 """Upper end of the jitter for k = 0; it doubles with every unstable start."""
+DELAY_S_MAX = 30.0
+"""Upper end of the jitter: an upstream that is back is found within half a minute."""
 
 STABLE_S = 60.0
 """Ready for so long, with a proof that it works (an answered call): its past is forgiven."""
@@ -45,15 +47,14 @@ _DOUBLINGS_MAX = 16
 @dataclass(frozen=True, slots=True)
 class Patience:
     """With one server. More unstable starts than `restarts_max` within `window_s` open its circuit;
-    `delay_s_max`: upper end of the jitter. By default an upstream that is back is found within half
-    a minute."""
+    `delay_s_max`: upper end of the jitter."""
 
     restarts_max: int = 8
     window_s: float = 120.0
-    delay_s_max: float = 30.0
+    delay_s_max: float = DELAY_S_MAX
 
 
-def delay(k: int, jitter: float, delay_s_max: float = 30.0) -> float:
+def delay(k: int, jitter: float, delay_s_max: float = DELAY_S_MAX) -> float:
     """Seconds before the next start after `k` unstable starts in a row."""
     return DELAY_S_FLOOR + jitter * min(delay_s_max, DELAY_S_FIRST * 2.0 ** min(k, _DOUBLINGS_MAX))
 
