@@ -322,7 +322,8 @@ def test_a_nursery_under_suspicion_stays_if_it_answers_and_is_replaced_if_not() 
     async def live(house: House) -> None:
         first = house.nursery.pid
         house.nursery.suspect()
-        await house.born()  # the answer to the question came before this one
+        await house.born()  # the answer to the question came before this one,
+        await house.born()  # and has been taken in before this one
         assert house.nursery.pid == first
         os.kill(first, signal.SIGSTOP)
         house.nursery.suspect()
