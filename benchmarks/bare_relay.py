@@ -1,12 +1,13 @@
 """The yardstick: HTTP -> front process -> pipe -> worker process -> stdio child, and nothing else.
 
-No sessions, no catalogue, no metrics, no limits, one server, one tool: what the shape of the
-processes costs by itself, in the same language and with the same libraries.
+No sessions, no catalogue, no metrics, no limits, one server, one tool (`$BENCH_TOOL`, or `echo`):
+what the shape of the processes costs by itself, in the same language and with the same libraries.
 
     python -m benchmarks.bare_relay PORT CHILD_COMMAND...
 """
 
 import asyncio
+import json
 import os
 import socket
 import struct
@@ -20,6 +21,7 @@ import uvicorn
 import uvloop
 from msgspec import Raw, Struct
 
+TOOL = Raw(json.dumps(os.environ.get("BENCH_TOOL", "echo")).encode())
 HEADER = struct.Struct("!IQ")  # bytes of the body, number of the call
 
 Scope = dict[str, Any]
@@ -129,7 +131,7 @@ class Front:
             body += message["body"]
         request = self.decode(body)
         params = self.decode_params(request.params)
-        params["name"] = Raw(b'"echo"')
+        params["name"] = TOOL
         self.calls += 1
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.waiting[self.calls] = answer

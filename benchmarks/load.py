@@ -1,18 +1,27 @@
 """Load over HTTP: a number of callers, each with one connection and one call at a time.
 
-Every answer is checked: it must be a result with the caller's own text in it.
+Owns: how a call is put into a request, when an answer is whole, who calls next. Every answer is
+checked: it must be a result with the caller's own text in it. Never: starting what is called.
+
+One thread, blocking sockets and `epoll`: an event loop of its own would cost as much as what is
+measured.
 """
 
-import asyncio
+import json
+import select
+import socket
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
-
-import uvloop
+from typing import Any
 
 ANSWER_S_MAX = 30
 ANSWERS_MAX = 1_000_000_000
 """Of one caller. All callers share a session, in which every request in flight has its own id."""
+READ_BYTES = 1 << 18
+_LENGTH = b"content-length:"
+_END_OF_CHUNKS = b"0\r\n\r\n"
+PADDING = "0123456789abcdef0123456789abcdef"
 
 
 @dataclass
@@ -33,81 +42,160 @@ class Figures:
         return ranked[min(len(ranked) - 1, int(len(ranked) * share))] * 1000
 
 
-class Caller(asyncio.Protocol):
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How one call is said: everything before its length, and its body with `%(id)d` and
+    `%(text)b` in it. `proof`: what every right answer has in it, beside the text."""
+
+    head: bytes
+    body: bytes
+    proof: bytes = b'"result"'
+
+    def request(self, number: int, text: bytes) -> bytes:
+        body = self.body % {b"id": number, b"text": text}
+        return b"%bContent-Length: %d\r\n\r\n%b" % (self.head, len(body), body)
+
+
+def speech(
+    port: int,
+    headers: Mapping[str, str],
+    tool: str,
+    *,
+    path: str = "/mcp",
+    arguments: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> Speech:
+    """A call of `tool` as JSON-RPC."""
+    lines = {"Host": f"127.0.0.1:{port}", "Content-Type": "application/json", **headers}
+    head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{key}: {it}\r\n" for key, it in lines.items())
+    more = "" if meta is None else f',"_meta":{written(meta)}'
+    said = {"padding": PADDING} if arguments is None else arguments
+    rest = "".join(f',"{key}":{written(item)}' for key, item in said.items())
+    body = (
+        f'{{"jsonrpc":"2.0","id":%(id)d,"method":"tools/call","params":{{"name":"{tool}",'
+        f'"arguments":{{"text":"%(text)b"{rest}}}{more}}}}}'
+    )
+    return Speech(head.encode(), body.encode())
+
+
+def written(value: object) -> str:
+    return json.dumps(value, separators=(",", ":")).replace("%", "%%")
+
+
+class Answer:
+    """The bytes of one answer as they come."""
+
+    __slots__ = ("_parts", "_size", "_whole")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = self._whole = 0
+
+    def take(self, data: bytes) -> bytes | None:
+        """The whole answer, once the last of its bytes is there."""
+        if self._parts:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._whole > self._size:
+                return None
+            data = b"".join(self._parts)
+            self._parts.clear()
+        if not self._whole:
+            head_end = data.find(b"\r\n\r\n")
+            if head_end < 0:
+                self._wait(data)
+                return None
+            head = data[:head_end].lower()
+            at = head.find(_LENGTH)
+            if at < 0:
+                if not data.endswith(_END_OF_CHUNKS):
+                    self._wait(data)
+                    return None
+                return data
+            line_end = head.find(b"\r\n", at)
+            body_bytes = int(head[at + 15 : line_end if line_end > 0 else head_end])
+            self._whole = head_end + 4 + body_bytes
+        if len(data) < self._whole:
+            self._wait(data)
+            return None
+        self._whole = 0
+        return data
+
+    def _wait(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size = len(data)
+
+
+class Caller:
     """One connection: sends a call, checks the answer, sends the next, until the time is over."""
 
-    def __init__(self, number: int, head: bytes, tool: str, end: float, figures: Figures) -> None:
-        self.number, self.head, self.tool = number, head, tool.encode()
-        self.end, self.figures = end, figures
-        self.sequence = 0
-        self.buffer = b""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    __slots__ = ("_answer", "_sent", "_text", "number", "sequence", "sock", "speeches")
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.send()
+    def __init__(self, number: int, port: int, speeches: Sequence[Speech]) -> None:
+        self.number, self.speeches = number, speeches
+        self.sequence = 0
+        self._answer = Answer()
+        self.sock = socket.create_connection(("127.0.0.1", port))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self) -> None:
         self.sequence += 1
-        self.text = b"T%d-%dT" % (self.number, self.sequence)
-        body = (
-            b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%b",'
-            b'"arguments":{"text":"%b","padding":"0123456789abcdef0123456789abcdef"}}}'
-            % (self.number * ANSWERS_MAX + self.sequence, self.tool, self.text)
-        )
-        self.sent = time.perf_counter()
-        self.transport.write(self.head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        self._text = b"T%d-%dT" % (self.number, self.sequence)
+        said = self.speeches[(self.number + self.sequence) % len(self.speeches)]
+        whole = said.request(self.number * ANSWERS_MAX + self.sequence, self._text)
+        self._sent = time.perf_counter()
+        self.sock.sendall(whole)
 
-    def data_received(self, data: bytes) -> None:
-        buffer = self.buffer + data if self.buffer else data
-        head_end = buffer.find(b"\r\n\r\n")
-        if head_end < 0:
-            self.buffer = buffer
-            return
-        at = buffer.lower().find(b"content-length:", 0, head_end)
-        size = int(buffer[at + 15 : buffer.index(b"\r\n", at)])
-        if len(buffer) < head_end + 4 + size:
-            self.buffer = buffer
-            return
+    def heard(self, figures: Figures) -> bool | None:
+        """Read what there is. True: the answer is whole; False: the connection is gone."""
+        data = self.sock.recv(READ_BYTES)
         now = time.perf_counter()
-        self.buffer = b""
-        figures = self.figures
-        figures.calls += 1
-        figures.latencies_s.append(now - self.sent)
-        if self.text not in buffer or b'"result"' not in buffer:
+        if not data:
             figures.wrong += 1
-        if now < self.end:
-            self.send()
-        else:
-            self.transport.close()
+            return False
+        whole = self._answer.take(data)
+        if whole is None:
+            return None
+        figures.calls += 1
+        figures.latencies_s.append(now - self._sent)
+        proof = self.speeches[(self.number + self.sequence) % len(self.speeches)].proof
+        if self._text not in whole or proof not in whole:
+            figures.wrong += 1
+        return True
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
 
-
-async def _run(
-    port: int, headers: dict[str, str], tool: str, callers: int, seconds: float
-) -> Figures:
+def call(port: int, speeches: Sequence[Speech], callers: int, seconds: float) -> Figures:
+    """`callers` callers for `seconds`, each with the speeches in turn."""
     figures = Figures()
-    lines = {"Host": f"127.0.0.1:{port}", "Content-Type": "application/json", **headers}
-    head = "POST /mcp HTTP/1.1\r\n" + "".join(f"{key}: {item}\r\n" for key, item in lines.items())
-    start = time.perf_counter()
-    loop = asyncio.get_running_loop()
-    opened: list[Caller] = []
-    for number in range(callers):
-        caller = Caller(number, head.encode(), tool, start + seconds, figures)
-        await loop.create_connection(lambda made=caller: made, "127.0.0.1", port)
-        opened.append(caller)
-    async with asyncio.timeout(seconds + ANSWER_S_MAX):
-        await asyncio.gather(*(caller.done for caller in opened))
-    figures.seconds = time.perf_counter() - start
+    poll = select.epoll()
+    by_fd: dict[int, Caller] = {}
+    try:
+        for number in range(callers):
+            made = Caller(number, port, speeches)
+            by_fd[made.sock.fileno()] = made
+            poll.register(made.sock, select.EPOLLIN)
+        start = time.perf_counter()
+        end = start + seconds
+        for caller in by_fd.values():
+            caller.send()
+        open_calls = callers
+        while open_calls:
+            ready = poll.poll(ANSWER_S_MAX)
+            if not ready:
+                raise TimeoutError(f"{open_calls} calls got no answer within {ANSWER_S_MAX} s")
+            for fd, _ in ready:
+                caller = by_fd[fd]
+                answered = caller.heard(figures)
+                if answered is None:
+                    continue
+                if answered and time.perf_counter() < end:
+                    caller.send()
+                else:
+                    poll.unregister(fd)
+                    open_calls -= 1
+        figures.seconds = time.perf_counter() - start
+    finally:
+        poll.close()
+        for caller in by_fd.values():
+            caller.sock.close()
     return figures
-
-
-def over_http(
-    port: int, headers: dict[str, str], tool: str, callers: int, seconds: float
-) -> Figures:
-    """`callers` callers of `tool` for `seconds`."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(port, headers, tool, callers, seconds))

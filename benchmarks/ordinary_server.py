@@ -2,8 +2,10 @@
 
     python -m benchmarks.ordinary_server
 
-Owns one tool. Never: anything that a real server would not do.
+Owns two tools. Never: anything that a real server would not do.
 """
+
+import asyncio
 
 from mcp.server.mcpserver import MCPServer
 
@@ -14,6 +16,13 @@ server = MCPServer("ordinary")
 def echo(text: str) -> str:
     """The text, as it came."""
     return text
+
+
+@server.tool()
+async def sleep(ms: int) -> str:
+    """An answer after a while."""
+    await asyncio.sleep(ms / 1000)
+    return f"slept {ms} ms"
 
 
 if __name__ == "__main__":

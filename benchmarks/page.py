@@ -1,0 +1,50 @@
+"""Write `docs/performance.md` and its charts anew from the newest result that is kept.
+
+    python -m benchmarks.page [FILE]
+
+Only what stands between markers is replaced. Exit code 1 if there is no result.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from benchmarks import pages
+from benchmarks.figures import Result
+from benchmarks.machine import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+
+
+def newest() -> Path | None:
+    """Their names are the times at which they were measured."""
+    return max(RESULTS.glob("*.json"), default=None)
+
+
+def read(path: Path) -> Result:
+    return msgspec.json.decode(path.read_bytes(), type=Result)
+
+
+def files(result: Result, text: str) -> dict[Path, str]:
+    """Everything that is generated, by where it belongs. `text`: the page as it is."""
+    folder = PAGE.parent / pages.FOLDER
+    drawn = {folder / name: picture for name, picture in pages.pictures(result).items()}
+    return {PAGE: pages.filled(text, result), **drawn}
+
+
+def main() -> int:
+    path = Path(sys.argv[1]) if sys.argv[1:] else newest()
+    if path is None:
+        print(f"no result in {RESULTS}: run 'make bench-publish'", file=sys.stderr)
+        return 1
+    for target, text in files(read(path), PAGE.read_text()).items():
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(text)
+        print(f"written: {target.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

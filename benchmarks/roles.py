@@ -1,0 +1,84 @@
+"""Whose processor time and memory it was: the processes of a gateway or of a relay, by their role.
+
+Owns: reading /proc before and after. Never: the server behind it, which is measured apart.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.figures import Sample
+from benchmarks.load import Figures
+from tests.live import processes
+from tests.live.gateway import Gateway
+
+MIB = 1024 * 1024
+OTHERS = ("supervisor", "nursery")
+"""No call goes through them."""
+Pids = Mapping[str, Sequence[int]]
+
+
+def of_gateway(gateway: Gateway) -> dict[str, list[int]]:
+    status = gateway.status()
+    return {
+        "front": [front["pid"] for front in status["fronts"]],
+        "worker": [one["worker_pid"] for one in status["servers"] if one["worker_pid"]],
+        "supervisor": [status["pid"]],
+        "nursery": [status["nursery_pid"]],
+    }
+
+
+def of_relay(front: int) -> dict[str, list[int]]:
+    """A relay is a front whose one child is the worker."""
+    table = processes.parents()
+    return {"front": [front], "worker": [pid for pid, parent in table.items() if parent == front]}
+
+
+def cpu_s(pids: Pids) -> dict[str, float]:
+    """User and system time of each role so far."""
+    return {role: sum(map(processes.cpu_s, some)) for role, some in pids.items()}
+
+
+def pss_mib(pids: Pids) -> dict[str, float]:
+    return {role: sum(map(processes.memory, some)) / MIB for role, some in pids.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """One run of load, and the processor time of each role in it."""
+
+    figures: Figures
+    cpu_s: Mapping[str, float]
+
+    @property
+    def all_cpu_s(self) -> float:
+        return sum(self.cpu_s.values())
+
+    def sample(self) -> Sample:
+        """Rate and latency, then microseconds of processor time per call."""
+        calls = max(1, self.figures.calls)
+        found = {
+            "calls/s": self.figures.rate,
+            "p50 ms": self.figures.percentile_ms(0.50),
+            "p99 ms": self.figures.percentile_ms(0.99),
+        }
+        if self.cpu_s:
+            used = dict(self.cpu_s)
+            used["others"] = sum(used.pop(role, 0.0) for role in OTHERS)
+            found["cpu us/call"] = self.all_cpu_s / calls * 1e6
+            found |= {f"{role} us/call": spent / calls * 1e6 for role, spent in used.items()}
+        return Sample(found, self.figures.wrong)
+
+
+def spent(pids: Pids, run: Callable[[], Figures]) -> Spent:
+    before = cpu_s(pids)
+    found = run()
+    after = cpu_s(pids)
+    return Spent(found, {role: after[role] - used for role, used in before.items()})
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds that it took."""
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin

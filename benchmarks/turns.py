@@ -1,0 +1,15 @@
+"""Rows taken in turns, so that whatever else the machine does hits them alike."""
+
+from collections.abc import Callable, Mapping
+
+from benchmarks import figures
+from benchmarks.figures import Row, Sample
+
+
+def in_turns(rows: Mapping[str, Callable[[], Sample]], rounds: int) -> tuple[Row, ...]:
+    """Every row once, then every row again, `rounds` times."""
+    found: dict[str, list[Sample]] = {name: [] for name in rows}
+    for _ in range(rounds):
+        for name, measure in rows.items():
+            found[name].append(measure())
+    return tuple(figures.row(name, samples) for name, samples in found.items())

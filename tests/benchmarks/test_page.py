@@ -1,0 +1,44 @@
+"""The page of figures is what the kept result says, and nothing else."""
+
+from benchmarks import page, pages
+from benchmarks.__main__ import SCENARIOS
+from tests.benchmarks.values import ladder, memory, result
+
+TEXT = "words\n<!-- run -->\nold\n<!-- end run -->\nmore\n<!-- ladder -->\n<!-- end ladder -->\n"
+
+
+def test_only_what_is_between_markers_is_replaced() -> None:
+    found = pages.filled(TEXT, result(ladder()))
+    assert found.startswith("words\n<!-- run -->\n")
+    assert "old" not in found
+    assert "\n<!-- end run -->\nmore\n<!-- ladder -->\n" in found
+    assert "| legacy 64 | 64,000 |" in found
+    assert pages.filled(found, result(ladder())) == found
+
+
+def test_a_missed_goal_is_plain_to_see() -> None:
+    goals = pages.goals(result(ladder()))
+    assert "| soon | 0.200 | at most 0.090 ms | 1.00x | **no** |" in goals
+    assert "| fast | 0.800 | at least 0.750 | any | yes |" in goals
+    assert "1 of 2 are met." in goals
+
+
+def test_charts_are_drawn_of_what_was_measured() -> None:
+    assert set(pages.pictures(result(memory()))) == {"memory.svg"}
+    assert set(pages.pictures(result(ladder()))) == {"calls.svg", "p50.svg", "p99.svg", "cpu.svg"}
+
+
+def test_every_scenario_has_its_part_of_the_page() -> None:
+    text = page.PAGE.read_text()
+    for name in ("run", "goals", *SCENARIOS):
+        assert text.count(f"<!-- {name} -->") == text.count(f"<!-- end {name} -->") == 1, name
+
+
+def test_the_page_and_its_charts_are_those_of_the_newest_result() -> None:
+    """If not: `python -m benchmarks.page`."""
+    newest = page.newest()
+    assert newest is not None
+    kept = page.read(newest)
+    assert not kept.quick
+    for path, text in page.files(kept, page.PAGE.read_text()).items():
+        assert path.read_text() == text, path
