@@ -1,0 +1,1 @@
+"""The Grafana dashboards, and what makes them: `python -m deploy.grafana.build`."""

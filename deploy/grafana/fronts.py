@@ -1,0 +1,89 @@
+"""Fronts and clients: who is connected, what is turned away, what the gateway itself costs."""
+
+from grafana_foundation_sdk.models import dashboard
+
+from deploy.grafana.frame import Row, framed
+from deploy.grafana.panels import Ask, graph, number
+from deploy.grafana.queries import CALLS, HERE, quantile, rate, total
+
+FRONT = f'{HERE},role="front"'
+
+
+def fronts() -> dashboard.Dashboard:
+    return framed(
+        "metamcp-fronts",
+        "Fronts and clients",
+        "Who is connected, what is turned away, and what the gateway itself costs.",
+        [
+            Row("Now", _now()),
+            Row("Clients", _clients()),
+            Row("Turned away", _refused()),
+            Row("The gateway's own time", _own()),
+        ],
+    )
+
+
+def _now() -> list[dashboard.Panel]:
+    return [
+        number("Connections", "Open connections of clients.", "short",
+               total("metamcp_connections", HERE)),
+        number("Sessions", "Open sessions of clients that have sessions.", "short",
+               total("metamcp_sessions", HERE), absent="none"),
+        number("Streams", "Open streams of events.", "short", total("metamcp_streams", HERE)),
+        number("In the queue", "Connections that no front has accepted yet.", "short",
+               total("metamcp_accept_queue", HERE),
+               steps=((None, "green"), (16.0, "orange"), (128.0, "red"))),
+        number("Requests", "Per second.", "reqps", rate(f"{CALLS}_count", HERE)),
+        number("Lag of a front", "95 % of the turns of its event loop came within.", "s",
+               quantile(0.95, "metamcp_loop_lag_seconds", FRONT),
+               steps=((None, "green"), (0.1, "orange"), (1.0, "red"))),
+    ]  # fmt: skip
+
+
+def _clients() -> list[dashboard.Panel]:
+    return [
+        graph("Connections and streams", "Open ones.", "short",
+              Ask(total("metamcp_connections", HERE), "connections"),
+              Ask(total("metamcp_streams", HERE), "streams")),
+        graph("Sessions by revision", "Clients of revision 2026-07-28 have none.", "short",
+              Ask(total("metamcp_sessions", HERE, "protocol_version"), "{{protocol_version}}"),
+              stacked=True),
+        graph("Connections in the queue", "Of the listening socket. A queue that stays says that "
+              "the fronts do not keep up, or have no free descriptor.", "short",
+              Ask(total("metamcp_accept_queue", HERE), "waiting")),
+        graph("Requests by revision", "Per second.", "reqps",
+              Ask(rate(f"{CALLS}_count", HERE, "mcp_protocol_version"),
+                  "{{mcp_protocol_version}}"), width=12, stacked=True),
+        graph("Requests by method", "Per second.", "reqps",
+              Ask(rate(f"{CALLS}_count", HERE, "mcp_method_name"), "{{mcp_method_name}}"),
+              width=12, stacked=True),
+    ]  # fmt: skip
+
+
+def _refused() -> list[dashboard.Panel]:
+    return [
+        graph("Refused requests", "Turned away before they reached a server, per second.", "reqps",
+              Ask(rate("metamcp_requests_refused_total", HERE, "reason"), "{{reason}}"),
+              width=12, stacked=True),
+        graph("Clients that read too slowly", "Disconnected, because too much waited for them; per "
+              "second.", "short",
+              Ask(rate("metamcp_slow_client_disconnects_total", HERE), "disconnected"), width=12),
+    ]  # fmt: skip
+
+
+def _own() -> list[dashboard.Panel]:
+    where = "metamcp_overhead_seconds"
+    return [
+        graph("What the gateway adds", "Half and 99 % of the calls within, by where the time goes; "
+              "one of many calls is measured so.", "s",
+              Ask(quantile(0.5, where, HERE, "stage"), "{{stage}} 50%"),
+              Ask(quantile(0.99, where, HERE, "stage"), "{{stage}} 99%"), width=12),
+        graph("Lag of the event loops", "99 % of the turns came within, by role.", "s",
+              Ask(quantile(0.99, "metamcp_loop_lag_seconds", HERE, "role"), "{{role}}"), width=12),
+        graph("Processor of the fronts", "How many cores they keep busy.", "short",
+              Ask(rate("metamcp_process_cpu_seconds_total", FRONT), "fronts")),
+        graph("Memory of the fronts", "Resident.", "bytes",
+              Ask(total("metamcp_process_resident_memory_bytes", FRONT), "fronts")),
+        graph("Age of the heartbeat", "Of the front that said nothing for the longest time.", "s",
+              Ask(f"max(metamcp_heartbeat_age_seconds{{{FRONT}}})", "fronts")),
+    ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Dashboards, rules and their runbook, proven against a real Prometheus."""
