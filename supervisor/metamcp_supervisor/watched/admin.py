@@ -9,27 +9,30 @@ name that points here does not (DNS rebinding).
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from urllib.parse import parse_qsl
 
 from metamcp_supervisor.verbs import GatewayStatus
-from metamcp_supervisor.watched import health
-from metamcp_supervisor.watched.metrics import CONTENT_TYPE, Metrics
+from metamcp_supervisor.watched import health, rendering
+from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_supervisor.watched.readings import Readings
+from metamcp_worker import http1
+from metamcp_worker.http1 import Head
+from metamcp_worker.requests import Request
 
-Scope = dict[str, Any]
-Event = dict[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
 Checks = Callable[[GatewayStatus], list[health.Check]]
 
 CACHE_S = 0.25
 """How old the metrics may be: scrapers cannot load the supervisor by asking often."""
 HOST_BYTES_MAX = 300
 """More than a DNS name, brackets and a port have."""
+QUERY_FIELDS_MAX = 100
+"""Names that somebody excludes; of a longer query nothing is read."""
 PLAIN = "text/plain; charset=utf-8"
+LIVE = "/livez"
 
 PAGES: dict[str, Checks] = {
-    "/livez": health.live,
+    LIVE: health.live,
     "/readyz": health.ready,
     "/healthz": health.ready,
     "/startupz": health.started,
@@ -37,7 +40,8 @@ PAGES: dict[str, Checks] = {
 
 
 class Admin:
-    """The ASGI application. `listen_host`: what `ops_listen` names; `clock`: monotonic seconds."""
+    """The application. `listen_host`: what `ops_listen` names; `clock`: monotonic seconds;
+    `readings`: what else there is to see at this moment."""
 
     def __init__(
         self,
@@ -45,54 +49,55 @@ class Admin:
         metrics: Metrics,
         listen_host: str,
         clock: Callable[[], float],
+        readings: Callable[[], Readings] = Readings,
     ) -> None:
         self._status = status
         self._metrics = metrics
         self._listen_host = listen_host.lower()
         self._clock = clock
-        self._page = b""
-        self._page_until = float("-inf")
+        self._readings = readings
+        self._pages: dict[bool, tuple[bytes, float]] = {}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        code, kind, body = self._answer(scope)
+    def __call__(self, request: Request) -> None:
+        code, kind, body = self._answer(request.head)
         headers = [
             (b"content-type", kind.encode()),
-            (b"content-length", str(len(body)).encode()),
             (b"cache-control", b"no-store"),
             (b"x-content-type-options", b"nosniff"),
         ]
         if code == 405:
             headers.append((b"allow", b"GET, HEAD"))
-        await send({"type": "http.response.start", "status": code, "headers": headers})
-        await send({
-            "type": "http.response.body",
-            "body": b"" if scope["method"] == "HEAD" else body,
-        })  # fmt: skip
+        request.answer(http1.head(code, headers), body)
 
-    def _answer(self, scope: Scope) -> tuple[int, str, bytes]:
+    def _answer(self, head: Head) -> tuple[int, str, bytes]:
         """Status, content type and body."""
-        if not self._host_ok(scope["headers"]):
+        if not self._host_ok(head.headers):
             return 403, PLAIN, b"Ask for this page by the address of the gateway.\n"
-        if scope["method"] not in {"GET", "HEAD"}:
+        if head.method not in {"GET", "HEAD"}:
             return 405, PLAIN, b"There is nothing to change here: use GET.\n"
-        path: str = scope["path"]
+        where, query = http1.path_and_query(head.target)
+        path = where.decode()
         if path == "/metrics":
-            return 200, CONTENT_TYPE, self._metrics_page()
+            accept = b",".join(value for name, value in head.headers if name == b"accept")
+            openmetrics = rendering.wants_openmetrics(accept.decode("latin-1"))
+            kind = rendering.OPENMETRICS if openmetrics else rendering.PLAIN
+            return 200, kind, self._metrics_page(openmetrics=openmetrics)
+        if path == LIVE:
+            checks = health.live(self._status(), self._readings().loop_lag_s)
+            return _health(checks, query)
         if path in PAGES:
-            query = scope.get("query_string", b"").split(b"&")
-            verbose = any(part.partition(b"=")[0] == b"verbose" for part in query)
-            return _health(PAGES[path](self._status()), verbose)
+            return _health(PAGES[path](self._status()), query)
         there = ", ".join(["/metrics", *PAGES])
         return 404, PLAIN, f"There is no such page; there are: {there}\n".encode()
 
-    def _metrics_page(self) -> bytes:
+    def _metrics_page(self, *, openmetrics: bool) -> bytes:
         now = self._clock()
-        if now >= self._page_until:
-            self._page = self._metrics.render(self._status())
-            self._page_until = now + CACHE_S
-        return self._page
+        page, until = self._pages.get(openmetrics, (b"", float("-inf")))
+        if now >= until:
+            status, readings = self._status(), self._readings()
+            page = self._metrics.render(status, readings, openmetrics=openmetrics)
+            self._pages[openmetrics] = page, now + CACHE_S
+        return page
 
     def _host_ok(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         hosts = [value for name, value in headers if name == b"host"]
@@ -102,12 +107,24 @@ class Admin:
         return host in {"localhost", self._listen_host} or _is_address(host)
 
 
-def _health(checks: Sequence[health.Check], verbose: bool) -> tuple[int, str, bytes]:
+def _health(checks: Sequence[health.Check], query: bytes) -> tuple[int, str, bytes]:
+    asked = _query(query)
+    excluded = [value for name, value in asked if name == "exclude"]
+    checks, remarks = health.without(checks, excluded)
     fine = health.passes(checks)
-    if fine and not verbose:
-        return 200, PLAIN, b"ok\n"
-    lines = [*map(str, checks), "ok" if fine else "failed"]
+    if fine and not any(name == "verbose" for name, _ in asked):
+        return 200, PLAIN, "\n".join([*remarks, "ok", ""]).encode()
+    lines = [*map(str, checks), *remarks, "ok" if fine else "failed"]
     return 200 if fine else 503, PLAIN, "\n".join([*lines, ""]).encode()
+
+
+def _query(query: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            query.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX
+        )
+    except ValueError:
+        return []
 
 
 def _without_port(host: str) -> str:

@@ -77,7 +77,8 @@ class Feed(Generic[T]):
 
 class Journal:
     """Append-only. `now`: seconds since the epoch. `sink` sees every event at once, for printing;
-    it may be set later and must not raise. `histories`: what outlasts the newest thousands."""
+    it may be set later and must not raise. `shown`: a cause as it may be read, without secrets; it
+    may be set later too. `histories`: what outlasts the newest thousands."""
 
     def __init__(
         self, now: Callable[[], float], sink: Callable[[Event], None] | None = None
@@ -87,6 +88,7 @@ class Journal:
         self._feed: Feed[Event] = Feed()
         self._last = 0
         self.sink = sink
+        self.shown: Callable[[str], str] = str
         self.histories = Histories()
 
     @property
@@ -101,7 +103,7 @@ class Journal:
             time=self._now(),
             who=who,
             what=what,
-            cause=cause,
+            cause=self.shown(cause) if cause else "",
             generation=generation,
         )
         self._events.append(event)

@@ -19,7 +19,8 @@ class Tries(Struct, frozen=True, kw_only=True):
     `trips`: how often in a row the circuit opened. `because`: the last cause in the journal.
     `restart`: its policy; `start_timeout_s`: what its start may take. `degraded`: its worker does
     not answer now; `parted`: an operator keeps new calls from it; `probing`: this is the one
-    attempt of an open circuit."""
+    attempt of an open circuit; `for_others`: it starts before its turn, because others wait for
+    the same."""
 
     failures: int = 0
     recent: int = 0
@@ -32,6 +33,7 @@ class Tries(Struct, frozen=True, kw_only=True):
     degraded: bool = False
     parted: bool = False
     probing: bool = False
+    for_others: bool = False
 
 
 def why(server: ServerStatus, tries: Tries) -> str:
@@ -59,14 +61,16 @@ def _disabled(server: ServerStatus, tries: Tries) -> str:
 
 
 def _queued(server: ServerStatus, tries: Tries) -> str:
-    return f"it waits for its turn to start{_after(_trouble(server))}"
+    return f"it waits for its turn to start{_after(_trouble(server))}{_for_others(tries)}"
 
 
 def _warming(server: ServerStatus, tries: Tries) -> str:
     limit = duration_text(tries.start_timeout_s)
     before = _after(_trouble(server))
-    what = "it gets the one attempt of an open circuit" if tries.probing else "it is starting"
-    return f"{what}, and has {limit} for its handshake and its lists{before}"
+    alone = tries.probing and not tries.for_others
+    what = "it gets the one attempt of an open circuit" if alone else "it is starting"
+    others = _for_others(tries)
+    return f"{what}, and has {limit} for its handshake and its lists{before}{others}"
 
 
 def _ready(server: ServerStatus, tries: Tries) -> str:
@@ -146,6 +150,12 @@ def _quoted(text: str) -> str:
 
 def _after(trouble: str) -> str:
     return f", after it went down ({trouble})" if trouble else ""
+
+
+def _for_others(tries: Tries) -> str:
+    if not tries.for_others:
+        return ""
+    return "; others wait for the same, and if it fails as before, that does not count against it"
 
 
 def _failures(count: int) -> str:

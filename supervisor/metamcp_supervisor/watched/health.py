@@ -7,6 +7,7 @@ HTTP (`admin`).
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker import sharing
@@ -19,23 +20,35 @@ UNWANTED_STATES = frozenset({"stopped", "draining"})
 STARTING_STATES = frozenset({"warming"})
 
 
+LAG_S_MAX = 5.0
+"""An event loop that is later than this does not do its work."""
+NAME_CHARACTERS_MAX = 100
+"""Of a name that whoever asks has sent and reads again."""
+
+
 class Check(Struct, frozen=True):
-    """One line: `[+]name ok` or `[-]name reason`."""
+    """One line: `[+]name ok` or `[-]name reason`. `excluded`: whoever asks does not care."""
 
     name: str
     reason: str = ""
+    excluded: bool = False
 
     @property
     def ok(self) -> bool:
-        return not self.reason
+        return self.excluded or not self.reason
 
     def __str__(self) -> str:
+        if self.excluded:
+            return f"[+]{self.name} excluded: ok"
         return f"[+]{self.name} ok" if self.ok else f"[-]{self.name} {self.reason}"
 
 
-def live(status: GatewayStatus) -> list[Check]:
-    """Would a restart of the whole gateway help? Never depends on the servers."""
+def live(status: GatewayStatus, loop_lag_s: float = 0.0) -> list[Check]:
+    """Would a restart of the whole gateway help? Never depends on the servers. `loop_lag_s`: of the
+    supervisor's event loop."""
+    late = f"{loop_lag_s:.1f} s late" if loop_lag_s >= LAG_S_MAX else ""
     return [
+        Check("loop", late),
         Check("nursery", "" if status.nursery_pid else "not running"),
         Check("fronts", _no_front(status)),
     ]
@@ -71,6 +84,19 @@ def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerSt
         return [s for s in status.servers if s.name in names and s.state not in READY_STATES]
     every = [s for s in status.servers if not sharing.whose(s.name)]
     return [s for s in every if s.state not in READY_STATES | UNWANTED_STATES]
+
+
+def without(checks: Sequence[Check], names: Sequence[str]) -> tuple[list[Check], list[str]]:
+    """The same with these excluded, and sentences about names that are no check's."""
+    found = [replace(check, excluded=check.name in names) for check in checks]
+    unknown = dict.fromkeys(name for name in names if all(name != one.name for one in checks))
+    return found, [f"no check here is named {shown(name)}" for name in unknown]
+
+
+def shown(name: str) -> str:
+    """A name as far as it can be read, in quotes."""
+    cut = name if len(name) <= NAME_CHARACTERS_MAX else f"{name[:NAME_CHARACTERS_MAX]}…"
+    return f"'{cut if cut.isprintable() else ascii(cut)[1:-1]}'"
 
 
 def passes(checks: Sequence[Check]) -> bool:

@@ -1,116 +1,48 @@
-"""Every metric: its name, labels and help in one list, and the page that Prometheus reads.
+"""What was measured since the start, and the page of it.
 
-Owns: the list, the sums behind it, the text. Never: measuring (`usage`, the fronts, the workers),
-HTTP (`admin`). The only file that uses prometheus_client.
-
-No label can grow with traffic: servers are the configured ones, methods and states are closed sets,
-error types are bounded, and what a client or server sent is never a label.
+Owns: the sums, and which of them stands in which family. Never: the list of families (`families`),
+text (`rendering`), limits of a page (`capping`), measuring (`usage`, the fronts, the workers), HTTP
+(`admin`).
 """
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
-
-from msgspec import Struct
-from prometheus_client import generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import CollectorRegistry
+from collections.abc import Set as AbstractSet
+from itertools import chain, product
 
 from metamcp_supervisor import handing
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_supervisor.watched import rendering
+from metamcp_supervisor.watched.capping import Caps, Table
+from metamcp_supervisor.watched.families import (
+    FAILOVER_BUCKETS_S,
+    FAMILIES,
+    LAG_BUCKETS_S,
+    OUTCOMES,
+    RESTARTS,
+    STATES,
+    STEPS,
+)
+from metamcp_supervisor.watched.histograms import Histogram
 from metamcp_supervisor.watched.latency import Counts, Lately, quantile
-from metamcp_supervisor.watched.tallies import OUTCOMES_MAX, Fronts, Processes, Sum, add_counts
+from metamcp_supervisor.watched.processes import Processes
+from metamcp_supervisor.watched.readings import Readings
+from metamcp_supervisor.watched.rendering import Labels, Row
+from metamcp_supervisor.watched.tallies import Fronts, Workers, add_counts
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker import sharing
-from metamcp_worker.messages import BUCKETS_S, CallStats, FrontStats
+from metamcp_worker.messages import BUCKETS_S, AnswerStats, Figures, FrontStats
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error")
-#: Methods of all revisions; any other is counted as `_OTHER`.
-METHODS = frozenset({
-    "completion/complete", "initialize", "logging/setLevel", "ping", "prompts/get", "prompts/list",
-    "resources/list", "resources/read", "resources/subscribe", "resources/templates/list",
-    "resources/unsubscribe", "server/discover", "subscriptions/listen", "tasks/cancel", "tasks/get",
-    "tasks/list", "tasks/result", "tasks/update", "tools/call", "tools/list",
-})  # fmt: skip
 KINDS_MAX = 16
 """Kinds of protocol errors; the code knows fewer."""
 REASONS_MAX = 32
 """Reasons of restarts; the code knows fewer."""
-
-_LE = (*(f"{bound:g}" for bound in BUCKETS_S), "+Inf")
-
-
-class Family(Struct, frozen=True):
-    """One row of the list. `name` is what stands on the page, `_total` included."""
-
-    name: str
-    kind: Literal["gauge", "counter", "histogram"]
-    labels: tuple[str, ...]
-    help: str
-
-
-_ROWS = (
-    Family("mcp_server_operation_duration_seconds", "histogram", ("server", "mcp_method_name"),
-           "Time from a request of a client to the end of its answer, by the server it went to."),
-    Family("metamcp_call_errors_total", "counter", ("server", "mcp_method_name", "error_type"),
-           "Requests that failed: error_type is tool_error, cancelled or a JSON-RPC code."),
-    Family("metamcp_call_retries_total", "counter", ("server", "outcome"),
-           "Calls whose server died and that went to the next one: answered, failed or cancelled."),
-    Family("metamcp_inflight_calls", "gauge", ("server",),
-           "Requests that wait for an answer now."),
-    Family("metamcp_server_state", "gauge", ("server", "state"),
-           "1 for the state the server is in, 0 for the others."),
-    Family("metamcp_server_restarts_total", "counter", ("server", "reason"),
-           "Starts after the first one, by what made them necessary."),
-    Family("metamcp_server_start_duration_seconds", "gauge", ("server",),
-           "From the last start of the server's process to its lists."),
-    Family("metamcp_generation", "gauge", ("server",),
-           "How often the server was started."),
-    Family("metamcp_circuit_open", "gauge", ("server",),
-           "1 while the server failed so often that it is only probed now and then."),
-    Family("metamcp_backoff_seconds", "gauge", ("server",),
-           "Until the next planned start, 0 if none is planned."),
-    Family("metamcp_process_resident_memory_bytes", "gauge", ("server", "role"),
-           "Resident memory of a process and what is below it, down to the next of our processes."),
-    Family("metamcp_process_cpu_seconds_total", "counter", ("server", "role"),
-           "Processor time of the same processes."),
-    Family("metamcp_sessions", "gauge", ("protocol_version",),
-           "Open sessions of clients that have sessions."),
-    Family("metamcp_connections", "gauge", (),
-           "Open connections of clients."),
-    Family("metamcp_streams", "gauge", (),
-           "Open streams of events to clients."),
-    Family("metamcp_requests_refused_total", "counter", ("reason",),
-           "Requests that were turned away before they reached a server."),
-    Family("metamcp_stray_stdout_lines_total", "counter", ("server",),
-           "Lines on a server's stdout that were no message."),
-    Family("metamcp_late_replies_total", "counter", ("server",),
-           "Answers of a server for which nobody waited any more."),
-    Family("metamcp_protocol_errors_total", "counter", ("server", "kind"),
-           "Messages of a server that broke the protocol."),
-    Family("metamcp_unroutable_requests_total", "counter", ("server",),
-           "Requests of a server that no single caller can have caused; they were refused."),
-    Family("metamcp_unattributed_logs_total", "counter", ("server",),
-           "Log messages of a server that belong to no single caller; they reached nobody."),
-    Family("metamcp_log_lines_dropped_total", "counter", ("server",),
-           "Lines of a server that were lost because it wrote too many per second."),
-    Family("metamcp_config_last_reload_successful", "gauge", (),
-           "1 if the configuration was valid when it was last read."),
-    Family("metamcp_config_last_reload_timestamp_seconds", "gauge", (),
-           "When the configuration was last read with success."),
-    Family("metamcp_build_info", "gauge", ("version", "python"),
-           "Always 1; the labels tell what runs."),
-    Family("metamcp_up", "gauge", (),
-           "1 while the gateway serves, 0 while it starts or drains."),
-)  # fmt: skip
-FAMILIES: Mapping[str, Family] = {row.name: row for row in _ROWS}
+STEPS_MAX = 8
+"""Steps of a stop; the code knows fewer."""
+STEP = "stop_"
+"""How the name of a counter begins that tells of such a step; the rest is the label."""
+SLOW = frozenset({"slow_head", "slow_body", "slow_reader"})
+"""Refusals after which a client was cut."""
 
 #: Counters of the workers that have a metric of their own; the others are protocol errors.
 _OWN_COUNTERS = {
@@ -119,9 +51,11 @@ _OWN_COUNTERS = {
     "unroutable_request": "metamcp_unroutable_requests_total",
     "unattributed_log": "metamcp_unattributed_logs_total",
     "log_lines_dropped": "metamcp_log_lines_dropped_total",
+    "orphan": "metamcp_orphans_reaped_total",
+    "oom_kill": "metamcp_oom_kills_total",
 }
 
-Values = Iterable[tuple[tuple[str, ...], float]]
+Values = Iterable[Row]
 
 
 class Metrics:
@@ -129,58 +63,72 @@ class Metrics:
 
     def __init__(self, version: str) -> None:
         self._version = version
-        self._fronts = Fronts(METHODS)
+        self._fronts = Fronts()
+        self._workers = Workers()
         self._lately = Lately()
         self._processes = Processes()
+        self._caps = Caps()
         self._counts: dict[str, dict[str, int]] = {name: {} for name in _OWN_COUNTERS.values()}
         self._broken: dict[str, dict[str, int]] = {}
         self._restarts: dict[str, dict[str, int]] = {}
+        self._steps: dict[str, dict[str, int]] = {}
+        self._exit_codes: dict[str, int] = {}
+        self._lags: dict[str, Histogram] = {}
+        self._failovers: dict[str, Histogram] = {}
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
-    def front_stats(self, front: int, stats: Sequence[CallStats], summary: FrontStats) -> None:
+    # What happens
+
+    def front_stats(self, front: int, figures: Figures, summary: FrontStats) -> None:
         """The newest report of a front; its figures are cumulative."""
-        self._fronts.report(front, stats, summary)
+        self._fronts.report(front, figures, summary)
 
     def front_gone(self, front: int) -> None:
         """Keep what it counted."""
         self._fronts.gone(front)
 
+    def answers(
+        self, name: str, generation: int, transport: str, stats: tuple[AnswerStats, ...]
+    ) -> None:
+        """The newest report of a worker; its figures are cumulative. `transport`: between it and
+        its server."""
+        server = sharing.base(name)
+        found = handing.Answering(server=server, transport=transport, stats=stats)
+        self._workers.report(name, generation, found)
+
+    def worker_gone(self, name: str, generation: int) -> None:
+        """Keep what it measured."""
+        self._workers.gone(name, generation)
+
     def server_counts(self, server: str, counts: Mapping[str, int]) -> None:
-        """Things that happened `n` more times at a server: the names of `messages.Counted`, and
-        `log_lines_dropped`."""
+        """Things that happened `n` more times at a server: the names of `messages.Counted`,
+        `log_lines_dropped`, `orphan`, `oom_kill`, and `stop_` with a step of a stop."""
         for name, n in counts.items():
             own = _OWN_COUNTERS.get(name)
-            if own is None:
-                add_counts(self._broken.setdefault(server, {}), {name: n}, KINDS_MAX)
-            else:
+            if own is not None:
                 self._counts[own][server] = self._counts[own].get(server, 0) + n
+            elif name.startswith(STEP):
+                step = {name.removeprefix(STEP): n}
+                add_counts(self._steps.setdefault(server, {}), step, STEPS_MAX)
+            else:
+                add_counts(self._broken.setdefault(server, {}), {name: n}, KINDS_MAX)
 
     def restarted(self, server: str, reason: str) -> None:
         """One more start that was not the first; `reason`: an exit class, or who asked."""
         add_counts(self._restarts.setdefault(server, {}), {reason: 1}, REASONS_MAX)
 
-    def handed(self) -> handing.Figures:
-        """What the program after this one goes on counting from."""
-        return handing.Figures(
-            base=self._fronts.handed(),
-            live=self._fronts.live(),
-            counts=self._counts,
-            broken=self._broken,
-            restarts=self._restarts,
-            cpu_s=tuple((*key, spent) for key, spent in self._processes.cpu_s().items()),
-            usages=tuple(self._processes.last().items()),
-        )
+    def exited(self, server: str, code: int) -> None:
+        """The process of a server ended. `code`: less than 0 for a signal."""
+        self._exit_codes[server] = code
 
-    def go_on(self, found: handing.Figures) -> None:
-        """After what the program before counted."""
-        self._fronts.go_on(found.base)
-        for front, calls, summary in found.live:
-            self._fronts.report(front, calls, summary)
-        self._counts = {name: dict(found.counts.get(name, {})) for name in self._counts}
-        self._broken, self._restarts = found.broken, found.restarts
-        cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
-        self._processes.go_on(cpu_s, found.usages)
+    def failed_over(self, server: str, seconds: float) -> None:
+        """Another copy takes the calls of a server, so long after the one before went down."""
+        self._failovers.setdefault(server, Histogram(FAILOVER_BUCKETS_S)).observe(seconds)
+
+    def lag(self, role: str, seconds: float) -> None:
+        """How late an event loop was."""
+        self._lags.setdefault(role, Histogram(LAG_BUCKETS_S)).observe(seconds)
 
     def usage(self, usages: Mapping[Part, Usage]) -> None:
         """The newest `usage.sample`, of all parts at once."""
@@ -195,11 +143,62 @@ class Metrics:
     def forget(self, server: str) -> None:
         """The server is no longer configured: its series end."""
         self._fronts.forget(server)
+        self._workers.forget(server)
         self._processes.forget(server)
-        self._broken.pop(server, None)
-        self._restarts.pop(server, None)
+        self._caps.forget(server)
+        self._exit_codes.pop(server, None)
+        self._failovers.pop(server, None)
+        for kinds in (self._broken, self._restarts, self._steps):
+            kinds.pop(server, None)
         for counts in self._counts.values():
             counts.pop(server, None)
+
+    # An upgrade
+
+    def handed(self) -> handing.Figures:
+        """What the program after this one goes on counting from."""
+        return handing.Figures(
+            base=self._fronts.handed(),
+            live=self._fronts.live(),
+            counts=self._counts,
+            broken=self._broken,
+            restarts=self._restarts,
+            cpu_s=tuple((*key, spent) for key, spent in self._processes.cpu_s().items()),
+            usages=tuple(self._processes.last().items()),
+            answered=self._workers.handed(),
+            answering=self._workers.live(),
+            steps=self._steps,
+            exit_codes=self._exit_codes,
+            lags={role: one.durations for role, one in self._lags.items()},
+            failovers={server: one.durations for server, one in self._failovers.items()},
+            series_dropped=self._caps.dropped,
+            series_hidden=self._caps.hidden,
+            folded=self._caps.folded,
+        )
+
+    def go_on(self, found: handing.Figures) -> None:
+        """After what the program before counted."""
+        self._fronts.go_on(found.base)
+        for front, figures, summary in found.live:
+            self._fronts.report(front, figures, summary)
+        self._workers.go_on(found.answered)
+        for name, generation, answering in found.answering:
+            self._workers.report(name, generation, answering)
+        self._counts = {name: dict(found.counts.get(name, {})) for name in self._counts}
+        self._broken, self._restarts, self._steps = found.broken, found.restarts, found.steps
+        self._exit_codes = found.exit_codes
+        for role, times in found.lags.items():
+            self._lags[role] = Histogram(LAG_BUCKETS_S)
+            self._lags[role].add(times.seconds, times.buckets)
+        for server, times in found.failovers.items():
+            self._failovers[server] = Histogram(FAILOVER_BUCKETS_S)
+            self._failovers[server].add(times.seconds, times.buckets)
+        self._caps.dropped, self._caps.hidden = found.series_dropped, found.series_hidden
+        self._caps.folded = dict(found.folded)
+        cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
+        self._processes.go_on(cpu_s, found.usages)
+
+    # What others ask
 
     def calls(self, server: str) -> tuple[int, int, int]:
         """Calls so far, errors among them, and calls in flight."""
@@ -223,75 +222,141 @@ class Metrics:
         """How often so far: a name of `messages.Counted` that has a metric of its own."""
         return self._counts[_OWN_COUNTERS[name]].get(server, 0)
 
-    def render(self, status: GatewayStatus) -> bytes:
-        """The page, in the text format of Prometheus."""
-        registry = CollectorRegistry()
+    # The page
+
+    def render(
+        self, status: GatewayStatus, readings: Readings | None = None, *, openmetrics: bool = False
+    ) -> bytes:
+        """The page, in the text format of Prometheus or as OpenMetrics."""
+        return rendering.page(self.table(status, readings or Readings()), openmetrics=openmetrics)
+
+    def table(self, status: GatewayStatus, readings: Readings) -> Table:
+        """All rows by family, as many as a page may have."""
         # What serves a single client counts with its server: no label grows with clients.
         servers = [one for one in status.servers if not sharing.whose(one.name)]
-        registry.register(_Page([*self._measured(servers), *self._told(status, servers)]))
-        return generate_latest(registry)
+        known = sorted(server.name for server in servers)
+        found: Table = {}
+        for name, rows in chain(  # one after the other: what a family is made of changes
+            self._called(known),
+            self._supervised(servers, known, readings),
+            self._used(known, readings),
+            self._connected(readings),
+            self._told(status),
+        ):
+            found[name] = _configured(name, rows, {*known, ""})
+        found = self._caps.hold(found)
+        found["metamcp_metric_series_dropped_total"] = [((), self._caps.dropped)]
+        return found
 
-    def _measured(self, servers: Sequence[ServerStatus]) -> Iterator[Metric]:
-        """What fronts, workers and the process table told."""
-        known = {server.name for server in servers}
-        sums = {key: one for key, one in self._fronts.calls().items() if key[0] in known | {""}}
-        yield _durations(sums)
-        yield _family("metamcp_call_errors_total", (
-            ((*key, kind), n) for key, one in sums.items() for kind, n in one.errors.items()
-        ))  # fmt: skip
-        yield _family("metamcp_call_retries_total", _by_two(_retries(sums)))
+    def _called(self, known: Sequence[str]) -> Iterator[tuple[str, Values]]:
+        """What fronts and workers told of calls."""
+        sums, tools = self._fronts.sums(), self._fronts.sums().tools
+        calls = {key: one.durations for key, one in sums.calls.items()}
+        errors: dict[tuple[str, ...], int] = {}
+        for (server, method, _, error, _), times in calls.items():
+            if error:
+                key = (server, method, error)
+                errors[key] = errors.get(key, 0) + sum(times.buckets)
+        yield (
+            "mcp_server_operation_duration_seconds",
+            (
+                ((server, method, version, error, tool), times)
+                for (server, method, version, error, tool), times in calls.items()
+            ),
+        )
+        yield "metamcp_tool_calls_total", ((key, count) for key, (count, _) in tools.items())
+        yield "metamcp_tool_errors_total", ((key, n) for key, (_, n) in tools.items())
+        yield "mcp_client_operation_duration_seconds", self._workers.durations().items()
+        overhead = sums.overhead
+        yield "metamcp_overhead_seconds", (((key,), one.durations) for key, one in overhead.items())
+        yield "metamcp_call_errors_total", errors.items()
+        yield "metamcp_call_retries_total", _by_two(sums.retries, known, OUTCOMES)
         inflight = self._fronts.inflight()
-        yield _family("metamcp_inflight_calls", (
-            ((name,), inflight.get(name, 0)) for name in sorted(known)
-        ))  # fmt: skip
-        yield _family("metamcp_process_resident_memory_bytes", (
-            ((server, role), n) for (role, server), n in self._processes.rss_bytes().items()
-        ))  # fmt: skip
-        yield _family("metamcp_process_cpu_seconds_total", (
-            ((server, role), n) for (role, server), n in self._processes.cpu_s().items()
-        ))  # fmt: skip
-        yield _family("metamcp_sessions", _by_one(self._fronts.sessions()))
-        yield _family("metamcp_connections", [((), self._fronts.connections())])
-        yield _family("metamcp_streams", [((), self._fronts.streams())])
-        yield _family("metamcp_requests_refused_total", _by_one(self._fronts.refused()))
+        yield "metamcp_inflight_calls", (((name,), inflight.get(name, 0)) for name in known)
+
+    def _supervised(
+        self, servers: Sequence[ServerStatus], known: Sequence[str], readings: Readings
+    ) -> Iterator[tuple[str, Values]]:
+        """How servers stand, and what happened to them."""
+        held, queued = self._fronts.held(), readings.queued
+        yield (
+            "metamcp_queued_calls",
+            (((name,), held.get(name, 0) + queued.get(name, 0)) for name in known),
+        )
+        yield (
+            "metamcp_server_state",
+            (
+                ((server.name, state), server.state == state)
+                for server in servers
+                for state in STATES
+            ),
+        )
+        yield "metamcp_server_restarts_total", _by_two(self._restarts, known, RESTARTS)
+        yield (
+            "metamcp_server_start_duration_seconds",
+            (((server.name,), server.start_s) for server in servers if server.start_s > 0),
+        )
+        yield "metamcp_server_last_exit_code", _by_one(self._exit_codes)
+        yield "metamcp_generation", (((server.name,), server.generation) for server in servers)
+        yield (
+            "metamcp_circuit_open",
+            (
+                ((server.name,), server.phase == "failed" or server.name in readings.probing)
+                for server in servers
+            ),
+        )
+        yield (
+            "metamcp_backoff_seconds",
+            (((server.name,), server.retry_in_s or 0.0) for server in servers),
+        )
+        yield "metamcp_heartbeat_age_seconds", readings.beat_ages_s.items()
+        yield "metamcp_loop_lag_seconds", _histograms(self._lags)
+        yield "metamcp_spares_ready", (((name,), readings.spares.get(name, 0)) for name in known)
+        yield "metamcp_failover_duration_seconds", _histograms(self._failovers)
+        yield "metamcp_stop_escalations_total", _by_two(self._steps, known, STEPS)
+
+    def _used(self, known: Sequence[str], readings: Readings) -> Iterator[tuple[str, Values]]:
+        """What processes use, and what servers did that is only counted."""
+        processes = self._processes
+        used = (
+            ("metamcp_process_resident_memory_bytes", processes.rss_bytes()),
+            ("metamcp_process_cpu_seconds_total", processes.cpu_s()),
+            ("metamcp_process_threads", processes.threads()),
+        )
+        for family, values in used:
+            yield family, (((server, role), n) for (role, server), n in values.items())
+        fds = processes.descriptors()
+        yield "metamcp_process_open_fds", (((s, role), n) for (role, s), (n, _) in fds.items())
+        yield "metamcp_process_max_fds", (((s, role), most) for (role, s), (_, most) in fds.items())
+        yield "metamcp_process_memory_limit_bytes", _by_one(readings.limits_bytes)
+        elsewhere = {
+            _OWN_COUNTERS["oom_kill"]: readings.oom_kills,
+            _OWN_COUNTERS["late_reply"]: self._fronts.late(),
+        }
         for name, counts in self._counts.items():
-            yield _family(name, (((server,), counts.get(server, 0)) for server in sorted(known)))
-        yield _family("metamcp_protocol_errors_total", _by_two(self._broken))
-        yield _family("metamcp_server_restarts_total", _by_two(self._restarts))
+            more = elsewhere.get(name, {})
+            yield name, [((s,), counts.get(s, 0) + more.get(s, 0)) for s in known]
+        yield "metamcp_protocol_errors_total", _by_two(self._broken)
 
-    def _told(self, status: GatewayStatus, servers: Sequence[ServerStatus]) -> Iterator[Metric]:
-        """What the status tells."""
-        yield _family("metamcp_server_state", (
-            ((server.name, state), server.state == state) for server in servers for state in STATES
-        ))  # fmt: skip
-        yield _family("metamcp_server_start_duration_seconds", (
-            ((server.name,), server.start_s) for server in servers if server.start_s > 0
-        ))  # fmt: skip
-        yield _family("metamcp_generation", (
-            ((server.name,), server.generation) for server in servers
-        ))  # fmt: skip
-        yield _family("metamcp_circuit_open", (
-            ((server.name,), server.phase == "failed") for server in servers
-        ))  # fmt: skip
-        yield _family("metamcp_backoff_seconds", (
-            ((server.name,), server.retry_in_s or 0.0) for server in servers
-        ))  # fmt: skip
+    def _connected(self, readings: Readings) -> Iterator[tuple[str, Values]]:
+        """What fronts tell of clients."""
+        refused = self._fronts.refused()
+        slow = sum(n for reason, n in refused.items() if reason in SLOW)
+        yield "metamcp_sessions", _by_one(self._fronts.sessions())
+        yield "metamcp_connections", [((), self._fronts.connections())]
+        yield "metamcp_streams", [((), self._fronts.streams())]
+        if readings.accept_queue is not None:
+            yield "metamcp_accept_queue", [((), readings.accept_queue)]
+        yield "metamcp_slow_client_disconnects_total", [((), slow)]
+        yield "metamcp_requests_refused_total", _by_one(refused)
+
+    def _told(self, status: GatewayStatus) -> Iterator[tuple[str, Values]]:
+        """What the gateway says of itself."""
         if self._reload_ok is not None:
-            yield _family("metamcp_config_last_reload_successful", [((), self._reload_ok)])
-            yield _family("metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)])
-        build = (self._version, platform.python_version())
-        yield _family("metamcp_build_info", [(build, 1)])
-        yield _family("metamcp_up", [((), status.state == "active")])
-
-
-class _Page:
-    """What the library calls a collector."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+            yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
+            yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]
+        yield "metamcp_build_info", [((self._version, platform.python_version()), 1)]
+        yield "metamcp_up", [((), status.state == "active")]
 
 
 def _part(part: Part) -> Part:
@@ -303,42 +368,27 @@ def _part(part: Part) -> Part:
     return Part(part.role, sharing.base(part.server), (int(who, 16) << 12) + part.number)
 
 
-def _family(name: str, values: Values) -> Metric:
-    row = FAMILIES[name]
-    family: GaugeMetricFamily | CounterMetricFamily
-    if row.kind == "counter":
-        family = CounterMetricFamily(name, row.help, labels=row.labels)
-    else:
-        family = GaugeMetricFamily(name, row.help, labels=row.labels)
-    for labels, number in values:
-        family.add_metric(labels, float(number))
-    return family
-
-
-def _durations(sums: Mapping[tuple[str, str], Sum]) -> Metric:
-    row = FAMILIES["mcp_server_operation_duration_seconds"]
-    family = HistogramMetricFamily(row.name, row.help, labels=row.labels)
-    for key, one in sums.items():
-        below = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, n in zip(_LE, one.buckets, strict=True):
-            below += n
-            buckets.append((bound, float(below)))
-        family.add_metric(key, buckets, one.seconds)
-    return family
-
-
-def _retries(sums: Mapping[tuple[str, str], Sum]) -> dict[str, dict[str, int]]:
-    """By server and outcome, whatever the method."""
-    found: dict[str, dict[str, int]] = {}
-    for (server, _), one in sums.items():
-        add_counts(found.setdefault(server, {}), one.retries, OUTCOMES_MAX)
-    return found
+def _histograms(found: Mapping[str, Histogram]) -> Values:
+    return (((key,), one.durations) for key, one in found.items())
 
 
 def _by_one(counts: Mapping[str, int]) -> Values:
     return (((key,), n) for key, n in counts.items())
 
 
-def _by_two(counts: Mapping[str, Mapping[str, int]]) -> Values:
-    return (((server, key), n) for server, inner in counts.items() for key, n in inner.items())
+def _by_two(
+    counts: Mapping[str, Mapping[str, int]], known: Iterable[str] = (), keys: Iterable[str] = ()
+) -> Values:
+    """These keys of known servers are there before anything happened: `increase` of Prometheus does
+    not see the value with which a series begins."""
+    found: dict[Labels, int] = dict.fromkeys(product(known, keys), 0)
+    found |= {(server, key): n for server, inner in counts.items() for key, n in inner.items()}
+    return found.items()
+
+
+def _configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row]:
+    """Without those of servers that are not configured: fronts still tell of them, and the last
+    process of one may have been measured after it was forgotten."""
+    if FAMILIES[name].labels[:1] != ("server",):
+        return list(rows)
+    return [row for row in rows if row[0][0] in names]

@@ -1,7 +1,7 @@
 """Figures that only grow, added up over processes that come and go.
 
-Owns: the sums over fronts, and what stays of a process that is gone. Never: names of metrics
-(`metrics`), measuring (`usage`, the fronts).
+Owns: the sums over fronts and over workers, and what stays of a process that is gone. Never: names
+of metrics (`families`), measuring (the fronts, the workers).
 
 A process reports cumulative figures of its own life. Its last report replaces the one before, and
 when the process is gone the report is folded into a base: sums never go down.
@@ -12,103 +12,172 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from metamcp_supervisor import handing
-from metamcp_supervisor.watched.usage import Part, Usage
-from metamcp_worker.messages import BUCKETS_S, CallStats, FrontStats
+from metamcp_supervisor.watched.families import METHODS, OTHER
+from metamcp_supervisor.watched.histograms import Histogram
+from metamcp_worker.messages import (
+    BUCKETS_S,
+    OVERHEAD_BUCKETS_S,
+    CallStats,
+    Durations,
+    Figures,
+    FrontStats,
+    ToolStats,
+)
 
 ERROR_TYPES_MAX = 32
 """Per server and method; servers may invent codes, and each would be a time series for ever."""
 OUTCOMES_MAX = 8
 """Of calls that were to be sent once more; fronts know three."""
-OTHER = "_OTHER"
+TOOLS_MAX = 200
+"""Per server, with figures of their own."""
+VERSIONS_MAX = 16
+"""Revisions of the protocol per server; fronts know five."""
 
-Key = tuple[str, str]
-"""Server and method."""
+Key = tuple[str, str, str, str, str]
+"""Server, method, revision, error type and, if times are kept of each one, tool."""
 
 
-class Sum:
-    """All calls of one server and method."""
+Seen = dict[tuple[str, ...], set[str]]
+"""Values of labels that have series of their own, by kind and what they are values of."""
 
-    __slots__ = ("buckets", "count", "errors", "retries", "seconds")
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.seconds = 0.0
-        self.buckets = [0] * (len(BUCKETS_S) + 1)
-        self.errors: dict[str, int] = {}
-        self.retries: dict[str, int] = {}
+class Sums:
+    """What fronts counted, added up. `seen`: sums that share it give the same values a series,
+    whatever is added first."""
 
-    def add(self, more: "CallStats | Sum") -> None:
-        self.count += more.count
-        self.seconds += more.seconds
-        for at, n in enumerate(more.buckets[: len(self.buckets)]):
-            self.buckets[at] += n
-        add_counts(self.errors, more.errors, ERROR_TYPES_MAX)
-        add_counts(self.retries, more.retries, OUTCOMES_MAX)
+    def __init__(self, seen: Seen) -> None:
+        self.calls: dict[Key, Histogram] = {}
+        self.tools: dict[tuple[str, str], tuple[int, int]] = {}
+        self.overhead: dict[str, Histogram] = {}
+        self.retries: dict[str, dict[str, int]] = {}
+        self._seen = seen
 
-    def stats(self, server: str, method: str) -> CallStats:
-        buckets = tuple(self.buckets)
-        return CallStats(
-            server, method, self.count, self.seconds, buckets, self.errors, self.retries
-        )
+    def add(self, figures: Figures, retries: Mapping[str, Mapping[str, int]]) -> None:
+        for one in figures.calls:
+            self.add_calls(one)
+        for tool in figures.tools:
+            name = self._bounded("tool", (tool.server,), tool.tool, TOOLS_MAX)
+            count, errors = self.tools.get((tool.server, name), (0, 0))
+            self.tools[tool.server, name] = count + tool.count, errors + tool.errors
+        for stage, times in figures.overhead.items():
+            histogram = self.overhead.setdefault(stage, Histogram(OVERHEAD_BUCKETS_S))
+            histogram.add(times.seconds, times.buckets)
+        for server, outcomes in retries.items():
+            add_counts(self.retries.setdefault(server, {}), outcomes, OUTCOMES_MAX)
+
+    def add_calls(self, one: CallStats) -> None:
+        told = (one.server, one.method, one.version, one.error_type, one.tool)
+        found = self.calls.get(told) or self._calls(one)
+        found.add(one.seconds, one.buckets)
+
+    def _calls(self, one: CallStats) -> Histogram:
+        """Of calls of which there are none yet, or that are one too many of a kind."""
+        server, method = one.server, one.method if one.method in METHODS else OTHER
+        error = self._bounded("error", (server, method), one.error_type, ERROR_TYPES_MAX)
+        version = self._bounded("version", (server,), one.version, VERSIONS_MAX)
+        tool = self._bounded("tool", (server,), one.tool, TOOLS_MAX)
+        key = (server, method, version, error, tool)
+        found = self.calls.get(key)
+        if found is None:
+            found = self.calls[key] = Histogram(BUCKETS_S)
+        return found
+
+    def figures(self) -> Figures:
+        return Figures(
+            calls=tuple(
+                CallStats(
+                    server, method, sum(one.durations.buckets), one.durations.seconds,
+                    one.durations.buckets, error, version, tool,
+                )
+                for (server, method, version, error, tool), one in self.calls.items()
+            ),
+            tools=tuple(ToolStats(*key, *counts) for key, counts in self.tools.items()),
+            overhead={stage: one.durations for stage, one in self.overhead.items()},
+        )  # fmt: skip
+
+    def forget(self, server: str) -> None:
+        for key in [key for key in self.calls if key[0] == server]:
+            del self.calls[key]
+        for name in [name for name in self.tools if name[0] == server]:
+            del self.tools[name]
+        for seen in [seen for seen in self._seen if seen[1] == server]:
+            del self._seen[seen]
+        self.retries.pop(server, None)
+
+    def _bounded(self, kind: str, of: tuple[str, ...], value: str, most: int) -> str:
+        """The value, or OTHER if it is one too many of its kind."""
+        return _bounded(self._seen.setdefault((kind, *of), set()), value, most) if value else ""
 
 
 class _Front(Struct):
     """The last report of one front. It exists as long as the front does."""
 
-    calls: Sequence[CallStats]
+    figures: Figures
     summary: FrontStats
+
+
+class _Total:
+    """All calls of one server."""
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.histogram = Histogram(BUCKETS_S)
 
 
 class Fronts:
     """The sums over all fronts, those that live and those that did."""
 
-    def __init__(self, methods: frozenset[str]) -> None:
-        self._methods = methods
+    def __init__(self) -> None:
         self._live: dict[int, _Front] = {}
-        self._base: dict[Key, Sum] = {}
+        self._seen: Seen = {}
+        self._base = Sums(self._seen)
         self._refused: dict[str, int] = {}
-        self._totals: dict[str, Sum] | None = None
-        """Of all methods by server, until the next report."""
+        self._late: dict[str, int] = {}
+        self._sums: Sums | None = None
+        self._totals: dict[str, _Total] | None = None
+        """Of all methods by server; like the sums, until the next report."""
 
-    def report(self, front: int, calls: Sequence[CallStats], summary: FrontStats) -> None:
-        self._live[front] = _Front(calls, summary)
-        self._totals = None
+    def report(self, front: int, figures: Figures, summary: FrontStats) -> None:
+        self._live[front] = _Front(figures, summary)
+        self._sums = self._totals = None
 
     def gone(self, front: int) -> None:
         last = self._live.pop(front, None)
-        self._totals = None
+        self._sums = self._totals = None
         if last is not None:
-            self._fold(self._base, last.calls)
+            self._base.add(last.figures, last.summary.retries)
             add_counts(self._refused, last.summary.refused, ERROR_TYPES_MAX)
+            self._late = _added((self._late, last.summary.late_replies))
 
     def forget(self, server: str) -> None:
         """The server is no longer configured. What live fronts still report of it comes again."""
-        self._totals = None
-        for key in [key for key in self._base if key[0] == server]:
-            del self._base[key]
+        self._sums = self._totals = None
+        self._base.forget(server)
+        self._late.pop(server, None)
 
     def handed(self) -> handing.Tally:
         """Of those that are gone, for the program that goes on with it."""
+        base = self._base
         return handing.Tally(
-            calls=tuple(one.stats(*key) for key, one in self._base.items()), refused=self._refused
+            figures=base.figures(), retries=base.retries, refused=self._refused, late=self._late
         )
 
-    def live(self) -> tuple[tuple[int, tuple[CallStats, ...], FrontStats], ...]:
+    def live(self) -> tuple[tuple[int, Figures, FrontStats], ...]:
         """The last reports."""
-        return tuple((n, tuple(front.calls), front.summary) for n, front in self._live.items())
+        return tuple((n, front.figures, front.summary) for n, front in self._live.items())
 
     def go_on(self, found: handing.Tally) -> None:
         """After what the program before counted."""
-        self._fold(self._base, found.calls)
-        self._refused = dict(found.refused)
+        self._base.add(found.figures, found.retries)
+        self._refused, self._late = dict(found.refused), dict(found.late)
 
-    def calls(self) -> dict[Key, Sum]:
-        total: dict[Key, Sum] = {}
-        for key, base in self._base.items():
-            total.setdefault(key, Sum()).add(base)
-        for front in self._live.values():
-            self._fold(total, front.calls)
-        return total
+    def sums(self) -> Sums:
+        if self._sums is None:
+            self._sums = Sums(self._seen)
+            self._sums.add(self._base.figures(), self._base.retries)
+            for front in self._live.values():
+                self._sums.add(front.figures, front.summary.retries)
+        return self._sums
 
     def of_server(self, server: str) -> tuple[int, int, int]:
         """Calls, errors and calls in flight."""
@@ -116,19 +185,22 @@ class Fronts:
         total = self._by_server().get(server)
         if total is None:
             return 0, 0, inflight
-        return total.count, sum(total.errors.values()), inflight
+        return sum(total.histogram.durations.buckets), total.errors, inflight
 
     def buckets_of(self, server: str) -> Sequence[int]:
         """How many calls of one server took how long; nothing before its first one."""
         total = self._by_server().get(server)
-        return total.buckets if total is not None else ()
+        return total.histogram.durations.buckets if total is not None else ()
 
     def buckets(self) -> dict[str, tuple[int, ...]]:
         """How many calls took how long, by server: counts per bucket of BUCKETS_S."""
-        return {name: tuple(total.buckets) for name, total in self._by_server().items()}
+        return {name: one.histogram.durations.buckets for name, one in self._by_server().items()}
 
     def inflight(self) -> dict[str, int]:
         return _added(front.summary.inflight for front in self._live.values())
+
+    def held(self) -> dict[str, int]:
+        return _added(front.summary.held for front in self._live.values())
 
     def sessions(self) -> dict[str, int]:
         return _added(front.summary.sessions for front in self._live.values())
@@ -137,66 +209,101 @@ class Fronts:
         live = (front.summary.refused for front in self._live.values())
         return _added((self._refused, *live))
 
+    def late(self) -> dict[str, int]:
+        """Answers that came to a front when nobody waited any more, by server."""
+        live = (front.summary.late_replies for front in self._live.values())
+        return _added((self._late, *live))
+
     def connections(self) -> int:
         return sum(front.summary.connections for front in self._live.values())
 
     def streams(self) -> int:
         return sum(front.summary.streams for front in self._live.values())
 
-    def _by_server(self) -> Mapping[str, Sum]:
+    def _by_server(self) -> Mapping[str, _Total]:
         if self._totals is None:
             self._totals = {}
-            for (name, _), one in self.calls().items():
-                self._totals.setdefault(name, Sum()).add(one)
+            for (name, _, _, error, _), one in self.sums().calls.items():
+                total = self._totals.setdefault(name, _Total())
+                times = one.durations
+                total.histogram.add(times.seconds, times.buckets)
+                total.errors += sum(times.buckets) if error else 0
         return self._totals
 
-    def _fold(self, total: dict[Key, Sum], calls: Iterable[CallStats]) -> None:
-        for one in calls:
-            method = one.method if one.method in self._methods else OTHER
-            total.setdefault((one.server, method), Sum()).add(one)
 
-
-class Processes:
-    """Memory now and processor time so far, by role and server, over processes that come and go."""
+class Workers:
+    """How long servers took for their answers, over all workers, those that live and those that
+    did. A worker is told by the name of its server and its generation."""
 
     def __init__(self) -> None:
-        self._last: dict[Part, Usage] = {}
-        self._cpu_s: dict[tuple[str, str], float] = {}
+        self._live: dict[tuple[str, int], handing.Answering] = {}
+        self._base: dict[tuple[str, str, str, str], Histogram] = {}
+        self._seen: Seen = {}
 
-    def sampled(self, usages: Mapping[Part, Usage]) -> None:
-        """The newest measurement of every part; a part that is not in it is gone."""
-        for part, now in usages.items():
-            before = self._last.get(part)
-            same = before is not None and before.pid == now.pid
-            # Below a process others come and go, so the time of the tree may fall: not the sum.
-            used = max(0.0, now.cpu_s - before.cpu_s) if before and same else now.cpu_s
-            key = (part.role, part.server)
-            self._cpu_s[key] = self._cpu_s.get(key, 0.0) + used
-        self._last = dict(usages)
+    def report(self, name: str, generation: int, found: handing.Answering) -> None:
+        self._live[name, generation] = found
 
-    def last(self) -> Mapping[Part, Usage]:
-        """The newest measurement."""
-        return self._last
-
-    def go_on(
-        self, cpu_s: Mapping[tuple[str, str], float], last: Iterable[tuple[Part, Usage]]
-    ) -> None:
-        """After what the program before measured."""
-        self._cpu_s, self._last = dict(cpu_s), dict(last)
+    def gone(self, name: str, generation: int) -> None:
+        last = self._live.pop((name, generation), None)
+        if last is not None:
+            self._fold(self._base, last)
 
     def forget(self, server: str) -> None:
-        for key in [key for key in self._cpu_s if key[1] == server]:
-            del self._cpu_s[key]
+        for key in [key for key in self._base if key[0] == server]:
+            del self._base[key]
+        for seen in [seen for seen in self._seen if seen[0] == server]:
+            del self._seen[seen]
+        for worker in [key for key, one in self._live.items() if one.server == server]:
+            del self._live[worker]
 
-    def rss_bytes(self) -> dict[tuple[str, str], int]:
-        total: dict[tuple[str, str], int] = {}
-        for part, now in self._last.items():
-            key = (part.role, part.server)
-            total[key] = total.get(key, 0) + now.rss_bytes
-        return total
+    def durations(self) -> dict[tuple[str, str, str, str], Durations]:
+        """By server, method, error type and transport."""
+        total: dict[tuple[str, str, str, str], Histogram] = {}
+        for key, one in self._base.items():
+            found = total[key] = Histogram(BUCKETS_S)
+            found.add(one.durations.seconds, one.durations.buckets)
+        for live in self._live.values():
+            self._fold(total, live)
+        return {key: one.durations for key, one in total.items()}
 
-    def cpu_s(self) -> Mapping[tuple[str, str], float]:
-        return self._cpu_s
+    def handed(self) -> tuple[tuple[tuple[str, str, str, str], Durations], ...]:
+        return tuple((key, one.durations) for key, one in self._base.items())
+
+    def live(self) -> tuple[tuple[str, int, handing.Answering], ...]:
+        return tuple((*key, one) for key, one in self._live.items())
+
+    def go_on(self, base: Iterable[tuple[tuple[str, str, str, str], Durations]]) -> None:
+        for key, times in base:
+            self._error(key[0], key[1], key[2])
+            one = self._base[key] = Histogram(BUCKETS_S)
+            one.add(times.seconds, times.buckets)
+
+    def _fold(
+        self, total: dict[tuple[str, str, str, str], Histogram], found: handing.Answering
+    ) -> None:
+        for one in found.stats:
+            method = one.method if one.method in METHODS else OTHER
+            error = self._error(found.server, method, one.error_type)
+            key = (found.server, method, error, found.transport)
+            histogram = total.get(key)
+            if histogram is None:
+                histogram = total[key] = Histogram(BUCKETS_S)
+            histogram.add(one.seconds, one.buckets)
+
+    def _error(self, server: str, method: str, error: str) -> str:
+        known = self._seen.setdefault((server, method), set())
+        return _bounded(known, error, ERROR_TYPES_MAX) if error else ""
+
+
+def _bounded(known: set[str], value: str, most: int) -> str:
+    """The value, or OTHER if it is one too many. What is known stays so for good: one that had a
+    series and is OTHER then would be two counters that fell."""
+    if value in known or value == OTHER:
+        return value
+    if len(known) >= most:
+        return OTHER
+    known.add(value)
+    return value
 
 
 def add_counts(total: dict[str, int], more: Mapping[str, int], keys_max: int) -> None:

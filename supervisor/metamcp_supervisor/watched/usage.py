@@ -37,13 +37,17 @@ class Usage(Struct, frozen=True, kw_only=True):
     """`rss_bytes`: resident memory; pages that forked processes share are in it for each of them.
     `pss_bytes`: the same with each shared page counted in part, None where it was not measured.
     `cpu_s`: processor time of the processes that live now, `processes`: how many there are. `pid`:
-    of the root."""
+    of the root. `threads`: of all of them; `fds`, `fds_max`: open descriptors and their limit, of
+    the process that is nearest to its limit, 0 where that is not told."""
 
     pid: int
     rss_bytes: int = 0
     pss_bytes: int | None = None
     cpu_s: float = 0.0
     processes: int = 0
+    threads: int = 0
+    fds: int = 0
+    fds_max: int = 0
 
     @property
     def held_bytes(self) -> int:
@@ -71,6 +75,7 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
     heirs = _heirs({key for pid, key in owner_of.items() if pid in table})
     rss_bytes: dict[K, int] = {}
     cpu_s: dict[K, float] = {}
+    threads: dict[K, int] = {}
     members: dict[K, list[psutil.Process]] = {}
     for pid, process in table.items():
         root = _root_of(pid, parents, owner_of.keys())
@@ -82,6 +87,7 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
         try:
             with process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
+                threads[key] = threads.get(key, 0) + process.num_threads()
         except psutil.Error:
             continue  # it ended meanwhile, or is none of ours to look at
         members.setdefault(key, []).append(process)
@@ -95,9 +101,13 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
             pss_bytes=_pss(members[key]) if key in above else None,
             cpu_s=cpu_s[key],
             processes=len(members[key]),
+            threads=threads[key],
+            fds=fds[0],
+            fds_max=fds[1],
         )
         for pid, key in owner_of.items()
         if pid in table and key in rss_bytes
+        for fds in [_descriptors(members[key])]
     }
 
 
@@ -109,6 +119,19 @@ def _heirs(alive: Collection[K]) -> dict[K, K]:
         for key in parts
         if key.role == "worker" and (heir := Part("server", key.server, key.number)) in parts
     }
+
+
+def _descriptors(processes: list[psutil.Process]) -> tuple[int, int]:
+    """Open ones and their limit, of the process that is nearest to its limit."""
+    nearest = 0, 0
+    for process in processes[:PROCESSES_MAX]:
+        try:
+            used, most = process.num_fds(), process.rlimit(psutil.RLIMIT_NOFILE)[0]
+        except (OSError, psutil.Error, AttributeError):  # AttributeError: not on every system
+            continue
+        if most > 0 and used * (nearest[1] or most) >= nearest[0] * most:
+            nearest = used, most
+    return nearest
 
 
 def _pss(processes: list[psutil.Process]) -> int | None:

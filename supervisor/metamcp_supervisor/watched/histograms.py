@@ -1,0 +1,39 @@
+"""Times in buckets, as the supervisor itself measures them.
+
+Owns: one histogram. Never: clocks, names, bounds.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from operator import add
+
+from metamcp_worker.messages import Durations
+
+
+class Histogram:
+    """`bounds_s`: upper ends of the buckets; the last bucket has none."""
+
+    __slots__ = ("_bounds_s", "_buckets", "_seconds")
+
+    def __init__(self, bounds_s: Sequence[float]) -> None:
+        self._bounds_s = bounds_s
+        self._seconds = 0.0
+        self._buckets = [0] * (len(bounds_s) + 1)
+
+    def observe(self, seconds: float) -> None:
+        seconds = max(0.0, seconds)
+        self._seconds += seconds
+        self._buckets[bisect_left(self._bounds_s, seconds)] += 1
+
+    def add(self, seconds: float, buckets: Sequence[int]) -> None:
+        """More of the same bounds."""
+        self._seconds += seconds
+        if len(buckets) == len(self._buckets):
+            self._buckets = list(map(add, self._buckets, buckets))
+            return
+        for at, n in enumerate(buckets[: len(self._buckets)]):
+            self._buckets[at] += n
+
+    @property
+    def durations(self) -> Durations:
+        return Durations(self._seconds, tuple(self._buckets))
