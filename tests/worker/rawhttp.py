@@ -92,6 +92,11 @@ class Client:
         data = [line for line in lines if line.startswith(b"data: ") and len(line) > 6]
         return codec.value(data[0][6:]) if data else await self.event()
 
+    @property
+    def ended(self) -> bool:
+        """The other side has closed, and all that it sent was read."""
+        return self._reader.at_eof()
+
     async def closed(self) -> bytes:
         """What still comes, once the other side has closed."""
         try:

@@ -25,6 +25,31 @@ for _ in range(3):
 print(resident() - before)
 """
 
+_MIDDLING = """
+import resource
+from metamcp_worker import memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+assert memory.give_back_large_blocks()
+start = resident()
+b"x" * (1024 * 1024) + b"y"
+before = faults()
+for _ in range(50):
+    b"x" * (1024 * 1024) + b"y"
+print(faults() - before)
+bodies = [b"x" * (1024 * 1024) for _ in range(40)]
+small = [bytes(2000) for _ in range(100)]
+del bodies
+memory.trim()
+print(resident() - start)
+"""
+
 _LOOP = """
 import asyncio, uvloop
 from metamcp_worker import memory
@@ -53,6 +78,17 @@ def test_a_process_is_as_small_after_large_messages_as_before() -> None:
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=30, check=True
     )
     assert int(done.stdout) < 4 * 1024 * 1024
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_messages_of_a_mebibyte_use_the_same_memory_until_it_is_given_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _MIDDLING], capture_output=True, text=True, timeout=30, check=True
+    )
+    faults, left = map(int, done.stdout.split())
+    assert faults < 50 * 256 / 10  # of 256 pages each, twice over
+    assert left < 4 * 1024 * 1024
 
 
 @pytest.mark.process

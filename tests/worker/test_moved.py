@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from metamcp_worker import moved
-from metamcp_worker.asgi import CONNECTION, TARGET, Left, Receive, Scope, Send
+from metamcp_worker import http1, moved
+from metamcp_worker.http1 import Left
 from metamcp_worker.moved import MovableServer
+from metamcp_worker.requests import Request
 from metamcp_worker.serve import Limits
 from tests.live.processes import descriptors
 
@@ -36,24 +37,19 @@ class House:
         self.port = sock.getsockname()[1]
         await self.server.start([sock])
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, more = b"", True
-        while more:
-            event = await receive()
-            body, more = body + event.get("body", b""), event.get("more_body", False)
-        peer = scope[CONNECTION]
-        self.hops.append(peer.hops)
-        if scope[TARGET] == b"/away" and self.other is not None:
-            left = peer.leave(body)
+    async def answer(self, request: Request) -> None:
+        body = await request.body() or b""
+        said = request.head
+        self.hops.append(request.hops)
+        if said.target == b"/away" and self.other is not None:
+            left = request.leave(body)
             if left is not None:
                 self.left.append(structs.replace(left, hops=1))
                 await moved.adopt(self.other.server, self.left[-1])
                 return
             self.stuck += 1
-        said = b"%b %b %b %b" % (self.name.encode(), scope["method"].encode(), scope[TARGET], body)
-        length = (b"content-length", b"%d" % len(said))
-        await send({"type": "http.response.start", "status": 200, "headers": [length]})
-        await send({"type": "http.response.body", "body": said})
+        who, method = self.name.encode(), said.method.encode()
+        request.answer(http1.head(200), b"%b %b %b %b" % (who, method, said.target, body))
 
 
 def moving(

@@ -12,7 +12,7 @@ import pytest
 
 from metamcp_worker import messages, packets
 from metamcp_worker.messages import Forked, ForkFailed, Halted, Resumed
-from metamcp_worker.nursery import BACKLOG_PACKETS_MAX, STACKS_SIGNAL
+from metamcp_worker.nursery import BACKLOG_PACKETS_MAX, GC_OBJECTS, STACKS_SIGNAL
 from tests.fakes.nursery_hand import ROLES, THREADED, Hand, facts, litter, said, sleepers, tasks
 from tests.live.processes import alive, below, descriptors
 from tests.waiting import until
@@ -47,6 +47,16 @@ def test_a_worker_inherits_no_signal_handling_and_no_descriptor_of_the_nursery()
             assert found["blocked"] == []
             ours = [name for name in found["descriptors"] if name.startswith(("socket", "pipe"))]
             assert len(ours) == 2  # its control socket, and the stderr that this test reads
+
+
+def test_the_collector_of_a_worker_leaves_alone_what_it_shares_and_looks_seldom() -> None:
+    with Hand() as nursery:
+        nursery.born()
+        _, sock = nursery.fork()
+        with sock:
+            found = facts(sock)
+            assert found["frozen"] > 1000
+            assert found["collects_at"] == GC_OBJECTS
 
 
 def test_a_module_that_cannot_be_preloaded_is_reported_and_not_fatal() -> None:

@@ -5,10 +5,11 @@ import multiprocessing
 import os
 from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
-from metamcp_worker import frames, loop, pipe
+from metamcp_worker import frames, framing, loop, pipe
 from metamcp_worker.errors import PipeFull
 from metamcp_worker.frames import Call, Frame, Notice, Result
 from metamcp_worker.pipe import Pipe
@@ -55,9 +56,9 @@ async def _zero(main: Awaitable[None]) -> int:
 def test_a_plain_connection_reads_and_writes_the_same_frames() -> None:
     async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
         end.send(Call(7, "tools/call", b'{"name":"x"}'))
-        got = frames.unpack(await asyncio.to_thread(far.recv_bytes))
+        got = framing.unpack(await asyncio.to_thread(far.recv_bytes))
         assert got == Call(7, "tools/call", b'{"name":"x"}')
-        far.send_bytes(frames.pack(Result(7, b"{}"))[4:])
+        far.send_bytes(framing.pack(Result(7, b"{}"))[4:])
         assert await inbox.frames.get() == Result(7, b"{}")
 
     with_pipe(talk)
@@ -69,12 +70,47 @@ def test_many_frames_of_one_tick_arrive_in_order() -> None:
             end.send(Result(number, b"x" * number))
 
         def read() -> list[Frame]:
-            return [frames.unpack(far.recv_bytes()) for _ in range(500)]
+            return [framing.unpack(far.recv_bytes()) for _ in range(500)]
 
         got = await asyncio.to_thread(read)
         assert got == [Result(number, b"x" * number) for number in range(500)]
 
     with_pipe(talk)
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts what the kernel counts")
+def test_what_one_turn_of_the_loop_sends_leaves_as_one_write() -> None:
+    async def main() -> None:
+        near, far = multiprocessing.Pipe()
+        end = await Pipe.open(os.dup(near.fileno()), lambda frame: None)
+        near.close()
+        before = writes()
+        for number in range(500):
+            end.send(Result(number, b"{}"))
+        await asyncio.to_thread(lambda: [far.recv_bytes() for _ in range(500)])
+        assert writes() - before < 10  # those that wake the loop are among them
+        end.close()
+        far.close()
+
+    loop.run(_zero(main()))
+
+
+def test_a_large_frame_does_not_overtake_what_waits() -> None:
+    async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
+        large = bytes(2 * pipe.APART_BYTES)
+        sent = [Result(1, b"{}"), Result(2, large), Result(3, b"{}")]
+        for frame in sent:
+            end.send(frame)
+        for frame in sent:
+            assert framing.unpack(await asyncio.to_thread(far.recv_bytes)) == frame
+
+    with_pipe(talk)
+
+
+def writes() -> int:
+    """How often this process has written so far."""
+    figures = Path("/proc/self/io").read_text().split()
+    return int(figures[figures.index("syscw:") + 1])
 
 
 def test_the_largest_message_crosses_both_ways() -> None:
@@ -126,10 +162,19 @@ def test_a_peer_that_talks_nonsense_is_cut_off() -> None:
     with_pipe(talk)
 
 
+def test_what_came_before_nonsense_is_delivered() -> None:
+    async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
+        os.write(far.fileno(), framing.pack(Result(1, b"{}")) + b"\0\0\0\x20\x63" + bytes(40))
+        assert "not a frame" in await inbox.gone.get()
+        assert inbox.frames.get_nowait() == Result(1, b"{}")
+
+    with_pipe(talk)
+
+
 def test_what_waits_is_sent_before_a_close() -> None:
     async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
         end.send(Result(1, b"last words"))
         end.close()
-        assert frames.unpack(await asyncio.to_thread(far.recv_bytes)) == Result(1, b"last words")
+        assert framing.unpack(await asyncio.to_thread(far.recv_bytes)) == Result(1, b"last words")
 
     with_pipe(talk)

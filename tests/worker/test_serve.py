@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metamcp_worker.asgi import CONNECTION, TARGET, App, Receive, Scope, Send
+from metamcp_worker import http1
 from metamcp_worker.bounds import LINGER_BYTES_MAX
+from metamcp_worker.requests import Handler, Request
 from metamcp_worker.serve import HttpServer, Limits
 
 from .rawhttp import WAIT_S, Client, listener, post, run, until
@@ -18,20 +19,15 @@ pytestmark = pytest.mark.process
 QUICK = Limits(head_s=0.2, body_grace_s=0.2, idle_s=0.3)
 
 
-async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+OK = http1.head(200)
+
+
+async def echo(request: Request) -> None:
     """Answers with the method, the target and the body."""
-    body = b""
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            return
-        body += event["body"]
-        if not event["more_body"]:
-            break
-    body = b"%b %b %b" % (scope["method"].encode(), scope[TARGET], body)
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": 200, "headers": [length]})
-    await send({"type": "http.response.body", "body": body})
+    body = await request.body()
+    if body is not None:
+        said = request.head
+        request.answer(OK, b"%b %b %b" % (said.method.encode(), said.target, body))
 
 
 class Served:
@@ -51,7 +47,7 @@ class Served:
 
 def served(
     test: Callable[[Served], Awaitable[None]],
-    app: App = echo,
+    app: Handler = echo,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> None:
     async def main() -> None:
@@ -159,11 +155,11 @@ def test_a_request_before_a_broken_one_is_still_answered() -> None:
 
 
 def test_trailers_never_become_headers() -> None:
-    seen: list[list[tuple[bytes, bytes]]] = []
+    seen: list[http1.Headers] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope["headers"])
-        await echo(scope, receive, send)
+    async def app(request: Request) -> None:
+        seen.append(request.head.headers)
+        await echo(request)
 
     async def talk(one: Served) -> None:
         client = await one.connect()
@@ -216,9 +212,10 @@ def test_an_idle_connection_is_closed_before_and_after_a_request() -> None:
 
 
 def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"x" * 30_000_000})
+    async def app(request: Request) -> None:
+        request.begin(OK)
+        await request.send(b"x" * 30_000_000)
+        request.end()
 
     async def talk(one: Served) -> None:
         with socket.create_connection(("127.0.0.1", one.port)) as deaf:
@@ -232,10 +229,8 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
 def test_a_client_that_reads_large_answers_slowly_is_not_cut_off() -> None:
     sizes = iter((20_000_000, 30_000_000))
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        size = next(sizes)
-        await send({"type": "http.response.start", "status": 200, "headers": [_length(size)]})
-        await send({"type": "http.response.body", "body": b"x" * size})
+    def app(request: Request) -> None:
+        request.answer(OK, b"x" * next(sizes))
 
     async def talk(one: Served) -> None:
         with socket.create_connection(("127.0.0.1", one.port)) as slow:
@@ -246,10 +241,6 @@ def test_a_client_that_reads_large_answers_slowly_is_not_cut_off() -> None:
                 assert await asyncio.to_thread(_read, slow, size) >= size
 
     served(talk, app, QUICK)
-
-
-def _length(size: int) -> tuple[bytes, bytes]:
-    return b"content-length", b"%d" % size
 
 
 def _read(sock: socket.socket, size: int) -> int:
@@ -277,10 +268,10 @@ def test_one_connection_too_many_is_told_so() -> None:
 def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope[TARGET] == b"/late":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+    async def app(request: Request) -> None:
+        if request.head.target == b"/late":
+            request.begin(OK)
+            await request.send(b"x")
         raise LookupError("secret detail")
 
     async def talk(one: Served) -> None:
@@ -302,10 +293,9 @@ def test_the_application_learns_at_once_that_the_client_is_gone(size: int) -> No
     async def main() -> None:
         lost, read = asyncio.Event(), asyncio.Event()
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            scope[CONNECTION].on_lost = lost.set
-            while (await receive())["more_body"]:
-                pass
+        async def app(request: Request) -> None:
+            request.on_lost = lost.set
+            await request.body()
             read.set()
             await lost.wait()
 
@@ -334,9 +324,9 @@ def test_a_drain_finishes_what_is_open_and_leaves_the_shared_socket_alone() -> N
     async def main() -> None:
         go = asyncio.Event()
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def app(request: Request) -> None:
             await go.wait()
-            await echo(scope, receive, send)
+            await echo(request)
 
         sock = listener()
         port = sock.getsockname()[1]
@@ -363,7 +353,7 @@ def test_a_drain_finishes_what_is_open_and_leaves_the_shared_socket_alone() -> N
 
 
 def test_a_drain_cuts_what_does_not_end() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(request: Request) -> None:
         await asyncio.Event().wait()
 
     async def talk(one: Served) -> None:

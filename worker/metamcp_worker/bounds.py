@@ -1,7 +1,7 @@
 """What one HTTP client may send and how long it may take: the numbers of `serve`.
 
 Owns: the limits that nobody needs otherwise. Never: those that an operator or a test sets
-(`serve.Limits`), and those of MCP.
+(`patience.Limits`), and those of MCP.
 """
 
 URL_BYTES_MAX = 8 * 1024
@@ -16,6 +16,12 @@ LINGER_S = 2.0
 the refusal before the client has read it."""
 LINGER_BYTES_MAX = 1024 * 1024
 """Of a body that nobody wants: enough for what is on its way already."""
+UNWANTED_BYTES_MAX = 64 * 1024
+"""Of a body that the application does not ask for (yet); then nothing more is read."""
+KNOWN_HEADS_MAX = 512
+"""Heads of requests that a server knows by their bytes; it begins anew when there are more."""
+KNOWN_BYTES_MAX = 2048
+"""The size of one. Together they are a megabyte or two, parsed."""
 BACKLOG = 2048
 """Connections that wait in the kernel while a front restarts."""
 DESCRIPTORS_KEPT = 128

@@ -8,11 +8,13 @@ from msgspec import Struct, field
 from metamcp_worker.message import Message
 
 
-class CallStats(Struct, frozen=True):
-    """Cumulative figures of this front process for one server and method.
+class CallStats(Struct, frozen=True, gc=False):
+    """Cumulative figures of this front process for calls that ended in one way.
 
-    `errors`: how often, by `error_type` ("tool_error" or a JSON-RPC code); `buckets`: counts per
-    bucket of `BUCKETS_S`, not cumulative, the last for everything above; `retries`: by outcome.
+    `buckets`: counts per bucket of `BUCKETS_S`, not cumulative, the last for everything above;
+    `error_type`: "tool_error", "cancelled" or a JSON-RPC code, empty for those that went well;
+    `version`: of the protocol, as the client speaks it; `tool`: empty unless times are kept of
+    each one.
     """
 
     server: str
@@ -20,15 +22,61 @@ class CallStats(Struct, frozen=True):
     count: int
     seconds: float
     buckets: tuple[int, ...]
-    errors: dict[str, int]
-    retries: dict[str, int] = {}
+    error_type: str = ""
+    version: str = ""
+    tool: str = ""
+
+
+class ToolStats(Struct, frozen=True, gc=False):
+    """How often a tool was called, and how often that failed. `tool`: the name that its server has
+    for it."""
+
+    server: str
+    tool: str
+    count: int
+    errors: int
+
+
+class AnswerStats(Struct, frozen=True, gc=False):
+    """Cumulative figures of this worker for requests of one method that its server answered in one
+    way. `error_type`: a JSON-RPC code, or empty; `buckets`: as in `CallStats`."""
+
+    method: str
+    error_type: str
+    seconds: float
+    buckets: tuple[int, ...]
+
+
+class Durations(Struct, frozen=True, gc=False):
+    """A histogram, cumulative over the life of a process. `buckets`: of each bucket alone, the last
+    for everything above the bounds."""
+
+    seconds: float
+    buckets: tuple[int, ...]
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """All that a front counted since it started. `overhead`: the gateway's own time in sampled
+    calls, by stage."""
+
+    calls: tuple[CallStats, ...] = ()
+    tools: tuple[ToolStats, ...] = ()
+    overhead: dict[str, Durations] = {}
+
+
+class Answers(Message, frozen=True, kw_only=True):
+    """From a worker, every second or two if there is anything new."""
+
+    stats: tuple[AnswerStats, ...]
 
 
 class FrontStats(Message, frozen=True, kw_only=True):
-    """Every two seconds. Descriptor: blob with a JSON list of `CallStats`.
+    """Every two seconds. Descriptor: blob with `Figures`.
 
     `inflight`: requests per server; `sessions`: per protocol revision; `refused`: requests that the
-    HTTP policy refused, by reason; `late_replies`: answers for which nobody waited, per server.
+    HTTP policy refused, by reason; `late_replies`: answers for which nobody waited, per server;
+    `held`: of `inflight`, those whose server is not there; `retries`: calls that were sent once
+    more, by server and outcome.
     """
 
     connections: int
@@ -37,6 +85,8 @@ class FrontStats(Message, frozen=True, kw_only=True):
     sessions: dict[str, int]
     refused: dict[str, int]
     late_replies: dict[str, int] = field(default_factory=dict[str, int])
+    held: dict[str, int] = field(default_factory=dict[str, int])
+    retries: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
 
 
 #: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention
@@ -44,6 +94,10 @@ class FrontStats(Message, frozen=True, kw_only=True):
 BUCKETS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
+)  # fmt: skip
+#: Those of the gateway's own time per call.
+OVERHEAD_BUCKETS_S = (
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
 )  # fmt: skip
 
 

@@ -5,11 +5,17 @@ Owns: how the C library keeps large blocks. Never: how much memory anything may 
 
 import ctypes
 import mmap
+import sys
+from collections.abc import Callable
 
-LARGE_BYTES = 1024 * 1024
+LARGE_BYTES = 4 * 1024 * 1024
 """Blocks from here on are mapped one by one, and unmapped when they are freed. Left to itself, the
 GNU C library learns from the first large message to keep blocks of that size, and a process that
-passed on 16 MiB once would hold tens of MiB for ever."""
+passed on 16 MiB once would hold tens of MiB for ever. But a new mapping costs a fault for each of
+its pages, more than all that is done with a message of a MiB; so those share the heap."""
+SPARE_BYTES_MAX = 8 * 1024 * 1024
+"""What the heap keeps at its end for the next message. Whoever passes on messages calls `trim` from
+time to time."""
 
 SMALL_BYTES_MAX = 512
 """What Python places itself; larger blocks are the C library's."""
@@ -17,13 +23,14 @@ POOL_BYTES, POOL_HEADER_BYTES = 16 * 1024, 48
 HOLES_BYTES_MAX = 2 * 1024 * 1024
 """Where pools look otherwise, this is all that is lost."""
 
-_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def give_back_large_blocks() -> bool:
     """For this process and those forked from it. False where the C library has no such setting."""
     if not hasattr(_libc, "mallopt"):
         return False
+    _libc.mallopt(_M_TRIM_THRESHOLD, SPARE_BYTES_MAX)
     return bool(_libc.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES))
 
 
@@ -53,6 +60,14 @@ def fill_holes() -> list[bytes]:
     return kept
 
 
+def forget_lookups() -> None:
+    """Those of methods. Python remembers thousands, each with a reference to a name: whatever took
+    such a place in a worker would write to the page of the old name."""
+    if sys.version_info < (3, 12):  # since then references to names are not counted
+        forget: Callable[[], None] = getattr(sys, "_clear_type_cache", _nothing)
+        forget()
+
+
 def give_back_zeros(thing: object) -> int:
     """The pages of `thing` itself that hold nothing but zeros: its memory stays, and reads the
     same, but costs nothing until it is written to. How many bytes that are. Only for a process
@@ -72,6 +87,10 @@ def give_back_zeros(thing: object) -> int:
             where, length = ctypes.c_void_p(at), ctypes.c_size_t(page)
             given += not _libc.madvise(where, length, mmap.MADV_DONTNEED)
     return given * page
+
+
+def _nothing() -> None:
+    pass
 
 
 _libc = ctypes.CDLL(None)

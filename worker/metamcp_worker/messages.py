@@ -10,11 +10,19 @@ from msgspec import Struct
 
 from metamcp_worker import codec
 from metamcp_worker.figures import BUCKETS_S as BUCKETS_S  # noqa: PLC0414 - it is had from here
+from metamcp_worker.figures import (
+    OVERHEAD_BUCKETS_S as OVERHEAD_BUCKETS_S,  # noqa: PLC0414 - and so are these
+)
+from metamcp_worker.figures import Answers as Answers  # noqa: PLC0414 - and this
+from metamcp_worker.figures import AnswerStats as AnswerStats  # noqa: PLC0414 - and this
 from metamcp_worker.figures import CallsShown as CallsShown  # noqa: PLC0414 - and so are these
 from metamcp_worker.figures import CallStats as CallStats  # noqa: PLC0414 - and this
 from metamcp_worker.figures import CallUnderWay as CallUnderWay  # noqa: PLC0414 - and this
+from metamcp_worker.figures import Durations as Durations  # noqa: PLC0414 - and this
+from metamcp_worker.figures import Figures as Figures  # noqa: PLC0414 - and this
 from metamcp_worker.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
 from metamcp_worker.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
+from metamcp_worker.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
 from metamcp_worker.message import Message as Message  # noqa: PLC0414 - it is had from here
 from metamcp_worker.moves import HandOver as HandOver  # noqa: PLC0414 - and so is this
 from metamcp_worker.moves import Taken as Taken  # noqa: PLC0414 - and this
@@ -317,7 +325,7 @@ ToNursery = Fork | Signal
 FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
 ToChild = RunServer | AttachFront | ShowCalls | Stop
 FromChild = (
-    Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | AttachFailed
+    Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | Answers | AttachFailed
 )  # fmt: skip
 #: What is no news but an answer: whoever asked takes it.
 Answered = CallsShown

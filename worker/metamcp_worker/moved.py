@@ -11,12 +11,14 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import cast
 
-from metamcp_worker import asgi
-from metamcp_worker.asgi import App, Left, Scope
+from metamcp_worker import http1
+from metamcp_worker.connection import Connection
 from metamcp_worker.errors import MetaMCPError
-from metamcp_worker.serve import Connection, HttpServer, Limits
+from metamcp_worker.http1 import Left
+from metamcp_worker.patience import Limits
+from metamcp_worker.requests import Handler, Request
+from metamcp_worker.serve import HttpServer
 
 AGAIN_S = 0.05
 """Until the next try of a connection that could not leave: its client reads slowly, or too many are
@@ -34,7 +36,7 @@ class MovableServer(HttpServer):
 
     def __init__(
         self,
-        app: App,
+        app: Handler,
         *,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         on_refused: Callable[[str], None] | None = None,
@@ -52,18 +54,15 @@ class Movable(Connection):
 
     _server: MovableServer
 
-    def leave(self, body: bytes) -> Left | None:
-        cycle = self._running
-        assert cycle is not None
-        if cycle.response_started or cycle.disconnected:
+    def leave(self, request: Request, body: bytes) -> Left | None:
+        if request.begun or request.lost:
             return None
-        read = [asgi.request(cast(Scope, cycle.scope), body)]
-        for later, _ in reversed(self.pipeline):  # the first in line is at its end
-            if not later.more_body:
-                read.append(asgi.request(cast(Scope, later.scope), bytes(later.body)))
+        read = [http1.request(request.head, body)]
+        read += [http1.request(one.head, one.came_so_far) for one in self._queue if one.whole]
         # A request that has come in part cannot be written anew: it will not be answered.
         left = self._let_go(b"".join(read), last=not self._whole)
-        cycle.disconnected = cycle.disconnected or left is not None
+        if left is not None:
+            request.lost = True
         return left
 
     def shutdown(self) -> None:
@@ -73,14 +72,14 @@ class Movable(Connection):
         else:
             self._go()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
+    def completed(self) -> None:
+        super().completed()
         if self._server.draining and self._server.away is not None:
             self.loop.call_soon(self._go)
 
     def _go(self) -> None:
         """Leave, if nothing is under way here."""
-        busy = self._unanswered or not self._whole
+        busy = self._begun > self._answered or not self._whole
         if busy or self.transport.is_closing() or self._server.away is None:
             return  # after the answer, or not at all
         try:
@@ -105,7 +104,7 @@ class Movable(Connection):
 async def adopt(server: MovableServer, left: Left) -> None:
     """Go on with this connection; its descriptor is taken."""
     sock = socket.socket(fileno=left.socket_fd)
-    if server.config is None:  # it does not serve yet
+    if not server.started:
         sock.close()
         return
     server.arriving += 1
@@ -125,24 +124,22 @@ class _Moved(Movable):
     """What was read elsewhere is read here before anything else."""
 
     def __init__(self, server: MovableServer, left: Left) -> None:
-        assert server.config is not None
-        super().__init__(server, server.config)
+        super().__init__(server)
         self.hops = left.hops
         self._left = left
 
-    def connection_made(  # type: ignore[override] # as in its parent
-        self, transport: asyncio.Transport
-    ) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._left.read:
-            self.data_received(self._left.read)
+        if self._left.read and not self._deaf:
+            self._parse(self._left.read)
         if self._left.last and not self._deaf:
             self._deaf = True
-            self.cycle.keep_alive = False
+            self._last_one()
+        del self._left  # it may be large
         if self._server.draining:
             self.shutdown()
-        del self._left  # it may be large
+        self._advance()
 
-    def on_response_complete(self) -> None:
+    def completed(self) -> None:
         self.hops = 0  # they were for the first request
-        super().on_response_complete()
+        super().completed()

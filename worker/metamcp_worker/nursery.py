@@ -16,6 +16,7 @@ import contextlib
 import faulthandler
 import gc
 import importlib
+import logging
 import os
 import random
 import resource
@@ -25,14 +26,14 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from metamcp_worker import codec, memory, messages, orphans, packets
+from metamcp_worker import codec, logs, memory, messages, orphans, packets
 from metamcp_worker.errors import DescriptorsLost, PeerGone
 from metamcp_worker.messages import Born, Exited, Fork, Forked, ForkFailed, Halted, Resumed, Signal
+from metamcp_worker.spec import LogSpec
 
 #: Role of a worker -> module with `main(sock: socket.socket) -> int`.
 ROLES = {"front": "metamcp_worker.front.run", "child": "metamcp_worker.child.run"}
@@ -47,10 +48,6 @@ PRELOAD = (
     "httptools",
     "msgspec",
     "multiprocessing.connection",
-    "uvicorn",
-    "uvicorn.lifespan.off",
-    "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.httptools_impl",
     "uvloop",
 )
 
@@ -63,12 +60,18 @@ SWEEP_RETRY_S = 0.05
 """Pause between two looks while an orphan that was killed has not died."""
 REASON_CHARS_MAX = 200
 """Of one import error in `Born`: all of them together fit into a packet."""
+GC_OBJECTS = 10_000
+"""How many more of its objects a worker may have before cycles among the new ones are looked for.
+With Python's own number, busy fronts look every few dozen calls, and find none: what a call leaves
+is no cycle."""
 OOM_SCORE_ADJ = {"child": 500}
 """Servers and their workers are what the kernel should take first when memory runs out."""
 
 STACKS_SIGNAL = signal.SIGUSR2
 """What a worker answers by writing the stacks of all its threads; it goes on as if nothing had
 happened. The supervisor knows this number too."""
+
+log = logging.getLogger("metamcp.nursery")
 
 _DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
@@ -93,9 +96,12 @@ def main(
     orphans.become_subreaper()
     memory.give_back_large_blocks()
     missing = _preload(preload)
+    _speak()
     gc.collect()
     memory.trim()
     kept = memory.fill_holes()  # for as long as this process lives
+    memory.forget_lookups()
+    gc.set_threshold(GC_OBJECTS)
     gc.freeze()  # the collector will not touch, and so not copy, the pages shared with workers
     Nursery(socket.socket(fileno=fd), roles).run(missing)
     del kept
@@ -173,7 +179,7 @@ class Nursery:
             elif order.pid in self._workers:
                 _signal(order)
         except codec.Malformed as error:
-            _say(f"ignored a packet that is no order: {error}")
+            log.error("ignored a packet that is no order: %s", error)
         finally:
             packets.close_all(fds)
 
@@ -223,8 +229,8 @@ class Nursery:
                 _settle(order, stacks)
                 role = importlib.import_module(self._roles[order.role])
                 code = int(role.main(socket.socket(fileno=fd)))
-        except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001 - root of a process
-            traceback.print_exc()
+        except (Exception, SystemExit, KeyboardInterrupt):  # root of a process
+            log.critical("%s ends: it has a fault", order.name, exc_info=True)
         finally:
             _flush_streams()
             os._exit(code)
@@ -310,21 +316,27 @@ def _settle(order: Fork, stacks: int) -> None:
         _write("/proc/self/oom_score_adj", str(adjustment))
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nobody waits for a core of a server
+    _speak(order)
     faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
+
+
+def _speak(order: Fork | None = None) -> None:
+    """Log in the name of this process. The loggers of libraries are left to what it becomes: the
+    code of a server may run in it, and they are its own then."""
+    about: dict[str, str | int] = {}
+    if order is not None and order.role == "child":
+        server, _, generation = order.name.rpartition("#")
+        about = {"server": server, "generation": int(generation)} if generation.isdigit() else {}
+    form = LogSpec(format=os.environ.get(logs.FORMAT, "auto"))
+    logs.begin(form, whole=order is not None and order.role == "front", about=about)
 
 
 def _signal(order: Signal) -> None:
     try:
         os.kill(order.pid, order.number)
     except OSError as error:
-        _say(f"no signal {order.number} to {order.pid}: {error.strerror}")
-
-
-def _say(sentence: str) -> None:
-    """On stderr, if it takes it: a log on a full disk is no reason to end."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"nursery: {sentence}\n".encode())
+        log.error("no signal %d to %d: %s", order.number, order.pid, error.strerror)
 
 
 def _exited(pid: int, status: int, orphaned: int) -> Exited:

@@ -1,7 +1,7 @@
 """Frames over one end of a pipe, from the event loop.
 
-Owns: reading, coalesced writing (what one loop tick sends leaves as one write), the bounded queue
-and the news that the other side is gone. Never: the meaning of a frame.
+Owns: reading, coalesced writing (what one turn of the loop sends leaves as one write), the bounded
+queue and the news that the other side is gone. Never: the meaning of a frame.
 
 Both ends are the two halves of `multiprocessing.Pipe()`: an AF_UNIX stream pair whose descriptor
 the loop owns; `recv_bytes` would hold the whole loop while a large frame trickles in.
@@ -12,11 +12,15 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from metamcp_worker.errors import FrameBroken, PipeFull, TooLarge
-from metamcp_worker.frames import Cutter, Frame, pack, unpack
+from metamcp_worker.errors import PipeFull
+from metamcp_worker.frames import Frame
+from metamcp_worker.framing import Cutter, parts
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
 """What may wait for a peer that does not read; four of the largest frames."""
+APART_BYTES = 64 * 1024
+"""A body of this size is not copied to stand behind its head; for a smaller one that is cheaper
+than two pieces."""
 
 
 class Pipe(asyncio.Protocol):
@@ -32,7 +36,6 @@ class Pipe(asyncio.Protocol):
         self._waiting_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._broken = ""
 
     @classmethod
     async def open(
@@ -58,18 +61,27 @@ class Pipe(asyncio.Protocol):
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._waiting_bytes + waiting
 
-    def send(self, frame: Frame) -> None:
-        """Queue one frame. Raises PipeFull or TooLarge; to a closed pipe it does nothing,
-        because `on_gone` is what tells the owner."""
-        if self.closed:
-            return
-        data = pack(frame)
-        if self.queued_bytes + len(data) > QUEUE_BYTES_MAX:
+    def send(self, frame: Frame, *, reserve_bytes: int = 0) -> int:
+        """Queue one frame; how many bytes wait to be taken then. `reserve_bytes`: of the queue are
+        not for it. Raises PipeFull or TooLarge; to a closed pipe it does nothing, because `on_gone`
+        is what tells the owner."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return 0
+        head, body = parts(frame)
+        size = len(head) + len(body)
+        queued = self._waiting_bytes + transport.get_write_buffer_size() + size
+        if queued + reserve_bytes > QUEUE_BYTES_MAX:
             raise PipeFull("the queue of this pipe is full")
-        if not self._waiting:
-            self._loop.call_soon(self._flush)
-        self._waiting.append(data)
-        self._waiting_bytes += len(data)
+        if size >= APART_BYTES:
+            self._flush()
+            transport.writelines((head, body))
+        else:
+            if not self._waiting:
+                self._loop.call_soon(self._flush)
+            self._waiting.append(head + body)
+            self._waiting_bytes += size
+        return queued
 
     def pause(self) -> None:
         """Stop reading: back-pressure towards the other side."""
@@ -94,20 +106,19 @@ class Pipe(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=QUEUE_BYTES_MAX)
 
     def data_received(self, data: bytes) -> None:
-        try:
-            for payload in self._cutter.feed(data):
-                self._on_frame(unpack(payload))
-        except (FrameBroken, TooLarge) as error:
-            self._broken = str(error)
-            if self._transport is not None:
-                self._transport.abort()
+        cutter, on_frame = self._cutter, self._on_frame
+        for frame in cutter.feed(data):
+            on_frame(frame)
+        if cutter.broken is not None and self._transport is not None:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._waiting.clear()
         self._waiting_bytes = 0
         on_gone, self._on_gone = self._on_gone, None
         if on_gone is not None:
-            on_gone(self._broken or (str(exc) if exc else "closed"))
+            broken = self._cutter.broken or exc
+            on_gone(str(broken) if broken else "closed")
 
     def _flush(self) -> None:
         if self._waiting and self._transport is not None and not self._transport.is_closing():

@@ -7,6 +7,31 @@ Owns: their fields, units and defaults. Never: file formats, validation for huma
 from msgspec import Struct
 
 
+class LogSpec(Struct, frozen=True, kw_only=True):
+    """How a process speaks: `format` `auto` (text on a terminal, else JSON), `text` or `json`;
+    `level`: of the gateway's own rooms; `levels`: of single rooms and of loggers of libraries.
+    `secrets`: what must not be read in it."""
+
+    format: str = "auto"
+    level: str = "info"
+    levels: dict[str, str] = {}
+    secrets: tuple[str, ...] = ()
+
+
+class RecordingSpec(Struct, frozen=True, kw_only=True):
+    """What a front writes down of calls that are over. `servers`: `metadata` or `full`, for those
+    of which anything is. `folder`: where the files are. `file_bytes`: of one file; `files`: of all
+    fronts; `body_bytes`: of arguments and of a result. `secrets`: what must not be read in it, of
+    the servers with `full`."""
+
+    folder: str = ""
+    servers: dict[str, str] = {}
+    file_bytes: int = 16 * 1024 * 1024
+    files: int = 8
+    body_bytes: int = 16 * 1024
+    secrets: tuple[str, ...] = ()
+
+
 class OAuthSpec(Struct, frozen=True, kw_only=True):
     """How to authorize towards a remote server.
 
@@ -71,6 +96,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     """Requests that may wait for the child; one more is answered with `overloaded`."""
     probe_interval_s: float = 30.0
     """A server at the end of pipes that says nothing for so long is asked whether it is there."""
+    log: LogSpec = LogSpec()
     probe: bool = True
     """Ask first whether it is modern. Some legacy servers exit when they are asked; see
     `messages.ServerDown.probing`."""
@@ -105,12 +131,16 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
 class FrontSpec(Struct, frozen=True, kw_only=True):
     """All that a front serves. `hosts`: values of `Host` and of the host part of `Origin` that are
     accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
-    `retries`: `read-only` or `idempotent`, for servers whose calls may be sent once more."""
+    `retries`: `read-only` or `idempotent`, for servers whose calls may be sent once more.
+    `tool_times`: are the times of calls kept of each tool?"""
 
     version: str
     endpoints: tuple[EndpointSpec, ...]
     hosts: tuple[str, ...]
     timeouts_s: dict[str, float] = {}
     retries: dict[str, str] = {}
+    log: LogSpec = LogSpec()
+    recording: RecordingSpec = RecordingSpec()
+    tool_times: bool = False
     call_hold_s: float = 2.0
     """How long a call waits for a server that is just coming back."""

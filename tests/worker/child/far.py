@@ -41,6 +41,9 @@ class Ear:
         self.failures[key] = json.loads(error)
         self._news.set()
 
+    def counted(self, counter: str, times: int = 1) -> None:
+        pass
+
     def lost(self, failure: Fail) -> None:
         self.losses.append(failure)
         self._news.set()

@@ -226,3 +226,17 @@ def test_a_front_that_does_not_read_holds_no_memory_without_bound() -> None:
         assert 0 < len(lost) < len(sent)
         assert {one["code"] for one in lost} == {-10002}
         assert lazy.text(lazy.tool("echo", text="caught up")) == "caught up"
+
+
+def test_a_large_answer_that_waits_for_a_front_costs_another_call_no_progress() -> None:
+    with ChildWorker() as worker:
+        worker.ready()
+        lazy, busy = worker.front(1), worker.front(2)
+        large = lazy.tool("blob", kib=4 * 1024)
+        steps = lazy.call(
+            "tools/call", b'{"name":"progress","arguments":{"n":3}}', wants_progress=True
+        )
+        assert busy.text(busy.tool("echo", text="behind both")) == "behind both"
+        assert isinstance(lazy.answer(large), Result)
+        assert lazy.text(steps) == "3 steps"
+        assert [one["progress"] for one in lazy.progress()] == [1, 2, 3]

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metamcp_worker import catalogue, codec, frames, messages, packets
+from metamcp_worker import catalogue, codec, framing, messages, packets
 from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.errors import PeerGone
 from metamcp_worker.frames import Call, Down, Error, Frame, Progress, Result
@@ -49,7 +49,7 @@ class Front:
         """What came that was not asked for: progress, notices."""
 
     def send(self, frame: Frame) -> None:
-        self._near.send_bytes(frames.pack(frame)[4:])
+        self._near.send_bytes(framing.pack(frame)[4:])
 
     def call(self, method: str, params: str | bytes = b"{}", **options: Any) -> int:
         """Send a call; its number."""
@@ -64,7 +64,7 @@ class Front:
 
     def read(self) -> Frame:
         assert self._near.poll(WAIT_S), "no frame came"
-        return frames.unpack(self._near.recv_bytes())
+        return framing.unpack(self._near.recv_bytes())
 
     def answer(self, number: int) -> Result | Error:
         """The answer to the call `number`; it must be the next answer."""

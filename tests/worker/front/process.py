@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from metamcp_worker import catalogue, codec, frames, messages, packets
+from metamcp_worker import catalogue, codec, framing, messages, packets
 from metamcp_worker.frames import Call, Frame
 from metamcp_worker.messages import AttachServer, Catalogue, Listen, Message, ServeOn, ServerState
 from metamcp_worker.spec import EndpointSpec, FrontSpec
@@ -114,12 +114,12 @@ class Worker:
 
     def call(self) -> Call:
         assert self._far.poll(WAIT_S), "the front sent nothing"
-        frame = frames.unpack(self._far.recv_bytes())
+        frame = framing.unpack(self._far.recv_bytes())
         assert isinstance(frame, Call)
         return frame
 
     def write(self, frame: Frame) -> None:
-        self._far.send_bytes(frames.pack(frame)[4:])
+        self._far.send_bytes(framing.pack(frame)[4:])
 
     def close(self) -> None:
         self._far.close()

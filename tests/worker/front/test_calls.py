@@ -10,6 +10,7 @@ from metamcp_worker.frames import Notice, Progress, Result
 from metamcp_worker.front.calls import Answer
 from metamcp_worker.front.eras import NOT_FOUND_LEGACY
 from metamcp_worker.front.methods import NAME_BYTES_MAX
+from metamcp_worker.messages import ToolStats
 
 from .called import Front, request, with_front
 from .callers import Caller
@@ -244,14 +245,16 @@ def test_each_call_is_counted_with_how_it_ended() -> None:
         await front.answered("a", asked, b'{"code":-32603}', -32603)
         await front.answered("a", request("x/custom", b"{}"), b'{"isError":true}')
         front.calls.start(front.view, asked, None).cancel("enough")
-        figures = {one.method: one for one in front.stats.calls()}
-        assert {method: one.count for method, one in figures.items()} == {
-            "tools/call": 5,
-            "_OTHER": 1,
+        figures = {(one.method, one.error_type): one for one in front.stats.calls()}
+        assert {key: one.count for key, one in figures.items()} == {
+            ("tools/call", ""): 2,
+            ("tools/call", "tool_error"): 1,
+            ("tools/call", "-32603"): 1,
+            ("tools/call", "cancelled"): 1,
+            ("_OTHER", ""): 1,
         }
-        assert figures["tools/call"].errors == {"tool_error": 1, "-32603": 1, "cancelled": 1}
-        assert figures["_OTHER"].errors == {}
-        assert sum(figures["tools/call"].buckets) == 5
+        assert sum(figures["tools/call", ""].buckets) == 2
+        assert front.stats.tools() == (ToolStats("a", "t", 5, 3),)
 
     with_front(talk, a=offer("t"))
 

@@ -4,16 +4,15 @@ import http.client
 import os
 import resource
 import socket
-from collections.abc import Callable
 
 import pytest
 from msgspec import structs
 
 from metamcp_worker import codec, messages, moves, packets
-from metamcp_worker.asgi import Left
 from metamcp_worker.front import handover
 from metamcp_worker.front.elsewhere import Elsewhere, missing
 from metamcp_worker.front.handover import Handover
+from metamcp_worker.http1 import Left
 from metamcp_worker.messages import FrontReady, HandOver, Message, Taken
 
 from .door import LEGACY, bodiless, legacy, modern
@@ -155,18 +154,13 @@ def test_a_front_without_free_descriptors_loses_that_connection_and_no_more() ->
             assert answer(client)[0] == 404
 
 
-class Peer:
-    """A connection that goes when it is told to, if it is not `stuck`."""
+class Leaving:
+    """A request whose connection goes when it is told to, if it is not `stuck`."""
+
+    hops = 0
 
     def __init__(self, stuck: bool) -> None:
-        self.hops = 0
-        self.on_lost: Callable[[], None] | None = None
         self.stuck = stuck
-
-    def abort(self) -> None: ...
-
-    def answer(self, head: bytes, *body: bytes) -> bool:
-        return False
 
     def leave(self, body: bytes) -> Left | None:
         return None if self.stuck else Left(os.open(os.devnull, os.O_RDONLY), body)
@@ -183,6 +177,8 @@ def test_a_connection_that_cannot_go_now_stays(stuck: bool, queued: int, goes: b
         sent.append(message)
         packets.close_all(fds)
 
-    found = Handover(send, lambda: queued).give(Peer(stuck), Elsewhere("x.1", 1, KeyError()), b"")
+    found = Handover(send, lambda: queued).give(
+        Leaving(stuck), Elsewhere("x.1", 1, KeyError()), b""
+    )
     assert found == goes
     assert sent == ([HandOver(name="x.1", maker=1, hops=1)] if goes else [])

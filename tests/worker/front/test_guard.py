@@ -9,7 +9,6 @@ from metamcp_worker.front.guard import (
     SSE,
     Facts,
     Guard,
-    Headers,
     Refusal,
     Route,
     accepted,
@@ -17,6 +16,7 @@ from metamcp_worker.front.guard import (
     is_json,
     prefers_stream,
 )
+from metamcp_worker.http1 import Headers
 
 PATHS = {
     b"/mcp": Route("default"),

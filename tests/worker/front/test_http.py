@@ -316,3 +316,23 @@ def test_a_call_that_waits_for_its_answer_does_not_hold_its_body(
             tracemalloc.stop()
 
     with_door(talk)
+
+
+@pytest.mark.parametrize("era", [modern, legacy])
+def test_a_call_that_waits_for_its_server_needs_no_task_and_a_drain_waits_for_it(
+    era: Callable[..., bytes],
+) -> None:
+    async def talk(door: Door) -> None:
+        session = await door.initialize()
+        client = await door.connect()
+        options: dict[str, str] = {"session": session} if era is legacy else {}
+        client.send(era("tools/call", {"name": "t"}, **options))
+        call = await door.peer.call()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        drain = asyncio.create_task(door.app.drain(WAIT_S))
+        assert not (await asyncio.wait([drain], timeout=0.05))[0]
+        door.peer.write(Result(call.id, b"{}"))
+        assert (await client.reply()).status == 200
+        await drain
+
+    with_door(talk)

@@ -8,7 +8,6 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker import codec
-from metamcp_worker.asgi import CONNECTION, Left
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import Call, Error, Notice, Result, Tell
 from metamcp_worker.front import listen
@@ -17,6 +16,8 @@ from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.http1 import Head, Left
+from metamcp_worker.requests import Pending, Request
 
 from ..rawhttp import Client, until
 from .door import META, Door, modern, with_door
@@ -170,25 +171,35 @@ def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
     with_door(talk)
 
 
-class Connection:
-    """A connection to a client that reads everything; a part of an HTTP server."""
+class Wire(asyncio.Transport):
+    """To a client that reads everything; the `requests.Line` of its request."""
+
+    transport: asyncio.Transport
+    hops = 0
+    address = ""
 
     def __init__(self) -> None:
-        self.hops = 0
-        self.on_lost: Callable[[], None] | None = None
+        super().__init__()
+        self.transport = self
         self.sent = b""
 
-    def abort(self) -> None:
-        raise AssertionError("this client reads")
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
 
-    def answer(self, head: bytes, *body: bytes) -> bool:
-        return False
+    def completed(self) -> None: ...
 
-    def leave(self, body: bytes) -> Left | None:
+    def throttle(self) -> None: ...
+
+    async def writable(self) -> None: ...
+
+    def last_words(self, status: int, body: bytes) -> None:
+        raise AssertionError("this client does nothing wrong")
+
+    def leave(self, request: Request, body: bytes) -> Left | None:
         return None
 
-    async def send(self, event: dict[str, Any]) -> None:
-        self.sent += event.get("body", b"")
+    def go_on(self, request: Request, step: Callable[[], Pending]) -> None:
+        assert step() is None
 
 
 def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
@@ -196,18 +207,17 @@ def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
         door.offer(offer(resources=[resource("a:b")]))
         subscriptions, tasks = Subscriptions(door.calls), Tasks(door.calls)
         listening = listen.Listening(subscriptions, tasks, ack_s=0.01)
-        connection = Connection()
-        scope = {CONNECTION: connection, "client": None}
+        wire = Wire()
+        request = Request(wire, Head("POST", b"/mcp", ()))
         facts = Facts("default", accepts_sse=True)
-        exchange = Exchange(scope, connection.send, facts, Streams(door.stats.refused))
+        exchange = Exchange(request, facts, Streams(door.stats.refused), lambda: None)
         view = door.calls.view("default")
         assert view is not None
         filters = Raw(b'{"resourceSubscriptions":["a:b"],"toolsListChanged":true}')
         answering = asyncio.ensure_future(listening.answer(exchange, b"7", filters, b"", view, ""))
-        await until(lambda: b"acknowledged" in connection.sent)
-        assert b'"notifications":{"toolsListChanged":true}' in connection.sent
-        assert connection.on_lost is not None
-        connection.on_lost()
+        await until(lambda: b"acknowledged" in wire.sent)
+        assert b'"notifications":{"toolsListChanged":true}' in wire.sent
+        request.was_lost()
         await answering
 
     with_door(talk)

@@ -12,13 +12,14 @@ from metamcp_worker.messages import (
     AttachFailed,
     AttachServer,
     Beat,
-    CallStats,
+    Figures,
     ForgetServer,
     FrontReady,
     FrontStats,
     Reconfigure,
     ServeOn,
     Stop,
+    ToolStats,
     Wanted,
 )
 from tests.waiting import until
@@ -96,9 +97,11 @@ def test_beats_and_figures_tell_what_the_front_does() -> None:
         figures = one.heard(FrontStats)
         assert figures.inflight == {"git": 1}
         assert figures.connections >= 1
-        (calls,) = codec.typed(list[CallStats], one.blob)
+        counted = codec.typed(Figures, one.blob)
+        (calls,) = counted.calls
         assert (calls.server, calls.method, calls.count) == ("git", "tools/call", 1)
-        assert calls.errors == {"tool_error": 1}
+        assert (calls.error_type, calls.version) == ("tool_error", "2026-07-28")
+        assert counted.tools == (ToolStats("git", "status", 1, 1),)
         worker.write(Result(open_call.id, b"{}"))
         worker.write(Result(open_call.id, b"{}"))
         assert "result" in first.answer()

@@ -35,7 +35,7 @@ Caller = tuple[int, int, int]
 
 class InFlight(Struct, gc=False):
     """A call that was sent to the server. `call`: its number at the front. `since`: when it was
-    sent, 0 if the time that it takes is not the server's alone."""
+    sent. `alone`: is the time that it takes the server's alone?"""
 
     front: int
     call: int
@@ -46,6 +46,7 @@ class InFlight(Struct, gc=False):
     peer: int = 0
     caller: bytes = b""
     since: float = 0.0
+    alone: bool = True
 
     @property
     def by(self) -> Caller:
@@ -91,18 +92,20 @@ class Calls:
 
     def send(self, front: int, frame: Call, deadline: float, timeout_s: float, now: float) -> bytes:
         """Note the call as in flight; its id."""
-        key = self.new_id()
+        key = b"%d" % self._next_id
+        self._next_id += 1
         self.in_flight[key] = InFlight(
             front, frame.id, frame.method, deadline, timeout_s, frame.wants_progress,
             frame.peer, frame.caller, now,
         )  # fmt: skip
-        self._earliest = min(self._earliest, deadline)
+        if deadline < self._earliest:
+            self._earliest = deadline
         return key
 
     def answered(self, key: bytes, now: float) -> InFlight | None:
         """The server answered this call; it is forgotten."""
         found = self.in_flight.pop(key, None)
-        if found is not None and found.since and self._turns.count:
+        if found is not None and found.alone and self._turns.count:
             self._pace.served(now - found.since)
         return found
 
@@ -201,7 +204,7 @@ class Calls:
     def set_deadline(self, key: bytes, deadline: float) -> None:
         """Of a call in flight in which the client is asked something."""
         found = self.in_flight[key]
-        found.deadline, found.since = deadline, 0.0
+        found.deadline, found.alone = deadline, False
         self._earliest = min(self._earliest, deadline)
 
     def cause(self, stream: bytes | None, now: float) -> bytes | None:

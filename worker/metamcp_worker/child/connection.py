@@ -135,10 +135,12 @@ class Connection:
         if await self._left_within(self._spec.stop_eof_s):
             return
         self.warn(f"still there {self._spec.stop_eof_s:g} s after the end of its input: SIGTERM")
+        self._listener.counted("stop_SIGTERM")
         self._host.terminate()
         if await self._left_within(self._spec.stop_grace_s):
             return
         self.warn(f"still there {self._spec.stop_grace_s:g} s after SIGTERM: SIGKILL")
+        self._listener.counted("stop_SIGKILL")
         await self.kill()
 
     async def kill(self) -> None:
@@ -159,6 +161,7 @@ class Connection:
         while not sweep.step(()) and self._loop.time() < end:  # noqa: ASYNC110 - see above
             await asyncio.sleep(SWEEP_PAUSE_S)
         if sweep.killed:
+            self._listener.counted("orphan", len(sweep.killed))
             self.warn(f"processes that it had left behind were killed: {len(sweep.killed)}")
         self._stdin.close()
         self._stdout.close()

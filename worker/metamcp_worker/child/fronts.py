@@ -26,14 +26,14 @@ from metamcp_worker.frames import (
     Result,
     Tell,
 )
-from metamcp_worker.pipe import QUEUE_BYTES_MAX, Pipe
+from metamcp_worker.pipe import Pipe
 
 BEHIND_BYTES = 16 * 1024 * 1024
 """What may wait for a front before the server is not read for a while."""
 RESERVE_BYTES = 1024 * 1024
 """Room that only errors may use: enough to tell as many callers as there can be that their answers
 do not fit."""
-NEWS_BYTES_MAX = 1024 * 1024
+NEWS_BYTES_MAX = BEHIND_BYTES // 2
 """What may wait for a front before notifications are left out for it: an answer is owed to
 somebody, a notification is not."""
 CLOSE_S_MAX = 1.0
@@ -57,6 +57,8 @@ class Fronts:
         self._closed_all.set()
         self._opening: set[asyncio.Task[None]] = set()
         self._given_up: set[int] = set()
+        self._crowded = False
+        """May a front be behind? If not, nobody need look."""
         self.left_out = 0
 
     def attach(self, front: int, fd: int) -> None:
@@ -64,7 +66,9 @@ class Fronts:
         self.detach(front)
 
         def on_frame(frame: Frame) -> None:
-            self._received(front, pipe, frame)
+            # A pipe that was replaced may still deliver what its front sent before it died.
+            if isinstance(frame, Received) and self._pipes.get(front) is pipe:
+                self._receive(front, frame)
 
         def on_gone(_: str) -> None:
             self._closed(front, pipe)
@@ -86,23 +90,20 @@ class Fronts:
         pipe = self._pipes.get(front)
         if pipe is None:
             return False
-        room = QUEUE_BYTES_MAX - RESERVE_BYTES - pipe.queued_bytes
-        if isinstance(frame, Result):
-            if len(frame.body) > room:
+        try:
+            if isinstance(frame, Result):
+                queued = pipe.send(frame, reserve_bytes=RESERVE_BYTES)
+            else:
+                queued = self._beside(pipe, frame)
+        except (PipeFull, TooLarge):
+            if isinstance(frame, Result):
                 # A missing answer would be waited for, so an error goes instead.
                 why = "the answer is lost, because too much waits for the front to read it"
-                frame = Error(frame.id, wire.error(Code.OVERLOADED, why))
-        elif isinstance(frame, Ask):
-            if len(frame.params) > room:
-                return False
-        elif isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
-            self.left_out += 1
+                return self.send(front, Error(frame.id, wire.error(Code.OVERLOADED, why)))
+            self.left_out += not isinstance(frame, Ask)
             return False
-        try:
-            pipe.send(frame)
-        except (PipeFull, TooLarge):
-            self.left_out += 1
-            return False
+        if queued > BEHIND_BYTES:
+            self._crowded = True
         return True
 
     def announce(self, frame: Frame) -> None:
@@ -112,7 +113,10 @@ class Fronts:
 
     def behind(self) -> list[int]:
         """The fronts that do not read as fast as the server writes and are worth waiting for."""
+        if not self._crowded:
+            return []
         behind = {n for n, pipe in self._pipes.items() if pipe.queued_bytes > BEHIND_BYTES}
+        self._crowded = bool(behind)
         self._given_up &= behind
         return sorted(behind - self._given_up)
 
@@ -148,10 +152,11 @@ class Fronts:
         if self._pipes.get(front) is not pipe:  # It was replaced meanwhile.
             pipe.close()
 
-    def _received(self, front: int, pipe: Pipe, frame: Frame) -> None:
-        # A pipe that was replaced may still deliver what its front sent before it died.
-        if isinstance(frame, Received) and self._pipes.get(front) is pipe:
-            self._receive(front, frame)
+    def _beside(self, pipe: Pipe, frame: Frame) -> int:
+        """Send what is no result. Raises PipeFull, TooLarge."""
+        if isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
+            raise PipeFull("this front has enough to read")
+        return pipe.send(frame, reserve_bytes=RESERVE_BYTES if isinstance(frame, Ask) else 0)
 
     def _closed(self, front: int, pipe: Pipe) -> None:
         self._closing.discard(pipe)

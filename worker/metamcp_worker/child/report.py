@@ -1,15 +1,32 @@
 """What a worker tells the supervisor of its server.
 
-Owns: beats, counters until they are sent, the messages about lists. Never: why something is told.
+Owns: beats, counters until they are sent, the messages about lists, that no secret of the server's
+is in what it wrote. Never: why something is told.
 """
 
 import contextlib
 from collections import Counter
 
-from metamcp_worker import catalogue, codec, packets
+from msgspec import structs
+
+from metamcp_worker import catalogue, codec, logs, packets
 from metamcp_worker.child.actions import Ready, Relisted
-from metamcp_worker.messages import Beat, CallsShown, Counted, Listed, Message, ServerReady, pack
+from metamcp_worker.child.session import Session
+from metamcp_worker.masking import Masks
+from metamcp_worker.messages import (
+    Answers,
+    Beat,
+    CallsShown,
+    Counted,
+    Listed,
+    LogLines,
+    Message,
+    ServerDown,
+    ServerReady,
+    pack,
+)
 from metamcp_worker.packets import Channel
+from metamcp_worker.spec import ServerSpec
 
 
 class Report:
@@ -17,34 +34,53 @@ class Report:
         self._channel = channel
         self._counts: Counter[str] = Counter()
         self._beats = 0
+        self._masks = Masks()
+
+    def begin(self, spec: ServerSpec) -> None:
+        """This is the server that it will be about."""
+        self._masks = Masks(spec.log.secrets)
+        # Where the code of a server is in this process, its loggers write into its own log.
+        logs.begin(spec.log, whole=spec.module is None)
+
+    def shown(self, text: str) -> str:
+        """A sentence about the server as others may read it."""
+        return self._masks.text(text)
 
     def tell(self, message: Message, fd: int | None = None) -> None:
         """Send one message, with its descriptor if it has one."""
+        if isinstance(message, LogLines):
+            message = structs.replace(message, lines=tuple(map(self.shown, message.lines)))
+        elif isinstance(message, ServerDown):
+            message = structs.replace(message, message=self.shown(message.message))
         self._channel.send(pack(message), () if fd is None else (fd,))
 
     def count(self, counter: str, times: int = 1) -> None:
         self._counts[counter] += times
 
     def counted(self) -> None:
-        """Send what was counted since the last time."""
+        """Send what was counted since the last time, and have it in the log."""
+        logs.count()
         if self._counts:
             self.tell(Counted(counts=dict(self._counts)))
             self._counts.clear()
 
-    def beat(
-        self, lag_ms: float, inflight: int, queued: int, idle_s: float, probes_missed: int
-    ) -> None:
+    def beat(self, session: Session | None, lag_s: float, idle_s: float) -> None:
         self._beats += 1
         self.tell(
             Beat(
                 seq=self._beats,
-                lag_ms=lag_ms,
-                inflight=inflight,
-                queued=queued,
+                lag_ms=lag_s * 1000,
+                inflight=session.in_flight if session is not None else 0,
+                queued=session.queued if session is not None else 0,
                 idle_s=idle_s,
-                probes_missed=probes_missed,
+                probes_missed=session.probes_missed if session is not None else 0,
             )
         )
+
+    def answers(self, session: Session | None) -> None:
+        """How long the server took for its answers, if there were any since the last time."""
+        if session is not None and session.timing.news:
+            self.tell(Answers(stats=session.timing.stats()))
 
     def waiting(self, ticket: int, calls: list[tuple[int, int]]) -> None:
         """The answer to `ShowCalls`: front and number of those that wait for their turn."""

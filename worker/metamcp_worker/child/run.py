@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import signal
 import socket
+from time import monotonic
 
-from metamcp_worker import codec, frames, loop, memory, messages, orphans, packets
+from metamcp_worker import codec, frames, loop, memory, messages, orphans, packets, sampling
 from metamcp_worker.child import inprocess, wire
 from metamcp_worker.child.actions import (
     Action,
@@ -33,17 +34,7 @@ from metamcp_worker.child.report import Report
 from metamcp_worker.child.session import Session
 from metamcp_worker.child.transport import Transport
 from metamcp_worker.errors import Code, TooLarge
-from metamcp_worker.frames import (
-    Ask,
-    Call,
-    Cancel,
-    Claim,
-    Down,
-    Error,
-    Keep,
-    Release,
-    Tell,
-)
+from metamcp_worker.frames import Ask, Call, Cancel, Claim, Down, Error, Keep, Release, Result, Tell
 from metamcp_worker.messages import (
     AttachFailed,
     AttachFront,
@@ -66,8 +57,9 @@ that catches up. Only while one of these is waited for."""
 QUIET_S = 0.1
 """Without a call in flight before a stopping worker takes no more of them: far longer than a frame
 needs through its pipe."""
-TRIM_S = 1.0
-"""From the last large message to the return of the memory that its pieces took."""
+TRIM_S = 5.0
+"""Between two returns of the memory that messages took, if there were any: each takes a part of a
+millisecond."""
 FRONT_BEHIND_S_MAX = 1.0
 """A front that is behind for so long is not waited for any more, because the others wait too."""
 
@@ -98,6 +90,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._channel = Channel(sock, self._ordered, self._supervisor_gone, self._fd_lost)
         self._report = Report(self._channel)
+        self.counted = self._report.count  # a Listener
         self._fronts = Fronts(self._front_says, self._front_gone)
         self._session: Session | None = None
         self._connection: Transport | None = None
@@ -106,7 +99,7 @@ class Worker:
         self._ticks = 0
         self._tick_due = self._loop.time()
         self._lag_s = 0.0
-        self._trim_at = 0.0
+        self._trimmed_at = self._heard_at = self._loop.time()
         self._needed_at = self._loop.time()
         self._timer = self._loop.call_soon(self._tick)
         self._relief: asyncio.Task[None] | None = None
@@ -151,7 +144,7 @@ class Worker:
     async def _end(self, why: Fail) -> None:
         """Tell the fronts, end the server, tell the supervisor."""
         probing = self._session is not None and self._session.probing and why.reason == "exit"
-        body = codec.dump({"reason": why.reason, "message": why.message})
+        body = codec.dump({"reason": why.reason, "message": self._report.shown(why.message)})
         if self._session is not None and why.reason == "limit":
             self._do(self._session.fail_calls(Code.TOO_LARGE, f"was ended: {why.message}"))
         await self._fronts.opened()
@@ -168,6 +161,7 @@ class Worker:
             if why.reason in {"exit", "signal", "protocol"} and connection.last_words:
                 message = f"{message}; its last line on stderr: {connection.last_words[:500]}"
         self._tell_news()
+        self._report.answers(self._session)
         how = connection.exit if connection is not None else None
         self._report.tell(
             ServerDown(
@@ -224,6 +218,7 @@ class Worker:
         except (codec.Malformed, TooLarge, OSError) as error:
             self._finish(Fail("spawn", f"what the worker was told to start is broken: {error}"))
             return
+        self._report.begin(spec)
         self._spawned_at = self._loop.time()
         try:
             self._connection = launch(spec, version, self)
@@ -242,7 +237,7 @@ class Worker:
     # --- fronts -----------------------------------------------------------------------------
 
     def _front_says(self, front: int, frame: Received) -> None:
-        session, connection, now = self._session, self._connection, self._loop.time()
+        session, connection, now = self._session, self._connection, monotonic()
         if session is None or connection is None:
             if isinstance(frame, Claim):
                 self._fronts.send(front, frames.Kept(frame.id))
@@ -254,6 +249,8 @@ class Worker:
             case Call():
                 self._needed_at = now
                 self._do(session.call(front, frame, now, stuck=connection.stuck()))
+                if frame.id & sampling.MASK == sampling.MASK:
+                    session.timing.sent(front, frame.id, now, monotonic())
             case Cancel():
                 self._do(session.cancel(front, frame, now))
             case frames.Reply():
@@ -275,10 +272,8 @@ class Worker:
 
     def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
         assert self._session is not None
-        now = self._loop.time()
+        now = self._heard_at = monotonic()
         for line in lines:
-            if len(line) >= memory.LARGE_BYTES:
-                self._trim_at = now + TRIM_S
             self._do(self._session.receive(line, now, stream, via))
         if self._relief is None and self._fronts.behind():
             assert self._connection is not None
@@ -308,13 +303,19 @@ class Worker:
         for action in actions:
             match action:
                 case Reply(front, frame):
-                    sent = self._fronts.send(front, frame)
                     assert self._session is not None
+                    if isinstance(frame, Result) and frame.id & sampling.MASK == sampling.MASK:
+                        timing, now = self._session.timing, monotonic()
+                        times = timing.replied(front, frame.id, self._heard_at, now)
+                        self._fronts.send(front, times)
+                    sent = self._fronts.send(front, frame)
                     if not sent and isinstance(frame, Ask):
                         self._do(self._session.unasked(frame.question, self._loop.time()))
                     elif self._session.orphans.any:
                         self._session.orphans.sent(front, frame, self._loop.time())
-                case Request() | Write() | Drop():
+                case Request():
+                    self._ask(action)
+                case Write() | Drop():
                     self._send(action)
                 case Announce(frame):
                     self._fronts.announce(frame)
@@ -338,13 +339,16 @@ class Worker:
             for line in inprocess.stacks():
                 self._connection.warn(line)
 
-    def _send(self, action: Request | Write | Drop) -> None:
+    def _ask(self, request: Request) -> None:
+        assert self._connection is not None
+        if not self._connection.request(request):
+            self._report.count("lost_write")
+            if self._session is not None:
+                self._do(self._session.unsent(request.key, self._loop.time()))
+
+    def _send(self, action: Write | Drop) -> None:
         assert self._connection is not None
         match action:
-            case Request(key):
-                sent = self._connection.request(action)
-                if not sent and self._session is not None:
-                    self._do(self._session.unsent(key, self._loop.time()))
             case Write(line, via):
                 sent = self._connection.write(line, via)
             case Drop():
@@ -363,16 +367,12 @@ class Worker:
             if self._session.needed or not self._session.ready:
                 self._needed_at = now
         if self._ticks % BEAT_TICKS == 0:
-            inflight, queued, missed = 0, 0, 0
-            if self._session is not None:
-                inflight, queued = self._session.in_flight, self._session.queued
-                missed = self._session.probes_missed
-            idle_s = now - self._needed_at
-            self._report.beat(self._lag_s * 1000, inflight, queued, idle_s, missed)
+            self._report.beat(self._session, self._lag_s, now - self._needed_at)
+            self._report.answers(self._session)
             self._lag_s = 0.0
         self._tell_news()
-        if self._trim_at and now >= self._trim_at:
-            self._trim_at = 0.0
+        if self._needed_at > self._trimmed_at <= now - TRIM_S:
+            self._trimmed_at = now
             memory.trim()
         self._ticks += 1
         # After a pause of the whole machine the beats that were missed are not made up for.

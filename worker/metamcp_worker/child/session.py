@@ -34,12 +34,14 @@ from metamcp_worker.child.opening import Opening
 from metamcp_worker.child.own import Own
 from metamcp_worker.child.probing import Probing
 from metamcp_worker.child.subscriptions import Subscriptions
+from metamcp_worker.child.timing import Timing
 from metamcp_worker.child.wire import Ask
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Call, Cancel, Error, Result, Tell
 from metamcp_worker.spec import ServerSpec
 
+_TIMED_OUT = str(int(Code.TIMED_OUT))
 _UNSENT = "does not read its input; the call was not sent to it"
 
 SET_LEVEL = "logging/setLevel"
@@ -54,6 +56,7 @@ class Session:
         self._spec = spec
         self._faults = Faults(spec.name)
         self._calls = Calls(concurrency=spec.concurrency, queue=spec.queue)
+        self.timing = Timing()
         self._own = Own(version, self._calls.new_id)
         self._opening = Opening(spec, version, self._own, now)
         self._asks = Asks(self._calls, self._faults)
@@ -202,6 +205,7 @@ class Session:
         for key, one in sent:
             actions.append(Drop(key, wire.cancelled(key, b"timeout")))
             actions += self._asks.over(key, told=True)
+            self.timing.ended(one.method, now - one.since, _TIMED_OUT)
             actions.append(self._faults.timed_out(one.front, one.call, one.method, one.timeout_s))
         for late in waiting:
             frame = late.frame
@@ -253,10 +257,14 @@ class Session:
         found = self._calls.answered(key, now)
         if found is None:
             return [*broken, *self._own_answered(key, result, error, now)]
+        self.timing.answered(found.method, now - found.since, error)
         if not self._asks.none:
             broken += self._asks.over(key, told=True)
         frame = Error(found.call, error) if error else Result(found.call, result)
-        return [*broken, Reply(found.front, frame), *self._next_turns(now)]
+        reply = Reply(found.front, frame)
+        if not broken and not self._calls.queued:
+            return [reply]
+        return [*broken, reply, *self._next_turns(now)]
 
     def _own_answered(
         self, key: bytes, result: bytes, error: bytes, now: float, *, lost: bool = False

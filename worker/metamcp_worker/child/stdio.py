@@ -93,6 +93,7 @@ class Writer:
         self._waiting_bytes = 0
         self._current = memoryview(b"")
         self._scheduled = False
+        self._blocked = False
         self._moved_at = 0.0
         os.set_blocking(fd, False)
 
@@ -106,15 +107,13 @@ class Writer:
 
     def stuck(self, now: float) -> bool:
         """Is the server not reading?"""
-        queued = self.queued_bytes
-        return queued > QUEUE_BYTES_MAX or (queued > 0 and now - self._moved_at > WRITE_S_MAX)
+        late = self._blocked and now - self._moved_at > WRITE_S_MAX
+        return late or self._waiting_bytes + len(self._current) > QUEUE_BYTES_MAX
 
     def write(self, line: bytes) -> bool:
         """Queue one line. False if it is lost: closed, or the queue is full."""
-        if self.closed or self.queued_bytes > QUEUE_BYTES_MAX:
+        if self._fd < 0 or self._waiting_bytes + len(self._current) > QUEUE_BYTES_MAX:
             return False
-        if not self.queued_bytes:
-            self._moved_at = self._loop.time()
         self._waiting.append(line)
         self._waiting_bytes += len(line)
         if not self._scheduled:
@@ -132,14 +131,13 @@ class Writer:
         """Write until the pipe is full, or others should have their turn."""
         if self.closed:
             return
-        self._loop.remove_writer(self._fd)
         self._scheduled = False
+        moved = not self._blocked
         for _ in range(WRITES_PER_TURN):
             if not self._current:
-                self._current = memoryview(b"".join(self._waiting))
-                self._waiting.clear()
-                self._waiting_bytes = 0
+                self._next()
             if not self._current:
+                self._unblock()
                 return
             try:
                 wrote = os.write(self._fd, self._current)
@@ -149,14 +147,29 @@ class Writer:
                 self._shut()
                 self._on_end()
                 return
+            moved = True
             self._current = self._current[wrote:]
+        if moved:
             self._moved_at = self._loop.time()
+        if not self._blocked:
+            self._blocked = True
+            self._loop.add_writer(self._fd, self._flush)
         self._scheduled = True
-        self._loop.add_writer(self._fd, self._flush)
+
+    def _next(self) -> None:
+        """All that waits is written as one."""
+        self._current = memoryview(b"".join(self._waiting))
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+    def _unblock(self) -> None:
+        if self._blocked:
+            self._blocked = False
+            self._loop.remove_writer(self._fd)
 
     def _shut(self) -> None:
         if not self.closed:
-            self._loop.remove_writer(self._fd)
+            self._unblock()
             os.close(self._fd)
             self._fd = -1
         self._waiting.clear()

@@ -29,6 +29,10 @@ class Listener(Protocol):
         why; its `data` says in `may_have_run` whether the server may have seen it."""
         ...
 
+    def counted(self, counter: str, times: int = 1) -> None:
+        """It happened so many more times: a name of `messages.Counted`."""
+        ...
+
     def lost(self, failure: Fail) -> None:
         """The server is gone, or must be ended: it broke a limit or closed a pipe."""
         ...

@@ -54,10 +54,9 @@ def answered(line: bytes) -> bytes:
 
 def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
     """One line. `key` is the id as it stands on the wire, `meta` a raw object or empty."""
-    return _line(
-        b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}'
-        % (key, codec.dump(method), with_meta(params, meta))
-    )
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}\n' % (
+        key, codec.dump(method), _one_line(with_meta(params, meta)),
+    )  # fmt: skip
 
 
 def notification(method: str, params: bytes = b"") -> bytes:
@@ -112,6 +111,8 @@ class Stamp:
 
     def of(self, call: Call, key: bytes) -> bytes:
         """`_meta` of this call, or nothing if there is nothing to say."""
+        if not (self._modern or call.wants_progress or call.meta):
+            return b""
         parts: list[bytes] = []
         if self._modern:
             parts.append(self._stamp(call.caller))
@@ -169,6 +170,8 @@ def server_info(result_meta: Raw | bytes) -> Raw:
 
 
 def _line(message: bytes) -> bytes:
-    if b"\n" in message or b"\r" in message:
-        message = message.replace(b"\n", b" ").replace(b"\r", b" ")
-    return message + b"\n"
+    return _one_line(message) + b"\n"
+
+
+def _one_line(message: bytes) -> bytes:
+    return message.replace(b"\n", b" ").replace(b"\r", b" ")

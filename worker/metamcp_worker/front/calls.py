@@ -6,14 +6,17 @@ Never: how a method finds its server (`methods`), what an era wants (`eras`), HT
 Everything that is neither a name nor an era passes as the bytes it came in.
 """
 
+import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from time import monotonic
 from typing import Protocol
 
 from msgspec import Raw
 
-from metamcp_worker import codec, sharing
+from metamcp_worker import codec, sampling, sharing
 from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import Call as CallFrame
@@ -22,13 +25,17 @@ from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.claims import Claims, Note
 from metamcp_worker.front.links import Answer, Call, Origin
 from metamcp_worker.front.methods import METHODS, NAME_BYTES_MAX, Request
+from metamcp_worker.front.overhead import Overhead
 from metamcp_worker.front.questions import Caller
+from metamcp_worker.front.recorder import Recorder
 from metamcp_worker.front.retries import Retries
 from metamcp_worker.front.routing import Routing
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.views import View, Views
 from metamcp_worker.messages import ServerState
 from metamcp_worker.spec import FrontSpec
+
+log = logging.getLogger("metamcp.front")
 
 __all__ = ["METHODS", "Answer", "Call", "Calls", "Request"]
 
@@ -46,12 +53,14 @@ class Calls:
 
     `lists_changed(endpoint, kinds)`: told after the lists of an endpoint have become others.
     `on_wanted(server)`: told when a call asks for a server that does not run. `notified(server,
-    method, params)`: told what a server says that belongs to no call.
+    method, params)`: told what a server says that belongs to no call. `recorder`: writes down the
+    calls of some servers, if that is wanted of any.
     """
 
     def __init__(self, stats: Stats, on_wanted: Callable[[str], None]) -> None:
         self.lists_changed: Callable[[str, frozenset[str]], None] = lambda endpoint, kinds: None
         self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
+        self.recorder: Recorder | None = None
         self._stats = stats
         self._views = Views()
         self._retries = Retries()
@@ -66,6 +75,8 @@ class Calls:
             self._notified,
         )
         self._claims = Claims(self._routing)
+        self.overhead = Overhead()
+        self.on_notice(sampling.NOTICE, self.overhead.told)
 
     def view(self, endpoint: str) -> View | None:
         return self._views.get(endpoint)
@@ -109,7 +120,7 @@ class Calls:
             frame,
             routing.loop.create_future(),
             routing.cancel,
-            routing.loop.time(),
+            monotonic(),
             label=method if rule is not None else OTHER,
             modern=request.modern,
             legacy=owner.legacy,
@@ -117,13 +128,18 @@ class Calls:
         )
         name = subject if rule is not None and rule.named else ""
         call.origin = Origin(
-            view.endpoint, name, request.caller, request.who, request.wants_progress
-        )
+            view.endpoint, name, request.caller, request.who, request.wants_progress,
+            request.version, owner.original or subject if method == task_ids.CALL else "",
+        )  # fmt: skip
+        if self.recorder is not None:
+            self.recorder.begun(call, subject, params.get("arguments"))
         if self._retries.any:
             call.repeatable = self._retries.may(owner.server, method, owner.original)
         if owner.server in merged.tasked:
             _expose_tasks(call, merged)
         routing.start(call)
+        if call.id & sampling.MASK >= sampling.NEXT:
+            self.overhead.started(call)
         return call
 
     async def claim(
@@ -196,6 +212,7 @@ class Calls:
     # --- what the supervisor says -------------------------------------------------------------
 
     def configure(self, spec: FrontSpec) -> None:
+        self._stats.per_tool = spec.tool_times
         self._views.configure(spec)
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
@@ -244,6 +261,13 @@ class Calls:
     def held(self) -> int:
         return self._routing.held()
 
+    def held_by_server(self) -> dict[str, int]:
+        """Those that wait for their server to be there."""
+        if not self.held():
+            return {}
+        waiting = (call for call, state in self.under_way() if state == "held")
+        return Counter(sharing.base(call.server) for call in waiting)
+
     # --- the way back -------------------------------------------------------------------------
 
     def _notified(self, server: str, method: str, params: bytes) -> None:
@@ -260,6 +284,9 @@ class Calls:
         else:
             if answer.code:
                 error_type = str(int(answer.code))
+                if answer.code == Code.TIMED_OUT:
+                    about = {"server": sharing.base(call.server), "call": call.id}
+                    log.warning("%s got no answer in time", call.label, extra=about)
             else:
                 failed = call.label == "tools/call" and _is_error(answer.body)
                 error_type = "tool_error" if failed else ""
@@ -274,9 +301,11 @@ class Calls:
                 call.answer.set_result(answer)
         server = sharing.base(call.server)
         if call.ends:
-            self._stats.retried(server, call.label, _outcome(answer))
-        seconds = self._routing.loop.time() - call.started
-        self._stats.observe(server, call.label, seconds, error_type)
+            self._stats.retried(server, _outcome(answer))
+        seconds, of = monotonic() - call.started, call.origin or _NOWHERE
+        self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
+        if self.recorder is not None:
+            self.recorder.finished(call, answer, seconds, error_type)
 
 
 def _expose_tasks(call: Call, merged: Merged) -> None:
@@ -290,6 +319,7 @@ def _expose_tasks(call: Call, merged: Merged) -> None:
         call.caller = task_ids.Related(call.caller, expose)
 
 
+_NOWHERE = Origin("", "", b"", "", progress=False)
 _UNANSWERED = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT, Code.OVERLOADED})
 
 
@@ -301,12 +331,14 @@ def _outcome(answer: Answer | None) -> str:
 
 
 _IS_ERROR = re.compile(rb'"isError"\s*:\s*true')
+_ENDS_WELL = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
 
 
 def _is_error(body: bytes) -> bool:
-    """Is this result of a tool a failure? Opened only where the bytes make it likely."""
-    at = body.find(b'"isError"')
-    if at < 0 or _IS_ERROR.search(body, at) is None:
+    """Is this result of a tool a failure? Opened only where the bytes make it likely. Most servers
+    say it last, so a large result is looked at from its end."""
+    at = body.rfind(b'"isError"')
+    if at < 0 or _ENDS_WELL.match(body, at) or _IS_ERROR.search(body) is None:
         return False
     try:
         return bytes(codec.level(body).get("isError", b"")) == b"true"

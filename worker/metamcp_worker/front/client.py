@@ -22,6 +22,7 @@ from metamcp_worker.front.questions import Question
 from metamcp_worker.front.resume import Lost, Tape
 from metamcp_worker.front.session import Session
 from metamcp_worker.front.streams import Stream
+from metamcp_worker.requests import Pending
 
 ELICIT = "elicitation/create"
 _WITHDRAWN = "the server does not wait for the answer any more"
@@ -35,11 +36,13 @@ class Outlet(Protocol):
 
     def json(
         self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
-    ) -> Awaitable[None]: ...
+    ) -> None: ...
 
-    def result(self, raw_id: bytes, body: bytes) -> Awaitable[None]: ...
+    def result(self, raw_id: bytes, body: bytes) -> Pending: ...
 
-    def empty(self, status: int) -> Awaitable[None]: ...
+    def empty(self, status: int) -> None: ...
+
+    def expect(self, call: Call, then: Callable[[Answer | None], Pending]) -> Pending: ...
 
     def begin(self) -> Stream | None: ...
 
@@ -49,7 +52,7 @@ class Outlet(Protocol):
 
     def watch(self, on_lost: Callable[[], None]) -> None: ...
 
-    def unwatch(self, on_lost: Callable[[], None]) -> None: ...
+    def unwatch(self) -> None: ...
 
 
 class Client:
@@ -125,22 +128,24 @@ class Client:
         self.raw_id = bytes(note.id)
         self._token = b"" if bytes(note.token) == b"null" else bytes(note.token)
 
-    def refuse(self, why: Refused, now: float) -> Awaitable[None]:
+    def refuse(self, why: Refused, now: float) -> Pending:
         """The same as `finish`, for a request that comes to nothing. That is no matter of HTTP in
         this era."""
         body = answers.refused(self.raw_id, why)
         if self._tape is None:
-            return self.outlet.json(200, body)
+            self.outlet.json(200, body)
+            return None
         self._tape.end(answers.event(body), now)
         return self.outlet.settle()
 
-    def finish(self, answer: Answer | None, now: float) -> Awaitable[None]:
+    def finish(self, answer: Answer | None, now: float) -> Pending:
         """The one answer to the request, behind what was told before it. None: it was cancelled."""
         if self._tape is not None:
             self._tape.end(answers.event(message(self.raw_id, answer)), now)
             return self.outlet.settle()
         if answer is None or answer.code:
-            return self.outlet.json(200, message(self.raw_id, answer))
+            self.outlet.json(200, message(self.raw_id, answer))
+            return None
         return self.outlet.result(self.raw_id, answer.body)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ message belongs to, how sessions begin and end.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from metamcp_worker import codec
 from metamcp_worker.codec import Envelope
@@ -24,6 +24,7 @@ from metamcp_worker.front.session import INFLIGHT_MAX, Session, request_key
 from metamcp_worker.front.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
 from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.front.views import LIST_METHODS, View
+from metamcp_worker.requests import Pending
 
 _NONE = Raw()
 _NULL = Raw(b"null")
@@ -43,6 +44,20 @@ class Steady:
 
 
 _STEADY = Steady()
+
+
+class _Sent(Struct, gc=False):
+    """A request that is with its server. `driven`: it may be answered with questions; `kept`: then
+    it is sent again, unless it was too large to keep; `size`: of what is kept."""
+
+    client: Client
+    key: bytes
+    view: View
+    as_task: bool
+    call: Call | None = None
+    driven: bool = False
+    kept: Request | None = None
+    size: int = 0
 
 
 class Dialogue:
@@ -82,18 +97,21 @@ class Dialogue:
         meta: dict[str, Raw],
         session: Session,
         view: View,
-    ) -> Awaitable[None]:
+    ) -> Pending:
         """What is left to do, once what was said has taken effect. `params`, `meta`: of what was
         said. Raises Refused."""
         raw_id, method = bytes(said.id), said.method
         if method is None:
             self._answered(session, raw_id, bytes(said.result), bytes(said.error))
-            return outlet.empty(202)
+            outlet.empty(202)
+            return None
         if not raw_id:
             self._notified(session, view, method, params, bytes(said.params))
-            return outlet.empty(202)
+            outlet.empty(202)
+            return None
         if method == "ping":
-            return outlet.json(200, answers.result(raw_id, b"{}"))
+            outlet.json(200, answers.result(raw_id, b"{}"))
+            return None
         key = request_key(raw_id)
         if key in session.inflight:
             raise Refused(Code.INVALID_REQUEST, "A request with this id is still in flight.")
@@ -103,8 +121,9 @@ class Dialogue:
         if token and not codec.id_ok(token):
             raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
         request = Request(
-            method, params, meta, session.caller, modern=False, peer=session.number, who=session.who
-        )
+            method, params, meta, session.caller, modern=False, peer=session.number,
+            who=session.who, version=session.protocol,
+        )  # fmt: skip
         client = Client(outlet, session, raw_id, token)
         if outlet.facts.prefers_sse:
             client.begin()
@@ -156,9 +175,12 @@ class Dialogue:
         session = client.session
         session.inflight[key] = _STEADY
         try:
-            await client.finish(await self._answer(request, session, view), self._now())
-        except Refused as refused:
-            await client.refuse(refused, self._now())
+            try:
+                rest = client.finish(await self._answer(request, session, view), self._now())
+            except Refused as refused:
+                rest = client.refuse(refused, self._now())
+            if rest is not None:
+                await rest
         finally:
             client.close()
             session.inflight.pop(key, None)
@@ -195,38 +217,68 @@ class Dialogue:
             process = self._calls.process(server, session.who)
             self._calls.tell(process, levels.SET_LEVEL, codec.dump({"level": level}))
 
-    async def _call(self, client: Client, key: bytes, request: Request, view: View) -> None:
-        """Send the request to its server, wait for what that brings, and answer with it."""
-        session, outlet = client.session, client.outlet
-        kept, size = None, None
+    def _call(self, client: Client, key: bytes, request: Request, view: View) -> Pending:
+        """Send the request to its server, and answer with what that brings."""
+        sent = _Sent(client, key, view, "task" in request.params)
         try:
-            call = self._calls.start(view, request, client)
-            session.inflight[key] = call
-            client.sent(call)
-            driven = not call.legacy and request.method in mrtr.METHODS
-            as_task = "task" in request.params
-            if driven and (size := self._kept.take(request)) is not None:
-                kept = request
-            del request
-            outlet.watch(client.gone)
-            answer = await outcome(call)
-            if driven and answer is not None and wants_input(answer):
-                start = partial(self._again, client, view.endpoint)
-                drive = Drive(call, kept, start, client.ask, self._mint)
-                session.inflight[key] = drive
-                answer = await drive.finish(answer)
-            if as_task and answer is not None and not answer.code and not session.over:
-                self._tasks.created(view, answer.body, session)
-            await client.finish(answer, self._now())
+            call = sent.call = self._calls.start(view, request, client)
         except Refused as refused:
-            await client.refuse(refused, self._now())
+            rest = client.refuse(refused, self._now())
+            self._close(sent)
+            return rest
+        client.session.inflight[key] = call
+        client.sent(call)
+        sent.driven = not call.legacy and request.method in mrtr.METHODS
+        if sent.driven and (size := self._kept.take(request)) is not None:
+            sent.kept, sent.size = request, size
+        client.outlet.watch(client.gone)
+        return client.outlet.expect(call, partial(self._brought, sent))
+
+    def _brought(self, sent: "_Sent", answer: Answer | None) -> Pending:
+        rest: Pending = None
+        try:
+            if sent.driven and answer is not None and wants_input(answer):
+                rest = self._drive(sent, answer)
+            else:
+                rest = self._finish(sent, answer)
         finally:
-            outlet.unwatch(client.gone)
-            client.close()
-            session.inflight.pop(key, None)
-            session.used_at = self._now()
-            if size is not None:
-                self._kept.give(size)
+            if rest is None:
+                self._close(sent)
+        return None if rest is None else self._closing(sent, rest)
+
+    async def _drive(self, sent: "_Sent", answer: Answer) -> None:
+        client, call = sent.client, sent.call
+        assert call is not None
+        start = partial(self._again, client, sent.view.endpoint)
+        drive = Drive(call, sent.kept, start, client.ask, self._mint)
+        client.session.inflight[sent.key] = drive
+        try:
+            rest = self._finish(sent, await drive.finish(answer))
+        except Refused as refused:
+            rest = client.refuse(refused, self._now())
+        if rest is not None:
+            await rest
+
+    def _finish(self, sent: "_Sent", answer: Answer | None) -> Pending:
+        session = sent.client.session
+        if sent.as_task and answer is not None and not answer.code and not session.over:
+            self._tasks.created(sent.view, answer.body, session)
+        return sent.client.finish(answer, self._now())
+
+    async def _closing(self, sent: "_Sent", rest: Awaitable[None]) -> None:
+        try:
+            await rest
+        finally:
+            self._close(sent)
+
+    def _close(self, sent: "_Sent") -> None:
+        """The request is over, whatever became of it."""
+        client = sent.client
+        client.outlet.unwatch()
+        client.close()
+        client.session.inflight.pop(sent.key, None)
+        client.session.used_at = self._now()
+        self._kept.give(sent.size)
 
     def _again(self, client: Client, endpoint: str, request: Request) -> Call:
         """Raises Refused, as the endpoint may be another one by now."""
@@ -268,9 +320,11 @@ class Dialogue:
                 # What it takes to make the call again was in the other front.
                 if not call.legacy and answer is not None and wants_input(answer):
                     answer = faults.lost()
-            await client.finish(answer, self._now())
+            rest = client.finish(answer, self._now())
+            if rest is not None:
+                await rest
         finally:
-            outlet.unwatch(client.gone)
+            outlet.unwatch()
             client.close()
             if session.inflight.get(key) is call:
                 session.inflight.pop(key, None)

@@ -5,24 +5,20 @@ eras, methods, deciding what to answer.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
-from metamcp_worker.asgi import CONNECTION, Peer, Receive, Scope, Send
+from metamcp_worker import http1
 from metamcp_worker.errors import Code
 from metamcp_worker.front import answers
 from metamcp_worker.front.calls import Answer, Call
 from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.streams import Standing, Stream, Streams
+from metamcp_worker.http1 import Headers
+from metamcp_worker.requests import Pending, Request
 
-LINGER_S = 2.0
-"""How long a client may go on sending a body that was refused. Closing at once would make the
-kernel throw away the refusal before the client has read it."""
-
-Headers = Sequence[tuple[bytes, bytes]]
-_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-_JSON = (b"content-type", b"application/json")
-_CLOSE = (b"connection", b"close")
+_OK = http1.head(200, [http1.JSON])
 
 
 class Declined(Exception):
@@ -39,65 +35,90 @@ class Declined(Exception):
 
 
 class Exchange:
-    """`facts`: what the policy found; `peer`: the connection."""
+    """`facts`: what the policy found. `on_over` is called once, when nothing of it goes on."""
 
-    __slots__ = ("_address", "_running", "_send", "_stream", "_streams", "facts", "peer")
+    __slots__ = ("_expecting", "_on_over", "_running", "_stream", "_streams", "facts", "request")
 
-    def __init__(self, scope: Scope, send: Send, facts: Facts, streams: Streams) -> None:
+    def __init__(
+        self, request: Request, facts: Facts, streams: Streams, on_over: Callable[[], None]
+    ) -> None:
+        self.request = request
         self.facts = facts
-        self.peer: Peer = scope[CONNECTION]
-        client = scope["client"]
-        self._address: str = client[0] if client else ""
-        self._send = send
         self._streams = streams
+        self._on_over = on_over
+        self._expecting = False
         self._stream: Stream | None = None
         self._running: asyncio.Task[None] | None = None
 
-    async def json(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        if status == 200 and not headers and self.peer.answer(_OK, body):
-            return
-        length = (b"content-length", b"%d" % len(body))
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [_JSON, length, *headers]}
-        )
-        await self._send({"type": "http.response.body", "body": body})
+    # --- its course -----------------------------------------------------------------------------
 
-    async def result(self, raw_id: bytes, body: bytes) -> None:
-        """The same as `finish`, for a raw result: it may be large, so no copy is made of it."""
-        parts = (answers.HEAD, raw_id, answers.MIDDLE, body, answers.TAIL)
-        if self._stream is not None or not self.peer.answer(_OK, *parts):
-            await self.finish(200, answers.result(raw_id, body))
-
-    async def empty(self, status: int, headers: Headers = ()) -> None:
-        length = () if status == 204 else ((b"content-length", b"0"),)
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*length, *headers]}
-        )
-        await self._send({"type": "http.response.body", "body": b""})
-
-    async def last(self, status: int, body: bytes, receive: Receive) -> None:
-        """The answer to a body that is unwelcome: said at once, closed when the client stops."""
-        headers = [_JSON, (b"content-length", b"%d" % len(body)), _CLOSE]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+    def attend(self, step: Callable[[], Pending]) -> Pending:
+        """Take a step towards the answer."""
+        rest: Pending = None
         try:
-            async with asyncio.timeout(LINGER_S):
-                while (await receive()).get("more_body"):
-                    pass
-        except TimeoutError:
-            pass
-        await self._send({"type": "http.response.body", "body": b""})
+            rest = step()
+        finally:
+            if rest is None and not self._expecting:
+                self._over()
+        return None if rest is None else self._until(rest)
+
+    def expect(self, call: Call, then: Callable[[Answer | None], Pending]) -> Pending:
+        """Do this with what the call brings (None: it was cancelled). Until then there is nothing
+        to wait for: no task is needed."""
+        self._expecting = True
+        call.answer.add_done_callback(partial(self._brought, then))
+        return None
+
+    def _brought(
+        self, then: Callable[[Answer | None], Pending], brought: asyncio.Future[Answer]
+    ) -> None:
+        self._expecting = False
+        answer = None if brought.cancelled() else brought.result()
+        self.request.go_on(partial(self.attend, partial(then, answer)))
+
+    async def _until(self, rest: Awaitable[None]) -> None:
+        try:
+            await rest
+        finally:
+            if not self._expecting:
+                self._over()
+
+    def _over(self) -> None:
+        if self._stream is not None:
+            self._stream.end()  # also if whoever was to answer has failed
+        self._on_over()
+
+    # --- the answer -----------------------------------------------------------------------------
+
+    def json(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        usual = status == 200 and not headers
+        head = _OK if usual else http1.head(status, [http1.JSON, *headers])
+        self.request.answer(head, body)
+
+    def result(self, raw_id: bytes, body: bytes) -> Pending:
+        """The same as `finish`, for a raw result: it may be large, so no copy is made of it."""
+        if self._stream is not None:
+            return self.finish(200, answers.result(raw_id, body))
+        self.request.answer(_OK, answers.HEAD, raw_id, answers.MIDDLE, body, answers.TAIL)
+        return None
+
+    def empty(self, status: int, headers: Headers = ()) -> None:
+        self.request.answer(http1.head(status, headers))
+
+    def last(self, status: int, body: bytes) -> None:
+        """The answer to a body that is unwelcome: said at once, closed when the client stops."""
+        self.request.last(status, body)
 
     def stream(self, farewell: bytes = b"") -> Stream:
-        return Stream(self._streams, self._send, self.peer, farewell)
+        return Stream(self._streams, self.request, farewell)
 
     async def stand(self, stream: Stream, endpoint: str, news: Mapping[str, bytes]) -> None:
         """Answer with a stream that tells these news, until one side ends it."""
         self.watch(stream.end)
         try:
-            await self._streams.stand(Standing(stream, endpoint, self._address, news))
+            await self._streams.stand(Standing(stream, endpoint, self.request.address, news))
         finally:
-            self.unwatch(stream.end)
+            self.unwatch()
 
     async def follow(self, stream: Stream) -> None:
         """Answer with a stream that somebody else fills and ends."""
@@ -105,22 +126,21 @@ class Exchange:
         try:
             await stream.run()
         finally:
-            self.unwatch(stream.end)
+            self.unwatch()
 
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Call this if the client goes."""
-        self.peer.on_lost = on_lost
+        self.request.on_lost = on_lost
 
-    def unwatch(self, on_lost: Callable[[], None]) -> None:
-        """Not any more. By now the connection may belong to its next request."""
-        if self.peer.on_lost == on_lost:
-            self.peer.on_lost = None
+    def unwatch(self) -> None:
+        """Not any more."""
+        self.request.on_lost = None
 
     def check_stream(self) -> None:
         """Raises Declined if this client cannot have a standing stream."""
         if not self.facts.accepts_sse:
             raise Declined(406, "Accept must allow text/event-stream.", "accept")
-        if self._streams.full(self._address):
+        if self._streams.full(self.request.address):
             message = "There are as many streams as there may be; try again later."
             raise Declined(503, message, "streams", Code.OVERLOADED)
 
@@ -148,13 +168,13 @@ class Exchange:
         stream.put(event)
         return True
 
-    async def finish(self, status: int, body: bytes) -> None:
+    def finish(self, status: int, body: bytes) -> Pending:
         """The one answer to the request, behind what was told before it."""
         if self._stream is None:
-            await self.json(status, body)
-        else:
-            self._stream.close(answers.event(body))
-            await self.settle()
+            self.json(status, body)
+            return None
+        self._stream.close(answers.event(body))
+        return self.settle()
 
     async def settle(self) -> None:
         """The request is over: nothing of it goes on."""

@@ -11,11 +11,12 @@ of any site can reach a listener on this machine, but it cannot choose these two
 import functools
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.http1 import Head, Headers
 
 MCP, SSE, MESSAGES, API = "mcp", "sse", "messages", "api"
 #: What is served at each kind of path.
@@ -30,7 +31,6 @@ VERDICTS_KEPT = 128
 BLANKS = b" \t"
 """What may stand around the value of a header without belonging to it."""
 
-Headers = Sequence[tuple[bytes, bytes]]
 Verdict = tuple["Route", bool, bool, bytes, bytes]
 """Of a request that passed: the route, whether the client reads event streams, rest, query."""
 
@@ -109,6 +109,15 @@ class Guard:
         self._trees = {path: route for path, route in paths.items() if path.endswith(b"/")}
         # A client sends these five alike each time, so nearly every verdict is known already.
         self._verdict = functools.lru_cache(VERDICTS_KEPT)(self._judge)
+
+    def facts(self, head: Head) -> Facts | Refusal:
+        """What `check` finds of this head. A head that comes again is not checked again."""
+        known = head.verdict
+        if isinstance(known, _Known) and known.guard is self:
+            return known.found
+        found = self.check(head.method, head.target, head.headers)
+        head.verdict = _Known(self, found)
+        return found
 
     def check(self, method: str, target: bytes, headers: Headers) -> Facts | Refusal:
         """The first rule that the request breaks, or its facts."""
@@ -205,6 +214,13 @@ class Guard:
         if origin is not None and origin_host(origin) not in self._hosts:
             return Refusal(403, "Pages of this Origin may not use this gateway.", "origin")
         return None
+
+
+class _Known(Struct, frozen=True, gc=False):
+    """What this guard found."""
+
+    guard: Guard
+    found: Facts | Refusal
 
 
 def host_of(value: bytes) -> bytes | None:

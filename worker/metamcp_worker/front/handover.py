@@ -6,11 +6,12 @@ whose a session is (the supervisor knows), what a request asks for.
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from metamcp_worker import packets
-from metamcp_worker.asgi import Left, Peer
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
+from metamcp_worker.http1 import Left
 from metamcp_worker.messages import HandOver, Message
 from metamcp_worker.moved import NotYet
 
@@ -27,6 +28,15 @@ PARTED_S = 0.05
 """No more connections than that in this time: their heir has to take them, too."""
 
 
+class Leaving(Protocol):
+    """A request whose connection may go, as in `requests.Request`."""
+
+    @property
+    def hops(self) -> int: ...
+
+    def leave(self, body: bytes) -> Left | None: ...
+
+
 class Handover:
     """`send`: queues a message with its descriptors; `queued`: how many are queued there."""
 
@@ -38,11 +48,11 @@ class Handover:
         self._since = 0.0
         self._parted = 0
 
-    def give(self, peer: Peer, where: Elsewhere, body: bytes) -> bool:
+    def give(self, request: Leaving, where: Elsewhere, body: bytes) -> bool:
         """Send this connection to whoever has what its request, with this body, asks for. False: it
         cannot go now."""
         queued_max = QUEUED_LARGE_MAX if len(body) > LARGE_BYTES else QUEUED_MAX
-        left = None if self._queued() >= queued_max else peer.leave(body)
+        left = None if self._queued() >= queued_max else request.leave(body)
         if left is None:
             return False
         try:
@@ -50,7 +60,7 @@ class Handover:
         except (OSError, TooLarge):  # no descriptor is free: the client is cut
             packets.close_all([left.socket_fd])
             return True
-        hops = peer.hops + 1
+        hops = request.hops + 1
         message = HandOver(name=where.name, maker=where.maker, hops=hops, last=left.last)
         self._send(message, (blob, left.socket_fd))
         return True

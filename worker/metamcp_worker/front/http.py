@@ -1,4 +1,4 @@
-"""The front door: an ASGI application that finds the endpoint and the era of each HTTP request.
+"""The front door: an application that finds the endpoint and the era of each HTTP request.
 
 Owns: reading a body within its limit, which era answers, the HTTP form of refusals, telling clients
 of changed lists, the end of everything at a drain. Never: what an era says, HTTP's own rules.
@@ -12,9 +12,8 @@ from functools import partial
 from msgspec import Struct
 
 from metamcp_worker import moves
-from metamcp_worker.asgi import TARGET, Peer, Receive, Scope, Send
 from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import HTTP_STATUS, Code, Refused
+from metamcp_worker.errors import HTTP_STATUS, Code, Refused, TooLarge
 from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import answers, guard, inbound
 from metamcp_worker.front.calls import Calls
@@ -34,6 +33,7 @@ from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.front.views import View
 from metamcp_worker.messages import SessionRecord
+from metamcp_worker.requests import Pending, Request
 from metamcp_worker.spec import EndpointSpec, FrontSpec
 
 SESSION_ID_BYTES = 24
@@ -72,9 +72,10 @@ class App:
         front: int = 0,
         on_kept: Callable[[SessionRecord], None] = lambda record: None,
         on_over: Callable[[tuple[str, ...]], None] = lambda ids: None,
-        move: Callable[[Peer, Elsewhere, bytes], bool] | None = None,
+        move: Callable[[Request, Elsewhere, bytes], bool] | None = None,
     ) -> None:
         self._calls = calls
+        self._overhead = calls.overhead
         self._stats = stats
         self._on_kept = on_kept
         self._on_over = on_over
@@ -138,146 +139,158 @@ class App:
     def counts(self) -> Counts:
         return Counts(self._streams.running, dict(self._sessions.by_protocol()))
 
-    async def drain(self, grace_s: float, *, heirs: bool = False) -> None:
-        """End the streams that wait for news, and wait for open requests. To be awaited together
-        with the server's own drain, which accepts no connections. `heirs`: other fronts go on."""
+    def leave(self, *, heirs: bool) -> None:
+        """End the streams that wait for news, and begin no more. `heirs`: other fronts go on."""
         self._sweep.cancel()
         self._modern.close()
         self._streams.close(heirs=heirs)
+
+    async def drain(self, grace_s: float, *, heirs: bool = False) -> None:
+        """`leave`, and wait for open requests. To be awaited together with the server's own drain,
+        which accepts no connections."""
+        self.leave(heirs=heirs)
         if self._open:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=grace_s)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, request: Request) -> Pending:
         self._open += 1
-        try:
-            facts = self._guard.check(scope["method"], scope[TARGET], scope["headers"])
-            if isinstance(facts, Refusal):
-                exchange = Exchange(scope, send, _NO_FACTS, self._streams)
-                await self._refuse(exchange, facts, receive)
-            else:
-                exchange = Exchange(scope, send, facts, self._streams)
-                await self._answer(exchange, scope["method"], receive)
-        finally:
-            self._open -= 1
-            if self._idle is not None and not self._open and not self._idle.done():
-                self._idle.set_result(None)
+        if self._overhead.armed:
+            self._overhead.arrived()
+        facts = self._guard.facts(request.head)
+        if isinstance(facts, Refusal):
+            exchange = Exchange(request, _NO_FACTS, self._streams, self._done)
+            return exchange.attend(partial(self._refuse, exchange, facts))
+        exchange = Exchange(request, facts, self._streams, self._done)
+        return exchange.attend(partial(self._answer, exchange, request.head.method))
 
-    async def _answer(self, exchange: Exchange, method: str, receive: Receive) -> None:
+    def _done(self) -> None:
+        self._open -= 1
+        if self._idle is not None and not self._open and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _answer(self, exchange: Exchange, method: str) -> Pending:
         facts = exchange.facts
         view = self._calls.view(facts.endpoint)
         legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
         if method == "OPTIONS":
-            await exchange.empty(204, [(b"allow", ", ".join(METHODS[facts.kind]).encode())])
+            exchange.empty(204, [(b"allow", ", ".join(METHODS[facts.kind]).encode())])
         elif view is None:
-            await self._refuse(exchange, _NOT_YET, receive)
+            self._refuse(exchange, _NOT_YET)
         elif facts.kind == guard.MCP:
             if method == "POST":
                 era = self._legacy if legacy else self._modern
-                await self._post(exchange, era.post, view, receive)
-            elif legacy:
+                return self._post(exchange, partial(self._said, exchange, era.post, view))
+            if legacy:
                 get = self._legacy.get if method == "GET" else self._legacy.delete
-                await self._get(exchange, get, view, receive)
-            else:
-                await self._refuse(exchange, _POST_ONLY, receive)
+                return self._get(exchange, get, view)
+            self._refuse(exchange, _POST_ONLY)
         elif facts.kind == guard.API:
-            body = b"" if method == "GET" else await self._body(exchange, receive)
-            if body is not None:
-                await self._rest.answer(exchange, method, body, view, self._version)
+            answer = partial(self._rest.answer, exchange, method, view, self._version)
+            return answer(b"") if method == "GET" else self._post(exchange, answer)
         elif facts.kind == guard.SSE:
-            await self._get(exchange, self._sse.get, view, receive)
+            return self._get(exchange, self._sse.get, view)
         else:
-            await self._post(exchange, self._sse.post, view, receive)
+            return self._post(exchange, partial(self._said, exchange, self._sse.post, view))
+        return None
 
     async def _get(
-        self,
-        exchange: Exchange,
-        get: Callable[[Exchange, View], Awaitable[None]],
-        view: View,
-        receive: Receive,
+        self, exchange: Exchange, get: Callable[[Exchange, View], Awaitable[None]], view: View
     ) -> None:
         try:
             try:
                 await get(exchange, view)
             except Elsewhere as where:
-                body = await self._body(exchange, receive)
+                body = await self._body(exchange)
                 if body is not None:
                     self._go(exchange, where, body)
         except Declined as why:
-            await self._decline(exchange, answers.NO_ID, why)
+            self._decline(exchange, answers.NO_ID, why)
 
     def _go(self, exchange: Exchange, where: Elsewhere, body: bytes) -> None:
         """The connection goes where its request, with this body, belongs. Raises what there is to
         say to a client whose connection does not."""
-        if self._move is None or exchange.peer.hops >= moves.HOPS_MAX:
+        if self._move is None or exchange.request.hops >= moves.HOPS_MAX:
             raise where.otherwise from None
-        if not self._move(exchange.peer, where, body):
+        if not self._move(exchange.request, where, body):
             raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
 
-    async def _body(self, exchange: Exchange, receive: Receive) -> bytes | None:
-        """The whole body; None if there is nobody or nothing left to answer."""
-        event = await receive()
-        if event.get("more_body") is False and len(event["body"]) <= BODY_BYTES_MAX:
-            whole: bytes = event["body"]
-            return whole
-        parts: list[bytes] = []
-        size = 0
-        while event["type"] == "http.request":
-            parts.append(event["body"])
-            size += len(event["body"])
-            if size > BODY_BYTES_MAX:
-                await self._refuse(exchange, too_large(), receive)
-                return None
-            if not event["more_body"]:
-                return b"".join(parts)
-            event = await receive()
-        return None
+    def _post(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> Pending:
+        """Answer a body. Most are there already."""
+        request = exchange.request
+        if request.whole and request.size <= BODY_BYTES_MAX:
+            return answer(request.take())
+        return self._post_later(exchange, answer)
 
-    async def _post(
+    async def _post_later(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> None:
+        body = await self._body(exchange)
+        if body is not None:
+            rest = answer(body)
+            # A call may wait for long; what it was made of need not be kept as long as that.
+            del body
+            if rest is not None:
+                await rest
+
+    async def _body(self, exchange: Exchange) -> bytes | None:
+        """The whole body; None if there is nobody or nothing left to answer."""
+        try:
+            return await exchange.request.body(BODY_BYTES_MAX)
+        except TooLarge:
+            self._refuse(exchange, too_large())
+            return None
+
+    def _said(
         self,
         exchange: Exchange,
-        post: Callable[[Exchange, Envelope, View, str], Awaitable[None]],
+        post: Callable[[Exchange, Envelope, View, str], Pending],
         view: View,
-        receive: Receive,
-    ) -> None:
-        body = await self._body(exchange, receive)
-        if body is None:
-            return
+        body: bytes,
+    ) -> Pending:
         raw_id = answers.NO_ID
         try:
             message = inbound.read(body)
             if message.method is not None:
                 raw_id = bytes(message.id) or answers.NO_ID
             try:
-                answering = post(exchange, message, view, self._version)
+                rest = post(exchange, message, view, self._version)
             except Elsewhere as where:
                 self._go(exchange, where, body)
-                return
-            # A call may wait for long; what it was made of need not be kept as long as that.
-            del body, message
-            await answering
+                return None
         except Refused as why:
-            status = HTTP_STATUS.get(why.code, 200)
-            if status != 200:
-                self._stats.refused("message")
-            await exchange.finish(status, answers.refused(raw_id, why))
+            return self._refused(exchange, raw_id, why)
         except Declined as why:
-            await self._decline(exchange, raw_id, why)
+            self._decline(exchange, raw_id, why)
+            return None
+        return None if rest is None else self._later(exchange, raw_id, rest)
+
+    async def _later(self, exchange: Exchange, raw_id: bytes, rest: Awaitable[None]) -> None:
+        try:
+            await rest
+        except Refused as why:
+            self._refused(exchange, raw_id, why)
+        except Declined as why:
+            self._decline(exchange, raw_id, why)
         finally:
             await exchange.settle()
 
-    async def _decline(self, exchange: Exchange, raw_id: bytes, why: Declined) -> None:
-        self._stats.refused(why.reason)
-        await exchange.json(why.status, answers.error(raw_id, why.code, why.message))
+    def _refused(self, exchange: Exchange, raw_id: bytes, why: Refused) -> Pending:
+        status = HTTP_STATUS.get(why.code, 200)
+        if status != 200:
+            self._stats.refused("message")
+        return exchange.finish(status, answers.refused(raw_id, why))
 
-    async def _refuse(self, exchange: Exchange, why: Refusal, receive: Receive) -> None:
+    def _decline(self, exchange: Exchange, raw_id: bytes, why: Declined) -> None:
+        self._stats.refused(why.reason)
+        exchange.json(why.status, answers.error(raw_id, why.code, why.message))
+
+    def _refuse(self, exchange: Exchange, why: Refusal) -> None:
         self._stats.refused(why.reason)
         body = answers.error(answers.NO_ID, Code.INVALID_REQUEST, why.message)
         if why.close:
-            await exchange.last(why.status, body, receive)
+            exchange.last(why.status, body)
         else:
             allow = [(b"allow", why.allow.encode())] if why.allow else ()
-            await exchange.json(why.status, body, allow)
+            exchange.json(why.status, body, allow)
 
     def _kept(self, session: Session) -> None:
         """A session with a stream of its own transport ends with that; all others may outlive this

@@ -8,7 +8,7 @@ A client that goes away has cancelled nothing here: the session says who it is, 
 back. What it asked for is still finished.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Raw
 
@@ -23,6 +23,7 @@ from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.front.session import CALLER_BYTES_MAX, Session, Sessions, negotiated
 from metamcp_worker.front.views import View
 from metamcp_worker.messages import SessionRecord
+from metamcp_worker.requests import Pending
 
 
 class Legacy:
@@ -43,16 +44,15 @@ class Legacy:
         self._now = now
         self._on_kept = on_kept
 
-    def post(
-        self, exchange: Exchange, message: Envelope, view: View, version: str
-    ) -> Awaitable[None]:
+    def post(self, exchange: Exchange, message: Envelope, view: View, version: str) -> Pending:
         """`version`: of the gateway. Raises Refused and Declined, and Elsewhere at once."""
         params, meta = parameters(message)
         if message.method == "initialize" and message.id:
             if exchange.facts.session is not None:
                 self._session(exchange, view)
                 raise Refused(Code.INVALID_REQUEST, "This session is initialized already.")
-            return self._initialize(exchange, bytes(message.id), params, view, version)
+            self._initialize(exchange, bytes(message.id), params, view, version)
+            return None
         session = self._session(exchange, view)
         return self._dialogue.answer(exchange, message, params, meta, session, view)
 
@@ -90,7 +90,7 @@ class Legacy:
     async def delete(self, exchange: Exchange, view: View) -> None:
         """The client says goodbye. Raises Declined and Elsewhere."""
         self._sessions.close(self._session(exchange, view))
-        await exchange.empty(200)
+        exchange.empty(200)
 
     def open(
         self, params: dict[str, Raw], view: View, version: str, *, resumable: bool = True
@@ -132,12 +132,12 @@ class Legacy:
             session.adopted_at = self._now()
         return adopted
 
-    async def _initialize(
+    def _initialize(
         self, exchange: Exchange, raw_id: bytes, params: dict[str, Raw], view: View, version: str
     ) -> None:
         session, result = self.open(params, view, version)
         header = (b"mcp-session-id", session.id.encode())
-        await exchange.json(200, answers.result(raw_id, result), [header])
+        exchange.json(200, answers.result(raw_id, result), [header])
 
     def _session(self, exchange: Exchange, view: View) -> Session:
         facts = exchange.facts

@@ -46,13 +46,16 @@ class Answer(Struct, frozen=True, gc=False):
 class Origin(Struct, frozen=True, gc=False):
     """Where a call comes from and what it is about, for people who look. `name`: of its tool or
     prompt, as its client knows it; `said`: raw JSON of what the client says of itself; `who`: the
-    word for it."""
+    word for it; `version`: of the protocol that it speaks. `tool`: the server's own name of the
+    tool, raw JSON if it is bytes, empty for other methods."""
 
     endpoint: str
     name: str
     said: bytes
     who: str
     progress: bool
+    version: str = ""
+    tool: str | bytes = ""
 
 
 class Call:

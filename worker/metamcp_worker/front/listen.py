@@ -117,7 +117,7 @@ class Listening:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(confirmed, return_exceptions=True)
-            exchange.unwatch(gone)
+            exchange.unwatch()
         return None if lost.done() else [uri for uri, ok in zip(uris, done, strict=True) if ok]
 
     async def _confirmed(self, uri: str, listener: "Listener", view: View) -> bool:

@@ -29,7 +29,8 @@ class Request(Struct):
     `params`: without `_meta`, in the client's order. `meta`: what of `_meta` belongs to others than
     the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
     empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`. `who`: the
-    word for the client (`sharing`), or empty.
+    word for the client (`sharing`), or empty. `version`: of the protocol that it speaks, empty for
+    who speaks none.
     """
 
     method: str
@@ -40,6 +41,7 @@ class Request(Struct):
     wants_progress: bool = False
     peer: int = 0
     who: str = ""
+    version: str = ""
 
 
 class Rule(Struct, frozen=True):

@@ -7,7 +7,7 @@ way to a server, subscriptions (`listen`), calls that wait for their client (`pa
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused
 from metamcp_worker.front import answers, asking, inbound, levels, mrtr, params, parked, policy
 from metamcp_worker.front.calls import Answer, Call, Calls
-from metamcp_worker.front.exchange import Exchange, outcome
+from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.listen import Listening
@@ -32,6 +32,7 @@ from metamcp_worker.front.session import HANDSHAKE_VERSIONS
 from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.front.views import LIST_METHODS, View
+from metamcp_worker.requests import Pending
 
 VERSIONS: tuple[str, ...] = ("2026-07-28",)
 SUPPORTED = (*VERSIONS, *HANDSHAKE_VERSIONS)
@@ -107,13 +108,12 @@ class Modern:
         """The front ends: whoever has not come back by now does not any more."""
         self._parking.close()
 
-    def post(
-        self, exchange: Exchange, message: Envelope, view: View, version: str
-    ) -> Awaitable[None]:
+    def post(self, exchange: Exchange, message: Envelope, view: View, version: str) -> Pending:
         """`version`: of the gateway. Raises Refused and Declined, and Elsewhere at once."""
         if not message.id:
             check_version((exchange.facts.version or b"").decode("latin-1"))
-            return exchange.empty(202)
+            exchange.empty(202)
+            return None
         if message.method is None:
             raise Refused(Code.INVALID_REQUEST, "This revision has no requests to a client.")
         asked = check(message, exchange.facts)
@@ -123,32 +123,30 @@ class Modern:
             self._parking.check_here(asked.params["requestState"])
         return self._answer(exchange, bytes(message.id), message.method, asked, view, version)
 
-    async def _answer(
+    def _answer(
         self, exchange: Exchange, raw_id: bytes, method: str, asked: Asked, view: View, version: str
-    ) -> None:
+    ) -> Pending:
         if method in LIST_METHODS:
-            body = view.page(method, asked.params, modern=True)
-            await exchange.result(raw_id, body)
-        elif method == "server/discover":
-            await exchange.json(200, answers.result(raw_id, discovery(view, version)))
-        elif method == "subscriptions/listen":
+            return exchange.result(raw_id, view.page(method, asked.params, modern=True))
+        if method == "server/discover":
+            exchange.json(200, answers.result(raw_id, discovery(view, version)))
+            return None
+        if method == "subscriptions/listen":
             filters = asked.params.get("notifications", Raw())
             who = self._peers.find(view.principal, view.endpoint, asked.identity).who
-            await self._listening.answer(exchange, raw_id, filters, asked.caller, view, who)
-        elif method in _GONE:
+            return self._listening.answer(exchange, raw_id, filters, asked.caller, view, who)
+        if method in _GONE:
             raise Refused(
                 Code.METHOD_NOT_FOUND, f"{method} does not exist in revision {VERSIONS[0]}."
             )
-        else:
-            if method == "tools/call":
-                self._check_arguments(exchange.facts, asked.params, view)
-            client = _Client(exchange, asked.token, asked.level)
-            call = self._resumed(client, method, asked, view)
-            if call is None:
-                call = self._started(client, method, asked, view)
-            relaying = self._relay(exchange, raw_id, call, asked.caller)
-            del asked, call  # they hold arguments and result
-            await relaying
+        if method == "tools/call":
+            self._check_arguments(exchange.facts, asked.params, view)
+        client = _Client(exchange, asked.token, asked.level)
+        call = self._resumed(client, method, asked, view)
+        if call is None:
+            call = self._started(client, method, asked, view)
+        exchange.watch(partial(call.cancel, "the client went away"))
+        return exchange.expect(call, partial(self._brought, exchange, raw_id, call, asked.caller))
 
     def _check_arguments(self, facts: Facts, given: Mapping[str, Raw], view: View) -> None:
         wishes = self._wishes.get(view)
@@ -163,7 +161,9 @@ class Modern:
     # --- calls ----------------------------------------------------------------------------------
 
     def _started(self, client: "_Client", method: str, asked: Asked, view: View) -> Call:
-        request = Request(method, asked.params, asked.meta, asked.caller, modern=True)
+        request = Request(
+            method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0]
+        )
         request.wants_progress = client.reads_progress
         peer = self._peers.find(view.principal, view.endpoint, asked.identity)
         request.peer, request.who = peer.number, peer.who
@@ -198,22 +198,18 @@ class Modern:
             asked.params = mrtr.original(given)
         return None
 
-    async def _relay(self, exchange: Exchange, raw_id: bytes, call: Call, caller: bytes) -> None:
-        lost = partial(call.cancel, "the client went away")
-        exchange.watch(lost)
-        try:
-            answer = await outcome(call)
-        finally:
-            exchange.unwatch(lost)
+    def _brought(
+        self, exchange: Exchange, raw_id: bytes, call: Call, caller: bytes, answer: Answer | None
+    ) -> Pending:
+        exchange.unwatch()
         if call.answer.done():
             call.caller = None  # it may hold the call, and nobody hears anything any more
-        code = 0 if answer is None else answer.code
-        if answer is not None and code == URL_REQUIRED and call.legacy:
+        if answer is not None and not answer.code:
+            return exchange.result(raw_id, answer.body)
+        if answer is not None and answer.code == URL_REQUIRED and call.legacy:
             answer = visits(answer, caller)
-            code = answer.code
-        message = message_of(raw_id, answer)
-        del answer, call, lost  # they hold the body, which may be large
-        await exchange.finish(HTTP_STATUS.get(code, 200) if code else 200, message)
+        status = 200 if answer is None else HTTP_STATUS.get(answer.code, 200)
+        return exchange.finish(status, message_of(raw_id, answer))
 
 
 class _Client:

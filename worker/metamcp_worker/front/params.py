@@ -16,8 +16,9 @@ from msgspec import Raw
 
 from metamcp_worker import codec, headers
 from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front.guard import BLANKS, Headers
+from metamcp_worker.front.guard import BLANKS
 from metamcp_worker.headers import Path
+from metamcp_worker.http1 import Headers
 
 Wishes = Mapping[Path, str]
 """Which arguments a tool wants repeated, each with the name of its header behind `Mcp-Param-`."""

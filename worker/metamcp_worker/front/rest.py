@@ -18,10 +18,11 @@ from metamcp_worker import codec
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import openapi, policy
 from metamcp_worker.front.calls import Answer, Calls
-from metamcp_worker.front.exchange import Exchange, outcome
+from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.methods import NAME_BYTES_MAX, Request
 from metamcp_worker.front.openapi import Tool
 from metamcp_worker.front.views import View
+from metamcp_worker.requests import Pending
 
 DOCUMENT = b"openapi.json"
 FAILED = 422
@@ -52,41 +53,41 @@ class Rest:
         self._lists: WeakKeyDictionary[View, bytes] = WeakKeyDictionary()
         self._documents: WeakKeyDictionary[View, bytes] = WeakKeyDictionary()
 
-    async def answer(
-        self, exchange: Exchange, method: str, body: bytes, view: View, version: str
-    ) -> None:
+    def answer(
+        self, exchange: Exchange, method: str, view: View, version: str, body: bytes
+    ) -> Pending:
         """`version`: of the gateway."""
         path = exchange.facts.rest
         try:
             if method == "POST" and path:
-                await self._call(exchange, _name(path), body, view, version)
-            elif method == "GET" and path == DOCUMENT:
-                await exchange.json(200, self._document(view, version))
+                return self._call(exchange, _name(path), body, view, version)
+            if method == "GET" and path == DOCUMENT:
+                exchange.json(200, self._document(view, version))
             elif method == "GET" and not path:
-                await exchange.json(200, self._list(view))
+                exchange.json(200, self._list(view))
             else:
                 allowed = b"POST" if path and path != DOCUMENT else b"GET"
                 why = f"Only {allowed.decode()} is served at this path."
                 error = _error(Code.INVALID_REQUEST, why)
-                await exchange.json(405, error, [(b"allow", allowed + b", OPTIONS")])
+                exchange.json(405, error, [(b"allow", allowed + b", OPTIONS")])
         except Refused as why:
-            await exchange.json(STATUSES.get(why.code, 502), _error(why.code, why.message))
+            exchange.json(STATUSES.get(why.code, 502), _error(why.code, why.message))
+        return None
 
-    async def _call(
+    def _call(
         self, exchange: Exchange, name: str, body: bytes, view: View, version: str
-    ) -> None:
+    ) -> Pending:
         if name not in view.merged.tools:
             error = _error(Code.INVALID_PARAMS, f"There is no tool {name[:NAME_BYTES_MAX]}.")
-            await exchange.json(404, error)
-            return
+            exchange.json(404, error)
+            return None
         call = self._calls.start(view, _request(name, body, version), None)
-        lost = partial(call.cancel, "the client went away")
-        exchange.watch(lost)
-        try:
-            status, answer = _answered(await outcome(call))
-        finally:
-            exchange.unwatch(lost)
-        await exchange.json(status, answer)
+        exchange.watch(partial(call.cancel, "the client went away"))
+        return exchange.expect(call, partial(self._brought, exchange))
+
+    def _brought(self, exchange: Exchange, answer: Answer | None) -> None:
+        exchange.unwatch()
+        exchange.json(*_answered(answer))
 
     def _list(self, view: View) -> bytes:
         policy.authorize(view.principal, view.endpoint, "tools/list", "")

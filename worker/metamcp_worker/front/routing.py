@@ -20,6 +20,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from msgspec import structs
 
@@ -115,7 +116,7 @@ class Routing:
         link = self._link(server)
         wire = Wire(link, generation)
         wire.pipe = await Pipe.open(
-            fd, lambda frame: self._frame(wire, frame), lambda why: self._gone(wire, why)
+            fd, partial(self._frame, wire), lambda why: self._gone(wire, why)
         )
         if wire.gone.is_set():
             return
@@ -165,7 +166,8 @@ class Routing:
             self._send(link.target, call)
         else:
             self._hold(link, call)
-        self.watch()
+        if self._sweeper is None:
+            self.watch()
 
     def watch(self) -> None:
         """Somebody waits: see to it that nobody does for ever."""

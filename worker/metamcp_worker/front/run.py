@@ -15,13 +15,14 @@ import logging
 import socket
 from collections.abc import Coroutine
 
-from metamcp_worker import catalogue, codec, loop, memory, messages, moved, packets
+from metamcp_worker import catalogue, codec, logs, loop, memory, messages, moved, packets
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.front import showing
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.handover import Handover, taken
 from metamcp_worker.front.http import App
 from metamcp_worker.front.keeping import Keeping
+from metamcp_worker.front.recorder import Recorder
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.messages import (
     Adopt,
@@ -30,6 +31,7 @@ from metamcp_worker.messages import (
     Beat,
     CallsShown,
     Catalogue,
+    Figures,
     ForgetServer,
     FrontReady,
     FrontStats,
@@ -83,6 +85,7 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._stats = Stats()
         self._calls = Calls(self._stats, self._want)
+        self._recorder: Recorder | None = None
         self._app: App | None = None
         self._server: MovableServer | None = None
         self._listeners: list[socket.socket] = []
@@ -101,6 +104,7 @@ class Front:
         self._spawn(self._report())
         self._spawn(self._give_back())
         self._spawn(self._keeping.run())
+        self._spawn(logs.counting())
         try:
             return await self._over
         finally:
@@ -131,7 +135,7 @@ class Front:
             case HandOver():
                 self._tell(Taken())  # its client is cut: the socket is gone
                 self._stats.refused("handover")
-            case Adopt() if self._server is not None and self._server.config is not None:
+            case Adopt() if self._server is not None and self._server.started:
                 log.error("no free descriptor for sessions of another front; they are lost")
             case _:
                 log.error("no free descriptor for what the front must serve; the front ends")
@@ -190,10 +194,12 @@ class Front:
                 if not self._draining:
                     self._draining = True
                     self._spawn(self._drain(message.grace_s, heirs=message.heirs))
+                    await asyncio.sleep(0)  # a connection that comes next finds a front that ends
 
     def _failed(self, message: ToFront, error: Exception) -> None:
         """One message could not be carried out; the others can, unless nothing is served."""
-        log.error("%s failed: %s", type(message).__name__, error)
+        about = {"server": message.server} if isinstance(message, AttachServer | Catalogue) else {}
+        log.error("%s failed: %s", type(message).__name__, error, extra=about)
         match message:
             case AttachServer(server=server, generation=generation):
                 self._tell(AttachFailed(what=server, number=generation))
@@ -208,6 +214,9 @@ class Front:
             return
         while fds:
             self._listeners.append(socket.socket(fileno=fds.pop(0)))
+        logs.tune(spec.log, about={"front": number})
+        self._recorder = Recorder(number)
+        self._calls.recorder = self._recorder.adjust(spec.recording)
         self._calls.configure(spec)
         self._app = App(
             self._calls,
@@ -239,6 +248,9 @@ class Front:
             await moved.adopt(self._server, left)
 
     def _reconfigure(self, spec: FrontSpec) -> None:
+        logs.tune(spec.log)
+        if self._recorder is not None:
+            self._calls.recorder = self._recorder.adjust(spec.recording)
         self._calls.configure(spec)
         self._calls.refresh()
         if self._app is not None:
@@ -275,6 +287,7 @@ class Front:
         """Take no more requests, let those in flight finish, and end."""
         if self._app is not None and self._server is not None:
             self._server.away = self._handover.part if heirs else None
+            self._app.leave(heirs=heirs)
             await asyncio.gather(self._app.drain(grace_s, heirs=heirs), self._server.drain(grace_s))
         self._finish(EXIT_STOPPED)
 
@@ -310,9 +323,16 @@ class Front:
             sessions=counts.sessions,
             refused=dict(self._stats.refusals),
             late_replies=dict(self._stats.late_replies),
+            held=self._calls.held_by_server(),
+            retries=self._stats.retries,
+        )
+        counted = Figures(
+            calls=self._stats.calls(),
+            tools=self._stats.tools(),
+            overhead=self._calls.overhead.figures(),
         )
         try:
-            self._tell(figures, (packets.blob(codec.dump(self._stats.calls())),))
+            self._tell(figures, (packets.blob(codec.dump(counted)),))
         except (OSError, TooLarge) as error:
             log.warning("no figures for the supervisor this time: %s", error)
 
@@ -348,6 +368,8 @@ class Front:
             sock.close()
         while not self._inbox.empty():
             packets.close_all(self._inbox.get_nowait()[1])
+        if self._recorder is not None:
+            await self._recorder.close()
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()

@@ -12,12 +12,14 @@ from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import answers
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.elsewhere import missing
-from metamcp_worker.front.exchange import Declined, Exchange
+from metamcp_worker.front.exchange import Declined, Exchange, outcome
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.legacy import Legacy, parameters
+from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.session import Session, Sessions
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.front.views import View
+from metamcp_worker.requests import Pending
 
 
 class Line:
@@ -42,15 +44,14 @@ class Posted:
         self.facts = Facts(endpoint, accepts_sse=True)
         self._stream = stream
 
-    async def json(
-        self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
-    ) -> None:
+    def json(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self._stream.answer(answers.event(body))
 
-    async def result(self, raw_id: bytes, body: bytes) -> None:
+    def result(self, raw_id: bytes, body: bytes) -> Pending:
         self._stream.answer(answers.event(answers.result(raw_id, body)))
+        return None
 
-    async def empty(self, status: int) -> None:
+    def empty(self, status: int) -> None:
         pass  # the post was answered when it came
 
     def begin(self) -> Stream:
@@ -66,8 +67,13 @@ class Posted:
     def watch(self, on_lost: Callable[[], None]) -> None:
         pass  # with the stream the session ends, and with that its calls
 
-    def unwatch(self, on_lost: Callable[[], None]) -> None:
+    def unwatch(self) -> None:
         pass
+
+    async def expect(self, call: Call, then: Callable[[Answer | None], Pending]) -> None:
+        rest = then(await outcome(call))
+        if rest is not None:
+            await rest
 
 
 class Sse:
@@ -114,21 +120,20 @@ class Sse:
         posted = Posted(line.stream, line.endpoint)
         line.stream.owed += 1  # from now on the stream waits for it
         try:
-            await exchange.empty(202)
-            if not line.open:  # it was lost while the client took its time to read that
-                return
-            answering = self._answer(posted, line, message, view, version)
+            exchange.empty(202)
+            rest = self._answer(posted, line, message, view, version)
             del message  # it holds the body
-            await answering
+            if rest is not None:
+                await rest
         except (Refused, Declined) as why:
             if raw_id:
-                await posted.json(200, answers.error(raw_id, why.code, why.message))
+                posted.json(200, answers.error(raw_id, why.code, why.message))
         finally:
             line.stream.paid()
 
-    async def _answer(
+    def _answer(
         self, posted: Posted, line: Line, message: Envelope, view: View, version: str
-    ) -> None:
+    ) -> Pending:
         params, meta = parameters(message)
         raw_id = bytes(message.id)
         if message.method == "initialize" and raw_id:
@@ -137,13 +142,11 @@ class Sse:
             session, result = self._legacy.open(params, view, version, resumable=False)
             line.session = session
             session.attach(line.stream)
-            await posted.json(200, answers.result(raw_id, result))
-            return
+            posted.json(200, answers.result(raw_id, result))
+            return None
         if line.session is None:
             raise Refused(Code.INVALID_REQUEST, "Send initialize first.")
-        answering = self._dialogue.answer(posted, message, params, meta, line.session, view)
-        del message, params, meta
-        await answering
+        return self._dialogue.answer(posted, message, params, meta, line.session, view)
 
     def _line(self, exchange: Exchange, view: View) -> Line:
         names = parse_qs(exchange.facts.query.decode("latin-1")).get("session_id", [])

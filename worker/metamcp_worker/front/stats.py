@@ -2,77 +2,139 @@
 
 Owns: the counters and their cumulative figures since the front started. Never: rendering them, and
 adding up several fronts (the supervisor does both).
+
+A call costs two look-ups and a few additions. What is bounded is bounded where a series begins, and
+that happens once.
 """
 
 from bisect import bisect_left
 
-from metamcp_worker.messages import BUCKETS_S, CallStats
+from metamcp_worker import codec
+from metamcp_worker.messages import BUCKETS_S, CallStats, ToolStats
 
 ERROR_TYPES_MAX = 32
 """Per server and method. A server may invent error codes; what comes later counts as OTHER."""
+ERROR_TYPE_CHARACTERS_MAX = 12
+"""As many as a number of 32 bits has; a server may send one with thousands of digits."""
 REASONS_MAX = 64
 """Reasons of refusals; the code knows far fewer."""
+TOOLS_MAX = 200
+"""Per server, with figures of their own; the others count together as OTHER."""
+ALIASES_MAX = 4096
+"""Spellings of tools that are found in one step. A server that renames its tools all the time makes
+more of them, and they take two."""
 OTHER = "_OTHER"
+
+Key = tuple[str, str, str, str, str]
+"""Server, method, revision, error type and, if times are kept of each one, tool."""
 
 
 class Series:
-    """One server and method."""
+    """The times of calls that are alike."""
 
-    __slots__ = ("buckets", "count", "errors", "retries", "seconds")
+    __slots__ = ("buckets", "seconds")
 
     def __init__(self) -> None:
-        self.count = 0
         self.seconds = 0.0
         self.buckets = [0] * (len(BUCKETS_S) + 1)
-        self.errors: dict[str, int] = {}
-        self.retries: dict[str, int] = {}
+
+
+class Tool:
+    """How often one tool was called, and how often that failed."""
+
+    __slots__ = ("count", "errors", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = self.errors = 0
 
 
 class Stats:
-    """The counters of one front process."""
+    """The counters of one front process. `per_tool`: are times kept of each tool?"""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, str], Series] = {}
+        self.per_tool = False
         self.refusals: dict[str, int] = {}
         self.late_replies: dict[str, int] = {}
+        self.retries: dict[str, dict[str, int]] = {}
+        self._series: dict[Key, Series] = {}
+        self._aliases: dict[tuple[str, str | bytes], Tool] = {}
+        self._tools: dict[str, dict[str, Tool]] = {}
+        self._errors: dict[tuple[str, str], set[str]] = {}
 
-    def observe(self, server: str, method: str, seconds: float, error_type: str) -> None:
-        """One call is over. `error_type`: empty, `tool_error`, `cancelled` or a JSON-RPC code."""
-        series = self._series.get((server, method)) or self._begun(server, method)
-        series.count += 1
+    def observe(
+        self,
+        server: str,
+        method: str,
+        seconds: float,
+        error_type: str,
+        version: str = "",
+        tool: str | bytes = "",
+    ) -> None:
+        """One call is over. `error_type`: empty, `tool_error`, `cancelled` or a JSON-RPC code;
+        `tool`: the server's own name for it, raw JSON if it is bytes; empty for what is none."""
+        name = ""
+        if tool:
+            counts = self._aliases.get((server, tool)) or self._tool(server, tool)
+            counts.count += 1
+            if error_type:
+                counts.errors += 1
+            if self.per_tool:
+                name = counts.name
+        key = (server, method, version, error_type, name)
+        series = self._series.get(key) or self._begun(key)
         series.seconds += seconds
         series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
-        if error_type:
-            _add(series.errors, error_type, ERROR_TYPES_MAX)
 
-    def retried(self, server: str, method: str, outcome: str) -> None:
+    def retried(self, server: str, outcome: str) -> None:
         """A call whose server died was to be sent once more: `answered`, `failed`, `cancelled`."""
-        series = self._series.get((server, method)) or self._begun(server, method)
-        series.retries[outcome] = series.retries.get(outcome, 0) + 1
+        outcomes = self.retries.setdefault(server, {})
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
 
     def refused(self, reason: str) -> None:
         """A request was turned away before it became a call."""
-        _add(self.refusals, reason, REASONS_MAX)
+        if reason not in self.refusals and len(self.refusals) >= REASONS_MAX:
+            reason = OTHER
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
 
     def late(self, server: str) -> None:
         """A server answered a call for which nobody waits any more."""
         self.late_replies[server] = self.late_replies.get(server, 0) + 1
 
-    def calls(self) -> list[CallStats]:
-        return [
+    def calls(self) -> tuple[CallStats, ...]:
+        return tuple(
             CallStats(
-                server, method, one.count, one.seconds, tuple(one.buckets), dict(one.errors),
-                dict(one.retries),
+                server, method, sum(one.buckets), one.seconds, tuple(one.buckets),
+                error_type, version, tool,
             )
-            for (server, method), one in self._series.items()
-        ]  # fmt: skip
+            for (server, method, version, error_type, tool), one in self._series.items()
+        )  # fmt: skip
 
-    def _begun(self, server: str, method: str) -> Series:
-        series = self._series[server, method] = Series()
-        return series
+    def tools(self) -> tuple[ToolStats, ...]:
+        return tuple(
+            ToolStats(server, name, one.count, one.errors)
+            for server, tools in self._tools.items()
+            for name, one in tools.items()
+        )
 
+    def _begun(self, key: Key) -> Series:
+        """The series of a call that has none yet, or whose error type is one too many."""
+        server, method, version, error_type, tool = key
+        known = self._errors.setdefault((server, method), set())
+        if len(error_type) > ERROR_TYPE_CHARACTERS_MAX:
+            error_type = OTHER
+        if error_type not in known and len(known) >= ERROR_TYPES_MAX + 1:  # with that of success
+            error_type = OTHER
+        known.add(error_type)
+        return self._series.setdefault((server, method, version, error_type, tool), Series())
 
-def _add(counters: dict[str, int], key: str, keys_max: int) -> None:
-    if key not in counters and len(counters) >= keys_max:
-        key = OTHER
-    counters[key] = counters.get(key, 0) + 1
+    def _tool(self, server: str, tool: str | bytes) -> Tool:
+        """Of a tool that has no figures yet, or under another spelling."""
+        tools = self._tools.setdefault(server, {})
+        name = tool if isinstance(tool, str) else codec.text(tool) or OTHER
+        if name not in tools and len(tools) >= TOOLS_MAX:
+            name = OTHER
+        found = tools.setdefault(name, Tool(name))
+        if len(self._aliases) < ALIASES_MAX:
+            self._aliases[server, tool] = found
+        return found

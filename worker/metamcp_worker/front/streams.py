@@ -6,11 +6,12 @@ session or request a stream belongs to, the wording of messages.
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
 from msgspec import Struct
 
-from metamcp_worker.asgi import Event, Peer, Send
+from metamcp_worker import http1
 from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import answers
 
@@ -34,11 +35,26 @@ LIST_CHANGED: Mapping[str, str] = {
     "resources": "notifications/resources/list_changed",
     "resourceTemplates": "notifications/resources/list_changed",
 }
-_HEADERS = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+_HEAD = http1.head(
+    200,
+    [
+        (b"content-type", b"text/event-stream"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),
+    ],
+)
+
+
+class Outlet(Protocol):
+    """A request that is answered piece by piece, as in `requests.Request`."""
+
+    def begin(self, head: bytes) -> None: ...
+
+    def send(self, piece: bytes) -> Awaitable[None]: ...
+
+    def end(self) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class Stream:
@@ -46,13 +62,12 @@ class Stream:
     calls the others, which never wait. `farewell`: the event that a stream ends with; `owed`:
     answers that are still to come on it."""
 
-    def __init__(self, streams: "Streams", send: Send, peer: Peer, farewell: bytes = b"") -> None:
+    def __init__(self, streams: "Streams", outlet: Outlet, farewell: bytes = b"") -> None:
         self.farewell = farewell
         self.owed = 0
         self._leaving = False
         self._streams = streams
-        self._send = send
-        self._peer = peer
+        self._outlet = outlet
         self._queue: list[bytes] = []
         self._waiting_events = 0
         self._waiting_bytes = 0
@@ -127,7 +142,7 @@ class Stream:
         """Send what comes, until the end."""
         self._streams.running += 1
         try:
-            await self._sent({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            self._outlet.begin(_HEAD)
             while True:
                 while self._queue:
                     events, self._queue = self._queue, []
@@ -135,9 +150,7 @@ class Stream:
                     chunk = b"".join(events)
                     count, size = len(events), len(chunk)
                     events.clear()
-                    sent = self._sent(
-                        {"type": "http.response.body", "body": chunk, "more_body": True}
-                    )
+                    sent = self._sent(chunk)
                     del chunk  # it may be large, and there may be long to wait
                     await sent
                     self._waiting_events -= count
@@ -146,20 +159,20 @@ class Stream:
                 if self._ended:
                     break
                 await self._wait()
-            await self._sent({"type": "http.response.body", "body": b""})
+            self._outlet.end()
         finally:
             self._streams.running -= 1
 
-    async def _sent(self, event: Event) -> None:
+    async def _sent(self, chunk: bytes) -> None:
         self._blocked = True
-        await self._send(event)
+        await self._outlet.send(chunk)
         self._blocked = False
 
     def _cut(self) -> None:
         self._streams.on_refused("slow_reader")
         self._queue.clear()
         self._ended = True
-        self._peer.abort()
+        self._outlet.abort()
 
     def _append(self, event: bytes) -> None:
         self._queue.append(event)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from metamcp_worker.asgi import CONNECTION, COPY_BYTES_MAX, Receive, Scope, Send, whole
+from metamcp_worker.http1 import COPY_BYTES_MAX, whole
+from metamcp_worker.requests import Request
 from metamcp_worker.serve import HttpServer
 
 from .rawhttp import Client, listener, post, run
@@ -22,9 +23,9 @@ def test_a_small_answer_is_one_part_and_a_large_one_is_not_copied() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("size", [0, 1000, 5_000_000])
 def test_an_answer_in_parts_arrives_whole(size: int) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        assert scope[CONNECTION].answer(OK, b"a" * size, b"", b"b" * size)
+    async def app(request: Request) -> None:
+        await request.body()
+        request.answer(OK, b"a" * size, b"", b"b" * size)
 
     async def main() -> None:
         server, sock = HttpServer(app), listener()

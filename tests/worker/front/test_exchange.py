@@ -1,0 +1,53 @@
+"""One request and its answer, when whoever was to give it fails."""
+
+import asyncio
+
+import pytest
+
+from metamcp_worker.frames import Call as CallFrame
+from metamcp_worker.front.exchange import Exchange
+from metamcp_worker.front.guard import Facts
+from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.streams import Streams
+from metamcp_worker.requests import Pending, Request
+
+from ..rawhttp import post, until
+from ..test_serve import Served, served
+
+pytestmark = pytest.mark.process
+
+
+def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -> None:
+    calls: list[Call] = []
+    overs: list[None] = []
+    streams = Streams(lambda reason: None)
+
+    def app(request: Request) -> Pending:
+        exchange = Exchange(
+            request, Facts("default", accepts_sse=True), streams, lambda: overs.append(None)
+        )
+
+        def begin() -> Pending:
+            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            call = Call("a", CallFrame(1, "tools/call", b""), future, lambda call, why: None, 0.0)
+            calls.append(call)
+            exchange.put(b"data: 1\n\n")
+            return exchange.expect(call, fail)
+
+        return exchange.attend(begin)
+
+    def fail(answer: Answer | None) -> Pending:
+        raise LookupError("secret detail")
+
+    async def talk(one: Served) -> None:
+        client = await one.connect()
+        client.send(post(b"{}"))
+        assert (await client.head()).status == 200
+        assert await client.event() == 1
+        assert (streams.running, overs) == (1, [])
+        calls[0].answer.set_result(Answer(b"{}"))
+        assert await client.closed() == b""
+        await until(lambda: streams.running == 0)
+        assert overs == [None]
+
+    served(talk, app)

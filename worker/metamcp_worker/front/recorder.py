@@ -1,0 +1,155 @@
+"""Recording calls without making one of them wait.
+
+Owns: when lines are made and written, the thread that writes, what is said when it cannot. Never:
+what a line says (`recording`), which file it goes to (`callfiles`).
+
+A call costs an entry in a list. Every BATCH_S the entries become lines, a few per turn of the loop,
+so that nobody waits longer than for those few. A thread writes them, because a disk may take
+seconds: a write lets go of the interpreter, and a front whose disk hangs still answers. When more
+comes than the disk takes, lines are lost and counted; a call never is.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from typing import Self
+
+from msgspec import Raw
+
+from metamcp_worker import logs
+from metamcp_worker.front.callfiles import CallFiles
+from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.recording import Recording
+from metamcp_worker.spec import RecordingSpec
+
+BATCH_S = 0.2
+"""How long a call that is over may wait to be written."""
+SLICE_LINES_MAX = 16
+"""Made in one turn of the loop; fewer where bodies are large (`recording.SLICE_BYTES_MAX`)."""
+QUEUE_MAX = 512
+"""Slices that wait for the disk: seconds of the busiest front."""
+QUEUE_BYTES_MAX = 16 * 1024 * 1024
+"""Of their lines."""
+CLOSE_S_MAX = 1.0
+"""For the last lines of a front that ends; then they are lost."""
+
+log = logging.getLogger("metamcp.recording")
+
+
+class Recorder:
+    """`front`: its number. `adjust` before anything else."""
+
+    def __init__(self, front: int) -> None:
+        self._front = front
+        self._loop = asyncio.get_running_loop()
+        self._recording = Recording(RecordingSpec(), front, logs.stamp)
+        self._spec = RecordingSpec()
+        self._due: asyncio.Handle | None = None
+        self._queue: queue.Queue[tuple[int, bytes] | CallFiles | None] = queue.Queue(QUEUE_MAX)
+        self._thread: threading.Thread | None = None
+        # Two counters, each with one writer: the loop has the first one, the thread the other.
+        self._given_bytes = 0
+        self._written_bytes = 0
+
+    def adjust(self, spec: RecordingSpec) -> Self | None:
+        """As this configuration says. Nothing, if nothing is to be recorded."""
+        if spec != self._spec:
+            self._spec = spec
+            self._recording.adjust(spec)
+            if spec.servers:
+                self._begin()
+        return self if spec.servers else None
+
+    def begun(self, call: Call, subject: str, arguments: Raw | None) -> None:
+        self._recording.begun(call, subject, arguments)
+
+    def finished(self, call: Call, answer: Answer | None, seconds: float, outcome: str) -> None:
+        """The clock of the wall is for those who read it."""
+        now_ms = time.time_ns() // 1_000_000
+        if self._recording.finished(call, answer, seconds, outcome, now_ms) and self._due is None:
+            self._due = self._loop.call_later(BATCH_S, self._batch)
+
+    @property
+    def idle(self) -> bool:
+        """Is everything written, or lost?"""
+        return self._due is None and self._queue.unfinished_tasks == 0
+
+    @property
+    def waits(self) -> bool:
+        """Are there calls that are no lines yet?"""
+        return self._due is not None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of lines that are not written yet."""
+        return self._given_bytes - self._written_bytes
+
+    async def close(self) -> None:
+        """Write the rest, for as long as CLOSE_S_MAX."""
+        if self._due is not None:
+            self._due.cancel()
+        while self._recording.waits:
+            self._put()
+        if self._thread is not None:
+            with contextlib.suppress(queue.Full):
+                self._queue.put_nowait(None)
+            await asyncio.to_thread(self._thread.join, CLOSE_S_MAX)
+
+    def _batch(self) -> None:
+        self._put()
+        self._due = self._loop.call_soon(self._batch) if self._recording.waits else None
+
+    def _put(self) -> None:
+        calls, data = self._recording.take(SLICE_LINES_MAX)
+        try:
+            if self.waiting_bytes > QUEUE_BYTES_MAX:
+                raise queue.Full
+            self._queue.put_nowait((calls, data))
+            self._given_bytes += len(data)
+        except queue.Full:
+            self._recording.lose(calls)
+
+    def _begin(self) -> None:
+        spec = self._spec
+        files = CallFiles(
+            spec.folder, file_bytes=spec.file_bytes, files=spec.files, front=self._front
+        )
+        with contextlib.suppress(queue.Full):  # then it goes on with the old ones
+            self._queue.put_nowait(files)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="recording", daemon=True)
+            self._thread.start()
+
+    # --- in the thread ------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        files: CallFiles | None = None
+        lost = 0
+        while (found := self._queue.get()) is not None:
+            if isinstance(found, CallFiles):
+                if files is not None:
+                    files.close()
+                files = found
+            elif files is not None:
+                lost = self._written(files, *found, lost)
+                self._written_bytes += len(found[1])
+            self._queue.task_done()
+        if files is not None:
+            files.close()
+
+    def _written(self, files: CallFiles, calls: int, data: bytes, lost: int) -> int:
+        """Write this. `lost`: how many calls were until now; how many are now."""
+        try:
+            files.write(data, time.time_ns() // 1_000_000)
+        except OSError as error:
+            if not lost:
+                what = "calls are not recorded: %s; they go on, and their lines are lost"
+                log.error(what, error.strerror)
+            return lost + calls
+        if lost:
+            log.warning("calls are recorded again; lost meanwhile: %d", lost)
+            self._loop.call_soon_threadsafe(self._recording.lose, lost)
+        return 0

@@ -1,0 +1,172 @@
+"""What must not be read in a log or a recording, and what is written instead.
+
+Owns: which names look as if their value were a secret, what a credential looks like, and taking
+both, and the secrets that are known, out of a text. Never: which secrets there are (the supervisor
+reads them out of the configuration), files, logging.
+
+A secret that is known is found wherever it stands, also as JSON and URLs spell it. What nobody
+told us of is found by its look, which is a guess: it errs towards the mask.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote
+
+MASK = "***"
+SECRET_CHARACTERS_MIN = 8
+"""Shorter ones are words of every other sentence: with them masked no line could be read."""
+
+_WORDS = "token(?!s)|secret|passw|passphrase|credential|(?:api|access|private)[_-]?key"
+_SECRET = re.compile(_WORDS, re.IGNORECASE)
+_POINTS_ELSEWHERE = re.compile(r"[_-](?:file|path|dir|url|name|ttl|expiry)\Z", re.IGNORECASE)
+_SCHEME = re.compile(r"(?:Bearer|Basic|Token) +", re.IGNORECASE)
+
+_HEADER = re.compile(
+    r"\b((?:set-)?cookie(?=.{0,6}?[\w.-]{1,64}=)|x-api-key|(?:proxy-)?authorization"
+    # "authorization: it has to log in" is a sentence: a credential has a scheme or a digit, or is
+    # long.
+    r"(?=[^\r\n\w]{1,8}(?:(?:basic|bearer|digest|negotiate|token) "
+    r"|(?:[a-z-]{2,16} +)?[^\s\"'\\]*?(?:[0-9]|[^\s\"'\\]{16}))))"
+    r"(\\?[\"']?\s{0,2}[:=]\s{0,2}\\?[\"']?)[^\r\n\"'\\]+",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(
+    r"\b(Bearer|Basic) {1,8}(?=[\w.~+/=-]*?[0-9]|[\w.~+/=-]{24})[\w.~+/=-]{8,}+", re.IGNORECASE
+)
+_USERINFO = re.compile(r"://[^/\s@\"'\\]{1,256}@")
+_PARAMETER = re.compile(r"(?<=[?&])([\w.-]{1,64}+)=[^&\s\"'<>#\\]+")
+_ASSIGNED = re.compile(
+    rf"(?<![\w-])(?=[\w-]{{0,64}}?(?:{_WORDS}))([\w-]{{2,64}}+)"
+    r"(\\?[\"']?\s{0,2}[=:]\s{0,2}\\?[\"']?)([^\s\"'&,;\\]{4,}+)",
+    re.IGNORECASE,
+)
+_MEMBER = re.compile(
+    r'"([\w-]{2,64}+)"(\s*:\s*)(?:"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|-?[0-9][0-9.eE+-]{3,}+(?=\s*[,}\]]))'
+)
+_ISSUED = re.compile(
+    r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"|AKIA[0-9A-Z]{16})"
+)
+"""Keys of well-known services: they say themselves what they are."""
+_WEB_TOKEN = re.compile(r"(?<![\w-])(?:[\w-]{0,32}?-)?eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]{4,}+")
+"""So do JSON web tokens. Each run of such characters is begun once, and not at every `-` of it:
+else its time grows with the square of its length."""
+_HTML = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&"})
+_CAUTIOUS = str.maketrans({char: f"\\u{ord(char):04X}" for char in "<>&+'`\""})
+"""What Go writes in JSON as an escape, and what .NET does."""
+_LITERALS = frozenset({"null", "true", "false", "none", "undefined"})
+_ASSIGNED_CHARACTERS_MIN = 4
+#: Without one of these in it a text is not searched: that is a hundred times faster.
+_HEADERS = ("authorization", "cookie", "x-api-key")
+_SCHEMES = ("bearer", "basic")
+_STEMS = (
+    "token", "secret", "passw", "passphrase", "credential", "apikey", "api_key", "api-key",
+    "accesskey", "access_key", "access-key", "privatekey", "private_key", "private-key",
+)  # fmt: skip
+_ISSUERS = ("sk-", "gh", "glpat-", "xox", "AKIA")
+_KEYS_IN_URLS = frozenset({"key", "sig", "signature", "code", "auth", "password", "pwd"})
+
+
+def looks_secret(name: str) -> bool:
+    """Is the value of a setting with this name one to hide?"""
+    return bool(_SECRET.search(name)) and not _POINTS_ELSEWHERE.search(name)
+
+
+class Masks:
+    """`secrets`: that must not be read anywhere; those that are too short to be told from a word
+    are passed over."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        forms = {form for secret in secrets for form in _forms(secret)}
+        self._secrets = sorted(forms, key=lambda form: (-len(form), form))
+
+    @property
+    def reach(self) -> int:
+        """Bytes of the longest secret: of a text that was cut, so many at its end may be a part
+        of one."""
+        return max((len(secret.encode()) for secret in self._secrets), default=0)
+
+    def text(self, text: str) -> str:
+        """The text as it may be shown."""
+        text = self._without(text)
+        low = text.lower()
+        if _any(_HEADERS, low):
+            text = _HEADER.sub(rf"\1\2{MASK}", text)
+        if _any(_SCHEMES, low):
+            text = _BEARER.sub(rf"\1 {MASK}", text)
+        if "://" in text and "@" in text:
+            text = _USERINFO.sub(f"://{MASK}@", text)
+        if "=" in text and _any("?&", text):
+            text = _PARAMETER.sub(_parameter, text)
+        if _any(_STEMS, low):
+            text = _ASSIGNED.sub(_assigned, text)
+        if _any(_ISSUERS, text):
+            text = _ISSUED.sub(MASK, text)
+        if "eyJ" in text:
+            text = _WEB_TOKEN.sub(MASK, text)
+        return self._without(text)
+
+    def json(self, text: str) -> str:
+        """The same for JSON, in which the values of members are taken out whole."""
+        text = self._without(text)
+        if _any(_STEMS, text.lower()):
+            text = _MEMBER.sub(_member, text)
+        return self.text(text)
+
+    def _without(self, text: str) -> str:
+        """Each replacement makes the text shorter, so that this ends; and what it puts together
+        may be another secret, so that it looks again."""
+        found = True
+        while found:
+            found = False
+            for secret in self._secrets:
+                if secret in text:
+                    text = text.replace(secret, MASK)
+                    found = True
+        return text
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """How it may stand in a text: as it is, line by line, without the word that says what it is
+    for, and as JSON and URLs spell each of these."""
+    for part in {secret, *secret.splitlines(), _SCHEME.sub("", secret, count=1)}:
+        plain = part.strip()
+        if len(plain) < SECRET_CHARACTERS_MIN:
+            continue
+        yield plain
+        yield json.dumps(plain)[1:-1]
+        yield json.dumps(plain).replace("/", "\\/")[1:-1]  # PHP
+        as_it_is = json.dumps(plain, ensure_ascii=False)[1:-1]
+        yield as_it_is
+        yield as_it_is.translate(_HTML)
+        yield plain.replace("\\", "\\\\").translate(_CAUTIOUS)
+        yield ascii(plain)[1:-1]
+        yield quote(plain, safe="")
+
+
+def _any(words: Iterable[str], text: str) -> bool:
+    return any(word in text for word in words)
+
+
+def _parameter(found: re.Match[str]) -> str:
+    name = found[1]
+    hidden = looks_secret(name) or name.lower() in _KEYS_IN_URLS
+    return f"{name}={MASK}" if hidden else found[0]
+
+
+def _assigned(found: re.Match[str]) -> str:
+    name, sign, value = found.groups()
+    # "unexpected token: something" is a sentence; what has a digit in it is none.
+    plain = ":" in sign and '"' not in sign and "'" not in sign
+    if not looks_secret(name) or (plain and not any(map(str.isdigit, value))):
+        return found[0]
+    # Behind a name in quotes it is a value of JSON, and what comes after that is none of it.
+    bare = value.rstrip("}]") if '"' in sign and sign[-1] not in "\"'" else value
+    if bare.lower() in _LITERALS or len(bare) < _ASSIGNED_CHARACTERS_MIN:
+        return found[0]
+    return f"{name}{sign}{MASK}{value[len(bare) :]}"
+
+
+def _member(found: re.Match[str]) -> str:
+    return f'"{found[1]}"{found[2]}"{MASK}"' if looks_secret(found[1]) else found[0]
