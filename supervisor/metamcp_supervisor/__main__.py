@@ -9,6 +9,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "up": ("metamcp_supervisor.cli.up:up", "Start the gateway in the foreground."),
     "serve": ("metamcp_supervisor.cli.up:serve", "Run the gateway as a service."),
     "ctl": ("metamcp_supervisor.cli.ctl:ctl", "Look at and steer a running gateway."),
+    "calls": (
+        "metamcp_supervisor.cli.finished:calls",
+        "Show recorded calls that are over ('ctl calls': those under way).",
+    ),
+    "replay": ("metamcp_supervisor.cli.replay:replay", "Make a recorded call once more."),
     "connect": (
         "metamcp_supervisor.cli.connect:connect",
         "Be an MCP server on stdin and stdout: a bridge to the gateway.",

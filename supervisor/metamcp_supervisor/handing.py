@@ -22,7 +22,7 @@ from metamcp_supervisor.wanted.config import Config
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker import frames, messages, spec
 from metamcp_worker.errors import MetaMCPError
-from metamcp_worker.messages import CallStats, FrontStats
+from metamcp_worker.messages import FrontStats
 
 VERSION = 1
 """Of these values."""
@@ -143,23 +143,46 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """What is kept of fronts that are gone: a server and a method."""
+    """What is kept of fronts that are gone. `retries`: by server and outcome; `late`: answers that
+    nobody waited for, by server."""
 
-    calls: tuple[CallStats, ...] = ()
+    figures: messages.Figures = messages.Figures()
+    retries: dict[str, dict[str, int]] = {}
     refused: dict[str, int] = {}
+    late: dict[str, int] = {}
+
+
+class Answering(Struct, frozen=True, kw_only=True):
+    """The last word of a worker on how long its server took. `transport`: to it, `pipe` or
+    `tcp`."""
+
+    server: str
+    transport: str
+    stats: tuple[messages.AnswerStats, ...]
 
 
 class Figures(Struct, frozen=True, kw_only=True):
     """Counters that must not fall. `counts`: by metric and server; `live`: the last word of each
-    front."""
+    front. `answered`: of workers that are gone, by server, method, error and transport, and
+    `answering`: of those that live, by name and generation. `steps`: of stops, by server.
+    `series_…`, `folded`: of `capping.Caps`."""
 
     base: Tally
-    live: tuple[tuple[int, tuple[CallStats, ...], FrontStats], ...]
+    live: tuple[tuple[int, messages.Figures, FrontStats], ...]
     counts: dict[str, dict[str, int]]
     broken: dict[str, dict[str, int]]
     restarts: dict[str, dict[str, int]]
     cpu_s: tuple[tuple[str, str, float], ...]
     usages: tuple[tuple[Part, Usage], ...]
+    answered: tuple[tuple[tuple[str, str, str, str], messages.Durations], ...] = ()
+    answering: tuple[tuple[str, int, Answering], ...] = ()
+    steps: dict[str, dict[str, int]] = {}
+    exit_codes: dict[str, int] = {}
+    lags: dict[str, messages.Durations] = {}
+    failovers: dict[str, messages.Durations] = {}
+    series_dropped: int = 0
+    series_hidden: int = 0
+    folded: dict[str, int] = {}
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -308,7 +331,7 @@ def contract() -> str:
         messages.ToFront, messages.FromFront,
     )  # fmt: skip
     kinds: list[type[Struct]] = [kind for union in unions for kind in get_args(union)]
-    kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.CallStats]
+    kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.Figures]
     kinds += [messages.CallsShown, messages.CallUnderWay]
     kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
     seen: dict[str, str] = {}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from metamcp_supervisor.lives import specs
 from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.lives.tree import Tree
@@ -30,7 +31,8 @@ from metamcp_supervisor.wanted.reload import fingerprint, plan, staying
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.steering import NotNow, ReloadRefused
-from metamcp_worker import sharing
+from metamcp_worker import logs, sharing
+from metamcp_worker.masking import Masks
 
 WATCH_S = 0.5
 """Between two looks at the files. What changed is read when two looks found the same, so that no
@@ -77,6 +79,7 @@ class Reloads:
         self._journal = journal
         self._changing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._speak()
 
     def begin(self, hangup: asyncio.Event) -> None:
         """The first configuration is in force. From now on `hangup` asks for a reload, and so does
@@ -139,6 +142,7 @@ class Reloads:
         self._files = new.files
         self.hash = fingerprint(self._written)
         self.read_at = self._loop.time()
+        self._speak()
         self._fronts.reconfigure()
         for change in found.changes:
             if change.action == "add" and change.server in new.servers:
@@ -150,6 +154,12 @@ class Reloads:
                 self._tree.change(server, restart=restart)
         self._metrics.reloaded(ok=True, now=time.time())
         self._journal.add("gateway", "reloaded", f"plan {found.hash}")
+
+    def _speak(self) -> None:
+        """As the configuration in force says, and without what is secret in it."""
+        spec = specs.own_log_spec(self.config)
+        logs.tune(spec)
+        self._journal.shown = Masks(spec.secrets).text
 
     # What is set for a time
 

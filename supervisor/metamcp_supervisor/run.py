@@ -21,7 +21,7 @@ from msgspec import structs
 from metamcp_supervisor import inherited, runtime
 from metamcp_supervisor.handing import State, Unreadable
 from metamcp_supervisor.inherited import Inherited
-from metamcp_supervisor.lives import cgroups, listen, looking, signalling, specs, status
+from metamcp_supervisor.lives import cgroups, listen, looking, reading, signalling, specs, status
 from metamcp_supervisor.lives.adopting import Parts
 from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.catalogues import Catalogues
@@ -43,6 +43,7 @@ from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.succession import Succession
 from metamcp_supervisor.verbs import Calls, Exit, GatewayStatus, Overridden, ReloadPlan, Upgrade
 from metamcp_supervisor.wanted.config import Address, Config
+from metamcp_supervisor.wanted.units import DURATION_S_MAX
 from metamcp_supervisor.watched.admin import Admin
 from metamcp_supervisor.watched.control import Control
 from metamcp_supervisor.watched.events import Journal
@@ -50,7 +51,7 @@ from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.steering import NotNow, Particulars, UnknownName
 from metamcp_worker.errors import MetaMCPError
-from metamcp_worker.messages import CallStats, FrontStats
+from metamcp_worker.messages import Figures, FrontStats
 from metamcp_worker.serve import HttpServer
 from metamcp_worker.spec import FrontSpec
 
@@ -124,7 +125,7 @@ class Gateway:
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
-        self._hearts = Heartbeats(self._nursery.signal, self._loop.time)
+        self._hearts = Heartbeats(self._nursery.signal, self._loop.time, self.metrics.lag)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self, self._front_spec, self._listeners
         )
@@ -135,13 +136,12 @@ class Gateway:
             config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
             service=self._service, metrics=self.metrics, journal=self.journal,
         )  # fmt: skip
-        others = (self._fronts, self._nursery)
-        self._gauges = Gauges(self._tree, self.metrics, self.journal, *others)
+        self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, self._nursery)
         self._control = Control(self, config.gateway.runtime_dir, version)
         self.succession = self._prepared()
-        self._admin = HttpServer(
-            Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time)
-        )
+        seen = reading.Reader(self._tree.entries, self._fronts, self._hearts, self._listeners)
+        admin = Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time, seen.read)
+        self._admin = HttpServer(admin)
 
     @property
     def config(self) -> Config:
@@ -231,6 +231,7 @@ class Gateway:
         self._draining = True  # from here on /readyz says so
         self._service.stopping()
         self.journal.add("gateway", "draining")
+        await self._unless_now(asyncio.sleep(self.config.gateway.drain_delay_s), DURATION_S_MAX)
         for listener in self._listeners:
             listener.close()  # the fronts' own copies are the last ones: new clients are refused
         await self._unless_now(self._fronts.drain(FRONT_GRACE_S), FRONT_GRACE_S * 2)
@@ -369,9 +370,9 @@ class Gateway:
         else:
             self._tree.deliveries.offer_again(server, front.number)
 
-    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None:
-        self.metrics.front_stats(front.number, stats, summary)
-        self._tree.counted(front.number, stats)
+    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None:
+        self.metrics.front_stats(front.number, figures, summary)
+        self._tree.counted(front.number, figures.calls)
 
     def left(self, number: int) -> None:
         self.metrics.front_gone(number)

@@ -31,6 +31,9 @@ class Sizes:
     def failed(self, key: bytes, error: bytes) -> None:
         sys.exit(error.decode())
 
+    def counted(self, counter: str, times: int = 1) -> None:
+        pass
+
     def lost(self, failure: Fail) -> None:
         sys.exit(failure.message)
 

@@ -1,6 +1,7 @@
 """A worker that does what the packets on its control socket say, one after the other."""
 
 import ctypes
+import gc
 import json
 import os
 import random
@@ -69,6 +70,8 @@ def facts() -> dict[str, object]:
         "handled": sorted(name for name, how in handlers.items() if callable(how)),
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "dice": random.random(),
+        "frozen": gc.get_freeze_count(),
+        "collects_at": gc.get_threshold()[0],
     }
 
 

@@ -23,8 +23,12 @@ ELSEWHERE = {
     "make test": "itself",
     "make check": "the first part of make test",
     "make conformance": "tests/conformance, as a part of make test",
-    "make bench": "by hand: its figures are for people",
+    "make bench": "tests/live/test_bench.py, for a shorter time",
+    "make profile": "tests/live/test_bench.py, for a shorter time",
+    "make bench-publish": "by hand: tests/benchmarks/test_page.py checks what it has written",
+    "make bench-peers": "by hand: it installs other gateways; tests/benchmarks/test_peers.py",
     "make soak": "tests/faults/test_soak.py, for a shorter time",
+    "make soak-load": "tests/benchmarks/test_soak_load.py, for a shorter time",
     "make setup": "every verb of the Makefile",
     "make lock": "by hand: it looks for newer packages",
 }

@@ -28,7 +28,7 @@ from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_worker import catalogue, messages, packets
 from metamcp_worker.messages import (
-    CallStats,
+    Figures,
     FrontReady,
     FrontStats,
     Message,
@@ -111,7 +111,7 @@ class Stage:
         self.suspected = False
         self.hopes: list[str] = []
         self.gone_fronts: list[int] = []
-        self.figures: list[Sequence[CallStats]] = []
+        self.figures: list[Figures] = []
         self.journal = Journal(lambda: 0.0)
         self.logs = ServerLogs(lambda: 0.0)
         self.metrics = Metrics("1")
@@ -183,9 +183,9 @@ class Stage:
         else:
             self.tree.deliveries.offer_again(server, front.number)
 
-    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None:
-        self.figures.append(stats)
-        self.tree.counted(front.number, stats)
+    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None:
+        self.figures.append(figures)
+        self.tree.counted(front.number, figures.calls)
 
     def left(self, number: int) -> None:
         self.gone_fronts.append(number)

@@ -15,7 +15,7 @@ from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.spawn import Nursery, WorkerExit
 from metamcp_supervisor.watched.events import Journal
-from metamcp_worker.messages import CallStats, FrontStats
+from metamcp_worker.messages import Figures, FrontStats
 from metamcp_worker.spec import FrontSpec
 from tests.fakes.nursery_hand import subreaper
 from tests.live.processes import below, descriptors
@@ -59,7 +59,7 @@ class House:
 
     def undelivered(self, front: Front, server: str, generation: int) -> None: ...
 
-    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None: ...
+    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None: ...
 
     def left(self, number: int) -> None: ...
 

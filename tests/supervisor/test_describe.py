@@ -86,6 +86,13 @@ def test_a_worker_that_is_silent_and_an_attempt_of_an_open_circuit_are_told() ->
     assert attempt.startswith("it gets the one attempt of an open circuit, and has 30s for")
 
 
+@pytest.mark.parametrize("phase", ["queued", "warming"])
+def test_a_start_for_the_sake_of_others_is_told(phase: str) -> None:
+    said = why(server("git", phase), Tries(probing=True, for_others=True))
+    assert "others wait for the same, and if it fails as before, that does not count" in said
+    assert "the one attempt" not in said
+
+
 def test_what_is_quoted_stays_one_sentence() -> None:
     said = why(server("git", "error", phase="backoff", reason="exit", message="x\n" * 900), Tries())
     assert "\n" not in said

@@ -18,6 +18,8 @@ DOC = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 HEADINGS = {
     "": "The top of the file",
     "gateway": "`[gateway]`",
+    "log": "`[log]`",
+    "recording": "`[recording]`",
     "servers.*": "`[servers.NAME]`",
     "servers.*.oauth": "`[servers.NAME.oauth]`",
     "namespaces.*": "`[namespaces.NAME]`",
@@ -27,7 +29,7 @@ HEADINGS = {
 }
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
-    "memory_high", "cpu_max", "processes_max", "nofile_max",
+    "memory_high", "cpu_max", "processes_max", "nofile_max", "recording",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
@@ -102,7 +104,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
     old = server("git")
     changed = {
         "command": ("other",), "module": "a:b", "env": {"A": "b"}, "cwd": Path("/other"),
-        "enabled": False, "required": True, "restart": "never",
+        "enabled": False, "required": True, "recording": "full", "restart": "never",
         "retry": "read-only", "start_timeout_s": 9.0,
         "timeout_s": 9.0, "stop_grace_s": 9.0, "hide_after_s": 9.0, "strict_listing": True,
         "concurrency": 9, "queue": 9, "url": "http://x/", "transport": "sse",

@@ -15,6 +15,7 @@ from metamcp_worker import codec, messages, packets
 from metamcp_worker.messages import (
     Adopt,
     CallStats,
+    Figures,
     FromFront,
     FrontStats,
     HandOver,
@@ -195,7 +196,7 @@ def test_a_front_that_serves_adopts_the_sessions_of_one_that_died_and_no_others(
         await ready(stage, other)
         first.say(SessionKept(), session("a"))
         other.say(SessionKept(), session("b"))
-        other.say(FIGURES, b"[]")
+        other.say(FIGURES, b"{}")
         await until(lambda: stage.figures, "it was heard")
         other.leave(None, signal.SIGKILL)
         await until(partial(first.told, Adopt), "it adopts what the other one had")
@@ -213,10 +214,10 @@ def test_the_last_figures_of_a_front_are_counted_before_it_is_gone(tmp_path: Pat
         player = await nth(stage, 1)
         await ready(stage, player)
         stage.fronts.exited(WorkerExit(player.pid, 0, 0, 0, "exit"))
-        player.say(FIGURES, codec.dump([CallStats("git", "ping", 1, 0.1, (1,), {})]))
+        player.say(FIGURES, codec.dump(Figures(calls=(CallStats("git", "ping", 1, 0.1, (1,)),))))
         player.close()
         await until(lambda: stage.gone_fronts, "gone")
-        assert [one.server for one in stage.figures[0]] == ["git"]
+        assert [one.server for one in stage.figures[0].calls] == ["git"]
 
     played(tmp_path, play)
 

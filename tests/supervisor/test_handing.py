@@ -15,15 +15,16 @@ from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.verbs import Ended, Event, LogLine
 from metamcp_supervisor.wanted.config import OAuth
 from metamcp_supervisor.watched.usage import Part, Usage
-from metamcp_worker.messages import CallStats, FrontStats
+from metamcp_worker.messages import CallStats, Figures, FrontStats
 from tests.supervisor.configs import config, server
 
-SHAPES = {1: "25c5bc221657"}
+SHAPES = {1: "06cc09222079"}
 """Of the members without a default, by `handing.VERSION`. One that no release has may change."""
 SUMMARY = FrontStats(
     connections=2, streams=1, inflight={"git": 1}, sessions={"2025-11-25": 2}, refused={}
 )
-CALLS = CallStats("git", "tools/call", 3, 0.5, (1, 2), {"-32601": 1})
+CALLS = CallStats("git", "tools/call", 3, 0.5, (1, 2), "-32601")
+COUNTED = Figures(calls=(CALLS,))
 COPY = handing.Copy(
     role="serving",
     generation=4,
@@ -116,8 +117,8 @@ STATE = handing.State(
     lines=(LogLine(seq=1, time=1.0, server="git", stream="stderr", text="zß水\x1b"),),
     last_line=1,
     figures=handing.Figures(
-        base=handing.Tally(calls=(CALLS,), refused={"host": 1}),
-        live=((5, (CALLS,), SUMMARY),),
+        base=handing.Tally(figures=COUNTED, refused={"host": 1}),
+        live=((5, COUNTED, SUMMARY),),
         counts={"metamcp_late_replies_total": {"git": 1}},
         broken={},
         restarts={"git": {"exit": 2}},

@@ -19,16 +19,38 @@ def test_alive_needs_nursery_and_a_front_and_no_server() -> None:
     broken = status(server("git", "error", required=True))
     assert health.passes(health.live(broken))
     without = structs.replace(broken, nursery_pid=0)
-    assert lines(health.live(without)) == ["[-]nursery not running", "[+]fronts ok"]
+    assert lines(health.live(without)) == [
+        "[+]loop ok",
+        "[-]nursery not running",
+        "[+]fronts ok",
+    ]
 
 
 def test_alive_fails_when_no_front_serves() -> None:
     front = FrontStatus(number=0, pid=0, state="warming", up_s=0.0)
     assert lines(health.live(structs.replace(status(), fronts=(front,)))) == [
+        "[+]loop ok",
         "[+]nursery ok",
         "[-]fronts none serves (warming)",
     ]
     assert not health.passes(health.live(structs.replace(status(), fronts=())))
+
+
+@pytest.mark.promise("M86")
+def test_alive_fails_when_the_supervisors_own_loop_is_late() -> None:
+    assert health.passes(health.live(status(), 4.9))
+    assert lines(health.live(status(), 5.0))[0] == "[-]loop 5.0 s late"
+
+
+@pytest.mark.promise("M86")
+def test_what_is_excluded_does_not_matter_and_unknown_names_are_told() -> None:
+    checks = health.ready(status(server("git", "error", required=True)))
+    assert not health.passes(checks)
+    found, remarks = health.without(checks, ["server:git", "nobody", "a\nb", "nobody"])
+    assert health.passes(found)
+    assert lines(found)[-1] == "[+]server:git excluded: ok"
+    assert remarks == ["no check here is named 'nobody'", "no check here is named 'a\\nb'"]
+    assert len(health.shown("x" * 1000)) < 110
 
 
 def test_ready_waits_for_required_servers_only() -> None:

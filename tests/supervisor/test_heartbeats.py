@@ -15,7 +15,12 @@ class Watch:
         self.now = 0.0
         self.signals: list[int] = []
         self.verdicts: list[Verdict] = []
-        self.hearts = Heartbeats(lambda pid, number: self.signals.append(number), lambda: self.now)
+        self.lags: list[tuple[str, float]] = []
+        self.hearts = Heartbeats(
+            lambda pid, number: self.signals.append(number),
+            lambda: self.now,
+            lambda role, seconds: self.lags.append((role, seconds)),
+        )
         self.hearts.watch(1, self.verdicts.append)
 
     def wait(self, seconds: float) -> None:
@@ -99,3 +104,35 @@ def test_a_forgotten_worker_is_nobody() -> None:
     watch = watched(act)
     assert watch.verdicts == []
     assert watch.signals == []
+
+
+def test_how_late_loops_are_is_told_for_workers_and_for_this_process_itself() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1, "front", 30.0)
+        watch.now += TICK_S
+        assert watch.hearts.ages_s() == {1: TICK_S}
+        watch.hearts.look()
+        watch.now += 10.0
+        assert watch.hearts.lag_s() == 10.0 - TICK_S
+        watch.hearts.beat(1, "worker", 0.0)  # read before the ticker runs
+
+    watch = watched(act)
+    assert watch.lags == [("front", 0.03), ("worker", 0.0), ("supervisor", 10.0 - TICK_S)]
+
+
+def test_a_long_pause_that_the_ticker_finds_is_told_once() -> None:
+    async def play() -> list[float]:
+        now, told, lags = 0.0, asyncio.Event(), list[float]()
+
+        def hear(role: str, seconds: float) -> None:
+            lags.append(seconds)
+            told.set()
+
+        hearts = Heartbeats(lambda pid, number: None, lambda: now, hear)
+        now = 10.0
+        async with asyncio.timeout(5):
+            await told.wait()
+        hearts.close()
+        return lags
+
+    assert asyncio.run(play()) == [10.0 - TICK_S]

@@ -4,7 +4,7 @@ import pytest
 
 from metamcp_supervisor.watched.latency import LATELY_S, SLICE_S, Lately, between, quantile
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_worker.messages import BUCKETS_S, CallStats, FrontStats
+from metamcp_worker.messages import BUCKETS_S, CallStats, Figures, FrontStats
 
 BOUNDS = (0.1, 0.2, 1.0)
 
@@ -51,17 +51,26 @@ def test_lately_reaches_some_minutes_back_and_no_further() -> None:
 def counted(method: str, **buckets: int) -> CallStats:
     """`b3=7`: seven calls in the bucket with this number."""
     counts = [buckets.get(f"b{at}", 0) for at in range(len(BUCKETS_S) + 1)]
-    return CallStats("git", method, sum(counts), 1.0, tuple(counts), {})
+    return CallStats("git", method, sum(counts), 1.0, tuple(counts))
 
 
 def test_the_latest_calls_of_all_methods_and_fronts_count_together() -> None:
     metrics = Metrics("1")
     summary = FrontStats(connections=0, streams=0, inflight={}, sessions={}, refused={})
     assert metrics.lately_s("git") == (None, None)
-    metrics.front_stats(0, [counted("tools/call", b0=90)], summary)
+    metrics.front_stats(0, Figures(calls=(counted("tools/call", b0=90),)), summary)
     metrics.remember(0.0)
-    metrics.front_stats(0, [counted("tools/call", b0=90, b9=19), counted("ping", b9=1)], summary)
-    metrics.front_stats(1, [counted("tools/call", b2=20)], summary)
+    metrics.front_stats(
+        0,
+        Figures(
+            calls=(
+                counted("tools/call", b0=90, b9=19),
+                counted("ping", b9=1),
+            )
+        ),
+        summary,
+    )
+    metrics.front_stats(1, Figures(calls=(counted("tools/call", b2=20),)), summary)
     metrics.remember(1.0)  # too soon for another mark
     half, most = metrics.lately_s("git")
     assert half == pytest.approx(BUCKETS_S[2])

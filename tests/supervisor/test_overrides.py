@@ -120,7 +120,13 @@ def test_no_value_is_told_as_such() -> None:
 
 def test_everything_that_can_be_set_is_documented_and_is_read_as_it_is_shown() -> None:
     whole = server(
-        "git", start="lazy", memory_max=2**30, memory_high=2**29, cpu_max=1.5, processes_max=9
+        "git",
+        start="lazy",
+        recording="full",
+        memory_max=2**30,
+        memory_high=2**29,
+        cpu_max=1.5,
+        processes_max=9,
     )
     table = server_table(whole)
     shown = {key: text_of(table, key) for key in SETTINGS}

@@ -23,6 +23,21 @@ fronts = 1
 watch = true
 state_dir = "${BASE}/state"
 runtime_dir = "run"
+drain_delay = "10s"
+
+[log]
+format = "text"
+level = "warning"
+levels = { http = "debug" }
+
+[recording]
+calls = "metadata"
+file_max = "1M"
+files_max = 3
+body_max = "4K"
+
+[metrics]
+per_tool = true
 
 [servers.git]
 command = "uvx"
@@ -34,6 +49,7 @@ start = "eager"
 depends_on = ["notes"]
 spares = 1
 required = true
+recording = "full"
 restart = "always"
 restarts_max = 3
 restart_window = "10m"
@@ -120,6 +136,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert got.gateway.state_dir == Path("/b/state")
     assert got.gateway.watch
     assert got.gateway.runtime_dir == tmp_path / "run"
+    assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
     assert got.namespaces["dev"].disabled == (("git", "reset.hard"),)
     rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
     endpoint = Endpoint(name="dev", namespace="dev", naming=rules, sse=False, rest=False)

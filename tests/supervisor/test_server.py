@@ -341,7 +341,7 @@ def test_a_server_is_parted_from_new_calls_only_while_it_is_ready() -> None:
     assert not after(Life(), Parted(True)).parted
 
 
-STARTERS: list[Starter] = ["boot", "operator", "timer", "client"]
+STARTERS: list[Starter] = ["boot", "operator", "timer", "client", "others"]
 FACTS: some.SearchStrategy[Fact] = some.one_of(
     some.sampled_from(STARTERS).map(Start),
     some.booleans().map(Stop),
@@ -381,6 +381,8 @@ def test_whatever_happens_in_whatever_order_a_life_makes_sense(
         assert after_it.retry_at is None or after_it.retry_at >= min(now, life.retry_at or now)
         waiting = after_it.phase in (Phase.BACKOFF, Phase.FAILED)
         assert waiting or after_it.retry_at is None
+        assert after_it.planned_at is None or after_it.phase in (Phase.QUEUED, Phase.WARMING)
+        assert after_it.vain is None or after_it.ready_at is None
         assert len(after_it.window) <= Patience().restarts_max + 1
         leaving = after_it.phase in (Phase.DRAINING, Phase.STOPPING)
         assert leaving or not (after_it.resting or after_it.restarting)

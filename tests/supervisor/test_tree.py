@@ -15,6 +15,7 @@ from metamcp_worker import codec, packets
 from metamcp_worker.messages import (
     CallStats,
     Counted,
+    Figures,
     ForgetServer,
     FrontStats,
     LogLines,
@@ -246,9 +247,10 @@ def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path)
         stage.tree.add(GIT)
         await stage.up("git")
         figures = FrontStats(connections=0, streams=0, inflight={}, sessions={}, refused={})
-        for count, errors in ((2, {"-10001": 2}), (3, {"-10001": 2})):
-            stats = [CallStats("git", "tools/call", count, 0.1, (count,), errors)]
-            front.say(figures, codec.dump(stats))
+        failed = CallStats("git", "tools/call", 2, 0.1, (2,), "-10001")
+        fine = CallStats("git", "tools/call", 1, 0.1, (1,))
+        for calls in ((failed,), (failed, fine)):
+            front.say(figures, codec.dump(Figures(calls=calls)))
         await until(lambda: len(stage.figures) == 2, "the figures")
         assert stage.tree.entries["git"].answered == {0: 1}
         assert stage.tree.entries["git"].life.proven

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.cli.up import first_screen
+from metamcp_supervisor.cli.screen import first_screen
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_supervisor.watched import client
 from tests.waiting import until

@@ -35,7 +35,10 @@ CLIENT_CHARACTERS_MAX = 24
 def calls(
     runtime_dir: str | None, names: tuple[str, ...], slow_s: float | None, as_json: bool
 ) -> None:
-    """The calls that are not answered yet, the longest first; never what is in them."""
+    """The calls that are not answered yet, the longest first; never what is in them.
+
+    Calls that are over are shown by 'metamcp calls', where they are recorded.
+    """
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("calls", {"names": names, "slow_s": slow_s or 0.0})
     if as_json:

@@ -1,6 +1,6 @@
 """The way out for lines: a descriptor that is written from a thread.
 
-Owns: the queue, its limit and the thread. Never: what a line looks like (`jsonlines`, `up`).
+Owns: the queue, its limit and the thread. Never: what a line looks like (`lines`, `up`).
 
 Whoever reads may stop reading (`^S` on a terminal, a pager), or be gone, and a disk may be full:
 the gateway goes on, and lines are lost.

@@ -1,13 +1,12 @@
 """`metamcp up` and `metamcp serve`: find the configuration, run the gateway, say what goes on.
 
-Owns: the options, the first screen, the one place where a failure to start becomes a sentence and
-an exit code. Never: the gateway itself (`run`), looking up files (`sources`), the look of tables
-(`show`).
+Owns: the options, the one place where a failure to start becomes a sentence and an exit code, lines
+for a person. Never: the gateway itself (`run`), looking up files (`sources`), the first screen
+(`screen`), lines of a service (`lines`).
 """
 
 import asyncio
 import faulthandler
-import logging
 import os
 import signal
 import sys
@@ -21,17 +20,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metamcp_supervisor.cli.outlet import Outlet
-from metamcp_supervisor.verbs import Event, Exit, GatewayStatus
-from metamcp_worker import codec
+from metamcp_supervisor.verbs import Event, Exit
+from metamcp_worker import codec, logs
 
 if TYPE_CHECKING:
     from metamcp_supervisor.run import Gateway
     from metamcp_supervisor.wanted.config import Config
+    from metamcp_worker.spec import LogSpec
 
-SETTLE_S_MAX = 15.0
-"""How long the first screen waits for servers that are still starting."""
-#: Phases in which the first start of a server is decided.
-_DECIDED = frozenset({"ready", "backoff", "failed", "disabled", "quarantined"})
 #: Parts of an event that a person at a terminal wants to see at once, beside the gateway's own.
 _TOLD = ("→ready", "→backoff", "→failed", "→quarantined", "→disabled", "→error", "error", "bug",
          "note", "lists changed", "kill", "heartbeat", "unroutable")  # fmt: skip
@@ -40,6 +36,8 @@ _TOLD = ("→ready", "→backoff", "→failed", "→quarantined", "→disabled",
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     """What both verbs know. A setting of the gateway given here wins over its file."""
     for option in (
+        click.option("--log-format", metavar="FORM", help="`auto`, `text` or `json`."),
+        click.option("--drain-delay", metavar="TIME", help="How long a stop is told in advance."),
         click.option("--runtime-dir", metavar="PATH", help="Control socket and lock."),
         click.option("--state-dir", metavar="PATH", help="What is remembered over restarts."),
         click.option("--watch", metavar="BOOLEAN", help="Reload when the configuration changes."),
@@ -68,7 +66,7 @@ def up(path: Path | None, yes: bool, **flags: str | None) -> None:
     _keep_standard_streams()
     found = Found(path, flags, watch=True)
     found.confirm(yes=yes, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
-    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    logs.begin(found.log_spec())
     outlet = Outlet(1)
     try:
         _run(found, partial(_friendly, outlet), hangup_ends=_ends_with_its_terminal())
@@ -79,14 +77,13 @@ def up(path: Path | None, yes: bool, **flags: str | None) -> None:
 @click.command()
 @_options
 def serve(path: Path | None, **flags: str | None) -> None:
-    """Run the gateway as a service: JSON lines on stderr, nothing asked."""
-    from metamcp_supervisor.cli.jsonlines import JsonLines
+    """Run the gateway as a service: its log on stderr, nothing asked."""
+    from metamcp_supervisor.cli.lines import ServiceLines
 
     _keep_standard_streams()
     found = Found(path, flags)
     found.confirm(yes=False, ask=None)
-    lines = JsonLines(2)
-    logging.basicConfig(level=logging.INFO, handlers=[lines])
+    lines = ServiceLines(2, found.log_spec())
     try:
         _run(found, partial(_as_lines, lines))
     finally:
@@ -124,6 +121,13 @@ class Found:
             flags=self._flags,
             watch=self._watch,
         )
+
+    def log_spec(self) -> "LogSpec":
+        """How this process speaks; a nursery before it is told anything speaks the same way."""
+        from metamcp_supervisor.lives.specs import own_log_spec
+
+        os.environ[logs.FORMAT] = self.config.log.format
+        return own_log_spec(self.config)
 
     def confirm(self, *, yes: bool, ask: Callable[[str], bool] | None) -> None:
         """A configuration that merely lies in this directory starts commands only after a yes."""
@@ -251,7 +255,11 @@ def _run(
         del handed  # it may be large
         if found.outdated:
             gateway.succession.read_again()
-        return await gateway.run(watch(gateway))
+        counting = asyncio.create_task(logs.counting())
+        try:
+            return await gateway.run(watch(gateway))
+        finally:
+            counting.cancel()
 
     try:
         code = asyncio.run(main())
@@ -294,6 +302,7 @@ def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
     """Lines for what happens, and the first screen when every server had its chance. All through
     the outlet: a terminal that is gone or stopped (^S) must not hold up the gateway."""
     from metamcp_supervisor.cli import columns, show
+    from metamcp_supervisor.cli.screen import FirstScreen
 
     def out(text: str) -> None:
         outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))
@@ -320,74 +329,3 @@ def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
     gateway.journal.sink = tell
     gateway.succession.flush = outlet.flush
     return watch
-
-
-class FirstScreen:
-    """Shown once: when every server is ready or failed, or at the latest after SETTLE_S_MAX."""
-
-    def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
-        self._gateway = gateway
-        self._out = out
-        self._timer = asyncio.get_running_loop().call_later(SETTLE_S_MAX, self._show)
-        self._shown = False
-
-    def look(self) -> None:
-        if self._shown:
-            return
-        status = self._gateway.status()
-        decided = all(server.phase in _DECIDED for server in status.servers)
-        if status.state == "draining":
-            self._timer.cancel()
-            self._shown = True
-        elif status.state == "active" and decided:
-            self._show()
-
-    def _show(self) -> None:
-        self._timer.cancel()
-        if not self._shown:
-            self._shown = True
-            self._out(first_screen(self._gateway.status()))
-
-
-def first_screen(status: GatewayStatus) -> str:
-    """Servers, where to connect, and what to paste."""
-    from metamcp_supervisor.cli import show
-
-    rows = [
-        (
-            server.name,
-            server.state,
-            str(server.tools) if server.tools else "-",
-            str(server.token_cost) if server.token_cost else "-",
-            f"{server.start_s:.2f}s" if server.start_s else "-",
-            f"{server.reason}: {server.message}" if server.state == "error" else "",
-        )
-        for server in status.servers
-    ]
-    tokens = sum(server.token_cost for server in status.servers)
-    tools = sum(server.tools for server in status.servers)
-    picture = show.Picture(
-        columns=("SERVER", "STATE", "TOOLS", "TOKENS", "START", ""),
-        rows=rows,
-        foot=f"{tools} tools, about {tokens} tokens of definitions",
-        right=frozenset({"TOOLS", "TOKENS", "START"}),
-    )
-    lines = [f"{show.printable(line)}\n" for line in _how_to_connect(status)]
-    return "".join(["\n", show.text(picture), *lines])
-
-
-def _how_to_connect(status: GatewayStatus) -> list[str]:
-    others = [
-        f"  {name:<12} {url}" for name, url in status.endpoints.items() if len(status.endpoints) > 1
-    ]
-    return [
-        "",
-        f"Endpoint     {status.url}",
-        *others,
-        f"Metrics      {status.ops_url}/metrics",
-        f"Claude Code  claude mcp add --transport http metamcp {status.url}",
-        "Other clients:",
-        '  {"mcpServers": {"metamcp": {"type": "http", "url": "' + status.url + '"}}}',
-        "",
-        "Ctrl-C stops it; 'metamcp ctl status' looks at it from elsewhere.",
-    ]

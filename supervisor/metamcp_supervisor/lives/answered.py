@@ -21,6 +21,6 @@ def answered(stats: Sequence[CallStats]) -> dict[str, int]:
     """How many calls each server answered, of the cumulative figures of a front."""
     found: dict[str, int] = {}
     for one in stats:
-        unanswered = sum(n for kind, n in one.errors.items() if kind in _NOT_ANSWERED)
-        found[one.server] = found.get(one.server, 0) + one.count - unanswered
+        answered = one.count if one.error_type not in _NOT_ANSWERED else 0
+        found[one.server] = found.get(one.server, 0) + answered
     return found

@@ -31,6 +31,9 @@ DEMAND_S_MIN = 5.0
 EVIDENCE_S_MAX = 0.25
 """When a sibling with the same trouble recovers, the others retry within this. That they do not all
 start at once is the gate's work: of fifty, eight in a quarter of a second."""
+BRIEF_S = 10.0
+"""Who was ready for less before it went down is no evidence when it is ready again: two that flap
+would otherwise wake each other without end."""
 
 LIMITS_MAX = 3
 LIMITS_WINDOW_S = 600.0

@@ -31,6 +31,7 @@ from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.lives.tokens import KeyUnfit, Tokens
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.steering import NotNow
+from metamcp_worker import logs
 from metamcp_worker.messages import Beat, Counted, FromChild, LogLines, ServerDown, Spawned
 
 START_S_MARGIN = 5.0
@@ -170,13 +171,14 @@ class Crew:
         copy = self._copies[instance.pid]
         match message:
             case Beat():
-                instance.inflight = message.inflight
+                instance.inflight, instance.queued = message.inflight, message.queued
                 self._probed(instance, message.probes_missed)
-                self._hearts.beat(instance.pid)
+                self._hearts.beat(instance.pid, "worker", message.lag_ms)
                 self._lives.idle(copy, message.idle_s)
             case Spawned():
                 pass  # the instance has noted the pid
             case ServerDown():
+                self._lives.told(copy, message, blob)
                 self._down(copy, instance, message)
             case Counted(counts=counts):
                 self._lives.told(copy, message, blob)
@@ -269,8 +271,9 @@ class Crew:
             oauth = self._tokens.spec(entry.server.oauth)
             self._bounds.draw(copy)
             spec = server_spec(
-                entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf
-            )
+                entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf,
+                log=logs.current(),
+            )  # fmt: skip
             instance.run(spec, self._version)
         except KeyUnfit as error:
             self.condemn(copy, ExitClass.SPAWN, str(error))
@@ -289,6 +292,7 @@ class Crew:
             self.condemn(copy, ExitClass.START_TIMEOUT, message)
         else:
             self._journal.add(copy.entry.name, "kill", "its worker did not leave in time")
+            self._lives.told(copy, Counted(counts={"stop_worker_SIGKILL": 1}), b"")
             self._kill(copy)
 
     def _kill(self, copy: Copy) -> None:
@@ -319,10 +323,13 @@ class Crew:
         copy.no_deadline()
         self._hearts.forget(instance.pid)
         instance.close()
+        if copy.leaf is not None and (kills := copy.leaf.oom_kills()):
+            self._lives.told(copy, Counted(counts={"oom_kill": kills}), b"")
         self._bounds.erase(copy)
         copy.instance = None
         del self._copies[instance.pid]
         if instance.end.orphans:
+            self._lives.told(copy, Counted(counts={"orphan": instance.end.orphans}), b"")
             left = f"{instance.end.orphans} processes that it left behind were killed"
             self._journal.add(copy.entry.name, "swept", left, instance.generation)
         if not instance.reported:

@@ -36,7 +36,7 @@ from metamcp_worker.messages import (
     Adopt,
     AttachFailed,
     Beat,
-    CallStats,
+    Figures,
     FromFront,
     FrontReady,
     FrontStats,
@@ -325,7 +325,7 @@ class Fronts:
     def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
         match message:
             case Beat():
-                self._hearts.beat(front.pid)
+                self._hearts.beat(front.pid, "front", message.lag_ms)
             case FrontReady():
                 self._ready(front)
             case Wanted(server=server):
@@ -333,9 +333,9 @@ class Fronts:
             case AttachFailed(what=server, number=generation):
                 self._house.undelivered(front, server, generation)
             case FrontStats():
-                stats = codec.typed(list[CallStats], blob or b"[]")
+                figures = codec.typed(Figures, blob or b"{}")
                 front.summary = message
-                self._house.counted(front, stats, message)
+                self._house.counted(front, figures, message)
             case Taken():
                 self.handovers.taken(front.number)
             case SessionKept():

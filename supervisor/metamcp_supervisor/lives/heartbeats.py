@@ -26,11 +26,15 @@ class _Watched:
 
 class Heartbeats:
     """`signal_worker(pid, number)` reaches a worker through the nursery; `clock`: monotonic
-    seconds."""
+    seconds; `on_lag(role, seconds)` hears how late an event loop was."""
 
     def __init__(
-        self, signal_worker: Callable[[int, int], None], clock: Callable[[], float]
+        self,
+        signal_worker: Callable[[int, int], None],
+        clock: Callable[[], float],
+        on_lag: Callable[[str, float], None] = lambda role, seconds: None,
     ) -> None:
+        self._on_lag = on_lag
         self._signal = signal_worker
         self._clock = clock
         self._watched: dict[int, _Watched] = {}
@@ -52,7 +56,8 @@ class Heartbeats:
     def forget(self, pid: int) -> None:
         self._watched.pop(pid, None)
 
-    def beat(self, pid: int) -> None:
+    def beat(self, pid: int, role: str = "worker", lag_ms: float = 0.0) -> None:
+        self._on_lag(role, lag_ms / 1000)
         self._forgive()
         if watched := self._watched.get(pid):
             watched.pulse = Pulse(self._clock(), watched.halted)
@@ -69,6 +74,16 @@ class Heartbeats:
             else:
                 watched.pulse = Pulse(watched.pulse.beat_at, yes)
             self._judge(pid, watched)
+
+    def ages_s(self) -> dict[int, float]:
+        """Since the last sign of life of each worker that has given one."""
+        now = self._clock()
+        watched = self._watched.items()
+        return {pid: max(0.0, now - one.pulse.beat_at) for pid, one in watched if one.pulse}
+
+    def lag_s(self) -> float:
+        """How late this process's own event loop is with the next look, if it is."""
+        return max(0.0, self._clock() - self._looked - TICK_S)
 
     def close(self) -> None:
         self._timer.cancel()
@@ -89,12 +104,16 @@ class Heartbeats:
         late_s = now - self._looked - TICK_S
         if late_s <= PAUSE_S:
             return
+        self._on_lag("supervisor", late_s)
         self._looked = now
         for watched in self._watched.values():
             if watched.pulse is not None:
                 watched.pulse = pulse.forgive(watched.pulse, late_s)
 
     def _tick(self) -> None:
+        late_s = self.lag_s()
+        if late_s <= PAUSE_S:  # a longer one is told where it is forgiven
+            self._on_lag("supervisor", late_s)
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self.look()
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.spawn import Worker
-from metamcp_worker.messages import CallStats, FrontStats
+from metamcp_worker.messages import Figures, FrontStats
 
 
 class NotRolled(Exception):
@@ -47,7 +47,7 @@ class House(Protocol):
         server."""
         ...
 
-    def counted(self, front: Front, stats: Sequence[CallStats], summary: FrontStats) -> None: ...
+    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None: ...
 
     def left(self, number: int) -> None:
         """This front is gone, and its last figures have come."""

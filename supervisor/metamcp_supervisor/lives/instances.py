@@ -67,7 +67,7 @@ class Instance:
         self.server_pid = 0
         self.protocol = ""
         self.start_s = 0.0
-        self.inflight = 0
+        self.inflight = self.queued = 0
         self.probes_missed = 0
         self.reported = False
         self.told_of: set[str] = set()

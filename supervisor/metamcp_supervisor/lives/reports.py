@@ -4,15 +4,21 @@ Owns: where it goes. Processes that serve one client each have logs of their own
 their server: no label grows with clients. Never: what follows from it (`tree`).
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from metamcp_supervisor.lives.answered import answered
 from metamcp_supervisor.lives.entries import Copy, Entry
+from metamcp_supervisor.lives.server import Fact, Life, WentDown
 from metamcp_supervisor.lives.sharing import CONTESTED
+from metamcp_supervisor.lives.states import Phase
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_worker.messages import CallStats, Counted, LogLines
+from metamcp_worker.messages import Answers, CallStats, Counted, LogLines, ServerDown
+
+_AT_REST = frozenset({Phase.IDLE, Phase.DISABLED})
+"""Phases in which nobody waits for a server to come back."""
 
 
 class Reports:
@@ -20,6 +26,34 @@ class Reports:
         self._journal = journal
         self._logs = logs
         self._metrics = metrics
+        self._down_since: dict[str, float] = {}
+
+    def heard(self, copy: Copy, message: LogLines | Answers | ServerDown) -> None:
+        entry = copy.entry
+        match message:
+            case LogLines():
+                self.lines(entry, message)
+            case Answers(stats=stats):
+                transport = "pipe" if entry.server.url is None else "tcp"
+                self._metrics.answers(entry.name, copy.generation, transport, stats)
+            case ServerDown(code=code, signal=signal):
+                if code is not None or signal:
+                    self._metrics.exited(entry.base, -signal if code is None else code)
+
+    def gone(self, copy: Copy) -> None:
+        """Nothing is left of it."""
+        self._metrics.worker_gone(copy.entry.name, copy.generation)
+
+    def turned(self, entry: Entry, before: Life, fact: Fact, now: float) -> None:
+        """A server is in another phase, or another copy of it serves. `now`: before that was
+        done."""
+        phase, loop = entry.life.phase, asyncio.get_running_loop()
+        if isinstance(fact, WentDown) and before.phase is Phase.READY:
+            self._down_since[entry.name] = now
+        elif phase in _AT_REST:
+            self._down_since.pop(entry.name, None)
+        if phase is Phase.READY and (since := self._down_since.pop(entry.name, None)) is not None:
+            self._metrics.failed_over(entry.base, loop.time() - since)
 
     def lines(self, entry: Entry, message: LogLines) -> None:
         self._logs.add(entry.name, message.stream, message.lines, message.dropped)
@@ -49,6 +83,7 @@ class Reports:
         self._metrics.restarted(entry.base, str(entry.life.reason or "operator"))
 
     def forget(self, entry: Entry) -> None:
+        self._down_since.pop(entry.name, None)
         self._logs.forget(entry.name)
         if entry.own:
             self._journal.histories.forget(entry.name)

@@ -15,7 +15,7 @@ from metamcp_supervisor.lives.backoff import Patience
 from metamcp_supervisor.lives.states import Action, Event, ExitClass, Impossible, Phase, move
 from metamcp_supervisor.wanted.config import Restart
 
-Starter = Literal["boot", "operator", "timer", "client", "dependent"]
+Starter = Literal["boot", "operator", "timer", "client", "dependent", "others"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,10 @@ class Life:
     `probing`: the one attempt of a half-open circuit. `degraded`: its worker does not answer now.
     `parted`: an operator keeps new calls from it.
     `not_before`: it asked to be left alone until then.
+    `vain`: no start since it was last ready came to anything; when the first of them and the last
+    ended. `brief`: it was ready before it went down, for a moment only.
+    `planned_at`: when it is its own turn; this start is for the sake of others, or was on its way
+    when one of them recovered, and if it fails as the last one did, nothing is counted.
     `reason`, `message`: of the last time that it went down by itself, until it is told to stop;
     `excused`: that was not its fault, and is forgotten once it is ready.
     """
@@ -46,6 +50,8 @@ class Life:
     retry_at: float | None = None
     called_at: float | None = None
     not_before: float = 0.0
+    planned_at: float | None = None
+    vain: tuple[float, float] | None = None
     proven: bool = False
     restarting: bool = False
     resting: bool = False
@@ -53,6 +59,7 @@ class Life:
     degraded: bool = False
     parted: bool = False
     excused: bool = False
+    brief: bool = False
     reason: ExitClass | None = None
     message: str = ""
 
@@ -210,19 +217,23 @@ def _start(life: Life, by: Starter, now: float) -> Step:
         return life, ()
     if by == "dependent" and life.phase is not Phase.IDLE and not life.resting:
         return life, ()  # it runs, or comes back by itself, or an operator stopped it
+    if by == "others" and (life.phase not in _WAITING or life.retry_at is None):
+        return life, ()
     if by == "client":
         life = replace(life, called_at=now)
     if by == "operator":
         # A human looked at it: the past does not count any more, and quarantine is lifted.
-        life = replace(life, failures=0, window=(), trips=0, limits=())
+        life = replace(life, failures=0, window=(), trips=0, limits=(), planned_at=None)
         if life.phase is Phase.QUARANTINED:
             life, _ = _moved(replace(life, reason=None, message=""), Event.STOP)
     if life.phase in _LEAVING and (by == "operator" or life.resting):
         life = replace(life, restarting=True, resting=False)
     probing = life.phase is Phase.FAILED and by != "operator"
+    planned_at = life.retry_at if by == "others" else life.planned_at
     life, actions = _moved(life, Event.START)
     if life.phase is Phase.QUEUED:
-        life = replace(life, retry_at=None, probing=life.probing or probing)
+        probing = life.probing or probing
+        life = replace(life, retry_at=None, probing=probing, planned_at=planned_at)
     return life, actions
 
 
@@ -239,7 +250,7 @@ def _stop(life: Life, restarting: bool, now: float) -> Step:
     life, actions = _moved(life, Event.STOP)
     life = replace(
         life, retry_at=None, probing=False, degraded=False, resting=False, parted=False,
-        reason=None, message="",
+        planned_at=None, vain=None, brief=False, reason=None, message="",
     )  # fmt: skip
     if life.phase in _LEAVING:
         return replace(life, restarting=restarting), actions
@@ -251,7 +262,7 @@ def _stop(life: Life, restarting: bool, now: float) -> Step:
 
 def _ready(life: Life, now: float) -> Step:
     life, actions = _moved(life, Event.READY)
-    life = replace(life, ready_at=now)
+    life = replace(life, ready_at=now, planned_at=None, vain=None, brief=False)
     if life.excused:
         life = replace(life, excused=False, reason=None, message="")
     if life.probing:
@@ -265,7 +276,8 @@ def _quarantined(life: Life, why: str) -> Step:
     life, actions = _moved(life, Event.QUARANTINE)
     life = replace(
         life, reason=ExitClass.OPERATOR, message=why, retry_at=None, ready_at=None, probing=False,
-        degraded=False, restarting=False, resting=False, parted=False,
+        degraded=False, restarting=False, resting=False, parted=False, planned_at=None, vain=None,
+        brief=False,
     )  # fmt: skip
     return life, actions
 
@@ -294,9 +306,12 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
         raise Impossible(f"'went down' in phase '{life.phase}'")
     reason, was_stable = fact.reason, backoff.stable(life.ready_at, life.proven, now)
     was_up = life.phase is Phase.READY
+    planned_at = life.planned_at if reason is life.reason else None
     life = replace(
         life, reason=reason, message=fact.message, excused=fact.excused, ready_at=None,
-        degraded=False, parted=False, not_before=now + fact.retry_after_s,
+        degraded=False, parted=False, not_before=now + fact.retry_after_s, planned_at=None,
+        vain=None if was_up else (life.vain[0] if life.vain else now, now),
+        brief=life.ready_at is not None and now - life.ready_at < backoff.BRIEF_S,
     )  # fmt: skip
     if reason is ExitClass.FLOOD:
         return _moved(replace(life, probing=False, retry_at=None), Event.QUARANTINE)
@@ -307,6 +322,8 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
         return _moved(replace(life, probing=False), Event.RESTED if rests else Event.RETIRE)
     if life.restart == "never":
         return _moved(replace(life, probing=False, retry_at=None), Event.GIVE_UP)
+    if planned_at is not None:
+        return _back(life, planned_at, now)
     if was_stable:
         return _retry(replace(life, failures=0, window=(), trips=0), now, 0.0, fact.spare)
     most = life.patience.restarts_max
@@ -338,8 +355,24 @@ def _retry(life: Life, now: float, delay_s: float, spare: int) -> Step:
     return _moved(replace(life, probing=False, retry_at=retry_at), Event.RETRY)
 
 
+def _back(life: Life, planned_at: float, now: float) -> Step:
+    """It waits as before that start."""
+    retry_at = max(planned_at, now + backoff.DELAY_S_FLOOR, life.not_before)
+    event = Event.GIVE_UP if life.probing else Event.RETRY
+    return _moved(replace(life, probing=False, retry_at=retry_at), event)
+
+
+def evidence(before: Life, life: Life) -> ExitClass | None:
+    """The trouble that is over, as the recovery of this server shows; None: it shows nothing. One
+    that is ready for a moment, again and again, would set its siblings going each time."""
+    recovered = before.phase is Phase.WARMING and life.phase is Phase.READY and before.failures
+    return before.reason if recovered and not before.brief else None
+
+
 def _sibling_recovered(life: Life, reason: ExitClass, now: float, jitter: float) -> Step:
     soon = max(now + jitter * backoff.EVIDENCE_S_MAX, life.not_before)
+    if life.phase is Phase.WARMING and life.vain is not None and life.reason is reason:
+        return replace(life, planned_at=soon), ()  # it set out before the trouble was over
     if life.phase not in _WAITING or life.reason is not reason:
         return life, ()
     if life.retry_at is None or life.retry_at <= soon:

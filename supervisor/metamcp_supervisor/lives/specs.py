@@ -4,17 +4,22 @@ Owns: the environment that a server gets, the hosts that a front accepts, which 
 default one. Never: reading a configuration (`parse`), the fields (`metamcp_worker.spec`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from msgspec import structs
 
 from metamcp_supervisor.lives.cgroups import Leaf
 from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Server
-from metamcp_worker import sharing
+from metamcp_supervisor.wanted.masks import secrets_of
+from metamcp_worker import finished, sharing
 from metamcp_worker.spec import (
     EndpointSpec,
     FrontSpec,
     LimitsSpec,
+    LogSpec,
     NamingSpec,
     OAuthSpec,
+    RecordingSpec,
     ServerSpec,
 )
 
@@ -39,9 +44,10 @@ def server_spec(
     probe: bool,
     oauth: OAuthSpec | None = None,
     leaf: Leaf | None = None,
+    log: LogSpec | None = None,
 ) -> ServerSpec:
     """`oauth`: for a server that wants it (`tokens`). `leaf`: the control group for its processes,
-    if there is one."""
+    if there is one. `log`: how its worker speaks, if not as usual."""
     passed = {
         name: value
         for name, value in environ.items()
@@ -66,6 +72,7 @@ def server_spec(
         probe_interval_s=server.probe_interval_s,
         concurrency=server.concurrency,
         queue=server.queue,
+        log=structs.replace(log or LogSpec(), secrets=secrets_of(server)),
         probe=probe,
     )
 
@@ -76,6 +83,38 @@ def _limits(server: Server, leaf: Leaf | None) -> LimitsSpec:
         data_bytes=(server.memory_max or 0) if server.memory_rlimit else 0,
         nice=NICE if server.cpu_max is not None else 0,
         cgroup="" if leaf is None else str(leaf.path),
+    )
+
+
+def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
+    """`secrets`: that this process may know, and so may say."""
+    log = config.log
+    return LogSpec(
+        format=log.format, level=log.level, levels=dict(log.levels), secrets=tuple(secrets)
+    )
+
+
+def own_log_spec(config: Config) -> LogSpec:
+    """Of the supervisor, which knows all secrets."""
+    return log_spec(config, (s for server in config.servers.values() for s in secrets_of(server)))
+
+
+def recording_spec(config: Config) -> RecordingSpec:
+    """A front learns only the secrets of servers whose bodies it writes down."""
+    wanted = config.recording
+    levels: dict[str, str] = {
+        server.name: level
+        for server in config.servers.values()
+        if (level := server.recording or wanted.calls) != "off"
+    }
+    full = [name for name, level in levels.items() if level == "full"]
+    return RecordingSpec(
+        folder=str(config.gateway.state_dir / finished.FOLDER),
+        servers=levels,
+        file_bytes=wanted.file_max,
+        files=wanted.files_max,
+        body_bytes=wanted.body_max,
+        secrets=tuple(dict.fromkeys(s for name in full for s in secrets_of(config.servers[name]))),
     )
 
 
@@ -107,6 +146,9 @@ def front_spec(config: Config, version: str) -> FrontSpec:
             for server in config.servers.values()
             if server.retry != "never"
         },
+        log=log_spec(config),
+        recording=recording_spec(config),
+        tool_times=config.metrics.per_tool,
     )
 
 

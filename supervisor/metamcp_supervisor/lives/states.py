@@ -92,7 +92,8 @@ class ExitClass(StrEnum):
 
 MEANING: Mapping[Event, str] = {
     Event.START: "it is to run: at the start of the gateway, by an operator, by its timer, by a "
-    "client's call, or because a sibling with the same trouble recovered",
+    "client's call, because a sibling with the same trouble recovered, or to see for all that wait "
+    "for the same whether it is back",
     Event.STOP: "it is to stop: by an operator, by a reload, or with the gateway",
     Event.ADMIT: "the start gate has a free place and no earlier instance is left",
     Event.READY: "handshake done and lists read",

@@ -104,6 +104,7 @@ def particulars(config: Config, entry: Entry, now: float) -> Particulars:
             degraded=life.degraded,
             parted=life.parted,
             probing=life.probing,
+            for_others=life.planned_at is not None,
         ),
         hidden=_hidden(server),
     )

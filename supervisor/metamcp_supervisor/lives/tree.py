@@ -23,6 +23,7 @@ from metamcp_supervisor.lives.entries import Copy, Entry, news, patience, why
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import Forker
 from metamcp_supervisor.lives.heartbeats import Heartbeats
+from metamcp_supervisor.lives.outages import Outages
 from metamcp_supervisor.lives.reports import Reports
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.server import (
@@ -35,7 +36,6 @@ from metamcp_supervisor.lives.server import (
     Quarantined,
     Responds,
     Retuned,
-    SiblingRecovered,
     Start,
     Stop,
     Unneeded,
@@ -44,19 +44,21 @@ from metamcp_supervisor.lives.server import (
 )
 from metamcp_supervisor.lives.spares import Spares
 from metamcp_supervisor.lives.starting import Starting
-from metamcp_supervisor.lives.states import Action, ExitClass, Impossible, Phase
+from metamcp_supervisor.lives.states import Action, Impossible, Phase
 from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_worker.messages import (
+    Answers,
     AttachFailed,
     CallStats,
     Counted,
     FromChild,
     Listed,
     LogLines,
+    ServerDown,
     ServerReady,
 )
 
@@ -95,6 +97,7 @@ class Tree:
         self.entries: dict[str, Entry] = {}
         self.deliveries = Deliveries(self.entries, routes, journal)
         self.starting = Starting(self.entries, self._admitted)
+        self.outages = Outages(self.entries, self.starting, self.feed)
         self.spares = Spares(self.crew, journal, self.feed)
         self.apart = Apart(self, routes, journal)
 
@@ -196,6 +199,7 @@ class Tree:
         """Forget everything: the processes are gone, or somebody else ends them."""
         self._closed = True
         self.starting.close()
+        self.outages.close()
         self.deliveries.close()
         for entry in self.entries.values():
             entry.no_retry()
@@ -241,8 +245,8 @@ class Tree:
                 pass
             case Listed():
                 self._offers(entry, blob)
-            case LogLines():
-                self._reports.lines(entry, message)
+            case LogLines() | Answers() | ServerDown():
+                self._reports.heard(copy, message)
             case Counted(counts=counts):
                 self._reports.counted(copy, message)
                 self.apart.counted(entry, counts)
@@ -265,6 +269,7 @@ class Tree:
     def gone(self, copy: Copy) -> None:
         entry = copy.entry
         entry.leaving.discard(copy)
+        self._reports.gone(copy)
         if copy is entry.serving:
             entry.serving = None
             self.feed(entry, Left())
@@ -318,13 +323,13 @@ class Tree:
             return
         self._routes.show(entry.server, life)
         if life.phase is not before.phase or life.generation != before.generation:
+            self._reports.turned(entry, before, fact, now)
             self.spares.settle(entry)
             entry.rested = entry.rested or life.phase is Phase.IDLE
             what = f"{before.phase}→{life.phase}"
             cause = why(life, now) if isinstance(fact, WentDown) else cause
             self._journal.add(entry.name, what, cause, life.generation)
-        if life.phase is Phase.READY and before.failures and before.reason is not None:
-            self._wake_siblings(entry, before.reason)
+        self.outages.heard(entry, before)
         self.apart.settled(entry)
 
     def _act(self, entry: Entry, action: Action) -> None:
@@ -377,12 +382,6 @@ class Tree:
         entry.no_retry()
         if not self.apart.forgotten(entry):
             self.feed(entry, Start("timer"), "its next start is due")
-
-    def _wake_siblings(self, entry: Entry, reason: ExitClass) -> None:
-        """It is back: whoever failed in the same way may be able to come back as well."""
-        for other in list(self.entries.values()):
-            if other is not entry and other.launcher == entry.launcher:
-                self.feed(other, SiblingRecovered(reason))
 
     def _drop_removed(self, entry: Entry) -> None:
         if entry.removed and entry.spent:

@@ -15,7 +15,10 @@ from metamcp_supervisor.wanted.config import (
     Config,
     Endpoint,
     Gateway,
+    Log,
+    Metrics,
     Namespace,
+    Recording,
 )
 from metamcp_supervisor.wanted.document import Document, Findings, Site, shown
 from metamcp_supervisor.wanted.draft import Draft, GatewayDraft, NamespaceDraft, ServerDraft
@@ -41,9 +44,15 @@ def assemble(
     packages bring, asked for only when somebody names one."""
     main, *included = drafts
     for draft in included:
-        if draft.gateway != GatewayDraft():
+        here = {
+            "gateway": draft.gateway != GatewayDraft(),
+            "log": draft.log,
+            "recording": draft.recording,
+            "metrics": draft.metrics,
+        }
+        for key in (key for key, written in here.items() if written):
             findings.error(
-                draft.site.at("gateway"), f"belongs into {main.site}, not into an included file"
+                draft.site.at(key), f"belongs into {main.site}, not into an included file"
             )
     servers = _servers(drafts, findings)
     _check_transports(servers.values(), transports, findings)
@@ -55,6 +64,9 @@ def assemble(
         servers={name: draft.server for name, draft in servers.items() if draft.server is not None},
         namespaces=namespaces,
         endpoints=_endpoints(drafts, namespaces, units.is_loopback(gateway.listen.host), findings),
+        log=main.log or Log(),
+        recording=main.recording or Recording(),
+        metrics=main.metrics or Metrics(),
         files=files,
         warnings=tuple(findings.warnings),
     )
@@ -76,6 +88,7 @@ def _gateway(layers: Sequence[GatewayDraft], default: Gateway, findings: Finding
         watch=default.watch if last.watch is None else last.watch,
         state_dir=last.state_dir or default.state_dir,
         runtime_dir=last.runtime_dir or default.runtime_dir,
+        drain_delay_s=default.drain_delay_s if last.drain_delay_s is None else last.drain_delay_s,
     )
 
 
@@ -89,6 +102,9 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
             watch=found.watch if layer.watch is None else layer.watch,
             state_dir=layer.state_dir or found.state_dir,
             runtime_dir=layer.runtime_dir or found.runtime_dir,
+            drain_delay_s=(
+                found.drain_delay_s if layer.drain_delay_s is None else layer.drain_delay_s
+            ),
         )
     return found
 

@@ -15,6 +15,8 @@ Retry = Literal["never", "read-only", "idempotent"]
 Start = Literal["eager", "lazy"]
 Grant = Literal["authorization_code", "client_credentials"]
 Style = Literal["namespaced", "flat", "dotted", "bare"]
+Form = Literal["auto", "text", "json"]
+Recorded = Literal["off", "metadata", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,34 @@ class Gateway:
     watch: bool = False
     state_dir: Path
     runtime_dir: Path
+    drain_delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """How the gateway's own processes speak. `levels`: of single rooms and libraries, by name."""
+
+    format: Form = "auto"
+    level: str = "info"
+    levels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What is written down of calls that are over; a server may want it otherwise. In bytes:
+    `file_max`, and `body_max` of arguments and of a result."""
+
+    calls: Recorded = "off"
+    file_max: int = 16 * 1024 * 1024
+    files_max: int = 8
+    body_max: int = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """`per_tool`: times of calls for each tool by itself."""
+
+    per_tool: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +120,8 @@ class Server:
     depends_on: tuple[str, ...] = ()
     spares: int = 0
     required: bool = False
+    recording: Recorded | None = None
+    """None: as `[recording]` says."""
     restart: Restart = "on-failure"
     restarts_max: int = 8
     restart_window_s: float = 120.0
@@ -162,6 +194,9 @@ class Config:
     servers: Mapping[str, Server]
     namespaces: Mapping[str, Namespace]
     endpoints: Mapping[str, Endpoint]
+    log: Log = Log()
+    recording: Recording = Recording()
+    metrics: Metrics = Metrics()
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
 

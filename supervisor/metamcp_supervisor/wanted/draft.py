@@ -6,7 +6,7 @@ Owns: the values of that step. Never: reading them (`parse`, `shapes`), joining 
 from dataclasses import dataclass
 from pathlib import Path
 
-from metamcp_supervisor.wanted.config import Address, Endpoint, Server
+from metamcp_supervisor.wanted.config import Address, Endpoint, Log, Metrics, Recording, Server
 from metamcp_supervisor.wanted.document import Site
 
 
@@ -20,6 +20,7 @@ class GatewayDraft:
     watch: bool | None = None
     state_dir: Path | None = None
     runtime_dir: Path | None = None
+    drain_delay_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,9 @@ class Draft:
     site: Site
     includes: tuple[tuple[str, Site], ...] = ()
     gateway: GatewayDraft = GatewayDraft()
+    log: Log | None = None
+    recording: Recording | None = None
+    metrics: Metrics | None = None
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
     endpoints: tuple[EndpointDraft, ...] = ()

@@ -5,7 +5,16 @@ Owns: that form, with every default filled in. Never: printing, reading files.
 
 from collections.abc import Mapping
 
-from metamcp_supervisor.wanted.config import Config, Endpoint, Gateway, Namespace, OAuth, Server
+from metamcp_supervisor.wanted.config import (
+    Config,
+    Endpoint,
+    Gateway,
+    Log,
+    Namespace,
+    OAuth,
+    Recording,
+    Server,
+)
 from metamcp_supervisor.wanted.masks import MASK, masked, masked_url
 from metamcp_supervisor.wanted.units import duration_text, size_text
 
@@ -13,6 +22,9 @@ from metamcp_supervisor.wanted.units import duration_text, size_text
 def tables(config: Config) -> dict[str, object]:
     return {
         "gateway": _gateway(config.gateway),
+        "log": _log(config.log),
+        "recording": _recording(config.recording),
+        "metrics": {"per_tool": config.metrics.per_tool},
         "servers": {name: server_table(each) for name, each in config.servers.items()},
         "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
         "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
@@ -27,6 +39,20 @@ def _gateway(gateway: Gateway) -> dict[str, object]:
         "watch": gateway.watch,
         "state_dir": str(gateway.state_dir),
         "runtime_dir": str(gateway.runtime_dir),
+        **({"drain_delay": duration_text(gateway.drain_delay_s)} if gateway.drain_delay_s else {}),
+    }
+
+
+def _log(log: Log) -> dict[str, object]:
+    return {"format": log.format, "level": log.level, "levels": dict(log.levels)}
+
+
+def _recording(recording: Recording) -> dict[str, object]:
+    return {
+        "calls": recording.calls,
+        "file_max": size_text(recording.file_max),
+        "files_max": recording.files_max,
+        "body_max": size_text(recording.body_max),
     }
 
 
@@ -40,6 +66,7 @@ def server_table(server: Server) -> dict[str, object]:
         "sharing": server.sharing,
         "spares": server.spares,
         "required": server.required,
+        **({"recording": server.recording} if server.recording is not None else {}),
         "restart": server.restart,
         "restarts_max": server.restarts_max,
         "restart_window": duration_text(server.restart_window_s),

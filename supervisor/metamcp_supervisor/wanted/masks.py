@@ -1,18 +1,18 @@
-"""Which settings are secrets by the look of their name, and what is shown instead of them.
+"""Which settings are secrets, and what is shown of a configuration instead of them.
 
-Owns: the look and the mask. Never: the values (`config` keeps them), logs.
+Owns: which values of a server must be read nowhere, commands and URLs as they may be shown. Never:
+the values (`config` keeps them), the look of a secret name and masking of any text
+(`metamcp_worker.masking`), logs.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-MASK = "***"
+from metamcp_supervisor.wanted.config import Server
+from metamcp_worker.masking import MASK, looks_secret
 
-_SECRET = re.compile(
-    r"token(?!s)|secret|passw|passphrase|credential|api[_-]?key|access[_-]?key|private[_-]?key",
-    re.IGNORECASE,
-)
-_POINTS_ELSEWHERE = re.compile(r"[_-](?:file|path|dir|url|name|ttl|expiry)\Z", re.IGNORECASE)
+__all__ = ("MASK", "looks_secret", "masked", "masked_url", "secrets_of")
+
 _ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
 _FLAG = re.compile(r"--?[A-Za-z][\w-]{0,63}")
 _BEARER = re.compile(r"\b(Bearer|Basic) +(?!\$\{)\S+", re.IGNORECASE)
@@ -20,10 +20,51 @@ _USERINFO = re.compile(r"://[^/\s@]{1,256}@")
 _PARAMETER = re.compile(r"([^&=]*)(=?)([^&]*)")
 _OPAQUE = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_.~=-]{20,}")
 """A part of a path that nobody made up to be read: some services hand out a key as a URL."""
+_REFERENCE = re.compile(r"\$\{(?:(file|credential|input):|(?:env:)?([A-Za-z_]\w*))", re.ASCII)
 
 
-def looks_secret(name: str) -> bool:
-    return bool(_SECRET.search(name)) and not _POINTS_ELSEWHERE.search(name)
+def secrets_of(server: Server) -> tuple[str, ...]:
+    """What must not be read anywhere of this server's settings: values whose name or reference says
+    that they are secrets, all headers, and what `masked` and `masked_url` hide."""
+    found = [
+        *_named(server.env, server.env_written),
+        *_named(server.options, server.options_written),
+        *server.headers.values(),
+        *_in_command(server.command, server.command_written),
+        *(_in_url(server.url) if server.url is not None else ()),
+    ]
+    if server.oauth is not None and server.oauth.client_secret is not None:
+        found.append(server.oauth.client_secret)
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def _named(values: Mapping[str, str], written: Mapping[str, str]) -> Iterator[str]:
+    for name, value in values.items():
+        if looks_secret(name) or _leads_to_a_secret(written.get(name, "")):
+            yield value
+
+
+def _in_command(command: Sequence[str], written: Sequence[str]) -> Iterator[str]:
+    named = False
+    for at, argument in enumerate(command):
+        if named or (at < len(written) and _leads_to_a_secret(written[at])):
+            yield argument
+        elif (assigned := _ASSIGNED.fullmatch(argument)) and looks_secret(assigned[1]):
+            yield assigned[2]
+        named = bool(_FLAG.fullmatch(argument)) and looks_secret(argument)
+
+
+def _in_url(url: str) -> Iterator[str]:
+    place, _, query = url.partition("?")
+    yield from filter(_OPAQUE.fullmatch, place.split("/")[3:])
+    for each in query.split("&"):
+        name, equals, value = each.partition("=")
+        yield value if equals else name
+
+
+def _leads_to_a_secret(written: str) -> bool:
+    """Files and credentials are there for secrets; a variable has a name."""
+    return any(kind or looks_secret(name) for kind, name in _REFERENCE.findall(written))
 
 
 def masked(arguments: Sequence[str]) -> tuple[str, ...]:

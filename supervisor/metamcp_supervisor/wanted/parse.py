@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast
 
-from metamcp_supervisor.wanted import limits, naming, program, remote
+from metamcp_supervisor.wanted import limits, naming, program, remote, told
 from metamcp_supervisor.wanted.config import (
     Endpoint,
     Naming,
+    Recorded,
     Restart,
     Retry,
     Server,
@@ -51,11 +52,16 @@ def parse(document: Document, references: References, home: Path, findings: Find
     top = Table(document.values, site, findings, "")
     top.refuse_unknown()
     gateway = top.table("gateway", "gateway")
+    log, recording = top.table("log", "log"), top.table("recording", "recording")
+    metrics = top.table("metrics", "metrics")
     includes = top.texts("include") or ()
     return Draft(
         site=site,
         includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
         gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
+        log=told.log(log) if log else None,
+        recording=told.recording(recording) if recording else None,
+        metrics=told.metrics(metrics) if metrics else None,
         servers=tuple(
             _server(name, table, references, home)
             for name, table in top.tables("servers", "servers.*").items()
@@ -86,6 +92,9 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
         watch=watch if table.has("watch") else None,
         state_dir=_directory("state_dir", table, references, home),
         runtime_dir=_directory("runtime_dir", table, references, home),
+        drain_delay_s=(
+            table.duration("drain_delay", default=0.0) if table.has("drain_delay") else None
+        ),
     )
 
 
@@ -141,6 +150,7 @@ def tuned(table: Table, server: Server) -> Server:
         spares=table.whole("spares", default=_DEFAULTS.spares, low=0, high=SPARES_MAX),
         depends_on=table.texts("depends_on") or (),
         required=required,
+        recording=cast("Recorded | None", table.choice("recording")),
         restart=cast("Restart", table.choice("restart") or _DEFAULTS.restart),
         restarts_max=table.whole(
             "restarts_max", default=_DEFAULTS.restarts_max, low=0, high=RESTARTS_MAX

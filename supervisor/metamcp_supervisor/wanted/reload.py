@@ -11,12 +11,24 @@ from dataclasses import fields, replace
 from msgspec import structs
 
 from metamcp_supervisor.verbs import Change, ReloadPlan
-from metamcp_supervisor.wanted.config import Config, Endpoint, Gateway, Namespace, OAuth, Server
+from metamcp_supervisor.wanted.config import (
+    Config,
+    Endpoint,
+    Gateway,
+    Log,
+    Metrics,
+    Namespace,
+    OAuth,
+    Recording,
+    Server,
+)
 from metamcp_supervisor.wanted.options import OPTIONS
 from metamcp_supervisor.wanted.overrides import Overrides
 
 HASH_CHARACTERS = 12
 """48 bits: nobody makes a second configuration with the same hash by accident."""
+Told = Log | Recording | Metrics
+"""What the gateway says, and of what."""
 _NAMED_MAX = 8
 """How many changed settings one line of a plan names."""
 
@@ -34,15 +46,18 @@ def plan(old: Config, new: Config) -> ReloadPlan:
     """How to get from `old` to `new`.
 
     One change per server, under its name; servers that are gone come last. Then what else changed:
-    `gateway` (never applied: it needs a full restart), `namespaces.NAME` and `endpoints.NAME`,
-    which no server can be called, because of the dot. That a server which comes or goes is also in
-    its namespaces is no change of these.
+    `gateway` (never applied: it needs a full restart), `[log]`, `[recording]`, `[metrics]`,
+    `namespaces.NAME` and `endpoints.NAME`, which no server can be called, because of the brackets
+    and the dot. That a server which comes or goes is also in its namespaces is no change of these.
     """
     return ReloadPlan(
         hash=_hash([fingerprint(old), fingerprint(new)]),
         changes=(
             *_servers(old.servers, new.servers),
             *_gateway(old.gateway, new.gateway),
+            *_table("[log]", old.log, new.log),
+            *_table("[recording]", old.recording, new.recording),
+            *_table("[metrics]", old.metrics, new.metrics),
             *_namespaces(old, new),
             *_groups("endpoints", old.endpoints, new.endpoints),
         ),
@@ -70,6 +85,7 @@ def fingerprint(config: Config) -> str:
     return _hash(
         [
             _plain(config.gateway),
+            [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
@@ -142,6 +158,12 @@ def _gateway(old: Gateway, new: Gateway) -> Iterator[Change]:
         yield Change(server="gateway", action="unchanged", why=f"{what}: needs a full restart")
 
 
+def _table(name: str, old: Told, new: Told) -> Iterator[Change]:
+    if changed := [each.name for each in fields(old) if _differ(old, new, each.name)]:
+        why = _sentence([f"{key} changed" for key in changed])
+        yield Change(server=name, action="in-place", why=why)
+
+
 def _namespaces(old: Config, new: Config) -> Iterator[Change]:
     def lasting(namespace: Namespace) -> Namespace:
         stay = (name for name in namespace.servers if name in old.servers and name in new.servers)
@@ -184,7 +206,7 @@ def _sentence(parts: Sequence[str]) -> str:
     return ", ".join(parts[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def _plain(value: Gateway | Server | Namespace | Endpoint) -> dict[str, object]:
+def _plain(value: Gateway | Told | Server | Namespace | Endpoint) -> dict[str, object]:
     """Every setting as text, secrets as digests."""
     found: dict[str, object] = {}
     for each in fields(value):

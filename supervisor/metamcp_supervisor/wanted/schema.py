@@ -30,6 +30,9 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
 }
 _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "gateway"): ("gateway", False),
+    ("", "log"): ("log", False),
+    ("", "recording"): ("recording", False),
+    ("", "metrics"): ("metrics", False),
     ("", "servers"): ("servers.*", True),
     ("", "namespaces"): ("namespaces.*", True),
     ("", "endpoints"): ("endpoints.*", True),

@@ -8,14 +8,15 @@ say (`parse`, `shapes`), how they fit together (`assemble`).
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import cast
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.wanted import files, jsonc, parse, shapes, tomltext, transports
 from metamcp_supervisor.wanted.assemble import assemble
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Gateway, Problem
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Form, Gateway, Problem
 from metamcp_supervisor.wanted.document import (
     BrokenSyntax,
     Document,
@@ -31,6 +32,7 @@ from metamcp_supervisor.wanted.program import directory
 from metamcp_supervisor.wanted.table import Table, flaw
 
 VARIABLE = "METAMCP_CONFIG"
+LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
 SYSTEM_FILE = Path("/etc/metamcp/metamcp.toml")
 FILES_MAX = 64
 """Of one configuration, with everything that is included."""
@@ -55,8 +57,9 @@ def load(
 ) -> Config:
     """The configuration in `path`, or in the file that `find` finds.
 
-    `flags`: settings of `[gateway]` from the command line, by key. They win over the environment
-    (`METAMCP_LISTEN` and so on), and that over the file. `watch`: where nothing says it.
+    `flags`: settings of `[gateway]` from the command line, by key, and `log_format`. They
+    win over the environment (`METAMCP_LISTEN` and so on), and that over the file. `watch`: where
+    nothing says it.
     Raises ConfigInvalid with every error.
     """
     findings = Findings()
@@ -84,6 +87,8 @@ def load(
         transports=transports.installed,
         findings=findings,
     )
+    if form := _log_format(environ, flags, cwd, findings):
+        config = replace(config, log=replace(config.log, format=form))
     if findings.problems:
         raise ConfigInvalid(findings.everything(), tuple(reading.files))
     return config
@@ -169,7 +174,7 @@ def _outside(
     environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
 ) -> Sequence[Table]:
     """`[gateway]` as the environment and the command line have it, one table for each setting."""
-    assert set(flags) <= set(keys("gateway")), sorted(flags)
+    assert set(flags) <= {*keys("gateway"), LOG_FORMAT}, sorted(flags)
     found: list[Table] = []
     for key in keys("gateway"):
         variable = f"METAMCP_{key.upper()}"
@@ -181,6 +186,22 @@ def _outside(
                 values = {key: _value(key, text)}
                 site = Site(Document(label, cwd, values))
                 found.append(Table(values, site, findings, "gateway"))
+    return found
+
+
+def _log_format(
+    environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
+) -> Form | None:
+    """`format` of `[log]`, the one setting beside `[gateway]` that is about this start."""
+    found: Form | None = None
+    for label, text in (
+        (f"${LOG_VARIABLE}", environ.get(LOG_VARIABLE)),
+        ("--log-format", flags.get(LOG_FORMAT)),
+    ):
+        if text:
+            values: dict[str, object] = {"format": text}
+            table = Table(values, Site(Document(label, cwd, values)), findings, "log")
+            found = cast("Form | None", table.choice("format")) or found
     return found
 
 

@@ -1,0 +1,138 @@
+"""Recorded calls, as the fronts have left them in the state directory.
+
+Owns: where they are, reading them in order, and what comes while one looks. Never: writing them
+(the fronts do), tables (`finished`), calling anything again (`replay`).
+
+The files are read as they are, so that this works without a gateway.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from msgspec import Struct
+
+from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.watched.client import Failed
+from metamcp_worker import codec, finished
+from metamcp_worker.finished import FinishedCall, Gap
+
+LINE_BYTES_MAX = 8 * 1024 * 1024
+"""Two bodies of the largest size, in which every character is an escape."""
+
+
+class Line(Struct, frozen=True):
+    """One line of a file: a call, or how many are missing there."""
+
+    raw: bytes
+    call: FinishedCall | None = None
+    lost: int = 0
+
+
+def folder(state_dir: str | None, path: Path | None) -> Path:
+    """Where they are for this state directory, or for that of the configuration that `metamcp up`
+    would take. Raises Failed."""
+    if state_dir is not None:
+        return Path(state_dir) / finished.FOLDER
+    from metamcp_supervisor.wanted import sources
+    from metamcp_supervisor.wanted.config import ConfigInvalid
+
+    try:
+        found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    except ConfigInvalid as invalid:
+        problems = tuple(map(str, invalid.problems))
+        what = "where recorded calls are is not known; name the directory with --state-dir"
+        raise Failed(Exit.CONFIG, what, problems) from None
+    return found.gateway.state_dir / finished.FOLDER
+
+
+def lines(where: Path) -> Iterator[Line]:
+    """All that is there, file by file. Raises Failed."""
+    return Following(where).news()
+
+
+def find(where: Path, word: str) -> FinishedCall:
+    """The call with this id. Raises Failed."""
+    word = word.lower()
+    for line in lines(where):
+        if line.call is not None and line.call.id == word:
+            return line.call
+    raise Failed(Exit.UNKNOWN_NAME, f"no recorded call has the id {word!r} in {where}")
+
+
+def files(where: Path) -> list[Path]:
+    """The oldest first; none where nothing was recorded. Raises Failed."""
+    try:
+        names = os.listdir(where)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        what = f"recorded calls cannot be read: {where}: {error.strerror}"
+        raise Failed(Exit.DENIED, what) from None
+    return [where / name for name in sorted(names) if finished.is_file_name(name)]
+
+
+class _Place(Struct):
+    """How far a file was read."""
+
+    offset: int = 0
+
+
+class Following:
+    """All that is there, and then what is added to it, each once."""
+
+    def __init__(self, where: Path) -> None:
+        self._where = where
+        self._places: dict[str, _Place] = {}
+
+    def news(self) -> Iterator[Line]:
+        """What came since the last time; the first time everything. Raises Failed."""
+        for path in files(self._where):
+            yield from _new_lines(path, self._places.setdefault(path.name, _Place()))
+
+
+def _new_lines(path: Path, place: _Place) -> Iterator[Line]:
+    """Whole lines behind this place; half of one at the end is read when it is whole."""
+    try:
+        with path.open("rb") as file:
+            file.seek(place.offset)
+            while (raw := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
+                place.offset += len(raw)
+                if line := _read(raw):
+                    yield line
+    except FileNotFoundError:
+        return  # it was the oldest one, and a front removed it just now
+    except OSError as error:
+        what = f"recorded calls cannot be read: {path}: {error.strerror}"
+        raise Failed(Exit.DENIED, what) from None
+
+
+def _read(raw: bytes) -> Line | None:
+    """None for what a front that was killed has left half written."""
+    try:
+        return Line(raw, call=codec.typed(FinishedCall, raw))
+    except codec.Malformed:
+        try:
+            return Line(raw, lost=codec.typed(Gap, raw).lost)
+        except codec.Malformed:
+            return None
+
+
+def ending(work: Callable[[], int]) -> NoReturn:
+    """Do the work of a command, and end it with its exit code or with that of what failed."""
+    from metamcp_supervisor.cli.show import printable
+
+    try:
+        code = work()
+    except Failed as failed:
+        for line in (str(failed), *failed.details):
+            click.echo(f"metamcp: {printable(line)}", err=True)
+        code = failed.exit
+    except KeyboardInterrupt:
+        code = 130  # as every shell says it: 128 and the number of SIGINT
+    except BrokenPipeError:  # a pager that was left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = Exit.OK
+    raise SystemExit(code)

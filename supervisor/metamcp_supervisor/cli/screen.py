@@ -1,0 +1,89 @@
+"""What `metamcp up` shows once its servers have had their chance: they, and where to connect.
+
+Owns: when it is shown, and its words. Never: the look of tables (`show`), events.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from metamcp_supervisor.verbs import GatewayStatus
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.run import Gateway
+
+SETTLE_S_MAX = 15.0
+"""How long the first screen waits for servers that are still starting."""
+#: Phases in which the first start of a server is decided.
+_DECIDED = frozenset({"ready", "backoff", "failed", "disabled", "quarantined"})
+
+
+class FirstScreen:
+    """Shown once: when every server is ready or failed, or at the latest after SETTLE_S_MAX."""
+
+    def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
+        self._gateway = gateway
+        self._out = out
+        self._timer = asyncio.get_running_loop().call_later(SETTLE_S_MAX, self._show)
+        self._shown = False
+
+    def look(self) -> None:
+        if self._shown:
+            return
+        status = self._gateway.status()
+        decided = all(server.phase in _DECIDED for server in status.servers)
+        if status.state == "draining":
+            self._timer.cancel()
+            self._shown = True
+        elif status.state == "active" and decided:
+            self._show()
+
+    def _show(self) -> None:
+        self._timer.cancel()
+        if not self._shown:
+            self._shown = True
+            self._out(first_screen(self._gateway.status()))
+
+
+def first_screen(status: GatewayStatus) -> str:
+    """Servers, where to connect, and what to paste."""
+    from metamcp_supervisor.cli import show
+
+    rows = [
+        (
+            server.name,
+            server.state,
+            str(server.tools) if server.tools else "-",
+            str(server.token_cost) if server.token_cost else "-",
+            f"{server.start_s:.2f}s" if server.start_s else "-",
+            f"{server.reason}: {server.message}" if server.state == "error" else "",
+        )
+        for server in status.servers
+    ]
+    tokens = sum(server.token_cost for server in status.servers)
+    tools = sum(server.tools for server in status.servers)
+    picture = show.Picture(
+        columns=("SERVER", "STATE", "TOOLS", "TOKENS", "START", ""),
+        rows=rows,
+        foot=f"{tools} tools, about {tokens} tokens of definitions",
+        right=frozenset({"TOOLS", "TOKENS", "START"}),
+    )
+    lines = [f"{show.printable(line)}\n" for line in _how_to_connect(status)]
+    return "".join(["\n", show.text(picture), *lines])
+
+
+def _how_to_connect(status: GatewayStatus) -> list[str]:
+    others = [
+        f"  {name:<12} {url}" for name, url in status.endpoints.items() if len(status.endpoints) > 1
+    ]
+    return [
+        "",
+        f"Endpoint     {status.url}",
+        *others,
+        f"Metrics      {status.ops_url}/metrics",
+        f"Claude Code  claude mcp add --transport http metamcp {status.url}",
+        "Other clients:",
+        '  {"mcpServers": {"metamcp": {"type": "http", "url": "' + status.url + '"}}}',
+        "",
+        "Ctrl-C stops it; 'metamcp ctl status' looks at it from elsewhere.",
+    ]

@@ -1,0 +1,196 @@
+"""Recorded calls at the prompt: read as they are, shown, and which of them can be made again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from msgspec import Raw
+
+from metamcp_supervisor.cli import calls, recorded, replay
+from metamcp_supervisor.cli import finished as shown
+from metamcp_supervisor.cli.asking import outcome_of, repeated
+from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.watched.client import Failed
+from metamcp_worker import codec
+from metamcp_worker.finished import FinishedCall, word
+
+pytestmark = pytest.mark.promise("M89")
+
+MS = 1_790_000_000_000
+
+
+def call(number: int = 1, **more: Any) -> FinishedCall:
+    plain: dict[str, Any] = {
+        "id": word(MS + number, 0, number), "time": "2026-09-21T13:33:20.000Z", "server": "git",
+        "method": "tools/call", "outcome": "ok", "duration_ms": 1.5, "front": 0, "call": number,
+        "name": "git__status", "endpoint": "default", "protocol": "2026-07-28",
+    }  # fmt: skip
+    return FinishedCall(**{**plain, **more})
+
+
+def written(folder: Path, name: str, *lines: object, tail: bytes = b"") -> Path:
+    """A file of the state directory `folder`."""
+    path = folder / "calls" / f"calls-{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("ab") as file:
+        file.write(b"".join(codec.dump(line) + b"\n" for line in lines) + tail)
+    return path
+
+
+def run(folder: Path, *arguments: str, command: click.Command = shown.calls) -> Result:
+    """The command at the prompt, its output no terminal."""
+    return CliRunner().invoke(command, ["--state-dir", str(folder), *arguments])
+
+
+def test_calls_of_all_files_are_one_table_with_the_newest_last(tmp_path: Path) -> None:
+    written(tmp_path, "1", call(1), call(4, outcome="-10003"))
+    written(tmp_path, "2", call(2, server="notes", name="notes__find"), call(3))
+    lines = run(tmp_path).stdout.splitlines()
+    assert lines[0].split()[:4] == ["TIME", "ID", "SERVER", "NAME"]
+    assert [call(n).id in lines[n] for n in (1, 2, 3, 4)] == [True] * 4
+    assert "-10003 timed_out" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (("--server", "notes"), [2]),
+        (("--tool", "git__status"), [1, 3, 4]),
+        (("--errors",), [4]),
+        (("--limit", "2"), [4, 5]),
+        (("--since", "1h"), []),
+    ],
+)
+def test_calls_can_be_narrowed_down(
+    tmp_path: Path, options: tuple[str, ...], numbers: list[int]
+) -> None:
+    written(tmp_path, "1", call(1), call(2, server="notes", name="n__x"), call(3))
+    written(tmp_path, "2", call(4, outcome="tool_error"), call(5, outcome="cancelled", name="n__x"))
+    found = run(tmp_path, "--json", *options).stdout.splitlines()
+    assert [json.loads(line)["call"] for line in found] == numbers
+
+
+def test_lines_that_are_lost_are_told_and_half_ones_are_passed_over(tmp_path: Path) -> None:
+    written(tmp_path, "1", call(1), {"lost": 7}, tail=b'{"half\n')
+    written(tmp_path, "1", call(2))
+    done = run(tmp_path)
+    assert done.stdout.splitlines()[-1] == "7 more could not be written"
+    assert len(done.stdout.splitlines()) == 4
+
+
+def test_without_any_call_it_says_where_to_look(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.exit_code == 0
+    assert "[recording]" in done.stdout
+    assert "'metamcp ctl calls'" in done.stdout
+
+
+def test_one_call_is_shown_whole_and_nothing_of_it_reaches_the_terminal(tmp_path: Path) -> None:
+    body = Raw(b'{"b":1,"a":"\\u001b[2J"}')
+    one = call(arguments=body, arguments_bytes=22, result=Raw(b'"cut \\u001b[2J"'), result_bytes=99,
+               cut=("result",))  # fmt: skip
+    written(tmp_path, "1", one)
+    out = run(tmp_path, one.id.upper()).stdout
+    assert "arguments (22 bytes)" in out
+    assert "result (99 bytes, cut)\n  cut \\x1b[2J\n" in out
+    assert "\x1b" not in out
+
+
+def test_an_id_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    for command in (shown.calls, replay.replay):
+        done = run(tmp_path, "nothing", command=command)
+        assert done.exit_code == Exit.UNKNOWN_NAME
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_body_without_a_value_is_shown_as_it_is(tmp_path: Path) -> None:
+    one = call(arguments=Raw(b'{"a":1e999,"b":"\xc2\x9b31m"}'), arguments_bytes=20)
+    written(tmp_path, "1", one)
+    done = run(tmp_path, one.id)
+    assert done.exit_code == 0
+    assert '  {"a":1e999,"b":"\\x9b31m"}\n' in done.stdout
+
+
+def test_the_past_and_what_follows_it_are_told_once_each(tmp_path: Path) -> None:
+    written(tmp_path, "1", call(1), tail=codec.dump(call(2))[:20])
+    following = recorded.Following(tmp_path / "calls")
+    assert [line.call for line in following.news()] == [call(1)]
+    written(tmp_path, "1", tail=codec.dump(call(2))[20:] + b"\n")
+    assert [line.call for line in following.news()] == [call(2)]
+    assert list(following.news()) == []
+
+
+def test_a_file_that_is_gone_when_it_is_looked_at_is_passed_over(tmp_path: Path) -> None:
+    written(tmp_path, "1", call(1))
+    (tmp_path / "calls" / "calls-2.jsonl").symlink_to(tmp_path / "gone")
+    following = recorded.Following(tmp_path / "calls")
+    assert [line.call for line in following.news()] == [call(1)]
+
+
+def test_what_is_added_is_followed_once_it_is_whole(tmp_path: Path) -> None:
+    written(tmp_path, "1", call(1))
+    following = recorded.Following(tmp_path / "calls")
+    assert [line.call for line in following.news()] == [call(1)]
+    written(tmp_path, "1", tail=codec.dump(call(2))[:20])
+    assert list(following.news()) == []
+    written(tmp_path, "1", tail=codec.dump(call(2))[20:] + b"\n")
+    written(tmp_path, "2", call(3))
+    assert [line.call for line in following.news()] == [call(2), call(3)]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"arguments_bytes": 5}, "its arguments were not recorded"),
+        ({"arguments": Raw(b"{}"), "masked": ("arguments",)}, "a secret was taken out"),
+        ({"arguments": Raw(b'"{"'), "cut": ("arguments",)}, "its arguments were cut"),
+        ({"method": "resources/read", "name": "x://a?key=***"}, "a secret was taken out"),
+    ],
+)
+def test_what_is_not_known_whole_is_not_made_again(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(Failed, match=why):
+        replay.params(call(**more))
+
+
+def test_a_call_is_made_again_as_it_was() -> None:
+    assert replay.params(call(arguments=Raw(b'{"a":1}'), arguments_bytes=7)) == {
+        "name": "git__status", "arguments": Raw(b'{"a":1}'),
+    }  # fmt: skip
+    assert replay.params(call())["arguments"] == Raw(b"{}"), "it had none"
+    assert replay.params(call(method="resources/read", name="x://a")) == {"uri": "x://a"}
+
+
+def test_a_modern_request_repeats_in_headers_what_its_revision_wants() -> None:
+    tool = {"inputSchema": {"properties": {"r": {"type": "string", "x-mcp-header": "Region"}}}}
+    asked = {"name": "git__é", "arguments": Raw(b'{"r":"west","n":1}')}
+    assert repeated("tools/call", asked, tool) == {
+        "Mcp-Method": "tools/call", "Mcp-Name": "=?base64?Z2l0X1/DqQ==?=",
+        "Mcp-Param-Region": "west",
+    }  # fmt: skip
+    assert repeated("resources/read", {"uri": "x://a"}, {})["Mcp-Name"] == "x://a"
+    assert repeated("tools/list", {}, {}) == {"Mcp-Method": "tools/list"}
+    assert len(repeated("tools/call", {"name": "x", "arguments": Raw(b'{"r":1e999}')}, tool)) == 2
+
+
+def test_outcomes_have_one_word_each() -> None:
+    assert shown.outcome(call()) == "ok"
+    assert shown.outcome(call(outcome="-32000")) == "-32000"
+    answers = {
+        b'{"id":1,"result":{}}': "ok",
+        b'{"id":1,"result":{"isError":true}}': "tool_error",
+        b'{"id":1,"error":{"code":-10001}}': "-10001",
+        b'{"id":1,"error":{"code":"\\u001b[2J"}}': "-32603",
+        b'{"id":1,"error":"no"}': "-32603",
+    }
+    for raw, said in answers.items():
+        assert outcome_of(codec.envelope(raw))[0] == said
+
+
+def test_the_help_tells_calls_that_are_over_from_those_under_way() -> None:
+    over = CliRunner().invoke(shown.calls, ["--help"]).stdout
+    under_way = CliRunner().invoke(calls.calls, ["--help"]).stdout
+    assert "'metamcp ctl calls'" in over
+    assert "'metamcp calls'" in under_way
