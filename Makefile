@@ -1,16 +1,20 @@
 # One verb, one job. Everything happens inside ./.venv and ./examples/demo; nothing is installed elsewhere.
 PYTHON ?= python3
-LANES ?= 2
+LANES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUITE := tests/conformance/node_modules/.installed
 CLIENTS := tests/clients/node_modules/.installed
+PEERS := benchmarks/peers
+PEERS_NPM := $(PEERS)/npm/node_modules/.installed
+PEERS_PYPI := $(PEERS)/mcp-proxy/.venv/.installed $(PEERS)/fastmcp/.venv/.installed
+SECONDS ?= 3600
 
-.PHONY: help setup run demo check style types pure test conformance bench soak lock clean
+.PHONY: help setup run demo check style types pure test conformance bench bench-publish bench-peers profile soak soak-load lock clean
 
 help: ## what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 $(STAMP): pyproject.toml requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,15 +61,35 @@ $(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 conformance: $(STAMP) $(SUITE) ## the official suite in every cell: direct, and through the gateway
 	$(BIN)/python -m tests.conformance.run
 
-bench: $(STAMP) ## the relay beside a bare relay and a direct child, as ratios of one run
-	$(BIN)/python -m benchmarks.relay
-	$(BIN)/python -m benchmarks.footprint
-	$(BIN)/python -m benchmarks.recovery
-	$(BIN)/python -m benchmarks.neighbours
-	$(BIN)/python -m benchmarks.outage
+bench: $(STAMP) ## every measurement beside a bare relay, a ceiling and a direct child: about ten minutes
+	$(BIN)/python -m benchmarks
+
+profile: $(STAMP) ## where the microseconds of one call go
+	$(BIN)/python -m benchmarks.profile
+
+bench-publish: $(STAMP) ## make bench, its figures kept, and docs/performance.md written from them
+	@# A goal that is missed fails the run, and the page says so.
+	-$(BIN)/python -m benchmarks --out benchmarks/results
+	$(BIN)/python -m benchmarks.page
 
 soak: $(STAMP) ## ten minutes of random faults under load; every request gets its one answer
 	$(BIN)/python -m tests.faults.soak --seconds 600 --seed 7 --servers 20 --clients 200
+
+soak-load: $(STAMP) ## an hour of mixed load: nothing grows, slows down or is lost; SECONDS=600 for less
+	$(BIN)/python -m benchmarks.soak_load --seconds $(SECONDS)
+
+bench-peers: $(STAMP) $(PEERS_NPM) $(PEERS_PYPI) ## beside other gateways, whom it installs first; docs/peers.md
+	@# A goal that is missed fails the run, and the page says so.
+	$(BIN)/python -m benchmarks.peers --json $(PEERS)/results.json --page
+
+$(PEERS_NPM): $(PEERS)/npm/package.json $(PEERS)/npm/package-lock.json
+	npm ci --prefix $(PEERS)/npm --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+$(PEERS)/%/.venv/.installed: $(PEERS)/%/requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
 
 lock: ## resolve requirements/dev.txt anew
 	$(BIN)/python -m pip install --quiet pip-tools
@@ -73,4 +97,4 @@ lock: ## resolve requirements/dev.txt anew
 		--strip-extras --no-header --allow-unsafe -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove what the other verbs made
-	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules $(PEERS)/npm/node_modules $(PEERS)/mcp-proxy/.venv $(PEERS)/fastmcp/.venv dist .mypy_cache .ruff_cache .hypothesis

@@ -1,9 +1,22 @@
 """What holds for every test: with CI=true nothing may be skipped."""
 
+import gc
 import os
 from collections.abc import Generator
 
 import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests and what they import stay to the end: nobody need look for garbage there,
+    neither while they are collected nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,46 +23,50 @@ SOURCES = sorted(
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 EVERYTHING = sorted(
     path
-    for room in ("supervisor", "worker", "tests", "benchmarks", "examples")
+    for room in ("supervisor", "worker", "tests", "benchmarks", "examples", "deploy")
     for path in (ROOT / room).rglob("*.py")
     if not {"node_modules", ".venv"} & set(path.parts)
 )
 
 #: The worker's files that the supervisor may import.
 CONTRACT = {
-    "accepting", "catalogue", "codec", "connect", "errors", "frames", "messages", "oauth",
-    "orphans", "packets", "pipe", "serve", "sharing", "spec",
+    "accepting", "catalogue", "codec", "connect", "errors", "finished", "frames", "headers",
+    "http1", "logs", "masking", "messages", "oauth", "orphans", "packets", "pipe", "records",
+    "requests", "serve", "sharing", "spec",
 }  # fmt: skip
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
     "metamcp_worker": (
-        "asgi bounds catalogue codec errors figures frames headers message messages moves names"
-        " sharing spec sse"
+        "bounds catalogue codec errors figures finished frames framing headers http1 masking"
+        " message messages moves names records repeats sampling sharing spec sse"
     ),
     "metamcp_worker.child": (
         "actions asks calls faults handshake headers holders kept levels lines listening listing"
-        " logs notices opening own pace probing replies resume session sessions subscriptions turns"
-        " wire"
+        " logs notices opening own pace probing replies resume session sessions subscriptions"
+        " timing turns wire"
     ),
     "metamcp_worker.connect": "exchanges legacy modern session",
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.front": (
         "answers asked asking capabilities catalog elsewhere eras faults guard inbound levels"
-        " methods mrtr offers openapi params parked peers resume retries session showing"
-        " task_ids uris watches"
+        " methods mrtr offers openapi params parked peers recording resume retries session showing"
+        " stats task_ids uris watches"
     ),
     "metamcp_supervisor": "handing verbs",
     "metamcp_supervisor.lives": (
-        "answered backoff changes damping floods gate limits pulse server sessions sharing states"
-        " vitals workers"
+        "answered backoff canaries changes damping floods gate limits pulse server sessions sharing"
+        " states vitals workers"
     ),
     "metamcp_supervisor.wanted": (
         "assemble config confirm dependencies document draft effective expand headers jsonc limits"
         " masks naming nearest options overrides parse program reload remote resolving schema"
-        " shapes table tomltext units"
+        " shapes table told tomltext units"
     ),
-    "metamcp_supervisor.watched": "explain health histories keyed latency rations refusals roles",
+    "metamcp_supervisor.watched": (
+        "capping explain families health histograms histories keyed latency processes rations"
+        " readings refusals rendering roles tallies"
+    ),
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
 
@@ -81,7 +85,7 @@ IMPURE_IMPORTS = {
 #: A dependency is used in the files named here and nowhere else, so that it can leave.
 DEPENDENCIES = {
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
-    "httptools": {"metamcp_worker.serve"},
+    "httptools": {"metamcp_worker.connection"},
     "cryptography": {"metamcp_worker.oauth.vault"},
     "httpx2": {
         "metamcp_worker.child.oauth",
@@ -96,10 +100,8 @@ DEPENDENCIES = {
     },
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},
-    "prometheus_client": {"metamcp_supervisor.watched.metrics"},
     "psutil": {"metamcp_supervisor.watched.usage"},
     "rich": {"metamcp_supervisor.cli.show"},
-    "uvicorn": {"metamcp_worker.serve"},
     "uvloop": {"metamcp_worker.loop"},
 }
 

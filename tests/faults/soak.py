@@ -31,8 +31,6 @@ from tests.faults.soak_streams import Bridged, Sse, Subscriber
 from tests.faults.soak_watch import Figures, Metrics, bugs, figures
 from tests.waiting import until
 
-THINK_S = 1.0
-"""Of a client, between an answer and its next question, on average."""
 KINDS: tuple[type[Caller], ...] = (
     Legacy, Modern, Rest, Streaming, Legacy, Modern, Sse, Modern, Legacy, Modern,
 )  # fmt: skip
@@ -47,7 +45,8 @@ OVERDUE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`warm_s`: how long all clients ask before the first look."""
+    """`warm_s`: how long all clients ask before the first look; `think_s`: of a client, between an
+    answer and its next question, on average."""
 
     seconds: float
     seed: int
@@ -55,13 +54,14 @@ class Wish:
     clients: int = 200
     pace_s: float = 0.8
     warm_s: float = 25.0
+    think_s: float = 1.0
 
 
-def soak(wish: Wish, keep: Path | None = None) -> Outcome:
-    """All of it. `keep`: where the log of the gateway goes. Raises AssertionError when the gateway
-    does not even start."""
+def soak(wish: Wish, keep: Path | None = None, kind: "type[Soak] | None" = None) -> Outcome:
+    """All of it. `keep`: where the log of the gateway goes; `kind`: another soak than that with
+    faults. Raises AssertionError when the gateway does not even start."""
     with Soaked(wish.servers) as gateway:
-        outcome = asyncio.run(Soak(wish, gateway).run())
+        outcome = asyncio.run((kind or Soak)(wish, gateway).run())
         problems = [*outcome.problems]
         if (code := gateway.stop()) != 0:
             problems.append(f"the gateway ended with {code}")
@@ -91,25 +91,26 @@ class Soak:
         await self._round(warm, metrics, self._warm_up(), wish.warm_s)
         before = await self._look()
         ledger = Ledger(self.calm)
-        faults = plan(Random(wish.seed), wish.seconds, self.gateway.names, wish.pace_s)
-        doer = await self._round(ledger, metrics, faults, wish.seconds)
+        doer = await self._round(ledger, metrics, self._faults(), wish.seconds)
         await self._start_again()
         after = await self._settle(before)
         self.problems += [*warm.problems, *ledger.problems, *metrics.problems, *doer.problems]
-        self.problems += grown(before.by_role, after.by_role)
+        self.problems += [*grown(before.by_role, after.by_role), *self._judged()]
         if after.below > before.below:
             self.problems.append(f"{after.below} processes in all, before {before.below}")
         return Outcome(
             wish.seed, wish.seconds, doer.done, doer.missed, ledger.ends,
             f"{ledger.worst_s:.2f} s ({ledger.worst})", before.by_role, after.by_role,
-            metrics.scrapes, self.problems,
+            metrics.scrapes, self.problems, self._said(),
         )  # fmt: skip
 
     async def _round(
         self, ledger: Ledger, metrics: Metrics, faults: tuple[Fault, ...], seconds: float
     ) -> Faults:
         """All clients come, faults happen, all clients leave."""
-        field = Field(self.gateway.port, self.gateway.names, ledger, asyncio.Event(), THINK_S)
+        field = Field(
+            self.gateway.port, self.gateway.names, ledger, asyncio.Event(), self.wish.think_s
+        )
         doer = Faults(self.gateway, field)
         end = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
@@ -122,6 +123,18 @@ class Soak:
             field.over.set()
         ledger.overdue(float("inf"))
         return doer
+
+    def _faults(self) -> tuple[Fault, ...]:
+        wish = self.wish
+        return plan(Random(wish.seed), wish.seconds, self.gateway.names, wish.pace_s)
+
+    def _judged(self) -> list[str]:
+        """A sentence for each thing that did not hold and that only this kind of soak looks at."""
+        return []
+
+    def _said(self) -> tuple[str, ...]:
+        """What else is to be in the report."""
+        return ()
 
     def _callers(self, field: Field) -> list[Caller]:
         dice = Random(self.wish.seed)

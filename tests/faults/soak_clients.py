@@ -74,6 +74,8 @@ class Caller:
     kind = ""
     once_s_max: float | None = ANSWER_S_MAX + MARGIN_S
     """For one request."""
+    haste = 1.0
+    """How many times as often as others it asks."""
 
     def __init__(self, field: Field, number: int, dice: Random) -> None:
         self.field, self.dice = field, dice
@@ -83,7 +85,7 @@ class Caller:
         self.sequence: int = 0
 
     async def run(self) -> None:
-        while not await self.field.pause(self.dice.expovariate(1 / self.field.think_s)):
+        while not await self.field.pause(self.dice.expovariate(self.haste / self.field.think_s)):
             try:
                 async with asyncio.timeout(self.once_s_max):
                     await self.once()

@@ -16,7 +16,8 @@ COUNTED = ("processes", "descriptors", "threads")
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`ends`: (kind of client, end) -> requests; `before`, `after`: role -> processes, descriptors,
-    threads and bytes of PSS; `problems`: a sentence for each broken invariant."""
+    threads and bytes of PSS; `problems`: a sentence for each broken invariant; `said`: further
+    lines."""
 
     seed: int
     seconds: float
@@ -28,6 +29,7 @@ class Outcome:
     after: Mapping[str, tuple[int, int, int, int]]
     scrapes: int
     problems: Sequence[str]
+    said: Sequence[str] = ()
 
 
 def grown(
@@ -50,15 +52,16 @@ def grown(
 
 def words(outcome: Outcome) -> str:
     """The whole report."""
-    lines = [f"seed {outcome.seed}, {outcome.seconds:g} s of faults", ""]
-    lines.append("| fault | done | nothing to be done to |")
-    lines.append("|---|---|---|")
-    lines += [
-        f"| {kind} | {outcome.done[kind]} | {outcome.missed[kind] or '-'} |"
-        for kind in sorted(outcome.done | outcome.missed)
-    ]
-    lines.append(f"| all | {outcome.done.total()} | {outcome.missed.total() or '-'} |")
-    lines += ["", *_ends(outcome.ends), "", f"worst wait: {outcome.worst}"]
+    kinds = sorted(outcome.done | outcome.missed)
+    what = "faults" if kinds else "load"
+    lines = [f"seed {outcome.seed}, {outcome.seconds:g} s of {what}", ""]
+    if kinds:
+        lines += ["| fault | done | nothing to be done to |", "|---|---|---|"]
+        lines += [
+            f"| {kind} | {outcome.done[kind]} | {outcome.missed[kind] or '-'} |" for kind in kinds
+        ]
+        lines += [f"| all | {outcome.done.total()} | {outcome.missed.total() or '-'} |", ""]
+    lines += [*_ends(outcome.ends), "", f"worst wait: {outcome.worst}", *outcome.said]
     lines.append(f"metrics parsed: {outcome.scrapes} times")
     lines += ["", "| processes of | how many | descriptors | threads | PSS MiB |"]
     lines.append("|---|---|---|---|---|")

@@ -115,6 +115,8 @@ def bugs(log: Path) -> list[str]:
             event = json.loads(line)
             if event.get("what") == "bug":
                 found.append(f"{event.get('who')}: {event.get('cause')}")
+            elif "error" in event:  # a process of ours has a traceback to show
+                found.append(f"{event['room']}: {event['message']}: {event['error'][-500:]}")
         elif "Traceback" in line or "Error" in line:
             found.append(line)
     return found[:PROBLEMS_MAX]
