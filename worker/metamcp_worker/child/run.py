@@ -57,9 +57,9 @@ that catches up. Only while one of these is waited for."""
 QUIET_S = 0.1
 """Without a call in flight before a stopping worker takes no more of them: far longer than a frame
 needs through its pipe."""
-TRIM_S = 5.0
-"""Between two returns of the memory that messages took, if there were any: each takes a part of a
-millisecond."""
+TRIM_S = 3.0
+"""Between two returns of the memory that messages took, the last of them when there were none for
+so long: each takes a part of a millisecond."""
 FRONT_BEHIND_S_MAX = 1.0
 """A front that is behind for so long is not waited for any more, because the others wait too."""
 
@@ -371,7 +371,8 @@ class Worker:
             self._report.answers(self._session)
             self._lag_s = 0.0
         self._tell_news()
-        if self._needed_at > self._trimmed_at <= now - TRIM_S:
+        used_at = max(self._needed_at, self._heard_at)
+        if self._trimmed_at <= now - TRIM_S and used_at > self._trimmed_at - TRIM_S:
             self._trimmed_at = now
             memory.trim()
         self._ticks += 1
