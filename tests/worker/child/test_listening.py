@@ -246,6 +246,22 @@ def test_what_is_said_of_other_requests_ends_no_listen() -> None:
     assert len(listens(talk)) == 1
 
 
+@pytest.mark.parametrize("honoured", [True, False])
+def test_who_comes_while_a_refused_listen_is_tried_is_answered_by_the_one_that_stands(
+    honoured: bool,
+) -> None:
+    talk = listening()
+    watch(talk, 1, 1, "a://1")
+    honour(talk, but="" if honoured else "a://1")
+    watch(talk, 1, 2, "a://1", OFF)  # so that nobody watches it
+    assert watch(talk, 1, 3, "a://1") == []
+    found = talk.says({"jsonrpc": "2.0", "id": listens(talk)[-1]["id"], "error": {"code": 1}})
+    if honoured:
+        assert done(1, 3) in found
+    else:
+        assert error_of(found)["code"] == Code.INVALID_PARAMS
+
+
 def test_a_lost_connection_answers_those_who_wait() -> None:
     talk = listening()
     watch(talk, 1, 1, "a://1")

@@ -51,12 +51,13 @@ class _Wanted(Struct, frozen=True):
 
 
 class _Listen(Struct):
-    """One that was sent. `honoured`: the URIs of which the server said that it tells."""
+    """One that was sent. `honoured`: the URIs of which the server said that it tells; None: it has
+    not acknowledged it."""
 
     key: bytes
     asked: _Wanted
     deadline: float
-    honoured: frozenset[str] = frozenset()
+    honoured: frozenset[str] | None = None
 
 
 class _Filter(Struct, rename="camel", frozen=True):
@@ -123,8 +124,8 @@ class Listening:
         if frame.method == UNSUBSCRIBE:
             self._holders.remove(front, uri)
             return [done, *self._step(now)]
-        sure = self._now is not None and self._next is None and uri in self._now.honoured
-        if sure or self._holders.held(uri):
+        honoured = self._now.honoured if self._now is not None and self._next is None else None
+        if uri in (honoured or ()) or self._holders.held(uri):
             self._holders.add(front, uri)
             return [done]
         uris = {uri, *self._holders.uris, *self._waiters.uris()}
@@ -170,15 +171,7 @@ class Listening:
         self._now, self._next = new, None
         self._again_at, self._again_s, self._worked = 0.0, LISTEN_AGAIN_S, True
         actions = self._end(old, b"replaced") if old is not None else []
-        done = self._covered(new)
-        for one in done:
-            if one.uri in new.honoured:
-                self._holders.add(one.front, one.uri)
-                actions += answered([one], b"{}")
-            else:
-                why = "does not tell of updates of this resource"
-                actions.append(self._faults.answer(one.front, one.call, Code.INVALID_PARAMS, why))
-        return [*actions, *self._step(now)]
+        return [*actions, *self._decided(new), *self._step(now)]
 
     def answered(self, key: bytes, error: bytes, now: float, *, lost: bool = False) -> Actions:
         """A listen has ended. `error`: raw, if there is one; `lost`: it is not the server's."""
@@ -239,7 +232,9 @@ class Listening:
         wanted = self._wanted()
         if self._now is not None and wanted == self._now.asked:
             self._again_at = 0.0
-            return []
+            # Somebody may have come while another listen was tried, which the server refused.
+            decided = self._decided(self._now)
+            return [*decided, *self._step(now)] if decided else []
         if now < self._again_at and not self._waiters:
             return []
         if not (self._kinds or wanted.uris or wanted.tasks):
@@ -257,6 +252,18 @@ class Listening:
         request = self._own.ask(Purpose.LISTEN, ask)
         self._next = _Listen(request.key, wanted, now + self._timeout_s)
         return [request]
+
+    def _decided(self, listen: _Listen) -> Actions:
+        """The answers that follow from what the server has said of this listen."""
+        actions: Actions = []
+        for one in self._covered(listen) if listen.honoured is not None else ():
+            if one.uri in (listen.honoured or ()):
+                self._holders.add(one.front, one.uri)
+                actions += answered([one], b"{}")
+            else:
+                why = "does not tell of updates of this resource"
+                actions.append(self._faults.answer(one.front, one.call, Code.INVALID_PARAMS, why))
+        return actions
 
     def _covered(self, listen: _Listen) -> list[Waiter]:
         """Take out the calls that this listen decides on."""
