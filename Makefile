@@ -42,7 +42,7 @@ types: $(STAMP)
 	$(BIN)/pyright --warnings
 
 pure: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not live and not process" tests
+	$(BIN)/python -m pytest -q -m "not live and not process" -n auto --maxprocesses 8 --dist worksteal tests
 
 test: check $(SUITE) $(CLIENTS) ## everything: check, then the real processes
 	@# In lanes, a file in one of them: most of these tests wait for processes.

@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wrong := machine.elsewhere():
         print(wrong, file=sys.stderr)
         return 2
+    machine.compile_ahead()
     quick: bool = options.quick
     seconds: float = options.seconds or (SECONDS_QUICK if quick else SECONDS)
     effort = Effort(seconds, 1 if quick else ROUNDS, quick)

@@ -61,6 +61,7 @@ def main() -> int:
     if wrong := machine.elsewhere():
         print(wrong, file=sys.stderr)
         return 2
+    machine.compile_ahead()
     with ExitStack() as stack:
         shapes = started(stack)
         alone = {name: one_call(shape, seconds) for name, shape in shapes.items()}

@@ -2,9 +2,15 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
+
+# What one program of a test has compiled the next one finds; there are thousands of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Below `nohup` it is ignored, and so it would be by every program that a test starts.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)

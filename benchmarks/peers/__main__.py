@@ -105,6 +105,7 @@ def main() -> int:
     if options.page_only:
         publish(page.parsed(RESULTS.read_bytes()))
         return 0
+    machine.compile_ahead()
     effort = (
         Effort(0.3, 1, quick=True) if options.quick else Effort(options.seconds, options.rounds)
     )
