@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
@@ -13,11 +13,12 @@ from metamcp_worker.frames import BODY_BYTES_MAX
 
 
 class Client:
-    """The other ends of the bridge's pipes. `locations`: where the gateway is, when asked for."""
+    """The other ends of the bridge's pipes. `location`: where the gateway is, when asked for;
+    `pair`: makes one of them, first the end to read from."""
 
-    def __init__(self, url: str) -> None:
-        ours, self._stdin = os.pipe()
-        self._stdout, theirs = os.pipe()
+    def __init__(self, url: str, pair: Callable[[], tuple[int, int]] = os.pipe) -> None:
+        ours, self._stdin = pair()
+        self._stdout, theirs = pair()
         errors, stderr = os.pipe()
         self._owned = [ours, theirs, stderr]
         self.location = url
@@ -47,6 +48,11 @@ class Client:
         os.close(self._stdin)
         self._stdin = -1
 
+    @property
+    def unchanged(self) -> bool:
+        """Do the bridge's ends still block everybody else who has them?"""
+        return all(map(os.get_blocking, self._owned))
+
     def stop_reading(self) -> None:
         self._transports[0].close()
 
@@ -62,8 +68,10 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncGenerator[Client]:
-    client = Client(url)
+async def connected(
+    url: str, pair: Callable[[], tuple[int, int]] = os.pipe
+) -> AsyncGenerator[Client]:
+    client = Client(url, pair)
     await client.open()
     try:
         yield client

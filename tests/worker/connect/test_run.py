@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -128,6 +129,37 @@ def test_the_largest_message_comes_through_even_if_it_grew_on_its_way(
             client.say(modern(method, 1))
             raw = await client.out.readuntil(b"\n")
             assert len(raw) == size_bytes + 1
+
+    run(main)
+
+
+def test_a_url_that_wants_mending_is_served_as_well() -> None:
+    gateway = Gateway()
+
+    async def main() -> None:
+        async with serving(gateway) as url, connected(url + "?a|b") as client:
+            client.say(line("initialize", 0), line("notifications/initialized"))
+            assert (await client.hear())["id"] == 0
+            client.say(line("slow", 1), line("quick", 2), line("streamed", 3))
+            heard = [await client.hear() for _ in range(3)]
+            assert {message.get("id") for message in heard} == {2, 3, None}
+            gateway.hold.set()
+            assert (await client.hear())["id"] == 1
+
+    run(main)
+
+
+def test_a_client_may_speak_through_sockets_and_its_ends_stay_as_they_were() -> None:
+    def sockets() -> tuple[int, int]:
+        near, far = socket.socketpair()
+        return near.detach(), far.detach()
+
+    async def main() -> None:
+        async with serving(Gateway()) as url, connected(url, sockets) as client:
+            for number in range(10):
+                client.say(modern("quick", number))
+                assert (await client.hear())["id"] == number
+            assert client.unchanged
 
     run(main)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.connect.client import connected
 from tests.worker.connect.talk import line, result
-from tests.worker.rawhttp import run
+from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Request, Wire, serving
 
 pytestmark = pytest.mark.process
@@ -36,7 +36,8 @@ class Gateway:
             if message.get("method") == "initialize":
                 self.opened += 1
                 body = result(message["id"], protocolVersion="2025-11-25")
-                await wire.answer(body, "Mcp-Session-Id: s", "Content-Type: application/json")
+                session = f"Mcp-Session-Id: s{self.opened}"
+                await wire.answer(body, session, "Content-Type: application/json")
             elif request.line.startswith("GET"):
                 await self.stream(wire, request)
             elif "method" in message and "id" in message:
@@ -134,6 +135,36 @@ def test_a_forgotten_session_is_opened_again_and_the_client_sees_only_its_answer
 
     run(main)
     assert gateway.opened == 2
+
+
+def test_what_a_stream_says_before_an_answer_is_heard_before_it() -> None:
+    class Telling(Gateway):
+        def __init__(self) -> None:
+            super().__init__()
+            self.streams: list[Wire] = []
+
+        async def stream(self, wire: Wire, request: Request) -> None:
+            await wire.stream(b": here\n\n")
+            self.streams.append(wire)
+            await wire.closed()
+
+        async def call(self, wire: Wire, request: Request, message: dict[str, Any]) -> None:
+            await self.streams[0].write(event(NEWS))
+            await wire.answer(result(message["id"]), "Content-Type: application/json")
+
+    gateway = Telling()
+
+    async def main() -> None:
+        async with serving(gateway) as url, connected(url) as client:
+            client.say(line("initialize", 0), line("notifications/initialized"))
+            assert (await client.hear())["id"] == 0
+            await until(lambda: bool(gateway.streams))
+            for number in range(1, 50):
+                client.say(line("tools/call", number))
+                assert await client.out.readuntil(b"\n") == NEWS + b"\n"
+                assert (await client.hear())["id"] == number
+
+    run(main)
 
 
 def test_a_flood_waits_for_a_client_that_reads_slowly_and_nothing_is_lost() -> None:

@@ -1,10 +1,11 @@
-"""A client's pipes: lines in from one descriptor, lines out to another, from threads.
+"""A client's pipes: lines in from one descriptor, lines out to another.
 
-Owns: the threads, the limits of what waits, lines that are too long. Never: what a line says.
+Owns: the limits of what waits, lines that are too long, the threads. Never: what a line says.
 
 The descriptors are the client's as much as ours: to make them non-blocking would make them so for
 everybody who holds them, a terminal's shell included. And they may be files, which no event loop
-watches. So threads block on them.
+watches. Where there is a way around that (`ends`), the loop reads and writes them, for a thread
+costs two wake-ups with each message; everywhere else threads block on them.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ from typing import TypeVar, cast
 from msgspec import Struct
 
 from metamcp_worker import frames
+from metamcp_worker.connect import ends
 
 T = TypeVar("T")
 
 LINE_BYTES_MAX = frames.BODY_BYTES_MAX
-READ_BYTES = 64 * 1024
 HEAD_BYTES = 1024
 """Of a line that is too long, for finding its id."""
 OUT_BYTES_MAX = 32 * 1024 * 1024
@@ -92,24 +93,63 @@ class Input:
         self._cutter = Cutter(limit_bytes)
         self._loop = asyncio.get_running_loop()
         self._wanted = threading.Semaphore(1)
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()  # the semaphore bounds it
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()  # of one
+        self._paused = False
         self.ended = asyncio.Event()
-        threading.Thread(target=self._read, name="input", daemon=True).start()
+        self._end = ends.opened(fd, writes=False)
+        if self._end is None:
+            threading.Thread(target=self._read, name="input", daemon=True).start()
+        else:
+            self._end.watch(self._loop, self._readable)
 
     async def lines(self) -> AsyncIterator[bytes | Overlong]:
         while data := await self._pieces.get():
-            self._wanted.release()
+            self._go_on()
             for line in self._cutter.feed(data):
                 yield line
         for line in self._cutter.rest():
             yield line
 
+    def close(self) -> None:
+        """Read no more; a thread that waits for the client goes on waiting."""
+        end, self._end = self._end, None
+        if end is not None:
+            end.unwatch(self._loop)
+            end.close()
+
+    def _go_on(self) -> None:
+        """The piece is taken: read the next one."""
+        if self._end is None:
+            self._wanted.release()
+        elif self._paused:
+            self._paused = False
+            self._end.watch(self._loop, self._readable)
+
+    def _readable(self) -> None:
+        end = self._end
+        if end is None:
+            return
+        if not self._pieces.empty():
+            self._paused = True
+            end.unwatch(self._loop)
+            return
+        try:
+            data = end.read()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        self._arrived(data)
+        if not data:
+            self.close()
+
     def _read(self) -> None:
+        """In a thread."""
         data = b"-"
         while data:
             self._wanted.acquire()
             try:
-                data = os.read(self._fd, READ_BYTES)
+                data = os.read(self._fd, ends.READ_BYTES)
             except OSError:
                 data = b""
             if not _tell(self._loop, partial(self._arrived, data)):
@@ -131,14 +171,20 @@ class Output:
         self._on_lost = on_lost
         self._limit = limit_bytes
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # for the thread
+        self._lines: list[bytes] = []  # for the loop
+        self._current = memoryview(b"")
+        self._flushing = False
+        self._blocked = False
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._lost = False
-        threading.Thread(target=self._write, name="output", daemon=True).start()
+        self._end = ends.opened(fd, writes=True)
+        if self._end is None:
+            threading.Thread(target=self._write, name="output", daemon=True).start()
 
     def put(self, line: bytes) -> None:
         """Queue one line. Who may wait awaits `room` before it gets the next message."""
@@ -148,7 +194,13 @@ class Output:
         self._empty.clear()
         if self._waiting_bytes > self._limit:
             self._room.clear()
-        self._queue.put(line + b"\n")
+        if self._end is None:
+            self._queue.put(line + b"\n")
+            return
+        self._lines.append(line)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
 
     async def room(self) -> None:
         await self._room.wait()
@@ -166,8 +218,48 @@ class Output:
             pass
         self._lost = True
         self._queue.put(None)
+        self._shut()
+
+    def _flush(self) -> None:
+        """Write until nothing is left, or the client has to read first. What one turn of the loop
+        has to say leaves as one."""
+        end = self._end
+        try:
+            while end is not None and (self._current or self._lines):
+                if not self._current:
+                    lines, self._lines = self._lines, []
+                    self._current = memoryview(b"\n".join(lines) + b"\n")
+                wrote = end.write(self._current)
+                self._current = self._current[wrote:]
+                self._wrote(wrote)
+            self._current = memoryview(b"")  # an empty part of a message would keep all of it
+        except (BlockingIOError, InterruptedError):
+            if end is not None and not self._blocked:
+                self._blocked = True
+                end.watch(self._loop, self._flush)
+            return
+        except OSError:
+            self._shut()
+            self._gone()
+            return
+        self._flushing = False
+        self._unblock()
+
+    def _unblock(self) -> None:
+        if self._blocked and self._end is not None:
+            self._end.unwatch(self._loop)
+        self._blocked = False
+
+    def _shut(self) -> None:
+        self._unblock()
+        end, self._end = self._end, None
+        if end is not None:
+            end.close()
+        self._lines.clear()
+        self._current = memoryview(b"")
 
     def _write(self) -> None:
+        """In a thread."""
         while (line := self._queue.get()) is not None:
             size = len(line)
             try:

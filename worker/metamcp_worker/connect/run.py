@@ -1,21 +1,27 @@
-"""The bridge at work: threads for the pipes, one task per HTTP request.
+"""The bridge at work.
 
 Owns: doing what the session wants, the order in which messages leave, finding the gateway again,
 the end of everything when the client is gone. Never: what a message means (`session`).
 
 Messages leave in the order in which the client wrote them: the next one goes when the last is
 written, and behind a notification when it is taken. So a cancellation never overtakes its request.
+
+A request that finds a free connection, and whose answer is one message that comes in one read, is
+done in callbacks (`_at_once`, `_came`); for everything else there is a task.
 """
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from metamcp_worker import loop, sse
 from metamcp_worker.connect.exchanges import Action, Failure, Send, Stop, Warn, Write
+from metamcp_worker.connect.line import Reply
 from metamcp_worker.connect.pipes import LINE_BYTES_MAX, Input, Output, Overlong, apart
+from metamcp_worker.connect.plain import Plain, opened
 from metamcp_worker.connect.session import Session
 from metamcp_worker.errors import MetaMCPError, TooLarge
 from metamcp_worker.fetch import Broken, Origin, Response, Unreachable
@@ -35,6 +41,8 @@ WORDS_BYTES_MAX = 64 * 1024
 """Of sentences that wait for somebody to read them; more are lost."""
 LOCATE_S = 1.0
 """Between two looks whether the gateway is elsewhere now."""
+
+EVENTS = "text/event-stream"
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as every shell says it: 128 and the number of SIGINT."""
@@ -69,7 +77,7 @@ class Bridge:
         self, url: str, locate: Locate, *, remedy: str, fd_in: int, fd_out: int, fd_err: int
     ) -> None:
         self._url: str = url
-        self._origin = Origin(url)
+        self._origin: Plain | Origin = opened(url)
         self._locate = locate
         self._located_at = 0.0
         self._remedy = remedy
@@ -78,8 +86,13 @@ class Bridge:
         self._input = Input(fd_in)
         self._output = Output(fd_out, self.stop)
         self._errors = Output(fd_err, lambda: None, limit_bytes=WORDS_BYTES_MAX)
-        self._sends: asyncio.Queue[Send] = asyncio.Queue()  # the session bounds what is in it
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, Reply | asyncio.Task[None]] = {}
+        self._waiting: deque[Send] = deque()  # the session bounds what is in it
+        self._held = 0  # the exchange that has to go on before the next one may begin
+        self._beginning = False
+        self._all_begun = asyncio.Event()
+        self._all_begun.set()
+        self._one_ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._answered = asyncio.Event()
@@ -92,33 +105,36 @@ class Bridge:
 
     async def run(self) -> int:
         """Until the client is gone, or `stop`."""
-        sender = self._loop.create_task(self._send_in_order())
         pump = self._loop.create_task(self._pump())
         ended = self._loop.create_task(self._input.ended.wait())
         stopped = self._loop.create_task(self._stopped.wait())
         first = asyncio.FIRST_COMPLETED
         try:
-            await asyncio.wait({ended, stopped, pump, sender}, return_when=first)
+            await asyncio.wait({ended, stopped, pump}, return_when=first)
             await asyncio.wait({stopped, pump}, timeout=EOF_S, return_when=first)
         finally:
             for task in (ended, stopped):
                 task.cancel()
-            await self._end(pump, sender)
+            await self._end(pump)
         return self._code
 
-    async def _end(self, pump: asyncio.Task[None], sender: asyncio.Task[None]) -> None:
+    async def _end(self, pump: asyncio.Task[None]) -> None:
         pump.cancel()
+        self._input.close()
         self._do(self._session.goodbye())
         try:
             async with asyncio.timeout(GOODBYE_S):
-                await self._sends.join()
-                while self._tasks:
-                    await asyncio.wait(self._tasks.values())
+                await self._all_begun.wait()
+                while self._running:
+                    self._one_ended.clear()
+                    await self._one_ended.wait()
         except TimeoutError:
             pass
-        for task in (sender, *self._tasks.values()):
-            task.cancel()
-        outcomes = await asyncio.gather(pump, sender, *self._tasks.values(), return_exceptions=True)
+        self._waiting.clear()
+        tasks = [one for one in self._running.values() if isinstance(one, asyncio.Task)]
+        for number in list(self._running):
+            self._stop(number)
+        outcomes = await asyncio.gather(pump, *tasks, return_exceptions=True)
         await self._origin.close()
         await self._output.close(GOODBYE_S)
         await self._errors.close(GOODBYE_S)
@@ -133,7 +149,7 @@ class Bridge:
                 self._do(self._session.overlong(line.raw_id, LINE_BYTES_MAX))
             else:
                 self._do(self._session.received(line))
-            await self._sends.join()
+            await self._all_begun.wait()
             await self._output.room()
         while not self._session.idle:
             self._answered.clear()
@@ -146,10 +162,10 @@ class Bridge:
                     self._output.put(line)
                     self._answered.set()
                 case Send():
-                    self._sends.put_nowait(action)
+                    self._waiting.append(action)
+                    self._begin()
                 case Stop(number):
-                    if number in self._tasks:
-                        self._tasks[number].cancel()
+                    self._stop(number)
                 case Warn(text):
                     self._warn(text)
 
@@ -157,50 +173,152 @@ class Bridge:
         if not self._errors.full:
             self._errors.put(b"metamcp: " + text.encode(errors="replace"))
 
-    async def _send_in_order(self) -> None:
-        while True:
-            send = await self._sends.get()
-            gone_on = asyncio.Event()
-            task = self._loop.create_task(self._exchange(send, gone_on))
-            self._tasks[send.number] = task
-            task.add_done_callback(partial(self._finished, send.number, gone_on))
-            at_once = not send.after_s
-            del send, task
-            if at_once:
-                await gone_on.wait()
-            self._sends.task_done()
+    # The order of requests
 
-    def _finished(self, number: int, gone_on: asyncio.Event, task: asyncio.Task[None]) -> None:
-        del self._tasks[number]
-        gone_on.set()
+    def _begin(self) -> None:
+        """What waits, until one has to go on before the next."""
+        if self._beginning:  # by the one that begins, and is written already
+            return
+        self._beginning = True
+        try:
+            while self._waiting and not self._held:
+                send = self._waiting.popleft()
+                self._held = 0 if send.after_s else send.number
+                if not self._at_once(send):
+                    self._in_task(send.number, partial(self._exchange, send))
+        finally:
+            self._beginning = False
+        if self._held:
+            self._all_begun.clear()
+        else:
+            self._all_begun.set()
+
+    def _gone_on(self, number: int) -> None:
+        """The one behind this may go."""
+        if self._held == number:
+            self._held = 0
+            self._begin()
+
+    def _ended(self, number: int) -> None:
+        del self._running[number]
+        self._gone_on(number)
+        self._one_ended.set()
+
+    def _stop(self, number: int) -> None:
+        running = self._running.get(number)
+        if running is None:
+            return
+        running.cancel()
+        if isinstance(running, Reply):  # a task tells its end itself
+            self._ended(number)
+
+    # One request in callbacks
+
+    def _at_once(self, send: Send) -> bool:
+        """Is it on its way already? Otherwise nothing has happened."""
+        if send.after_s or not isinstance(self._origin, Plain):
+            return False
+        written, answer_s = self._terms(send)
+
+        def then(got: Reply | MetaMCPError) -> None:
+            # As late as a task hears of its answer: what both tell stays in the order of arrival.
+            self._loop.call_soon(self._came, send, got)
+
+        asked = send.verb, send.headers, send.body
+        try:
+            reply = self._origin.at_once(*asked, answer_s=answer_s, then=then, written=written)
+        except (Unreachable, UnicodeError):
+            return False  # it does not fit into HTTP: that is said where it is tried again
+        if reply is None:
+            return False
+        self._running[send.number] = reply
+        return True
+
+    def _came(self, send: Send, got: Reply | MetaMCPError) -> None:
+        """The head of an answer, or why there is none."""
+        number = send.number
+        if number not in self._running:  # it was stopped
+            return
+        if isinstance(got, Unreachable):  # the gateway cannot have processed it: once more
+            self._in_task(number, partial(self._exchange, send))
+            return
+        self._gone_on(number)
+        if not isinstance(got, Reply):
+            self._over(number, self._failure(got))
+        elif got.whole and got.media_type != EVENTS and not self._output.full:
+            failure: Failure | None = None
+            try:
+                self._begins(number, got)
+                self._told(number, got.answer.take())
+            except Exception as bug:  # noqa: BLE001 - as in `_to_its_end`
+                failure = self._failure(bug)
+            self._over(number, failure)
+        else:
+            task = self._in_task(number, partial(self._take, number, got))
+            task.add_done_callback(lambda _: got.cancel())  # it may end before it begins
+
+    def _over(self, number: int, failure: Failure | None) -> None:
+        self._do(self._session.over(number, failure))
+        if number in self._running:  # else it was stopped meanwhile
+            self._ended(number)
+
+    # One request in a task
+
+    def _in_task(
+        self, number: int, work: Callable[[], Awaitable[int | None]]
+    ) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._to_its_end(number, work))
+        self._running[number] = task
+        task.add_done_callback(partial(self._finished, number))
+        return task
+
+    def _finished(self, number: int, task: asyncio.Task[None]) -> None:
+        self._ended(number)
         if not task.cancelled():
             task.result()  # a bug of the session is told by the loop
 
-    async def _exchange(self, send: Send, gone_on: asyncio.Event) -> None:
-        """One HTTP request, from the pause before it to the end of its answer. `gone_on`: the next
-        one may go."""
-        number = send.number
+    async def _to_its_end(self, number: int, work: Callable[[], Awaitable[int | None]]) -> None:
+        """`work` gives the pause that a stream asked for."""
         failure: Failure | None = None
         retry_ms: int | None = None
         try:
-            await asyncio.sleep(send.after_s)
-            response = await self._reach(send, gone_on)
-            gone_on.set()
-            del send  # it holds the body, and an answer may take long
-            async with response:
-                retry_ms = await self._read(number, response)
-        except Unreachable as why:
-            failure = Failure(f"{_sentence(why)} {self._remedy}".strip(), may_have_run=False)
-        except (Broken, TooLarge) as why:
-            failure = Failure(_sentence(why))
-        except Exception as bug:  # noqa: BLE001 - the root of a task; the client is to be answered
-            failure = Failure(f"The bridge failed: {type(bug).__name__}: {bug}.")
+            running = work()
+            del work  # it holds the body, and an answer may take long
+            retry_ms = await running
+        except Exception as why:  # noqa: BLE001 - the root of a task; the client is to be answered
+            failure = self._failure(why)
         self._do(self._session.over(number, failure, retry_ms))
 
-    async def _reach(self, send: Send, gone_on: asyncio.Event) -> Response:
+    def _failure(self, why: Exception) -> Failure:
+        if isinstance(why, Unreachable):
+            return Failure(f"{_sentence(why)} {self._remedy}".strip(), may_have_run=False)
+        if isinstance(why, Broken | TooLarge):
+            return Failure(_sentence(why))
+        return Failure(f"The bridge failed: {type(why).__name__}: {why}.")
+
+    async def _exchange(self, send: Send) -> int | None:
+        """One HTTP request, from the pause before it to the end of its answer."""
+        number = send.number
+        if send.after_s:
+            await asyncio.sleep(send.after_s)
+        response = await self._reach(send)
+        self._gone_on(number)
+        del send  # as above
+        return await self._take(number, response)
+
+    async def _take(self, number: int, response: Response | Reply) -> int | None:
+        async with response:
+            return await self._read(number, response)
+
+    def _terms(self, send: Send) -> tuple[Callable[[], None] | None, float]:
+        """What to call when it is written, and how long its answer may take."""
+        if send.settles:
+            return None, TAKE_S
+        return partial(self._gone_on, send.number), ANSWER_S
+
+    async def _reach(self, send: Send) -> Response | Reply:
         """The head of the answer; if the gateway has moved, of the gateway where it is now."""
-        written = None if send.settles else gone_on.set
-        answer_s = TAKE_S if send.settles else ANSWER_S
+        written, answer_s = self._terms(send)
         asked, origin = (send.verb, send.headers, send.body), self._origin
         try:
             return await origin.send(*asked, answer_s=answer_s, written=written)
@@ -218,7 +336,7 @@ class Bridge:
             url: str = await apart(self._locate)
             if url == self._url:
                 return False
-            origin = Origin(url)
+            origin = opened(url)
         except MetaMCPError:
             return False
         finally:
@@ -229,17 +347,25 @@ class Bridge:
         await old.close()
         return True
 
-    async def _read(self, number: int, response: Response) -> int | None:
-        """Tell the session what comes; returns the pause that a stream asked for."""
+    # Answers
+
+    def _begins(self, number: int, response: Response | Reply) -> None:
         session = response.header("mcp-session-id").encode("latin-1", "replace")
         self._do(self._session.head(number, response.status, session))
+
+    def _told(self, number: int, data: bytes) -> None:
+        if data:
+            self._do(self._session.message(number, data))
+
+    async def _read(self, number: int, response: Response | Reply) -> int | None:
+        """Tell the session what comes; returns the pause that a stream asked for."""
+        self._begins(number, response)
         retry_ms: int | None = None
-        if response.media_type != "text/event-stream":
+        if response.media_type != EVENTS:
             # The largest message of a server has grown a little on its way, like an event.
             data = await response.read(wait_s=TAKE_S, limit_bytes=sse.EVENT_BYTES_MAX)
             await self._output.room()
-            if data:
-                self._do(self._session.message(number, data))
+            self._told(number, data)
             return retry_ms
         reader = sse.EventReader()
         while self._session.cares(number):
@@ -255,7 +381,7 @@ class Bridge:
         return retry_ms
 
 
-def _name(origin: Origin) -> str:
+def _name(origin: Plain | Origin) -> str:
     return f"The gateway at {origin}"
 
 
