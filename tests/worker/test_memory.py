@@ -1,11 +1,15 @@
 """Memory that large messages took is given back."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from metamcp_worker import memory
+from metamcp_worker import codec, memory, messages, packets
+from metamcp_worker.messages import RunServer, ServerReady, Stop
+from metamcp_worker.spec import ServerSpec
+from tests.worker.child.worker import SERVER
 
 _PROGRAM = """
 import sys
@@ -120,3 +124,89 @@ def test_the_holes_between_small_objects_are_filled_once_and_for_all() -> None:
     first, second = map(int, done.stdout.split())
     assert 20_000 < first < memory.HOLES_BYTES_MAX
     assert second < first / 4
+
+
+_LARGE_HOLES = """
+from metamcp_worker import memory
+
+blocks = [bytes(n) for n in range(1000, 20000, 100)]
+del blocks[::2]
+kept = memory.fill_holes()
+print(sum(len(block) for block in kept if len(block) > memory.SMALL_BYTES_MAX))
+print(sum(len(block) for block in memory.fill_holes() if len(block) > memory.SMALL_BYTES_MAX))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library elsewhere may do otherwise")
+def test_the_holes_between_larger_objects_are_filled_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LARGE_HOLES], capture_output=True, text=True, timeout=30, check=True
+    )
+    first, second = map(int, done.stdout.split())
+    assert first > 200_000
+    assert second < first / 10
+
+
+_HOOKS = """
+from metamcp_worker import hooks
+hooks.put_off()
+import os, random, threading
+
+def again():
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, str(random.random()).encode())
+        os._exit(0)
+    os.wait()
+    return os.read(reader, 100).decode()
+
+random.seed(1)
+print(again() == again(), threading.active_count())
+print(hooks.catch_up() >= 4)
+print(again() == again(), threading.active_count())
+"""
+
+
+@pytest.mark.process
+def test_what_modules_want_at_forks_is_put_off_and_made_up_for() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _HOOKS], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.split() == ["True", "1", "True", "False", "1"]
+
+
+_PRELOADED = """
+import importlib, os, socket, sys
+from metamcp_worker import nursery
+
+for name in nursery.PRELOAD:
+    importlib.import_module(name)
+known = set(sys.modules)
+code = sys.modules["metamcp_worker.child.run"].main(socket.socket(fileno=int(sys.argv[1])))
+sys.stderr.write(" ".join(sorted(set(sys.modules) - known)))
+sys.stderr.flush()
+os._exit(code)
+"""
+
+
+@pytest.mark.process
+def test_the_worker_of_a_command_imports_nothing_that_the_nursery_has_not() -> None:
+    near, far = packets.pair()
+    near.settimeout(20)
+    with near, far:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PRELOADED, str(far.fileno())],
+            pass_fds=[far.fileno()], stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        spec = ServerSpec(name="fake", command=SERVER, env=dict(os.environ))
+        blob = packets.blob(codec.dump(spec))
+        packets.send(near, messages.pack(RunServer(generation=1, version="0")), [blob])
+        packets.close_all([blob])
+        ready = False
+        while not ready:
+            data, fds = packets.receive(near)
+            packets.close_all(fds)
+            ready = isinstance(messages.unpack_from_child(data), ServerReady)
+        packets.send(near, messages.pack(Stop(grace_s=1)))
+        assert process.communicate(timeout=20)[1] == ""

@@ -12,7 +12,8 @@ import pytest
 
 from metamcp_worker import messages, packets
 from metamcp_worker.messages import Forked, ForkFailed, Halted, Resumed
-from metamcp_worker.nursery import BACKLOG_PACKETS_MAX, GC_OBJECTS, STACKS_SIGNAL
+from metamcp_worker.newborn import STACKS_SIGNAL
+from metamcp_worker.nursery import BACKLOG_PACKETS_MAX, GC_OBJECTS
 from tests.fakes.nursery_hand import ROLES, THREADED, Hand, facts, litter, said, sleepers, tasks
 from tests.live.processes import alive, below, descriptors
 from tests.waiting import until

@@ -4,6 +4,8 @@ import importlib
 import os
 import sys
 
+from metamcp_worker import hooks
+
 PROGRAMS = {"nursery": "metamcp_worker.nursery"}
 
 
@@ -11,6 +13,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in PROGRAMS:
         sys.stderr.write(f"usage: python -m metamcp_worker {{{','.join(PROGRAMS)}}} …\n")
         return os.EX_USAGE
+    hooks.put_off()
     code = importlib.import_module(PROGRAMS[argv[0]]).main(argv[1:])
     assert isinstance(code, int)
     return code

@@ -20,6 +20,8 @@ time to time."""
 SMALL_BYTES_MAX = 512
 """What Python places itself; larger blocks are the C library's."""
 POOL_BYTES, POOL_HEADER_BYTES = 16 * 1024, 48
+LARGE_HOLE_BYTES = 64 * 1024
+"""From here on a hole is no hole: what is put there fills pages of its own."""
 HOLES_BYTES_MAX = 2 * 1024 * 1024
 """Where pools look otherwise, this is all that is lost."""
 
@@ -49,11 +51,31 @@ def fill_holes() -> list[bytes]:
     objects of one size; the first object of a fresh pool says that the holes of this size are used
     up.
     """
-    kept: list[bytes] = []
+    kept = _fill_large_holes()
     room = HOLES_BYTES_MAX
     for size in range(48, SMALL_BYTES_MAX + 1, 16):
         block = bytes(size - b"".__sizeof__())
         while id(block) % POOL_BYTES != POOL_HEADER_BYTES and room > 0:
+            kept.append(block)
+            room -= size
+            block = bytes(size - b"".__sizeof__())
+    return kept
+
+
+def _fill_large_holes() -> list[bytes]:
+    """The same for what the C library places: half a MiB of holes, which would be an eighth of a
+    MiB in each worker. What fits into none of them comes from beyond the end of the heap, once its
+    last pages are given back."""
+    if not hasattr(_libc, "sbrk"):
+        return []
+    trim()
+    _libc.sbrk.restype = ctypes.c_void_p
+    end = _libc.sbrk(ctypes.c_long(0)) or 0
+    kept: list[bytes] = []
+    room = HOLES_BYTES_MAX
+    for size in (*range(LARGE_HOLE_BYTES, 4096, -1024), *range(4096, SMALL_BYTES_MAX, -16)):
+        block = bytes(size - b"".__sizeof__())
+        while id(block) < end and room > 0:
             kept.append(block)
             room -= size
             block = bytes(size - b"".__sizeof__())

@@ -1,8 +1,8 @@
 """The nursery: one lean, single-threaded process that forks every worker and buries it.
 
-Owns: what is imported before the forks, the fork itself, the first steps of a worker up to its
-`main`, the news of workers that end, stop or resume, and the end of the whole tree when the
-supervisor is gone. Never: which worker should run, restarts, an event loop, a thread.
+Owns: what is imported before the forks, the fork itself, the news of workers that end, stop or
+resume, and the end of the whole tree when the supervisor is gone. Never: which worker should run,
+restarts, the first steps of a worker (`newborn`), an event loop, a thread.
 
 A worker begins as a copy of this process, so whatever is open, started or seeded here is shared by
 all workers: that is why there is one socket, one task and no random state, and why a preloaded
@@ -13,13 +13,10 @@ the end of their control socket, and what escaped from their process groups stay
 """
 
 import contextlib
-import faulthandler
 import gc
 import importlib
 import logging
 import os
-import random
-import resource
 import select
 import signal
 import socket
@@ -30,7 +27,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from metamcp_worker import codec, logs, memory, messages, orphans, packets
+from metamcp_worker import codec, logs, memory, messages, newborn, orphans, packets
 from metamcp_worker.errors import DescriptorsLost, PeerGone
 from metamcp_worker.messages import Born, Exited, Fork, Forked, ForkFailed, Halted, Resumed, Signal
 from metamcp_worker.spec import LogSpec
@@ -64,13 +61,6 @@ GC_OBJECTS = 10_000
 """How many more of its objects a worker may have before cycles among the new ones are looked for.
 With Python's own number, busy fronts look every few dozen calls, and find none: what a call leaves
 is no cycle."""
-OOM_SCORE_ADJ = {"child": 500}
-"""Servers and their workers are what the kernel should take first when memory runs out."""
-
-STACKS_SIGNAL = signal.SIGUSR2
-"""What a worker answers by writing the stacks of all its threads; it goes on as if nothing had
-happened. The supervisor knows this number too."""
-
 log = logging.getLogger("metamcp.nursery")
 
 _DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -89,16 +79,15 @@ def main(
     _plain_signals()
     for number in _DEAF_TO:  # only the supervisor's end ends this process, after it has swept
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(STACKS_SIGNAL, signal.SIG_IGN)  # of a worker too, until it can write them
+    signal.signal(newborn.STACKS_SIGNAL, signal.SIG_IGN)  # of a worker too, until it can write them
     _close_all_but({0, 1, 2, fd})
     os.set_inheritable(fd, False)
-    _write("/proc/self/comm", "mmcp:nursery")
+    newborn.call_it("mmcp:nursery")
     orphans.become_subreaper()
     memory.give_back_large_blocks()
     missing = _preload(preload)
-    _speak()
+    logs.begin(LogSpec(format=os.environ.get(logs.FORMAT, "auto")), whole=False)
     gc.collect()
-    memory.trim()
     kept = memory.fill_holes()  # for as long as this process lives
     memory.forget_lookups()
     gc.set_threshold(GC_OBJECTS)
@@ -226,7 +215,7 @@ class Nursery:
         try:
             if orphans.die_with_parent(self._pid):
                 self._let_go()
-                _settle(order, stacks)
+                newborn.settle(order, stacks)
                 role = importlib.import_module(self._roles[order.role])
                 code = int(role.main(socket.socket(fileno=fd)))
         except (Exception, SystemExit, KeyboardInterrupt):  # root of a process
@@ -305,33 +294,6 @@ def _plain_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _settle(order: Fork, stacks: int) -> None:
-    """In the worker: become a process of its own. `stacks`: a descriptor for those of its threads,
-    written without the interpreter, so also when that hangs or has crashed."""
-    os.setsid()
-    orphans.become_subreaper()  # what its server turns into a daemon stays below it
-    random.seed()
-    _write("/proc/self/comm", f"mmcp:{order.name}")  # the kernel keeps the first 15 bytes
-    if adjustment := OOM_SCORE_ADJ.get(order.role):
-        _write("/proc/self/oom_score_adj", str(adjustment))
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nobody waits for a core of a server
-    _speak(order)
-    faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
-    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
-
-
-def _speak(order: Fork | None = None) -> None:
-    """Log in the name of this process. The loggers of libraries are left to what it becomes: the
-    code of a server may run in it, and they are its own then."""
-    about: dict[str, str | int] = {}
-    if order is not None and order.role == "child":
-        server, _, generation = order.name.rpartition("#")
-        about = {"server": server, "generation": int(generation)} if generation.isdigit() else {}
-    form = LogSpec(format=os.environ.get(logs.FORMAT, "auto"))
-    logs.begin(form, whole=order is not None and order.role == "front", about=about)
-
-
 def _signal(order: Signal) -> None:
     try:
         os.kill(order.pid, order.number)
@@ -376,9 +338,3 @@ def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-
-
-def _write(path: str, text: str) -> None:
-    """Tell the kernel, where it listens: not every system has this file, or lets us write it."""
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-        file.write(text)

@@ -4,10 +4,10 @@ Owns: the name of their group of entry points, and the look at what is installed
 (the worker of the server does that), the transports of the gateway itself (`remote`).
 """
 
-from importlib import metadata
-
 GROUP = "metamcp.transports"
 
 
 def installed() -> frozenset[str]:
+    from importlib import metadata  # a MiB and a half, which hardly any gateway needs
+
     return frozenset(entry.name for entry in metadata.entry_points(group=GROUP))

@@ -7,6 +7,10 @@ The standard library's asyncio subprocesses are not used: their child watchers w
 ones that wait for children, while here orphans of the server become children too. A pidfd tells of
 the exit *before* anybody has waited for the process: until then its number, and so the number of
 its group, cannot belong to anybody else, and the rest of the group can be killed safely.
+
+Nor is `subprocess`: `posix_spawn` is one call into the C library, and what it leaves to others, the
+PATH of the server and its working directory, are a few lines here. Each worker has a fifth of a MiB
+less to itself. No descriptor needs to be closed for it: all of ours are closed on exec.
 """
 
 import asyncio
@@ -14,8 +18,9 @@ import contextlib
 import errno
 import os
 import signal
-import subprocess
 import sys
+import time
+from collections.abc import Iterator
 
 from metamcp_worker.child import limits
 from metamcp_worker.child.host import Exit, Exited, SpawnFailed, process_exit
@@ -24,6 +29,11 @@ from metamcp_worker.spec import ServerSpec
 
 UNDO_S_MAX = 1.0
 """From SIGKILL to the end of a process that has hardly any memory yet: a few milliseconds."""
+UNDO_PAUSE_S = 0.001
+"""Between two looks whether it has come."""
+
+_PLACE = getattr(os, "O_PATH", os.O_RDONLY)
+"""To come back to a directory one need not be able to read it."""
 
 
 def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
@@ -35,43 +45,87 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
         for _ in range(3):
             ends += os.pipe()
         stdin, to_stdin, from_stdout, stdout, from_stderr, stderr = ends
-        process = subprocess.Popen(
-            spec.command,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=spec.env,
-            cwd=spec.cwd,
-            start_new_session=True,
-        )
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        pid = _start(spec, (stdin, stdout, stderr))
+    except (OSError, ValueError) as error:
         close_all(ends)
         raise SpawnFailed(f"cannot start {spec.name}: {_reason(spec, error)}") from None
     close_all((stdin, stdout, stderr))
-    if refused := limits.put(process.pid, spec.limits):
+    if refused := limits.put(pid, spec.limits):
         close_all((to_stdin, from_stdout, from_stderr))
-        _undo(process)
+        _undo(pid)
         raise SpawnFailed(f"cannot start {spec.name}: {refused}")
-    return Process(process, (to_stdin, from_stdout, from_stderr), on_exit)
+    return Process(pid, (to_stdin, from_stdout, from_stderr), on_exit)
 
 
-def _undo(process: subprocess.Popen[bytes]) -> None:
+def _start(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
+    """The pid of a new process in a session of its own. Raises OSError and ValueError.
+
+    The working directory is that of the whole process, so it is another one for the moment of the
+    start: a worker that starts a command has one thread.
+    """
+    if spec.cwd is None:
+        return _spawned(spec, streams)
+    before = os.open(".", _PLACE | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chdir(spec.cwd)
+        return _spawned(spec, streams)
+    finally:
+        os.fchdir(before)
+        os.close(before)
+
+
+def _spawned(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
+    """Start the first program of this name that can be started."""
+    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
+    failure: OSError | None = None
+    for program in _programs(spec):
+        try:
+            return os.posix_spawn(
+                program, spec.command, spec.env, file_actions=actions, setsid=True,
+                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
+            )  # fmt: skip
+        except (FileNotFoundError, NotADirectoryError) as error:
+            failure = failure or error
+        except OSError as error:  # it is there, which says more
+            failure = error
+    raise failure or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _programs(spec: ServerSpec) -> Iterator[str]:
+    """Where the command may be: on the PATH of the server, which need not be ours."""
+    program = spec.command[0]
+    if "/" in program:
+        yield program
+        return
+    for folder in os.get_exec_path(spec.env):
+        yield os.path.join(folder, program)
+
+
+def _undo(pid: int) -> None:
     """End a process that has only just begun."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(UNDO_S_MAX)
+        os.killpg(pid, signal.SIGKILL)
+    end = time.monotonic() + UNDO_S_MAX
+    while _code(pid) is None and time.monotonic() < end:
+        time.sleep(UNDO_PAUSE_S)
+
+
+def _code(pid: int) -> int | None:
+    """The return code of a child, None as long as it lives; 0 if others have waited for it."""
+    try:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return 0
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 class Process:
     """A running command: a `Host`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], ends: tuple[int, int, int], on_exit: Exited
-    ) -> None:
-        self.pid = process.pid
+    def __init__(self, pid: int, ends: tuple[int, int, int], on_exit: Exited) -> None:
+        self.pid = pid
         self.stdin, self.stdout, self.stderr = ends
-        self._process = process
+        self._code: int | None = None
         self._on_exit = on_exit
         self._exit: Exit | None = None
         self.halted = False
@@ -113,7 +167,7 @@ class Process:
         if self._pidfd < 0 and not self._has_ended():
             return
         self.kill()  # It is a zombie, so this reaches the rest of its group.
-        code = self._process.poll()
+        code = self._poll()
         if code is None:
             return
         if self._pidfd >= 0:
@@ -122,10 +176,15 @@ class Process:
         self._exit = process_exit(code)
         self._on_exit(self._exit)
 
+    def _poll(self) -> int | None:
+        if self._code is None:
+            self._code = _code(self.pid)
+        return self._code
+
     def _has_ended(self) -> bool:
         """Is it dead? Where the system lets us look without waiting, its number stays its own."""
         if not hasattr(os, "waitid"):
-            return self._process.poll() is not None
+            return self._poll() is not None
         look = os.WEXITED | os.WNOHANG | os.WNOWAIT
         try:
             return os.waitid(os.P_PID, self.pid, look) is not None

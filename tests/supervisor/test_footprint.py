@@ -1,0 +1,48 @@
+"""What a running gateway has in memory: the code that it needs, and no more."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor import VERSION
+
+ROOT = Path(__file__).parent.parent.parent
+
+#: Each is a part of a MiB or several.
+NEEDLESS = (
+    "cryptography", "email", "http.client", "httpx2", "importlib.metadata", "mcp", "opentelemetry",
+    "prometheus_client", "pydantic", "rich", "urllib.request", "zipfile",
+    "metamcp_supervisor.cli.ctl", "metamcp_supervisor.cli.config",
+)  # fmt: skip
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+import metamcp_supervisor.__main__
+from metamcp_supervisor.cli import lines, up
+from metamcp_supervisor import handing, inherited, run, upgrading
+
+up.Found(Path(sys.argv[1]), {}).confirm(yes=False, ask=None)
+print(*sys.modules)
+"""
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == VERSION
+
+
+@pytest.mark.process
+def test_a_running_gateway_has_loaded_nothing_that_only_other_verbs_need(tmp_path: Path) -> None:
+    config = tmp_path / "metamcp.toml"
+    config.write_text('[servers.one]\ncommand = ["true"]\n')
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(config)],
+        capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    loaded = set(done.stdout.split())
+    assert "metamcp_supervisor.lives.fronts" in loaded
+    assert loaded.isdisjoint(NEEDLESS), sorted(loaded & set(NEEDLESS))
