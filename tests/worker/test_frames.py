@@ -38,9 +38,10 @@ calls = st.builds(
     params=bodies,
     meta=bodies,
     caller=bodies,
-    deadline_ms=st.integers(min_value=0, max_value=2**31 - 1),
+    deadline_ms=st.integers(min_value=0, max_value=2**30 - 1),
     wants_progress=st.booleans(),
     peer=numbers,
+    traced=st.booleans(),
 )
 any_frame = st.one_of(
     calls,

@@ -4,7 +4,8 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,26 @@ async def fact(found: Callable[[], object]) -> None:
     await asyncio.to_thread(until, found, "it is written")
 
 
+@contextmanager
+def writer_held() -> Generator[tuple[threading.Event, threading.Event]]:
+    """The thread that writes is held when it says that it cannot: two events, that it is, and that
+    it may go on."""
+    held, go_on = threading.Event(), threading.Event()
+
+    class Holding(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            held.set()
+            go_on.wait(30)
+
+    room, holding = logging.getLogger("metamcp.recording"), Holding()
+    room.addHandler(holding)
+    try:
+        yield held, go_on
+    finally:
+        go_on.set()
+        room.removeHandler(holding)
+
+
 def test_calls_are_written_soon_and_in_order(tmp_path: Path) -> None:
     async def talk(recorder: Recorder) -> None:
         ended(recorder, 1, 200)
@@ -71,6 +92,23 @@ def test_a_front_that_ends_writes_the_rest(tmp_path: Path) -> None:
     assert len(lines(tmp_path)) == 100
 
 
+def test_what_is_still_to_be_written_when_a_front_ends_counts_as_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "calls"
+    folder.write_text("a file is in the way")
+
+    async def main() -> None:
+        recorder = Recorder(0)
+        recorder.adjust(RecordingSpec(folder=str(folder), servers={"git": "metadata"}))
+        ended(recorder, 1, 1)
+        await fact(held.is_set)
+        ended(recorder, 2, 3)
+        await recorder.close()
+        assert recorder.counts() == {"written": 0, "lost": 4}
+
+    with writer_held() as (held, _):
+        asyncio.run(main())
+
+
 def test_without_anything_to_record_there_is_nothing(tmp_path: Path) -> None:
     async def talk(recorder: Recorder) -> None:
         ended(recorder, 1, 1)
@@ -80,18 +118,9 @@ def test_without_anything_to_record_there_is_nothing(tmp_path: Path) -> None:
 
 
 def test_what_waits_for_a_disk_that_hangs_is_bounded(tmp_path: Path) -> None:
-    """The thread that writes is held by whoever is told that it cannot write."""
     folder = tmp_path / "calls"
     folder.write_text("a file is in the way")
-    held, go_on = threading.Event(), threading.Event()
-
-    class Holding(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            held.set()
-            go_on.wait(30)
-
     body = b'"' + b"x" * (1024 * 1024 - 2) + b'"'
-    room, holding = logging.getLogger("metamcp.recording"), Holding()
 
     async def main() -> None:
         recorder = Recorder(0)
@@ -107,14 +136,11 @@ def test_what_waits_for_a_disk_that_hangs_is_bounded(tmp_path: Path) -> None:
         go_on.set()
         await fact(lambda: recorder.idle)
         assert recorder.waiting_bytes == 0
+        assert recorder.counts() == {"written": 0, "lost": 41}, "some of them in the queue"
         await recorder.close()
 
-    room.addHandler(holding)
-    try:
+    with writer_held() as (held, go_on):
         asyncio.run(main())
-    finally:
-        go_on.set()
-        room.removeHandler(holding)
 
 
 def test_what_cannot_be_written_is_said_once_counted_and_told_later(
@@ -132,6 +158,7 @@ def test_what_cannot_be_written_is_said_once_counted_and_told_later(
         await fact(lambda: folder.exists() and lines(folder))
         ended(recorder, 501, 1)
         await fact(lambda: len(lines(folder)) == 3)
+        assert recorder.counts() == {"written": 2, "lost": 120}
 
     with caplog.at_level("WARNING"):
         with_recorder(folder, talk, {"git": "metadata"})

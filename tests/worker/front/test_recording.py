@@ -13,7 +13,7 @@ from metamcp_worker.finished import ID_CHARACTERS, word
 from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front import recording as limits
 from metamcp_worker.front.links import Answer, Call, Origin
-from metamcp_worker.front.recording import Recording
+from metamcp_worker.front.recording import Recording, Slice
 from metamcp_worker.masking import MASK
 from metamcp_worker.spec import RecordingSpec
 
@@ -53,7 +53,7 @@ def written(
     made = made or call()
     found.begun(made, "git__x", None if arguments is None else Raw(arguments))
     found.finished(made, None if result is None else Answer(result), 0.25, outcome, NOW_MS)
-    _, data = found.take(10)
+    data = found.take(10).data
     assert data.count(b"\n") == 1
     line: dict[str, Any] = json.loads(data)
     return line
@@ -93,7 +93,7 @@ def test_what_is_not_to_be_recorded_leaves_nothing(server: str, method: str) -> 
     found, made = recording(), call(server=server, method=method)
     found.begun(made, "x", None)
     assert not found.finished(made, Answer(b"{}"), 0.1, "", NOW_MS)
-    assert found.take(10) == (0, b"")
+    assert found.take(10) == Slice(b"", 0, 0)
 
 
 def test_the_processes_of_single_clients_are_recorded_as_their_server() -> None:
@@ -128,7 +128,7 @@ def test_no_part_of_a_secret_is_left_at_the_end_of_what_was_cut(
     made = call()
     found.begun(made, "git__x", Raw(body))
     found.finished(made, Answer(body), 0.1, "", NOW_MS)
-    _, data = found.take(1)
+    data = found.take(1).data
     for at in range(4, len(SECRET) + 1):
         assert SECRET[:at].encode() not in data
 
@@ -144,13 +144,14 @@ def test_calls_that_wait_are_bounded_and_what_is_lost_is_told_first() -> None:
         made = _again(made, number)
         found.begun(made, "x", None)
         found.finished(made, Answer(b""), 0.1, "", NOW_MS)
-    calls, data = found.take(2)
-    first, second, third = map(json.loads, data.splitlines())
+    taken = found.take(2)
+    first, second, third = map(json.loads, taken.data.splitlines())
     assert first == {"lost": 5}
     assert (second["call"], third["call"]) == (0, 1)
-    assert calls == 7, "so many are lost if this is not written"
-    found.lose(calls)
-    assert json.loads(found.take(0)[1]) == {"lost": 7}
+    assert (taken.lost, taken.calls) == (5, 2), "so many are lost if this is not written"
+    found.lose(taken.lost + taken.calls)
+    assert json.loads(found.take(0).data) == {"lost": 7}
+    assert found.overrun == 5
 
 
 def test_bodies_that_wait_are_bounded() -> None:
@@ -161,7 +162,7 @@ def test_bodies_that_wait_are_bounded() -> None:
         made = _again(made, number)
         found.begun(made, "x", None)
         found.finished(made, Answer(body), 0.1, "", NOW_MS)
-    _, data = found.take(100)
+    data = found.take(100).data
     assert len(data) < limits.PENDING_BYTES_MAX + 1024 * 1024
     assert json.loads(data.splitlines()[0])["lost"] == 40 - 16
 
@@ -171,7 +172,7 @@ def test_other_settings_count_for_calls_that_end_later() -> None:
     found.begun(made, "x", Raw(b'{"a":1}'))
     found.adjust(FULL)
     found.finished(made, Answer(b"{}"), 0.1, "", NOW_MS)
-    line = json.loads(found.take(1)[1])
+    line = json.loads(found.take(1).data)
     assert "arguments" not in line, "they were not kept"
 
 
@@ -194,8 +195,9 @@ def test_a_secret_stays_hidden_in_what_was_kept_before_it_was_forgotten() -> Non
     found.adjust(METADATA)
     found.adjust(RecordingSpec())
     found.finished(under_way, Answer(body), 0.1, "", NOW_MS)
-    calls, data = found.take(10)
-    assert calls == 2
+    taken = found.take(10)
+    data = taken.data
+    assert taken.calls == 2
     assert SECRET.encode() not in data
     assert data.count(b'"arguments":{"a":"***"}') == 2
 
@@ -206,7 +208,7 @@ def test_few_large_bodies_are_made_lines_at_a_time() -> None:
         made = call(number)
         found.begun(made, "x", Raw(b'"%s"' % (b"x" * 16_000)))
         found.finished(made, Answer(b"{}"), 0.1, "", NOW_MS)
-    assert found.take(16)[0] == limits.SLICE_BYTES_MAX // 16_000 + 1
+    assert found.take(16).calls == limits.SLICE_BYTES_MAX // 16_000 + 1
     assert found.waits
 
 

@@ -27,11 +27,11 @@ from metamcp_worker.front.links import Answer, Call, Origin
 from metamcp_worker.front.methods import METHODS, NAME_BYTES_MAX, Request
 from metamcp_worker.front.overhead import Overhead
 from metamcp_worker.front.questions import Caller
-from metamcp_worker.front.recorder import Recorder
 from metamcp_worker.front.retries import Retries
 from metamcp_worker.front.routing import Routing
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.views import View, Views
+from metamcp_worker.front.witness import Witness
 from metamcp_worker.messages import ServerState
 from metamcp_worker.spec import FrontSpec
 
@@ -53,14 +53,14 @@ class Calls:
 
     `lists_changed(endpoint, kinds)`: told after the lists of an endpoint have become others.
     `on_wanted(server)`: told when a call asks for a server that does not run. `notified(server,
-    method, params)`: told what a server says that belongs to no call. `recorder`: writes down the
-    calls of some servers, if that is wanted of any.
+    method, params)`: told what a server says that belongs to no call. `witness`: told of each call,
+    if anybody wants that.
     """
 
     def __init__(self, stats: Stats, on_wanted: Callable[[str], None]) -> None:
         self.lists_changed: Callable[[str, frozenset[str]], None] = lambda endpoint, kinds: None
         self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
-        self.recorder: Recorder | None = None
+        self.witness: Witness | None = None
         self._stats = stats
         self._views = Views()
         self._retries = Retries()
@@ -131,8 +131,8 @@ class Calls:
             view.endpoint, name, request.caller, request.who, request.wants_progress,
             request.version, owner.original or subject if method == task_ids.CALL else "",
         )  # fmt: skip
-        if self.recorder is not None:
-            self.recorder.begun(call, subject, params.get("arguments"))
+        if self.witness is not None:
+            self.witness.begun(call, subject, request, params)
         if self._retries.any:
             call.repeatable = self._retries.may(owner.server, method, owner.original)
         if owner.server in merged.tasked:
@@ -304,8 +304,8 @@ class Calls:
             self._stats.retried(server, _outcome(answer))
         seconds, of = monotonic() - call.started, call.origin or _NOWHERE
         self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
-        if self.recorder is not None:
-            self.recorder.finished(call, answer, seconds, error_type)
+        if self.witness is not None:
+            self.witness.finished(call, answer, seconds, error_type)
 
 
 def _expose_tasks(call: Call, merged: Merged) -> None:

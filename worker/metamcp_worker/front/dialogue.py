@@ -122,7 +122,7 @@ class Dialogue:
             raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
         request = Request(
             method, params, meta, session.caller, modern=False, peer=session.number,
-            who=session.who, version=session.protocol,
+            who=session.who, version=session.protocol, headers=outlet.facts.headers,
         )  # fmt: skip
         client = Client(outlet, session, raw_id, token)
         if outlet.facts.prefers_sse:

@@ -18,6 +18,7 @@ from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.eras import NOT_FOUND_LEGACY, READ
 from metamcp_worker.front.offers import Owner
 from metamcp_worker.front.uris import URI_BYTES_MAX
+from metamcp_worker.http1 import Headers
 
 NAME_BYTES_MAX = 128
 """Of a tool or prompt, as the protocol recommends; no endpoint exposes a longer one."""
@@ -30,7 +31,7 @@ class Request(Struct):
     the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
     empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`. `who`: the
     word for the client (`sharing`), or empty. `version`: of the protocol that it speaks, empty for
-    who speaks none.
+    who speaks none. `headers`: of HTTP, with which it came.
     """
 
     method: str
@@ -42,6 +43,7 @@ class Request(Struct):
     peer: int = 0
     who: str = ""
     version: str = ""
+    headers: Headers = ()
 
 
 class Rule(Struct, frozen=True):

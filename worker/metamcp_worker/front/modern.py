@@ -32,6 +32,7 @@ from metamcp_worker.front.session import HANDSHAKE_VERSIONS
 from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.front.views import LIST_METHODS, View
+from metamcp_worker.http1 import Headers
 from metamcp_worker.requests import Pending
 
 VERSIONS: tuple[str, ...] = ("2026-07-28",)
@@ -78,7 +79,8 @@ _NONE = Raw()
 
 class Asked(Struct, gc=False):
     """A request that passed every check. `token`: the raw progress token, or empty; `level`: of
-    the log messages that it wants, None for none; `identity`: who the client says it is, raw."""
+    the log messages that it wants, None for none; `identity`: who the client says it is, raw;
+    `headers`: of HTTP."""
 
     params: dict[str, Raw]
     meta: dict[str, Raw]
@@ -86,6 +88,7 @@ class Asked(Struct, gc=False):
     token: bytes = b""
     level: str | None = None
     identity: bytes = b""
+    headers: Headers = ()
 
 
 class Modern:
@@ -162,8 +165,9 @@ class Modern:
 
     def _started(self, client: "_Client", method: str, asked: Asked, view: View) -> Call:
         request = Request(
-            method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0]
-        )
+            method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0],
+            headers=asked.headers,
+        )  # fmt: skip
         request.wants_progress = client.reads_progress
         peer = self._peers.find(view.principal, view.endpoint, asked.identity)
         request.peer, request.who = peer.number, peer.who
@@ -281,7 +285,7 @@ def check(message: Envelope, facts: Facts) -> Asked:
         raise Refused(Code.INVALID_PARAMS, f"params._meta: {_LOG_LEVEL} must be one of {names}.")
     client_info = meta.pop(_CLIENT_INFO, _NONE)
     caller = _caller(client_info, capabilities, raw_level)
-    return Asked(given, meta, caller, token, level, bytes(client_info))
+    return Asked(given, meta, caller, token, level, bytes(client_info), facts.headers)
 
 
 def check_version(version: str) -> None:

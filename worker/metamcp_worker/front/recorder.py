@@ -22,7 +22,7 @@ from msgspec import Raw
 from metamcp_worker import logs
 from metamcp_worker.front.callfiles import CallFiles
 from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.front.recording import Recording
+from metamcp_worker.front.recording import Recording, Slice
 from metamcp_worker.spec import RecordingSpec
 
 BATCH_S = 0.2
@@ -36,6 +36,9 @@ QUEUE_BYTES_MAX = 16 * 1024 * 1024
 CLOSE_S_MAX = 1.0
 """For the last lines of a front that ends; then they are lost."""
 
+WRITTEN, LOST = "written", "lost"
+"""What became of the line of a call."""
+
 log = logging.getLogger("metamcp.recording")
 
 
@@ -48,11 +51,11 @@ class Recorder:
         self._recording = Recording(RecordingSpec(), front, logs.stamp)
         self._spec = RecordingSpec()
         self._due: asyncio.Handle | None = None
-        self._queue: queue.Queue[tuple[int, bytes] | CallFiles | None] = queue.Queue(QUEUE_MAX)
+        self._queue: queue.Queue[Slice | CallFiles | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
-        # Two counters, each with one writer: the loop has the first one, the thread the other.
-        self._given_bytes = 0
-        self._written_bytes = 0
+        # Counters with one writer each: the loop has those of what is given, the thread the rest.
+        self._given_bytes = self._given = self._not_given = 0
+        self._written_bytes = self._written = self._failed = 0
 
     def adjust(self, spec: RecordingSpec) -> Self | None:
         """As this configuration says. Nothing, if nothing is to be recorded."""
@@ -71,6 +74,11 @@ class Recorder:
         now_ms = time.time_ns() // 1_000_000
         if self._recording.finished(call, answer, seconds, outcome, now_ms) and self._due is None:
             self._due = self._loop.call_later(BATCH_S, self._batch)
+
+    def counts(self) -> dict[str, int]:
+        """Calls since the front began, by what became of their lines."""
+        lost = self._recording.overrun + self._not_given + self._failed
+        return {WRITTEN: self._written, LOST: lost}
 
     @property
     def idle(self) -> bool:
@@ -97,20 +105,24 @@ class Recorder:
             with contextlib.suppress(queue.Full):
                 self._queue.put_nowait(None)
             await asyncio.to_thread(self._thread.join, CLOSE_S_MAX)
+            # Of a thread whose disk hangs nobody hears any more.
+            self._not_given += self._given - self._written - self._failed
 
     def _batch(self) -> None:
         self._put()
         self._due = self._loop.call_soon(self._batch) if self._recording.waits else None
 
     def _put(self) -> None:
-        calls, data = self._recording.take(SLICE_LINES_MAX)
+        found = self._recording.take(SLICE_LINES_MAX)
         try:
             if self.waiting_bytes > QUEUE_BYTES_MAX:
                 raise queue.Full
-            self._queue.put_nowait((calls, data))
-            self._given_bytes += len(data)
+            self._queue.put_nowait(found)
+            self._given_bytes += len(found.data)
+            self._given += found.calls
         except queue.Full:
-            self._recording.lose(calls)
+            self._not_given += found.calls
+            self._recording.lose(found.lost + found.calls)
 
     def _begin(self) -> None:
         spec = self._spec
@@ -134,21 +146,23 @@ class Recorder:
                     files.close()
                 files = found
             elif files is not None:
-                lost = self._written(files, *found, lost)
-                self._written_bytes += len(found[1])
+                lost = self._write_down(files, found, lost)
+                self._written_bytes += len(found.data)
             self._queue.task_done()
         if files is not None:
             files.close()
 
-    def _written(self, files: CallFiles, calls: int, data: bytes, lost: int) -> int:
+    def _write_down(self, files: CallFiles, found: Slice, lost: int) -> int:
         """Write this. `lost`: how many calls were until now; how many are now."""
         try:
-            files.write(data, time.time_ns() // 1_000_000)
+            files.write(found.data, time.time_ns() // 1_000_000)
         except OSError as error:
             if not lost:
                 what = "calls are not recorded: %s; they go on, and their lines are lost"
                 log.error(what, error.strerror)
-            return lost + calls
+            self._failed += found.calls
+            return lost + found.lost + found.calls
+        self._written += found.calls
         if lost:
             log.warning("calls are recorded again; lost meanwhile: %d", lost)
             self._loop.call_soon_threadsafe(self._recording.lose, lost)

@@ -55,8 +55,18 @@ class _Over(Struct, gc=False):
     body: bytes | None
 
 
+class Slice(Struct, frozen=True):
+    """What is written at once. `data`: whole lines; `calls`: how many are in them; `lost`: of how
+    many more they tell that are lost."""
+
+    data: bytes
+    calls: int
+    lost: int
+
+
 class Recording:
-    """`front`: its number. `stamp`: a time in seconds since the epoch as people read it."""
+    """`front`: its number. `stamp`: a time in seconds since the epoch as people read it. `overrun`:
+    calls that came when too many waited; they are lost."""
 
     def __init__(self, spec: RecordingSpec, front: int, stamp: Callable[[float], str]) -> None:
         self._front = front
@@ -66,6 +76,7 @@ class Recording:
         self._over: deque[_Over] = deque()
         self._over_bytes = 0
         self._lost = 0
+        self.overrun = 0
         self._secrets: tuple[str, ...] = ()
         self.adjust(spec)
 
@@ -109,6 +120,7 @@ class Recording:
         if len(self._over) >= PENDING_MAX or self._over_bytes > PENDING_BYTES_MAX:
             self._over_bytes -= _kept(begun.body) + _kept(body)
             self._lost += 1
+            self.overrun += 1
             return True
         began_ms = now_ms - round(seconds * 1000)
         generation = call.wire.generation if call.wire is not None else 0
@@ -120,16 +132,15 @@ class Recording:
         return True
 
     def lose(self, calls: int) -> None:
-        """So many lines could not be written."""
+        """So many are to be told as lost, with the next lines."""
         self._lost += calls
 
-    def take(self, most: int) -> tuple[int, bytes]:
-        """The next lines to write, the oldest first, and how many calls are lost if they are not:
-        those that were lost before are told in front of them. `most`: lines, and with bodies of
-        SLICE_BYTES_MAX fewer."""
-        calls, self._lost = self._lost, 0
-        found = [codec.dump(Gap(lost=calls)) + b"\n"] if calls else []
-        size = 0
+    def take(self, most: int) -> Slice:
+        """The next lines to write, the oldest first; those that were lost before are told in front
+        of them. `most`: lines, and with bodies of SLICE_BYTES_MAX fewer."""
+        lost, self._lost = self._lost, 0
+        found = [codec.dump(Gap(lost=lost)) + b"\n"] if lost else []
+        calls = size = 0
         while self._over and most and size < SLICE_BYTES_MAX:
             over = self._over.popleft()
             kept = _kept(over.begun.body) + _kept(over.body)
@@ -138,7 +149,7 @@ class Recording:
             found.append(codec.dump(self._said(over)) + b"\n")
             calls += 1
             most -= 1
-        return calls, b"".join(found)
+        return Slice(b"".join(found), calls, lost)
 
     @property
     def waits(self) -> bool:

@@ -22,6 +22,7 @@ from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.methods import NAME_BYTES_MAX, Request
 from metamcp_worker.front.openapi import Tool
 from metamcp_worker.front.views import View
+from metamcp_worker.http1 import Headers
 from metamcp_worker.requests import Pending
 
 DOCUMENT = b"openapi.json"
@@ -81,7 +82,8 @@ class Rest:
             error = _error(Code.INVALID_PARAMS, f"There is no tool {name[:NAME_BYTES_MAX]}.")
             exchange.json(404, error)
             return None
-        call = self._calls.start(view, _request(name, body, version), None)
+        request = _request(name, body, version, exchange.facts.headers)
+        call = self._calls.start(view, request, None)
         exchange.watch(partial(call.cancel, "the client went away"))
         return exchange.expect(call, partial(self._brought, exchange))
 
@@ -120,7 +122,7 @@ def _name(path: bytes) -> str:
     return unquote_to_bytes(path).decode(errors="backslashreplace")
 
 
-def _request(name: str, body: bytes, version: str) -> Request:
+def _request(name: str, body: bytes, version: str, headers: Headers) -> Request:
     """The call of this tool with the arguments in `body`. Raises Refused."""
     try:
         body.decode()
@@ -133,7 +135,7 @@ def _request(name: str, body: bytes, version: str) -> Request:
     caller = codec.dump({
         "clientCapabilities": {}, "clientInfo": {"name": "metamcp-rest", "version": version},
     })  # fmt: skip
-    return Request("tools/call", given, {}, caller, modern=True)
+    return Request("tools/call", given, {}, caller, modern=True, headers=headers)
 
 
 def _answered(answer: Answer | None) -> tuple[int, bytes]:

@@ -15,7 +15,7 @@ import logging
 import socket
 from collections.abc import Coroutine
 
-from metamcp_worker import catalogue, codec, logs, loop, memory, messages, moved, packets
+from metamcp_worker import catalogue, codec, logs, loop, memory, messages, moved, packets, spans
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.front import showing
 from metamcp_worker.front.calls import Calls
@@ -24,6 +24,8 @@ from metamcp_worker.front.http import App
 from metamcp_worker.front.keeping import Keeping
 from metamcp_worker.front.recorder import Recorder
 from metamcp_worker.front.stats import Stats
+from metamcp_worker.front.tracer import Tracer
+from metamcp_worker.front.witness import witness
 from metamcp_worker.messages import (
     Adopt,
     AttachFailed,
@@ -86,6 +88,7 @@ class Front:
         self._stats = Stats()
         self._calls = Calls(self._stats, self._want)
         self._recorder: Recorder | None = None
+        self._tracer: Tracer | None = None
         self._app: App | None = None
         self._server: MovableServer | None = None
         self._listeners: list[socket.socket] = []
@@ -216,7 +219,9 @@ class Front:
             self._listeners.append(socket.socket(fileno=fds.pop(0)))
         logs.tune(spec.log, about={"front": number})
         self._recorder = Recorder(number)
-        self._calls.recorder = self._recorder.adjust(spec.recording)
+        self._tracer = Tracer(number, self._tell, lambda: self._channel.queued)
+        self._calls.on_notice(spans.NOTICE, self._tracer.told)
+        self._witness(spec)
         self._calls.configure(spec)
         self._app = App(
             self._calls,
@@ -249,12 +254,16 @@ class Front:
 
     def _reconfigure(self, spec: FrontSpec) -> None:
         logs.tune(spec.log)
-        if self._recorder is not None:
-            self._calls.recorder = self._recorder.adjust(spec.recording)
+        self._witness(spec)
         self._calls.configure(spec)
         self._calls.refresh()
         if self._app is not None:
             self._app.reconfigure(spec)
+
+    def _witness(self, spec: FrontSpec) -> None:
+        if self._recorder is not None and self._tracer is not None:
+            recorder = self._recorder.adjust(spec.recording)
+            self._calls.witness = witness(recorder, self._tracer.adjust(spec.traced))
 
     def _show(self, wanted: ShowCalls) -> None:
         """The calls that are under way. Raises OSError, TooLarge."""
@@ -319,17 +328,18 @@ class Front:
         figures = FrontStats(
             connections=self._server.connections,
             streams=counts.streams,
-            inflight={server: count for server, count in self._calls.inflight().items() if count},
             sessions=counts.sessions,
             refused=dict(self._stats.refusals),
-            late_replies=dict(self._stats.late_replies),
-            held=self._calls.held_by_server(),
-            retries=self._stats.retries,
+            recorded=self._recorder.counts() if self._recorder is not None else {},
         )
         counted = Figures(
             calls=self._stats.calls(),
             tools=self._stats.tools(),
             overhead=self._calls.overhead.figures(),
+            inflight={server: count for server, count in self._calls.inflight().items() if count},
+            held=self._calls.held_by_server(),
+            late_replies=self._stats.late_replies,
+            retries=self._stats.retries,
         )
         try:
             self._tell(figures, (packets.blob(codec.dump(counted)),))
@@ -370,6 +380,8 @@ class Front:
             packets.close_all(self._inbox.get_nowait()[1])
         if self._recorder is not None:
             await self._recorder.close()
+        if self._tracer is not None:
+            self._tracer.close()
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()

@@ -1,0 +1,165 @@
+"""Spans of calls on the loop: told in batches, and never in the way of a call."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec import Raw
+
+from metamcp_worker import codec, packets, spans
+from metamcp_worker.errors import Code
+from metamcp_worker.frames import Call as CallFrame
+from metamcp_worker.frames import Notice, Result
+from metamcp_worker.front.tracer import BATCH_SPANS, QUEUED_MAX, Tracer
+from metamcp_worker.front.witness import witness
+from metamcp_worker.messages import Message, Span, Spans
+from metamcp_worker.spans import Leg
+from tests.waiting import until
+
+from .called import Front, request, with_front
+from .offers import offer, tool
+
+pytestmark = pytest.mark.promise("M88")
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = b'{"traceparent":"00-%b-%b-01"}' % (TRACE.encode(), SPAN.encode())
+ASKED = request("tools/call", b'{"name":"a__t"}', meta=PARENT)
+PLAIN = request("tools/call", b'{"name":"a__t"}')
+
+
+class Supervisor:
+    """What it was told. `queued`: how much waits for it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Spans, list[Span]]] = []
+        self.queued = 0
+
+    def send(self, message: Message, fds: tuple[int, ...]) -> None:
+        assert isinstance(message, Spans)
+        (fd,) = fds
+        self.told.append((message, codec.typed(list[Span], packets.read_blob(fd))))
+
+    @property
+    def spans(self) -> list[Span]:
+        return [span for _, found in self.told for span in found]
+
+
+def with_tracer(
+    talk: Callable[[Front, Supervisor, Tracer], Awaitable[None]],
+    sample: float | None = 0.0,
+) -> None:
+    async def main(front: Front) -> None:
+        supervisor = Supervisor()
+        tracer = Tracer(0, supervisor.send, lambda: supervisor.queued)
+        front.calls.on_notice(spans.NOTICE, tracer.told)
+        front.calls.witness = witness(None, tracer.adjust(sample))
+        await talk(front, supervisor, tracer)
+
+    with_front(main, a=offer(tool("t", annotations={"readOnlyHint": True})))
+
+
+def parent_of(sent: CallFrame) -> str:
+    found: str = codec.value(sent.meta)["traceparent"]
+    return found
+
+
+def test_a_traced_call_is_told_within_a_second() -> None:
+    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+        sent = await front.sent("a", ASKED)
+        assert sent.traced
+        trace, there = parent_of(sent).split("-")[1:3]
+        peer = front.peers["a"]
+        now = asyncio.get_running_loop().time()
+        peer.write(Notice(spans.NOTICE, spans.pack(Leg(sent.id, now, now + 0.001, False))))
+        peer.write(Result(sent.id, b"{}"))
+        await asyncio.to_thread(until, lambda: supervisor.told, "spans", 5.0)
+        server, client = supervisor.spans
+        assert (trace, there) == (TRACE, client.span_id)
+        assert client.attributes["network.transport"] == "pipe"
+        assert (server.parent_id, client.parent_id) == (SPAN, server.span_id)
+        assert server.start <= client.start <= client.end <= server.end
+        assert supervisor.told[0][0] == Spans(count=2)
+
+    with_tracer(talk)
+
+
+def test_what_is_not_traced_is_sent_as_ever() -> None:
+    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+        sent = await front.sent("a", PLAIN)
+        assert (sent.traced, sent.meta) == (False, b"")
+        front.calls.witness = witness(None, tracer.adjust(None))
+        assert front.calls.witness is None
+        sent = await front.sent("a", ASKED)
+        assert (sent.traced, sent.meta) == (False, PARENT)
+
+    with_tracer(talk)
+
+
+def test_a_call_whose_worker_dies_ends_its_spans() -> None:
+    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+        call = front.calls.start(front.view, ASKED, None)
+        await front.peers["a"].call()
+        front.peers["a"].close()
+        assert (await call.answer).code == Code.SERVER_DOWN
+        tracer.close()
+        assert [span.error for span in supervisor.spans] == ["-10001", "-10001"]
+
+    with_tracer(talk)
+
+
+def test_a_call_that_is_sent_once_more_keeps_its_place_in_the_trace() -> None:
+    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+        front.retry({"a": "read-only"})
+        call = front.calls.start(front.view, ASKED, None)
+        first = front.peers["a"]
+        before = await first.call()
+        second = await front.attach("a", 2)
+        first.close()
+        again = await second.call()
+        assert (parent_of(again), again.traced) == (parent_of(before), True)
+        second.write(Result(again.id, b"{}"))
+        await call.answer
+        tracer.close()
+        server, client = supervisor.spans
+        assert (server.error, client.error) == ("", "")
+        assert client.attributes["metamcp.retried"] is True
+        assert client.attributes["metamcp.generation"] == 2
+
+    with_tracer(talk)
+
+
+def test_many_spans_do_not_wait_and_a_supervisor_that_does_not_read_costs_spans_alone() -> None:
+    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+        for _ in range(BATCH_SPANS // 2):
+            await front.answered("a", ASKED, b"{}")
+        await asyncio.to_thread(until, lambda: supervisor.told, "they do not wait", 0.9)
+        tracer.close()
+        assert len(supervisor.spans) == BATCH_SPANS
+        supervisor.queued = QUEUED_MAX
+        await front.answered("a", ASKED, b"{}")
+        tracer.close()
+        supervisor.queued = 0
+        await front.answered("a", ASKED, b"{}")
+        tracer.close()
+        assert supervisor.told[-1][0] == Spans(count=2, lost=2)
+
+    with_tracer(talk)
+
+
+def test_a_share_of_the_others_begins_a_trace() -> None:
+    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+        sent = await front.sent("a", PLAIN)
+        assert parent_of(sent).startswith("00-")
+        traces = {parent_of(await front.sent("a", PLAIN)).split("-")[1] for _ in range(20)}
+        assert len(traces) == 20
+
+    with_tracer(talk, sample=1.0)
+
+
+def test_what_a_witness_needs_is_of_the_request_as_it_came() -> None:
+    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+        asked = request("tools/call", b'{"name":"a__t"}', meta=PARENT)
+        await front.sent("a", asked)
+        assert asked.meta == {"traceparent": Raw(PARENT[15:-1])}, "it may be sent anew"
+
+    with_tracer(talk)
