@@ -31,27 +31,27 @@ EVERYTHING = sorted(
 #: The worker's files that the supervisor may import.
 CONTRACT = {
     "accepting", "catalogue", "codec", "connect", "errors", "finished", "frames", "headers",
-    "http1", "logs", "masking", "messages", "oauth", "orphans", "packets", "pipe", "records",
-    "requests", "serve", "sharing", "spec",
+    "http1", "logs", "masking", "memory", "messages", "oauth", "orphans", "packets", "pipe",
+    "records", "requests", "serve", "sharing", "spec",
 }  # fmt: skip
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
     "metamcp_worker": (
         "bounds catalogue codec errors figures finished frames framing headers http1 masking"
-        " message messages moves names records repeats sampling sharing spec sse"
+        " message messages moves names records repeats sampling sharing spans spec sse tracecontext"
     ),
     "metamcp_worker.child": (
         "actions asks calls faults handshake headers holders kept levels lines listening listing"
         " logs notices opening own pace probing replies resume session sessions subscriptions"
         " timing turns wire"
     ),
-    "metamcp_worker.connect": "exchanges legacy modern session",
+    "metamcp_worker.connect": "answers exchanges legacy modern session",
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.front": (
         "answers asked asking capabilities catalog elsewhere eras faults guard inbound levels"
         " methods mrtr offers openapi params parked peers recording resume retries session showing"
-        " stats task_ids uris watches"
+        " stats task_ids tracing uris watches"
     ),
     "metamcp_supervisor": "handing verbs",
     "metamcp_supervisor.lives": (
@@ -59,13 +59,13 @@ PURE_BY_ROOM = {
         " states vitals workers"
     ),
     "metamcp_supervisor.wanted": (
-        "assemble config confirm dependencies document draft effective expand headers jsonc limits"
-        " masks naming nearest options overrides parse program reload remote resolving schema"
-        " shapes table told tomltext units"
+        "assemble config confirm dependencies document draft effective expand headers jsonc levels"
+        " limits masks naming nearest options overrides parse program reload remote resolving"
+        " schema shapes table told tomltext units"
     ),
     "metamcp_supervisor.watched": (
         "capping explain families health histograms histories keyed latency processes rations"
-        " readings refusals rendering roles tallies"
+        " readings refusals rendering roles spanned tallies"
     ),
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
@@ -85,7 +85,7 @@ IMPURE_IMPORTS = {
 #: A dependency is used in the files named here and nowhere else, so that it can leave.
 DEPENDENCIES = {
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
-    "httptools": {"metamcp_worker.connection"},
+    "httptools": {"metamcp_worker.connection", "metamcp_worker.connect.answers"},
     "cryptography": {"metamcp_worker.oauth.vault"},
     "httpx2": {
         "metamcp_worker.child.oauth",
@@ -100,7 +100,9 @@ DEPENDENCIES = {
     },
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},
+    "opentelemetry": {"metamcp_supervisor.watched.otlp"},
     "psutil": {"metamcp_supervisor.watched.usage"},
+    "requests": {"metamcp_supervisor.watched.otlp"},
     "rich": {"metamcp_supervisor.cli.show"},
     "uvloop": {"metamcp_worker.loop"},
 }

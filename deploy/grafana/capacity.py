@@ -104,4 +104,9 @@ def _metrics() -> list[dashboard.Panel]:
         number("Series refused", "By the gateway's own limit of 20,000, since it started.", "short",
                total("metamcp_metric_series_dropped_total", HERE), width=8,
                steps=BAD_ABOVE_ZERO),
+        graph("Spans", "Of traced calls, that the collector has or that were lost, per second.",
+              "short", Ask(rate("metamcp_spans_total", HERE, "outcome"), "{{outcome}}"), width=12),
+        graph("Recorded calls", "That are written, or that were lost, per second; none where "
+              "nothing is recorded.", "short",
+              Ask(rate("metamcp_recorded_calls_total", HERE, "outcome"), "{{outcome}}"), width=12),
     ]  # fmt: skip

@@ -10,6 +10,7 @@ monotonic clock, which goes on. Members with a default may come and go without a
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -18,7 +19,7 @@ from msgspec import Struct, structs
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.verbs import Ended, Event, LogLine
-from metamcp_supervisor.wanted.config import Config
+from metamcp_supervisor.wanted.config import Address, AnyAddress, Config, UnixAddress
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker import frames, messages, spec
 from metamcp_worker.errors import MetaMCPError
@@ -26,6 +27,8 @@ from metamcp_worker.messages import FrontStats
 
 VERSION = 1
 """Of these values."""
+NO_PORT = ("localhost", 0)
+"""In place of an address where there is a unix socket."""
 CONTRACT_CHARACTERS = 12
 
 
@@ -143,13 +146,13 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """What is kept of fronts that are gone. `retries`: by server and outcome; `late`: answers that
-    nobody waited for, by server."""
+    """What is kept of fronts that are gone. `late`: answers that nobody waited for, by server;
+    `recorded`: calls by what became of their lines."""
 
     figures: messages.Figures = messages.Figures()
-    retries: dict[str, dict[str, int]] = {}
     refused: dict[str, int] = {}
     late: dict[str, int] = {}
+    recorded: dict[str, int] = {}
 
 
 class Answering(Struct, frozen=True, kw_only=True):
@@ -165,7 +168,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     """Counters that must not fall. `counts`: by metric and server; `live`: the last word of each
     front. `answered`: of workers that are gone, by server, method, error and transport, and
     `answering`: of those that live, by name and generation. `steps`: of stops, by server.
-    `series_…`, `folded`: of `capping.Caps`."""
+    `series_…`, `folded`: of `capping.Caps`; `spans`: by what became of them."""
 
     base: Tally
     live: tuple[tuple[int, messages.Figures, FrontStats], ...]
@@ -183,6 +186,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     series_dropped: int = 0
     series_hidden: int = 0
     folded: dict[str, int] = {}
+    spans: dict[str, int] = {}
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -209,7 +213,8 @@ class Control(Struct, frozen=True, kw_only=True):
 
 class Gateway(Struct, frozen=True, kw_only=True):
     """`version`: of the program that hands over; `upgrades`: how often that happened by now, this
-    time included; `hangup_ends`: see `signals`; `clients`, `ops`: listeners; `overrides`: server,
+    time included; `hangup_ends`: see `signals`; `clients`, `ops`: listeners; `ops_path`: of a unix
+    socket in place of `ops_listen`, `ops_made`: its file is the gateway's own; `overrides`: server,
     setting, value and end; `config`: of the files, packed by `pack_config`."""
 
     version: str
@@ -220,6 +225,8 @@ class Gateway(Struct, frozen=True, kw_only=True):
     ops_listen: tuple[str, int]
     clients: tuple[int, ...]
     ops: tuple[int, ...]
+    ops_path: str = ""
+    ops_made: bool = False
     overrides: tuple[tuple[str, str, str, float], ...] = ()
     config: bytes = b""
 
@@ -282,6 +289,18 @@ def config(state: State) -> Config | None:
         return None
 
 
+def ops_written(listen: AnyAddress) -> tuple[tuple[str, int], str]:
+    """`ops_listen` and `ops_path` of Gateway."""
+    if isinstance(listen, UnixAddress):
+        return NO_PORT, str(listen.path)
+    return (listen.host, listen.port), ""
+
+
+def ops_listen(gateway: Gateway) -> AnyAddress:
+    path = gateway.ops_path
+    return UnixAddress(Path(path)) if path else Address(*gateway.ops_listen)
+
+
 def in_force(read: Config, state: State | None) -> Config:
     """What this program has read, with what only a full restart changes as it was."""
     before = None if state is None else config(state)
@@ -332,7 +351,7 @@ def contract() -> str:
     )  # fmt: skip
     kinds: list[type[Struct]] = [kind for union in unions for kind in get_args(union)]
     kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.Figures]
-    kinds += [messages.CallsShown, messages.CallUnderWay]
+    kinds += [messages.CallsShown, messages.CallUnderWay, messages.Span]
     kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
     seen: dict[str, str] = {}
     while kinds:

@@ -84,16 +84,23 @@ def _listener(fd: int, name: str) -> socket.socket:
         sock = socket.socket(fileno=fd)
     except OSError as error:
         raise Unusable(f"{name} (descriptor {fd}) is no socket: {error.strerror}") from None
-    if why := _flaw(sock):
+    if why := _flaw(sock, name):
         sock.detach()
-        raise Unusable(f"{name} (descriptor {fd}) {why}; use ListenStream=HOST:PORT")
+        form = "HOST:PORT or ListenStream=/PATH" if name == OPS else "HOST:PORT"
+        raise Unusable(f"{name} (descriptor {fd}) {why}; use ListenStream={form}")
     sock.set_inheritable(False)
     sock.setblocking(False)
     return sock
 
 
-def _flaw(sock: socket.socket) -> str:
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+def _flaw(sock: socket.socket, name: str) -> str:
+    if sock.family == socket.AF_UNIX and name == OPS:
+        place = sock.getsockname()
+        if not isinstance(place, str) or not place:
+            return "is a unix socket without a file, which has no permissions"
+        if not place.isprintable():
+            return "is a unix socket whose path cannot be shown"
+    elif sock.family not in (socket.AF_INET, socket.AF_INET6):
         return "is no socket of the internet"
     if sock.type != socket.SOCK_STREAM:
         return "is no stream socket"

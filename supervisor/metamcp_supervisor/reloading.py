@@ -6,7 +6,7 @@ changed, and when what was set for a time is over. Never: what differs between t
 parsing (`wanted.sources`).
 
 All of a new configuration counts, or nothing of it, and one reload follows the other. What an
-operator has set for a time stays set over reloads.
+operator has set of a server for a time stays set over reloads; levels of the log do not.
 """
 
 import asyncio
@@ -23,14 +23,16 @@ from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.verbs import Overridden, ReloadPlan
+from metamcp_supervisor.wanted import levels
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid
 from metamcp_supervisor.wanted.confirm import NotConfirmed
 from metamcp_supervisor.wanted.effective import server_table
-from metamcp_supervisor.wanted.overrides import Override, Overrides, text_of
+from metamcp_supervisor.wanted.overrides import GATEWAY, Override, Overrides, text_of
 from metamcp_supervisor.wanted.reload import fingerprint, plan, staying
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.steering import NotNow, ReloadRefused
+from metamcp_supervisor.watched.traces import Traces
 from metamcp_worker import logs, sharing
 from metamcp_worker.masking import Masks
 
@@ -61,6 +63,7 @@ class Reloads:
         service: Service,
         metrics: Metrics,
         journal: Journal,
+        traces: Traces,
     ) -> None:
         self.config = self._written = config
         self._files = config.files
@@ -77,6 +80,7 @@ class Reloads:
         self._service = service
         self._metrics = metrics
         self._journal = journal
+        self._traces = traces
         self._changing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._speak()
@@ -85,6 +89,7 @@ class Reloads:
         """The first configuration is in force. From now on `hangup` asks for a reload, and so does
         a changed file, if it says so."""
         self._await_end()
+        self._tree.crew.tune()  # workers of the program before speak as that one did
         self._metrics.reloaded(ok=True, now=time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
@@ -137,7 +142,7 @@ class Reloads:
         """Nothing here can be refused any more."""
         # Where the gateway listens and keeps its files stays as it is until it is started anew.
         self._written = replace(new, gateway=self.config.gateway)
-        self._overrides = self._overrides.kept(new)
+        levels_set, self._overrides = self._overrides.of(GATEWAY), self._overrides.kept(new)
         self.config = self._overrides.applied(self._written)
         self._files = new.files
         self.hash = fingerprint(self._written)
@@ -154,23 +159,27 @@ class Reloads:
                 self._tree.change(server, restart=restart)
         self._metrics.reloaded(ok=True, now=time.time())
         self._journal.add("gateway", "reloaded", f"plan {found.hash}")
+        for each in levels_set:
+            self._journal.add("gateway", "set over", self._again(each, "the files were read anew"))
 
     def _speak(self) -> None:
         """As the configuration in force says, and without what is secret in it."""
         spec = specs.own_log_spec(self.config)
         logs.tune(spec)
+        self._tree.crew.tune()
         self._journal.shown = Masks(spec.secrets).text
+        self._traces.adjust(self.config.traces)
 
     # What is set for a time
 
-    def overridden(self, server: str) -> tuple[Overridden, ...]:
-        """What is set for this server, and until when."""
-        if server not in self._written.servers:  # it is on its way out
+    def overridden(self, server: str = GATEWAY) -> tuple[Overridden, ...]:
+        """What is set for this server or GATEWAY, and until when."""
+        if server != GATEWAY and server not in self._written.servers:  # it is on its way out
             return ()
-        table, since = server_table(self._written.servers[server]), time.time() - self._loop.time()
+        since = time.time() - self._loop.time()
         return tuple(
             Overridden(
-                key=each.key, value=each.text, written=text_of(table, each.key),
+                key=each.key, value=each.text, written=self._as_in_file(each),
                 until=since + each.ends,
             )
             for each in self._overrides.of(server)
@@ -181,7 +190,10 @@ class Reloads:
         self._check()
         known = self._known(server)
         ends = self._loop.time() + for_s
-        self._overrides = self._overrides.set(self.config.servers[known], settings, ends)
+        if known == GATEWAY:
+            self._overrides = self._overrides.set_levels(self.config.log, settings, ends)
+        else:
+            self._overrides = self._overrides.set(self.config.servers[known], settings, ends)
         self._tune([server])
 
     def as_written(self, server: str) -> tuple[Overridden, ...]:
@@ -202,17 +214,22 @@ class Reloads:
         for server, key, text, ends in found:
             settings.setdefault(server, {})[key] = text, ends
         for name, each in settings.items():
-            if name not in self._written.servers:
-                continue
             try:
-                self._overrides = self._overrides.again(self._written.servers[name], each)
+                if name == GATEWAY:
+                    for key, (text, ends) in each.items():
+                        log = self._written.log
+                        self._overrides = self._overrides.set_levels(log, {key: text}, ends)
+                elif name in self._written.servers:
+                    self._overrides = self._overrides.again(self._written.servers[name], each)
             except ConfigInvalid as error:
-                self._journal.add(name, "set over", f"it is not possible any more: {error}")
+                why = f"it is not possible any more: {error}"
+                self._journal.add(name or "gateway", "set over", why)
         self.config = self._overrides.applied(self._written)
+        self._speak()
 
     def _known(self, server: str) -> str:
         """Raises NotNow."""
-        if server not in self.config.servers:
+        if server != GATEWAY and server not in self.config.servers:
             if sharing.whose(server):
                 base = sharing.base(server)
                 raise NotNow(f"{server} has the settings of '{base}': set them there")
@@ -222,6 +239,7 @@ class Reloads:
     def _tune(self, servers: Iterable[str]) -> None:
         """Other settings are in force for these, of the kind that needs no restart."""
         self.config = self._overrides.applied(self._written)
+        self._speak()
         self._fronts.reconfigure()
         for name in servers:
             if name in self.config.servers and name in self._tree.entries:
@@ -241,11 +259,16 @@ class Reloads:
         self._overrides = self._overrides.after(now)
         self._tune(dict.fromkeys(each.server for each in over))
         for each in over:
-            self._journal.add(each.server, "set over", self._again(each))
+            who = each.server or "gateway"
+            self._journal.add(who, "set over", self._again(each, "its time is over"))
 
-    def _again(self, each: Override) -> str:
-        server = self._written.servers[each.server]
-        return f"{each.key} is {text_of(server_table(server), each.key)} again: its time is over"
+    def _again(self, each: Override, why: str) -> str:
+        return f"{each.key} is {self._as_in_file(each)} again: {why}"
+
+    def _as_in_file(self, each: Override) -> str:
+        if each.server == GATEWAY:
+            return levels.text_of(self._written.log, each.key)
+        return text_of(server_table(self._written.servers[each.server]), each.key)
 
     def _no_end(self) -> None:
         if self._ending is not None:

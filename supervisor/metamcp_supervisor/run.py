@@ -13,12 +13,11 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from msgspec import structs
 
-from metamcp_supervisor import inherited, runtime
+from metamcp_supervisor import handing, runtime
 from metamcp_supervisor.handing import State, Unreadable
 from metamcp_supervisor.inherited import Inherited
 from metamcp_supervisor.lives import cgroups, listen, looking, reading, signalling, specs, status
@@ -50,10 +49,10 @@ from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.steering import NotNow, Particulars, UnknownName
+from metamcp_supervisor.watched.traces import Traces
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import Figures, FrontStats
 from metamcp_worker.serve import HttpServer
-from metamcp_worker.spec import FrontSpec
 
 FRONT_GRACE_S = 20.0
 """For requests that clients have open when the gateway stops."""
@@ -108,12 +107,13 @@ class Gateway:
         self.journal = Journal(time.time)
         self.logs = ServerLogs(time.time)
         self.metrics = Metrics(version)
+        self._traces = Traces(version, self.metrics.spans)
         self._service = Service(told or Notify(), given or {}, self.status, self.journal)
         self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
         self._listeners: list[socket.socket] = []
         if handed is not None:
-            before = handed.gateway
-            self.listen, self.ops_listen = Address(*before.listen), Address(*before.ops_listen)
+            self.listen = Address(*handed.gateway.listen)
+            self.ops_listen = handing.ops_listen(handed.gateway)
         self._serving = self._draining = self._closed = False
         self._signals = Signals(hangup_ends=hangup_ends)
         self._stopping = self._signals.stopping
@@ -127,20 +127,24 @@ class Gateway:
         )
         self._hearts = Heartbeats(self._nursery.signal, self._loop.time, self.metrics.lag)
         self._fronts = Fronts(
-            self._nursery, self._hearts, self.journal, self, self._front_spec, self._listeners
-        )
+            self._nursery, self._hearts, self.journal, self,
+            lambda: specs.front_spec(self.config, self.version, self.listen), self._listeners,
+            spans=self._traces.take,
+        )  # fmt: skip
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
         self._tree = self._planted(config, environ)
         self._reloads = Reloads(
             config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
-            service=self._service, metrics=self.metrics, journal=self.journal,
+            service=self._service, metrics=self.metrics, journal=self.journal, traces=self._traces,
         )  # fmt: skip
         self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, self._nursery)
         self._control = Control(self, config.gateway.runtime_dir, version)
         self.succession = self._prepared()
-        seen = reading.Reader(self._tree.entries, self._fronts, self._hearts, self._listeners)
-        admin = Admin(self.status, self.metrics, self.ops_listen.host, self._loop.time, seen.read)
+        seen = reading.Reader(
+            self._tree.entries, self._fronts, self._hearts, self._nursery, self._listeners
+        )
+        admin = Admin(self.status, seen, self.metrics, self.ops_listen, self._loop.time)
         self._admin = HttpServer(admin)
 
     @property
@@ -220,10 +224,9 @@ class Gateway:
 
     def _bind(self) -> list[socket.socket]:
         """Listen for clients, and the listeners of the ops port. Raises CannotBind."""
-        take = self._service.listen
-        clients, self.listen = take(self.listen, "--listen", inherited.CLIENTS)
+        clients, self.listen = self._service.clients(self.listen)
         self._listeners += clients
-        ops, self.ops_listen = take(self.ops_listen, "--ops-listen", inherited.OPS)
+        ops, self.ops_listen = self._service.ops(self.ops_listen)
         self.succession.ops = ops
         return ops
 
@@ -249,6 +252,7 @@ class Gateway:
         await self._fronts.close()
         self._hearts.close()
         await self._nursery.close()
+        await self._traces.close()
         await self._catalogues.close()
         await self._admin.drain(ADMIN_GRACE_S)
         for listener in self._listeners:
@@ -278,6 +282,7 @@ class Gateway:
             config_hash=self._reloads.hash,
             config_read=self._reloads.read_at,
             nursery_pid=self._nursery.pid,
+            overrides=self._reloads.overridden(),
         )
         return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
 
@@ -308,10 +313,9 @@ class Gateway:
         return signalling.send(self._tree.entries[name], number)
 
     def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
-        self._each([name], partial(self._reloads.override, settings=settings, for_s=for_s))
+        self._reloads.override(name, settings, for_s)
 
     def as_written(self, name: str) -> tuple[Overridden, ...]:
-        self._each([name], lambda _: None)
         return self._reloads.as_written(name)
 
     async def stacks(self, name: str) -> str:
@@ -394,7 +398,3 @@ class Gateway:
 
     def _note(self, who: str, sentence: str) -> None:
         self.journal.add(who, "note", sentence)
-
-    def _front_spec(self) -> FrontSpec:
-        gateway = replace(self.config.gateway, listen=self.listen)  # as it is, for its own name
-        return specs.front_spec(replace(self.config, gateway=gateway), self.version)

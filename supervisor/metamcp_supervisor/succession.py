@@ -16,7 +16,7 @@ from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.reloading import Reloads
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.upgrading import Upgrades
-from metamcp_supervisor.wanted.config import Address
+from metamcp_supervisor.wanted.config import Address, AnyAddress, UnixAddress
 from metamcp_worker import codec
 
 
@@ -33,7 +33,7 @@ class Succession:
         version: str,
         parts: Parts,
         clients: list[socket.socket],
-        addresses: Callable[[], tuple[Address, Address]],
+        addresses: Callable[[], tuple[Address, AnyAddress]],
         *,
         reloads: Reloads,
         service: Service,
@@ -49,6 +49,7 @@ class Succession:
         self._clients = clients
         self._addresses = addresses
         self._reloads = reloads
+        self._service = service
         self._signals = signals
         self.upgrade = Upgrades(
             version,
@@ -71,6 +72,9 @@ class Succession:
         self.started, self.upgrades = before.started, before.upgrades
         self._clients += [socket.socket(fileno=fd) for fd in before.clients]
         self.ops = [socket.socket(fileno=fd) for fd in before.ops]
+        address = handing.ops_listen(before)
+        if before.ops_made and isinstance(address, UnixAddress):
+            self._service.made = address
         try:
             parts.journal.go_on(state.events, state.last_event)
             self._reloads.go_on(before.overrides)  # no server is without its own for a moment
@@ -110,14 +114,17 @@ class Succession:
         return adopting.unsettled(self._parts)
 
     def _collect(self) -> handing.State:
-        listen, ops_listen = self._addresses()
+        listen, ops = self._addresses()
+        ops_listen, ops_path = handing.ops_written(ops)
         gateway = handing.Gateway(
             version=self._version,
             upgrades=self.upgrades + 1,
             started=self.started,
             hangup_ends=self._signals.hangup_ends,
             listen=(listen.host, listen.port),
-            ops_listen=(ops_listen.host, ops_listen.port),
+            ops_listen=ops_listen,
+            ops_path=ops_path,
+            ops_made=self._service.made is not None,
             clients=tuple(sock.fileno() for sock in self._clients),
             ops=tuple(sock.fileno() for sock in self.ops),
             overrides=self._reloads.handed(),

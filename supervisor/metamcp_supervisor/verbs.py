@@ -86,8 +86,19 @@ class FrontStatus(Struct, frozen=True, kw_only=True):
     sessions: int = 0
 
 
+class Overridden(Struct, frozen=True, kw_only=True):
+    """One setting that is other than in the file for a time. `value`, `written`: as one would write
+    it, `none` for no value; `until`: seconds since the epoch."""
+
+    key: str
+    value: str
+    written: str
+    until: float
+
+
 class GatewayStatus(Struct, frozen=True, kw_only=True):
-    """The whole gateway. `state`: starting, active or draining; `url`: of the default endpoint."""
+    """The whole gateway. `state`: starting, active or draining; `url`: of the default endpoint;
+    `overrides`: levels of its log that are set for a time."""
 
     v: int = VERSION
     version: str
@@ -105,6 +116,7 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     fronts: tuple[FrontStatus, ...]
     servers: tuple[ServerStatus, ...]
     endpoints: dict[str, str]
+    overrides: tuple[Overridden, ...] = ()
 
 
 class Upgrade(Struct, frozen=True, kw_only=True):
@@ -161,16 +173,6 @@ class Process(Struct, frozen=True, kw_only=True):
     rss_bytes: int
     cpu_s: float
     descriptors: int | None
-
-
-class Overridden(Struct, frozen=True, kw_only=True):
-    """One setting that is other than in the file for a time. `value`, `written`: as one would write
-    it, `none` for no value; `until`: seconds since the epoch."""
-
-    key: str
-    value: str
-    written: str
-    until: float
 
 
 class Description(Struct, frozen=True, kw_only=True):

@@ -53,6 +53,7 @@ class Gateway:
         self.config = self.folder / "metamcp.toml"
         self.log = self.folder / "log"
         self.port, self.ops_port = free_port(), free_port()
+        self.ops_listen = f"127.0.0.1:{self.ops_port}"
         self.mark = f"METAMCP_TEST_MARK={self.folder.name}"
         self.environ = {"METAMCP_TEST_GATEWAY": self.folder.name}
         self.extra = extra
@@ -112,7 +113,7 @@ class Gateway:
                     *self.command("serve", "--config", self.config),
                     *("--state-dir", str(self.folder / "state")),
                     *("--listen", f"127.0.0.1:{self.port}"),
-                    *("--ops-listen", f"127.0.0.1:{self.ops_port}"),
+                    *("--ops-listen", self.ops_listen),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

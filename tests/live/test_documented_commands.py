@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.client import Client
 from tests.live.gateway import ROOT, SERVER, Gateway, fake
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -48,7 +50,13 @@ def documented() -> list[str]:
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with Gateway({"git": fake("--garbage"), "time": fake()}) as running:
+    servers = {"git": fake("--garbage"), "time": fake()}
+    with Gateway(servers, extra='[recording]\ncalls = "metadata"\n') as running:
+        client = Client(running.port)
+        client.call("time__echo", text="to be recorded")
+        client.close()
+        calls = running.folder / "state" / "calls"
+        until(lambda: calls.is_dir() and any(calls.iterdir()), "the call is recorded")
         yield running
 
 
@@ -60,7 +68,11 @@ def test_a_documented_command_works(gateway: Gateway, command: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "metamcp_supervisor", *arguments],
         cwd=gateway.folder,
-        env={**os.environ, "METAMCP_RUNTIME_DIR": str(gateway.folder / "run")},
+        env={
+            **os.environ,
+            "METAMCP_RUNTIME_DIR": str(gateway.folder / "run"),
+            "METAMCP_STATE_DIR": str(gateway.folder / "state"),
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -71,7 +71,7 @@ class Attended(Gateway):
                     *self.command("serve", "--config", self.config),
                     *("--state-dir", str(self.folder / "state")),
                     *("--listen", f"127.0.0.1:{self.port}"),
-                    *("--ops-listen", f"127.0.0.1:{self.ops_port}"),
+                    *("--ops-listen", self.ops_listen),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -174,6 +174,11 @@ def test_a_command_that_does_not_exist_is_told_and_hurts_nobody() -> None:
         bad = until(lambda: gateway.server("bad")["message"] and gateway.server("bad"), "it failed")
         assert bad["state"] == "error"
         assert "no-such-program-here" in bad["message"]
+        waiting = gateway.command("ctl", "wait", "--timeout", "1s")
+        done = subprocess.run(waiting, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert done.stderr.startswith("metamcp: bad failed: ")
+        assert " (next start in " in done.stderr
         client = Client(gateway.port)
         assert client.text("good__echo", text="hi") == "hi"
         client.close()

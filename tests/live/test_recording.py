@@ -67,7 +67,8 @@ def called(gateway: Gateway, tool: str, era: str = MODERN, **arguments: Any) -> 
 
 
 def test_a_secret_that_a_server_writes_is_masked_wherever_it_is_shown(gateway: Gateway) -> None:
-    first = json.loads(gateway.ctl("logs", "loose", "--json").splitlines()[0])
+    out = until(lambda: gateway.ctl("logs", "loose", "--json"), "it has written its first line")
+    first = json.loads(out.splitlines()[0])
     assert (first["server"], first["stream"]) == ("loose", "stderr")
     assert first["text"] == "started with the token ***"
     gateway.ctl("restart", "loose", "--wait")
@@ -189,6 +190,17 @@ def test_a_disk_that_takes_nothing_costs_no_call(gateway: Gateway) -> None:
     assert gateway.log.read_text().count(words) == 1
     said = json.loads(next(line for line in gateway.log.read_text().splitlines() if words in line))
     assert (said["room"], said["level"], said["front"]) == ("recording", "error", 0)
+    called(gateway, "loose__look")
+    until(lambda: "more could not be written" in metamcp(gateway, "calls").stdout, "it is told")
+    until(lambda: counted(gateway, "lost") >= 2, "they are counted")
+    assert counted(gateway, "written") > 0
+
+
+def counted(gateway: Gateway, outcome: str) -> float:
+    """Recorded calls, as the page of metrics has them."""
+    name = f'metamcp_recorded_calls_total{{outcome="{outcome}"}} '
+    (line,) = [line for line in gateway.ops("/metrics")[1].splitlines() if line.startswith(name)]
+    return float(line.removeprefix(name))
 
 
 def test_recorded_calls_are_there_without_a_gateway(gateway: Gateway) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import metamcp_supervisor
 from metamcp_supervisor.watched import client as control
 from tests.live import processes
 from tests.live.client import MODERN, Client
@@ -54,10 +55,11 @@ class Upgradable(Gateway):
 
     def install(self, version: str) -> None:
         """Another version, as far as a package says which one it is."""
-        about = self.packages / f"metamcp-{version}.dist-info"
-        about.mkdir()
-        text = f"Metadata-Version: 2.1\nName: metamcp\nVersion: {version}\n"
-        (about / "METADATA").write_text(text)
+        package = self.packages / "metamcp_supervisor"
+        package.mkdir()
+        rest = str(Path(metamcp_supervisor.__file__).parent)
+        text = f"VERSION = {version!r}\n__path__ = [{rest!r}]\n"
+        (package / "__init__.py").write_text(text)
 
     def upgrade(self) -> str:
         """Until the fronts are of the new version, too."""
@@ -221,9 +223,11 @@ def test_what_an_operator_did_stays_so() -> None:
         gateway.ctl("start", "off", "--wait")
         # The first one is valid with the second one alone.
         gateway.ctl("set", "git", "idle_stop=2m", "start=lazy", "--until", "1h")
+        gateway.ctl("set", "log.levels.http", "debug")
         pids, events = gateway.pids(), len(gateway.events())
         gateway.ctl("upgrade")
         assert gateway.pids() == pids
+        assert gateway.ctl("status").splitlines()[0].endswith("  log.levels.http debug")
         said = gateway.ctl("describe", "git")
         assert "idle_stop 2m until" in said
         assert "start lazy until" in said

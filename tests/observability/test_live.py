@@ -19,6 +19,8 @@ UNIT_TESTED = {"MetaMCPSeriesDropped": "needs 20,000 series"}
 QUIET = {
     "server / What it uses / Killed for memory": "needs a control group for memory",
     "capacity / The metrics themselves / Series refused": "needs 20,000 series",
+    "capacity / The metrics themselves / Spans": "no collector listens",
+    "capacity / The metrics themselves / Recorded calls": "nothing is recorded",
 }
 """Panels that stay at zero or empty here, and why."""
 

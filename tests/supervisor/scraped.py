@@ -28,16 +28,8 @@ def figures(*stats: CallStats) -> Figures:
     return Figures(calls=stats)
 
 
-def summary(
-    inflight: dict[str, int] | None = None, refused: dict[str, int] | None = None
-) -> FrontStats:
-    return FrontStats(
-        connections=3,
-        streams=1,
-        inflight=inflight or {},
-        sessions={"2025-11-25": 2},
-        refused=refused or {},
-    )
+def summary(refused: dict[str, int] | None = None) -> FrontStats:
+    return FrontStats(connections=3, streams=1, sessions={"2025-11-25": 2}, refused=refused or {})
 
 
 def gateway(*names: str) -> GatewayStatus:

@@ -23,8 +23,8 @@ from metamcp_supervisor.verbs import (
     ServerStatus,
     Upgrade,
 )
-from metamcp_supervisor.wanted.config import ConfigInvalid, Problem, Server
-from metamcp_supervisor.wanted.overrides import Overrides
+from metamcp_supervisor.wanted.config import ConfigInvalid, Log, Problem, Server
+from metamcp_supervisor.wanted.overrides import GATEWAY, Overrides
 from metamcp_supervisor.watched.control import Control, Limits
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.explain import Tries
@@ -72,6 +72,7 @@ class SmallGateway:
             fronts=self.fronts,
             servers=tuple(self.servers.values()),
             endpoints={"default": "http://127.0.0.1:6270/mcp"},
+            overrides=self._overridden(GATEWAY),
         )
 
     def particulars(self, name: str) -> Particulars:
@@ -96,18 +97,21 @@ class SmallGateway:
         return self.servers[name].pid
 
     def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
-        self._known([name])
+        ends = time.time() + for_s
+        if name == GATEWAY:
+            self.overrides = self.overrides.set_levels(Log(), settings, ends)
+            return
         server = Server(name=name, source="", command=("git-server",))
-        self.overrides = self.overrides.set(server, settings, time.time() + for_s)
+        self.overrides = self.overrides.set(server, settings, ends)
 
     def as_written(self, name: str) -> tuple[Overridden, ...]:
-        self._known([name])
         found, self.overrides = self._overridden(name), self.overrides.without(name)
         return found
 
     def _overridden(self, name: str) -> tuple[Overridden, ...]:
+        written = "info" if name == GATEWAY else "60s"
         return tuple(
-            Overridden(key=each.key, value=each.text, written="60s", until=each.ends)
+            Overridden(key=each.key, value=each.text, written=written, until=each.ends)
             for each in self.overrides.of(name)
         )
 

@@ -1,5 +1,6 @@
 """`set`, `signal` and `calls` over the control socket, and orders that are refused."""
 
+import json
 import signal
 
 import pytest
@@ -78,9 +79,44 @@ def test_a_setting_is_told_with_its_end_and_its_value_in_the_file() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.promise("M89")
+def test_levels_of_the_log_are_set_like_settings_of_a_server() -> None:
+    async def main() -> None:
+        async with steered(server("log")) as (gateway, directory):
+            words = ("log.level", "debug", "log.levels.http=error", "--until", "2h")
+            code, out, err = await said(directory, "set", *words)
+            assert (code, err) == (0, "")
+            first, second = out.splitlines()
+            assert first.startswith("log: log.level debug until ")
+            assert first.endswith(" (else info)")
+            assert second.startswith("log: log.levels.http error until ")
+            head = (await said(directory, "status"))[1].splitlines()[0]
+            assert head.endswith("/mcp  log.level debug  log.levels.http error")
+            out = (await said(directory, "set", "log.level", "--clear", "--json"))[1]
+            assert json.loads(out) == {"v": 1, "name": "", "overrides": []}
+            assert "log.level" not in (await said(directory, "status"))[1]
+            assert (await said(directory, "set", "log", "timeout=5s"))[1].startswith("log: timeout")
+            told = [(event.who, event.what) for event in gateway.journal.since(0)]
+            assert told == [("gateway", "set"), ("gateway", "set over"), ("log", "set")]
+            (one, *_) = gateway.journal.since(0)
+            assert one.cause.startswith("log.level debug until ")
+            assert "; asked by process " in one.cause
+
+    run(main())
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
+        (("log.level", "loud"), Exit.CONFIG, "log.level: 'loud' is no choice; "),
+        (("log.levels.http=loud",), Exit.CONFIG, "log.levels.http: 'loud' is no level"),
+        (("log.format", "json"), Exit.CONFIG, "log.format: cannot be set for a time"),
+        (("log.level",), Exit.USAGE, "log.level has no level; say it as in: log.level debug"),
+        (("log.level", "debug", "info"), Exit.USAGE, "'info' is no level of the log"),
+        (("log.level", "debug", "log.level=info"), Exit.USAGE, "'log.level' is there twice"),
+        (("log.level", "debug", "--until", "2d"), Exit.USAGE, "24h"),
+        (("log.level", "debug", "--clear"), Exit.USAGE, "'debug' is too much"),
         (("git", "timeout=5"), Exit.CONFIG, "servers.git.timeout: is no duration"),
         (("git", "timeout"), Exit.USAGE, "is no KEY=VALUE"),
         (("git", "timeout=5s", "timeout=6s"), Exit.USAGE, "'timeout' is there twice"),

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from metamcp_supervisor.lives import sockfile
+from metamcp_supervisor.wanted.config import Address, UnixAddress
 from metamcp_supervisor.watched.admin import PAGES, Admin
 from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_supervisor.watched.readings import Pulse, Readings
 from metamcp_worker.serve import HttpServer
+from tests import unixhttp
 from tests.supervisor.small_gateway import SmallGateway, server
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "operating.md"
@@ -21,12 +25,26 @@ Ask = Callable[..., Coroutine[Any, Any, Answer]]
 def fetch(port: int, path: str, method: str, host: str) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
-        connection.request(method, path, headers={"Host": host})
+        connection.request(method, path, headers={"Host": host, "Accept-Encoding": "gzip"})
         answer = connection.getresponse()
         headers = {name.lower(): value for name, value in answer.getheaders()}
         return answer.status, headers, answer.read().decode()
     finally:
         connection.close()
+
+
+class Seen:
+    """What there is to see of it, beside its status."""
+
+    def __init__(self, gateway: SmallGateway) -> None:
+        self._gateway = gateway
+
+    def read(self) -> Readings:
+        return Readings()
+
+    def pulse(self) -> Pulse:
+        states = tuple(front.state for front in self._gateway.fronts)
+        return Pulse(fronts=states, nursery_pid=self._gateway.nursery_pid)
 
 
 def served(
@@ -37,7 +55,8 @@ def served(
     """Run `test` with a function that asks the pages over a real socket."""
 
     async def main() -> None:
-        admin = Admin(gateway.status, Metrics("9.9"), "ops.example", clock)
+        address = Address("ops.example", 0)
+        admin = Admin(gateway.status, Seen(gateway), Metrics("9.9"), address, clock)
         server = HttpServer(admin)
         sock = socket.create_server(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -87,12 +106,29 @@ def test_a_missing_required_server_makes_it_unready_but_not_dead() -> None:
     )
 
 
+@pytest.mark.promise("M86")
+def test_the_question_of_life_needs_no_status() -> None:
+    gateway = SmallGateway(server("git", required=True))
+    gateway.fault = "every server is looked at"
+
+    async def test(ask: Ask) -> None:
+        assert (await ask("/livez"))[0] == 200
+        assert (await ask("/readyz"))[0] == 500
+        gateway.nursery_pid = 0
+        code, _, body = await ask("/livez")
+        assert code == 503
+        assert "[-]nursery not running\n" in body
+
+    served(gateway, test)
+
+
 @pytest.mark.promise("M85")
 def test_the_metrics_are_text_for_prometheus() -> None:
     async def test(ask: Ask) -> None:
         code, headers, body = await ask("/metrics")
         assert code == 200
         assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert "content-encoding" not in headers, "on one machine that costs more than it saves"
         assert 'metamcp_build_info{python="' in body
 
     served(SmallGateway(), test)
@@ -120,6 +156,27 @@ def test_a_foreign_name_that_points_here_is_refused() -> None:
             assert (await ask("/metrics", host=host))[0] == 403, host
 
     served(SmallGateway(), test)
+
+
+def test_on_a_unix_socket_no_name_is_a_foreign_one(tmp_path: Path) -> None:
+    path = tmp_path / "ops.sock"
+
+    async def main() -> None:
+        address = UnixAddress(path)
+        small = SmallGateway()
+        admin = Admin(small.status, Seen(small), Metrics("9.9"), address, lambda: 0.0)
+        server = HttpServer(admin)
+        async with asyncio.timeout(30):
+            await server.start([sockfile.bind(address, "--ops-listen")])
+            try:
+                for host in ("localhost", "metrics.example:80", ""):
+                    for page in ("/metrics", *PAGES):
+                        code, _ = await asyncio.to_thread(unixhttp.get, path, page, host)
+                        assert code == 200, (page, host)
+            finally:
+                await server.drain(1.0)
+
+    asyncio.run(main())
 
 
 def test_other_paths_and_methods_are_told_what_there_is() -> None:

@@ -269,8 +269,9 @@ def test_a_connection_goes_on_after_a_wait() -> None:
 def test_waiting_for_what_will_not_come_ends_at_once(gone: ServerStatus, code: Exit) -> None:
     async def main() -> None:
         async with steered(gone) as (_, directory), peer(directory) as client:
-            error = (await client.ask("wait", names=["git"], timeout_s=1000))["error"]
+            error = (await client.ask("wait", names=["git"], timeout_s=50))["error"]
             assert error["code"] == code
+            assert error["message"].startswith("git ")
 
     run(main())
 

@@ -55,6 +55,29 @@ def test_waiting_for_active_in_vain_ends_at_once() -> None:
     run(main())
 
 
+def test_a_server_that_failed_is_waited_for_if_it_is_tried_again_in_time() -> None:
+    async def main() -> None:
+        failed = server(
+            "git", "error", phase="failed", reason="exit", message="status 3", retry_in_s=38.0
+        )
+        async with steered(failed) as (gateway, directory), peer(directory) as client:
+            error = (await client.ask("wait", timeout_s=30))["error"]
+            assert error["code"] == Exit.FAILED
+            assert error["message"].startswith("git failed: status 3 (next start in 38 s); ")
+            waiting = asyncio.create_task(client.ask("wait", timeout_s=60))
+            await asyncio.wait([waiting], timeout=0.1)
+            assert not waiting.done()
+            gateway.become("git", "ready")
+            assert (await waiting)["result"] == {"v": 1}
+            gateway.servers["git"] = server("git", "error", phase="quarantined", retry_in_s=1.0)
+            error = (await client.ask("wait", timeout_s=60))["error"]
+            assert error["code"] == Exit.FAILED, "no time ends a quarantine"
+            assert error["message"].startswith("git is in quarantine: ")
+            assert error["message"].endswith("; 'metamcp ctl clear git' lets it out")
+
+    run(main())
+
+
 @pytest.mark.process
 def test_a_tree_has_its_root_first_and_one_that_is_gone_has_nothing() -> None:
     script = "import subprocess; subprocess.run(['sleep', '1000'])"

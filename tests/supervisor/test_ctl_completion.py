@@ -63,6 +63,8 @@ def test_verbs_are_completed(tmp_path: Path) -> None:
         (("set", "git", "ti"), ["timeout="]),
         (("set", "git", "timeout=5s", "mem"), ["memory_max=", "memory_high="]),
         (("signal", "git", "us"), ["USR1", "USR2"]),
+        (("set", "log.levels.f"), ["log.levels.front"]),
+        (("set", "log.level", "d"), ["debug"]),
     ],
 )
 def test_settings_and_signals_are_completed(

@@ -12,7 +12,7 @@ import pytest
 
 from metamcp_supervisor.cli import checks, wrappers
 from metamcp_supervisor.cli.finding import Finding
-from metamcp_supervisor.wanted.config import Address
+from metamcp_supervisor.wanted.config import Address, UnixAddress
 from tests.supervisor.configs import config, server
 from tests.supervisor.small_gateway import server as running
 from tests.supervisor.small_gateway import steered
@@ -124,6 +124,41 @@ def test_a_port_in_use_is_told_with_who_has_it() -> None:
     assert found.verdict == "fail"
     assert f"(process {os.getpid()})" in found.text
     assert checks.port("listen", Address("127.0.0.1", 0)).verdict == "ok"
+
+
+def test_a_unix_socket_for_metrics_is_looked_at_and_not_touched(tmp_path: Path) -> None:
+    def look(path: Path) -> Finding:
+        ops = UnixAddress(path)
+        return checks.ops_listen(config(ops_listen=ops, runtime_dir=tmp_path / "run"))
+
+    path = tmp_path / "ops.sock"
+    assert (look(path).verdict, look(path).text) == ("ok", f"unix:{path} is free")
+    assert "is made at the start" in look(tmp_path / "run" / "x").text
+    missing = look(tmp_path / "no" / "x")
+    assert (missing.verdict, missing.text) == (
+        "fail", f"unix:{tmp_path}/no/x: no file can be made in {tmp_path}/no",
+    )  # fmt: skip
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+        sock.listen()
+        taken = look(path)
+    assert taken.verdict == "fail"
+    assert f"process {os.getpid()} of user id" in taken.text
+    assert look(path).verdict == "ok"
+    assert "of a gateway that is gone" in look(path).text
+    assert path.exists()
+
+
+def test_a_unix_socket_whose_file_somebody_removed_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "ops.sock"
+    url = "http://127.0.0.1:6270/mcp"
+    gone = checks.listening(url, f"unix:{path}")
+    assert (gone.verdict, gone.check) == ("fail", "listen")
+    assert f"unix:{path} was removed" in gone.text
+    path.touch()
+    for ops in (f"unix:{path}", "http://127.0.0.1:6271"):
+        found = checks.listening(url, ops)
+        assert (found.verdict, found.text) == ("ok", f"{url} and {ops} are the gateway's")
 
 
 def test_names_that_do_not_resolve_fail_without_the_rest_of_the_url() -> None:

@@ -20,6 +20,8 @@ HEADINGS = {
     "gateway": "`[gateway]`",
     "log": "`[log]`",
     "recording": "`[recording]`",
+    "metrics": "`[metrics]`",
+    "traces": "`[traces]`",
     "servers.*": "`[servers.NAME]`",
     "servers.*.oauth": "`[servers.NAME.oauth]`",
     "namespaces.*": "`[namespaces.NAME]`",

@@ -32,7 +32,7 @@ from tests.supervisor.stage import Player, Stage, played, until
 
 pytestmark = pytest.mark.process
 
-FIGURES = FrontStats(connections=1, streams=0, inflight={}, sessions={}, refused={})
+FIGURES = FrontStats(connections=1, streams=0, sessions={}, refused={})
 
 
 async def nth(stage: Stage, count: int, slot: int = 0) -> Player:
@@ -218,6 +218,24 @@ def test_the_last_figures_of_a_front_are_counted_before_it_is_gone(tmp_path: Pat
         player.close()
         await until(lambda: stage.gone_fronts, "gone")
         assert [one.server for one in stage.figures[0].calls] == ["git"]
+
+    played(tmp_path, play)
+
+
+def test_what_a_front_tells_of_a_thousand_servers_arrives(tmp_path: Path) -> None:
+    names = [f"{n:04}".ljust(64, "x") for n in range(1000)]
+    counts = dict.fromkeys(names, 1)
+    retries = {name: {"answered": 1, "failed": 1, "cancelled": 1} for name in names}
+    counted = Figures(inflight=counts, held=counts, late_replies=counts, retries=retries)
+    assert len(codec.dump(counts)) > packets.PACKET_BYTES_MAX, "no packet has room for it"
+
+    async def play(stage: Stage) -> None:
+        stage.fronts.start(1)
+        player = await nth(stage, 1)
+        await ready(stage, player)
+        player.say(FIGURES, codec.dump(counted))
+        await until(lambda: stage.figures, "they are counted")
+        assert stage.figures == [counted]
 
     played(tmp_path, play)
 

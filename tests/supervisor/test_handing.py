@@ -13,18 +13,16 @@ from metamcp_supervisor import handing
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.verbs import Ended, Event, LogLine
-from metamcp_supervisor.wanted.config import OAuth
+from metamcp_supervisor.wanted.config import Address, OAuth, UnixAddress
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker.messages import CallStats, Figures, FrontStats
 from tests.supervisor.configs import config, server
 
-SHAPES = {1: "06cc09222079"}
+SHAPES = {1: "00f513507d2d"}
 """Of the members without a default, by `handing.VERSION`. One that no release has may change."""
-SUMMARY = FrontStats(
-    connections=2, streams=1, inflight={"git": 1}, sessions={"2025-11-25": 2}, refused={}
-)
+SUMMARY = FrontStats(connections=2, streams=1, sessions={"2025-11-25": 2}, refused={})
 CALLS = CallStats("git", "tools/call", 3, 0.5, (1, 2), "-32601")
-COUNTED = Figures(calls=(CALLS,))
+COUNTED = Figures(calls=(CALLS,), inflight={"git": 1})
 COPY = handing.Copy(
     role="serving",
     generation=4,
@@ -174,6 +172,20 @@ def test_what_the_files_said_arrives_with_its_secrets_and_folders() -> None:
     other = replace(known, gateway=replace(known.gateway, fronts=9), servers={})
     assert handing.in_force(other, state) == replace(known, servers={})
     assert handing.in_force(other, STATE) is other
+
+
+def test_a_unix_socket_arrives_as_one() -> None:
+    address = UnixAddress(Path("/run/ops.sock"))
+    known = config(ops_listen=address)
+    port, path = handing.ops_written(address)
+    gateway = structs.replace(
+        STATE.gateway, ops_listen=port, ops_path=path, config=handing.pack_config(known)
+    )
+    arrived = handing.unpack(handing.pack(structs.replace(STATE, gateway=gateway)))
+    assert handing.ops_listen(arrived.gateway) == address
+    assert handing.config(arrived) == known
+    assert handing.ops_listen(STATE.gateway) == Address("127.0.0.1", 6271)
+    assert handing.ops_written(Address("::1", 5)) == (("::1", 5), "")
 
 
 def test_a_program_takes_over_only_if_both_mean_the_same() -> None:

@@ -1,9 +1,12 @@
 import pytest
 from msgspec import structs
 
-from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
+from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_supervisor.watched import health
+from metamcp_supervisor.watched.readings import Pulse
 from tests.supervisor.small_gateway import SmallGateway, server
+
+ALIVE = Pulse(fronts=("warming", "ready"), nursery_pid=76)
 
 
 def status(*servers: ServerStatus, state: str = "active") -> GatewayStatus:
@@ -16,9 +19,8 @@ def lines(checks: list[health.Check]) -> list[str]:
 
 @pytest.mark.promise("M86")
 def test_alive_needs_nursery_and_a_front_and_no_server() -> None:
-    broken = status(server("git", "error", required=True))
-    assert health.passes(health.live(broken))
-    without = structs.replace(broken, nursery_pid=0)
+    assert health.passes(health.live(ALIVE))
+    without = structs.replace(ALIVE, nursery_pid=0)
     assert lines(health.live(without)) == [
         "[+]loop ok",
         "[-]nursery not running",
@@ -27,19 +29,19 @@ def test_alive_needs_nursery_and_a_front_and_no_server() -> None:
 
 
 def test_alive_fails_when_no_front_serves() -> None:
-    front = FrontStatus(number=0, pid=0, state="warming", up_s=0.0)
-    assert lines(health.live(structs.replace(status(), fronts=(front,)))) == [
+    assert lines(health.live(structs.replace(ALIVE, fronts=("warming", "error")))) == [
         "[+]loop ok",
         "[+]nursery ok",
-        "[-]fronts none serves (warming)",
+        "[-]fronts none serves (warming, error)",
     ]
-    assert not health.passes(health.live(structs.replace(status(), fronts=())))
+    assert not health.passes(health.live(structs.replace(ALIVE, fronts=())))
 
 
 @pytest.mark.promise("M86")
 def test_alive_fails_when_the_supervisors_own_loop_is_late() -> None:
-    assert health.passes(health.live(status(), 4.9))
-    assert lines(health.live(status(), 5.0))[0] == "[-]loop 5.0 s late"
+    assert health.passes(health.live(structs.replace(ALIVE, loop_lag_s=4.9)))
+    late = health.live(structs.replace(ALIVE, loop_lag_s=5.0))
+    assert lines(late)[0] == "[-]loop 5.0 s late"
 
 
 @pytest.mark.promise("M86")

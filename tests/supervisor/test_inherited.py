@@ -12,7 +12,7 @@ import pytest
 from metamcp_supervisor import inherited
 from metamcp_supervisor.inherited import Unusable, take
 from metamcp_supervisor.lives import listen
-from metamcp_supervisor.wanted.config import Address
+from metamcp_supervisor.wanted.config import Address, UnixAddress
 
 ME = os.getpid()
 ACTIVATE = str(Path(__file__).parents[1] / "fakes" / "activate.py")
@@ -52,6 +52,35 @@ def test_what_is_meant_for_another_process_is_left_alone(listener: socket.socket
     assert said == {"A": "b"}
     assert listener.getsockname()
     assert take({}, ME) == {}
+
+
+def test_metrics_and_health_may_be_on_a_unix_socket_of_systemd(tmp_path: Path) -> None:
+    path = str(tmp_path / "ops.sock")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+        made.listen()
+        (sock,) = take(environ(1, "ops"), ME, os.dup(made.fileno()))["ops"]
+        with sock:
+            assert listen.any_address_of([sock]) == UnixAddress(Path(path))
+        with pytest.raises(Unusable, match=r"mcp-http .* is no socket of the internet"):
+            take(environ(1, "mcp-http"), ME, os.dup(made.fileno()))
+
+
+def test_a_unix_socket_without_a_file_is_refused() -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("\0metamcp-test-ops")
+        made.listen()
+        words = "without a file, which has no permissions; use .* or ListenStream=/PATH"
+        with pytest.raises(Unusable, match=words):
+            take(environ(1, "ops"), ME, os.dup(made.fileno()))
+
+
+def test_a_unix_socket_whose_path_nobody_can_be_told_is_refused(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(bytes(tmp_path) + b"/\xff")
+        made.listen()
+        with pytest.raises(Unusable, match="is a unix socket whose path cannot be shown"):
+            take(environ(1, "ops"), ME, os.dup(made.fileno()))
 
 
 @pytest.mark.process

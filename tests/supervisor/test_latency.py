@@ -56,7 +56,7 @@ def counted(method: str, **buckets: int) -> CallStats:
 
 def test_the_latest_calls_of_all_methods_and_fronts_count_together() -> None:
     metrics = Metrics("1")
-    summary = FrontStats(connections=0, streams=0, inflight={}, sessions={}, refused={})
+    summary = FrontStats(connections=0, streams=0, sessions={}, refused={})
     assert metrics.lately_s("git") == (None, None)
     metrics.front_stats(0, Figures(calls=(counted("tools/call", b0=90),)), summary)
     metrics.remember(0.0)

@@ -47,6 +47,20 @@ def test_calls_are_told_apart_by_revision_and_by_how_they_ended() -> None:
     assert value(metrics, status, name, server="git", error_type="tool_error") == 1
 
 
+@pytest.mark.promise("M89")
+def test_recordings_that_are_lost_are_counted_over_all_fronts_and_programs() -> None:
+    metrics, status, name = Metrics("1"), gateway("git"), "metamcp_recorded_calls_total"
+    assert value(metrics, status, name, outcome="lost") == 0, "there before anything was lost"
+    metrics.front_stats(0, figures(), replace(summary(), recorded={"written": 5, "lost": 2}))
+    metrics.front_stats(1, figures(), replace(summary(), recorded={"written": 1, "lost": 0}))
+    metrics.front_gone(0)
+    after = Metrics("2")
+    after.go_on(metrics.handed())
+    for each in (metrics, after):
+        assert value(each, status, name, outcome="written") == 6
+        assert value(each, status, name, outcome="lost") == 2
+
+
 @pytest.mark.promise("M85")
 def test_a_front_that_dies_loses_no_count() -> None:
     metrics, status = Metrics("1"), gateway("git")
@@ -56,15 +70,16 @@ def test_a_front_that_dies_loses_no_count() -> None:
         calls=(calls("git", 0.1, error="tool_error"),),
         tools=(ToolStats("git", "log", 1, 1),),
         overhead=overhead,
+        inflight={"git": 5},
     )
-    metrics.front_stats(0, counted, summary({"git": 5}, {"host": 2, "slow_body": 1}))
+    metrics.front_stats(0, counted, summary({"host": 2, "slow_body": 1}))
     metrics.front_gone(0)
     metrics.front_gone(0)
     assert value(metrics, status, COUNT) == 1
     assert value(metrics, status, refused, reason="host") == 2
     assert value(metrics, status, "metamcp_inflight_calls", server="git") == 0
     assert value(metrics, status, "metamcp_connections") == 0
-    metrics.front_stats(1, counted, summary({"git": 1}, {"host": 1}))
+    metrics.front_stats(1, replace(counted, inflight={"git": 1}), summary({"host": 1}))
     assert value(metrics, status, COUNT) == 2
     assert value(metrics, status, tools, gen_ai_tool_name="log") == 2
     assert value(metrics, status, "metamcp_tool_errors_total", gen_ai_tool_name="log") == 2
@@ -77,10 +92,11 @@ def test_a_front_that_dies_loses_no_count() -> None:
 def test_calls_that_were_sent_once_more_are_counted_by_server_and_outcome() -> None:
     metrics, status = Metrics("1"), gateway("git", "fs")
     name = "metamcp_call_retries_total"
-    retried = replace(summary(), retries={"git": {"answered": 3, "failed": 1}})
-    metrics.front_stats(0, figures(calls("git", 0.1), calls("fs", 0.1)), retried)
+    retries = {"git": {"answered": 3, "failed": 1}}
+    both = replace(figures(calls("git", 0.1), calls("fs", 0.1)), retries=retries)
+    metrics.front_stats(0, both, summary())
     metrics.front_gone(0)
-    metrics.front_stats(1, figures(calls("git", 0.1)), retried)
+    metrics.front_stats(1, replace(figures(calls("git", 0.1)), retries=retries), summary())
     assert value(metrics, status, name, server="git", outcome="answered") == 6
     assert value(metrics, status, name, server="git", outcome="failed") == 2
     assert value(metrics, status, name, server="fs", outcome="failed") == 0
@@ -240,7 +256,7 @@ def test_what_happens_to_servers_and_loops_is_on_the_page() -> None:
 def test_what_is_read_at_a_scrape_is_on_the_page() -> None:
     metrics, status = Metrics("1"), gateway("git", "fs")
     metrics.server_counts("git", {"oom_kill": 2})
-    metrics.front_stats(0, Figures(), replace(summary(), held={"git": 2}))
+    metrics.front_stats(0, Figures(held={"git": 2}), summary())
     readings = Readings(
         beat_ages_s={("git", "worker"): 0.5, ("", "front"): 0.25},
         queued={"git": 3}, spares={"git": 1}, limits_bytes={"git": 2**30}, oom_kills={"git": 1},
@@ -274,10 +290,14 @@ def test_descriptors_are_those_of_the_process_that_is_nearest_to_its_limit() -> 
 def test_an_upgrade_lets_no_counter_fall() -> None:
     status, readings = gateway("git"), Readings()
     before, after = Metrics("1"), Metrics("2")
-    before.front_stats(0, figures(calls("git", 0.1, error="-32603")), summary({}, {"host": 1}))
+    before.front_stats(0, figures(calls("git", 0.1, error="-32603")), summary({"host": 1}))
     before.front_gone(0)
-    counted = Figures(calls=(calls("git", 0.2),), tools=(ToolStats("git", "log", 4, 1),))
-    before.front_stats(1, counted, replace(summary(), retries={"git": {"failed": 1}}))
+    counted = Figures(
+        calls=(calls("git", 0.2),),
+        tools=(ToolStats("git", "log", 4, 1),),
+        retries={"git": {"failed": 1}},
+    )
+    before.front_stats(1, counted, summary())
     before.answers("git", 1, "pipe", (AnswerStats("tools/call", "", 0.1, buckets(0.1)),))
     before.worker_gone("git", 1)
     before.answers("git", 2, "pipe", (AnswerStats("tools/call", "-1", 0.1, buckets(0.1)),))

@@ -1,7 +1,6 @@
 """What stays right while fronts, workers, servers and programs come and go."""
 
 import pytest
-from msgspec.structs import replace
 
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_supervisor.watched.metrics import Metrics
@@ -38,7 +37,9 @@ def test_no_error_changes_its_series_when_fronts_and_workers_go() -> None:
         metrics.front_stats(number, figures(*failed, *failed[: 1 - number]), summary())
         answers = [AnswerStats("tools/call", str(code), 0.1, buckets(0.1)) for code in codes]
         metrics.answers("git", number, "pipe", tuple(answers * (2 - number)))
+    metrics.spans.count("lost", 2)
     before = counters(metrics, status)
+    assert before["metamcp_spans_total", ("outcome", "lost")] == 2
     metrics.front_gone(1)
     metrics.worker_gone("git", 1)
     assert fallen(before, counters(metrics, status)) == set()
@@ -60,7 +61,7 @@ def test_what_is_still_told_of_a_server_that_is_gone_is_on_no_page() -> None:
     metrics, status = Metrics("1"), gateway("fs")
     metrics.usage({Part("server", "git"): Usage(pid=1, cpu_s=1.0)})
     metrics.forget("git")
-    metrics.front_stats(0, Figures(), replace(summary(), retries={"git": {"failed": 1}}))
+    metrics.front_stats(0, Figures(retries={"git": {"failed": 1}}), summary())
     metrics.usage({Part("server", "git"): Usage(pid=1, cpu_s=1.0)})  # measured before that
     metrics.exited("git", 1)  # a process of it for a single client
     assert b"git" not in metrics.render(status)
@@ -70,10 +71,10 @@ def test_answers_that_came_too_late_are_counted_by_workers_and_fronts() -> None:
     metrics, status = Metrics("1"), gateway("git")
     name = "metamcp_late_replies_total"
     metrics.server_counts("git", {"late_reply": 1})
-    metrics.front_stats(0, Figures(), replace(summary(), late_replies={"git": 2}))
+    metrics.front_stats(0, Figures(late_replies={"git": 2}), summary())
     assert value(metrics, status, name, server="git") == 3
     metrics.front_gone(0)
-    metrics.front_stats(1, Figures(), replace(summary(), late_replies={"git": 4}))
+    metrics.front_stats(1, Figures(late_replies={"git": 4}), summary())
     assert value(metrics, status, name, server="git") == 7
     after = Metrics("2")
     after.go_on(metrics.handed())

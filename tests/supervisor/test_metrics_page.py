@@ -29,7 +29,7 @@ from metamcp_worker.messages import (
 from tests.supervisor.small_gateway import SmallGateway, server
 
 SERVED = "mcp_server_operation_duration_seconds"
-SUMMARY = FrontStats(connections=1, streams=0, inflight={}, sessions={}, refused={})
+SUMMARY = FrontStats(connections=1, streams=0, sessions={}, refused={})
 
 values = st.floats(min_value=0.0, allow_nan=False, allow_infinity=False) | st.integers(0, 10**15)
 

@@ -13,7 +13,7 @@ from metamcp_supervisor.lives import listen
 from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.notify import Notify
 from metamcp_supervisor.verbs import GatewayStatus
-from metamcp_supervisor.wanted.config import Address
+from metamcp_supervisor.wanted.config import Address, UnixAddress
 from metamcp_supervisor.watched.events import Journal
 from tests import waiting
 from tests.supervisor.stage import until
@@ -155,13 +155,49 @@ def test_listeners_that_do_not_fit_are_given_up_and_forgotten(tmp_path: Path) ->
         port = listen.address_of(old).port
         service = Service(Notify(str(ear.path)), {"stored-ops": old}, well, Journal(time.time))
         try:
-            sockets, address = service.listen(Address("127.0.0.2", port), "--ops-listen", "ops")
-            assert (address.host, address.port) == ("127.0.0.2", port)
+            sockets, address = service.ops(Address("127.0.0.2", port))
+            assert address == Address("127.0.0.2", port)
             assert (ear.count("FDSTOREREMOVE=1"), ear.count("FDSTORE=1")) == (1, 1)
             assert old[0].fileno() == -1
             sockets[0].close()
         finally:
             await service.close()
             ear.close()
+
+    asyncio.run(main())
+
+
+def test_a_unix_socket_takes_the_place_of_a_kept_port_and_is_not_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        ear = Ear(tmp_path)
+        ear.listen()
+        old = listen.bind(Address("127.0.0.1", 0), "--listen")
+        address = UnixAddress(tmp_path / "ops.sock")
+        service = Service(Notify(str(ear.path)), {"stored-ops": old}, well, Journal(time.time))
+        try:
+            (sock,), found = service.ops(address)
+            assert found == address
+            assert (ear.count("FDSTOREREMOVE=1"), ear.count("FDSTORE=1")) == (1, 0)
+            sock.close()
+        finally:
+            await service.close()
+            ear.close()
+        assert not address.path.exists()
+
+    asyncio.run(main())
+
+
+def test_a_unix_socket_of_systemd_stays_when_the_gateway_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "ops.sock"
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(str(path))
+        made.listen()
+        service = Service(Notify(), {"ops": [made]}, well, Journal(time.time))
+        (sock,), found = service.ops(Address("127.0.0.1", 6271))
+        assert (sock, found) == (made, UnixAddress(path))
+        sock.close()
+        await service.close()
+        assert path.exists()
 
     asyncio.run(main())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.wanted.config import ConfigInvalid, Server
+from metamcp_supervisor.wanted.config import ConfigInvalid, Log, Server
 from metamcp_supervisor.wanted.effective import server_table
 from metamcp_supervisor.wanted.overrides import SETTINGS, Overrides, read, text_of
 from metamcp_supervisor.wanted.reload import fingerprint, plan, staying
@@ -109,6 +109,15 @@ def test_a_reload_leaves_it_and_says_so() -> None:
     assert fingerprint(old) == fingerprint(config(GIT)), "the hash is that of the files"
     (gone,) = staying(plan(old, config()), overrides).changes[:1]
     assert (gone.action, gone.why) == ("remove", "")
+
+
+def test_a_reload_says_which_levels_of_the_log_it_ends() -> None:
+    quiet, loud = config(GIT), replace(config(GIT), log=Log(level="error"))
+    overrides = Overrides().set_levels(Log(), {"log.level": "debug"}, 10.0)
+    for new, why in ((quiet, ""), (loud, "level changed, ")):
+        change = staying(plan(quiet, new), overrides).changes[-1]
+        assert (change.server, change.action) == ("[log]", "in-place")
+        assert change.why == f"{why}as in the file again: log.level"
 
 
 def test_no_value_is_told_as_such() -> None:

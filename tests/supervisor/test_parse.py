@@ -39,6 +39,11 @@ body_max = "4K"
 [metrics]
 per_tool = true
 
+[traces]
+endpoint = "https://host/v1/traces"
+sample = 0.5
+headers = { X-Key = "${USER:-nobody}" }
+
 [servers.git]
 command = "uvx"
 args = ["mcp-server-git", "--user=${USER:-nobody}"]
@@ -137,6 +142,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert got.gateway.watch
     assert got.gateway.runtime_dir == tmp_path / "run"
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
+    assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "nobody"})
     assert got.namespaces["dev"].disabled == (("git", "reset.hard"),)
     rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
     endpoint = Endpoint(name="dev", namespace="dev", naming=rules, sse=False, rest=False)

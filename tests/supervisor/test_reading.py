@@ -2,12 +2,32 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from metamcp_supervisor.lives.entries import Entry
 from metamcp_supervisor.lives.reading import Reader
 from metamcp_supervisor.wanted.config import Server
-from tests.supervisor.stage import Stage, played
+from tests.supervisor.stage import Stage, played, until
+
+
+class Nursery(NamedTuple):
+    pid: int
+
+
+@pytest.mark.process
+def test_whether_the_gateway_lives_is_seen_without_its_servers(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.fronts.start(1)
+        nobody: dict[str, Entry] = {}
+        reader = Reader(nobody, stage.fronts, stage.hearts, Nursery(7), [])
+        seen = reader.pulse()
+        assert (seen.fronts, seen.nursery_pid) == (("error",), 7)
+        assert seen.loop_lag_s < 5.0
+        await until(lambda: reader.pulse().fronts == ("warming",), "a front starts")
+
+    played(tmp_path, play)
 
 
 @pytest.mark.process
@@ -15,7 +35,7 @@ def test_a_scrape_sees_who_makes_the_one_attempt_of_an_open_circuit(tmp_path: Pa
     async def play(stage: Stage) -> None:
         for name in ("git", "fs"):
             stage.tree.add(Server(name=name, source="x", command=("npx", name)))
-        reader = Reader(stage.tree.entries, stage.fronts, stage.hearts, [])
+        reader = Reader(stage.tree.entries, stage.fronts, stage.hearts, Nursery(7), [])
         assert reader.read().probing == frozenset()
         entry = stage.tree.entries["git"]
         entry.life = replace(entry.life, probing=True)

@@ -1,6 +1,7 @@
 """Recorded calls at the prompt: read as they are, shown, and which of them can be made again."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,92 @@ def test_lines_that_are_lost_are_told_and_half_ones_are_passed_over(tmp_path: Pa
     done = run(tmp_path)
     assert done.stdout.splitlines()[-1] == "7 more could not be written"
     assert len(done.stdout.splitlines()) == 4
+    for_programs = run(tmp_path, "--json")
+    assert [json.loads(line)["call"] for line in for_programs.stdout.splitlines()] == [1, 2]
+    assert for_programs.stderr == "metamcp: 7 more could not be written\n"
 
 
-def test_without_any_call_it_says_where_to_look(tmp_path: Path) -> None:
-    done = run(tmp_path)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_follower_is_told_of_calls_that_are_lost(
+    as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in (recorded.Line(b'{"lost":3}\n', lost=3), recorded.Line(b"{}\n", call=call(9))):
+        shown.follow_line(line, lambda found: found.server == "notes", as_json=as_json)
+    told = '{"lost":3}\n' if as_json else "… 3 more could not be written\n"
+    assert capsys.readouterr().out == told, "nobody knows whose they were"
+
+
+@pytest.mark.parametrize("command", [shown.calls, replay.replay])
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_state_directory_that_is_not_there_is_said(
+    tmp_path: Path, command: click.Command, follow: bool
+) -> None:
+    word = ["1m81dxcsw0000003"] if command is replay.replay else ["-f"] if follow else []
+    done = run(tmp_path / "gone", *word, command=command)
+    assert (done.exit_code, done.stdout) == (Exit.UNKNOWN_NAME, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"metamcp: there are no recorded calls: {tmp_path / 'gone'} does not ")
+
+
+def test_where_nothing_was_recorded_it_says_so_and_what_turns_it_on(tmp_path: Path) -> None:
+    done = run(tmp_path, "--json")
+    assert (done.exit_code, done.stdout) == (Exit.UNKNOWN_NAME, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"metamcp: there are no recorded calls in {tmp_path / 'calls'}: is it ")
+    assert line.endswith('; calls = "metadata" in [recording] turns it on')
+
+
+@pytest.mark.parametrize(
+    ("recording", "said"),
+    [
+        ("", "recording is off in {file}; calls = "),
+        (
+            '[recording]\ncalls = "full"\n',
+            "recording is on in {file}; no call has ended since a gateway read it",
+        ),
+        ('[servers.git]\ncommand = ["x"]\nrecording = "full"\n', "recording is on in {file}; no"),
+    ],
+)
+def test_it_says_whether_the_configuration_wants_recordings(
+    tmp_path: Path, recording: str, said: str
+) -> None:
+    file = tmp_path / "metamcp.toml"
+    file.write_text(f'[gateway]\nstate_dir = "{tmp_path}"\n{recording}')
+    done = CliRunner().invoke(shown.calls, ["--config", str(file)])
+    assert done.exit_code == Exit.UNKNOWN_NAME
+    assert said.format(file=file) in done.stderr
+    written(tmp_path, "1", call(1))
+    assert CliRunner().invoke(shown.calls, ["--config", str(file)]).exit_code == 0
+
+
+def test_that_no_call_fits_is_no_error(tmp_path: Path) -> None:
+    written(tmp_path, "1", call(1))
+    done = run(tmp_path, "--server", "notes")
     assert done.exit_code == 0
-    assert "[recording]" in done.stdout
+    assert done.stdout.startswith("no recorded call fits in ")
     assert "'metamcp ctl calls'" in done.stdout
+
+
+def test_days_can_be_looked_back(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    times = {number: (now - timedelta(days=number)).isoformat() for number in (1, 3, 100)}
+    written(tmp_path, "1", *(call(number, time=when) for number, when in times.items()))
+    for since, numbers in (("2d", [1]), ("4d12h", [1, 3]), ("366d", [1, 3, 100])):
+        found = run(tmp_path, "--json", "--since", since).stdout.splitlines()
+        assert [json.loads(line)["call"] for line in found] == numbers, since
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("367d", 'is too long; the longest duration here is "366d"'),
+        ("2 d", 'is no duration; write it like "500ms", "30s", "15m", "2d" or "1h30m"'),
+    ],
+)
+def test_a_time_that_is_no_sensible_one_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    done = run(tmp_path, "--since", text)
+    assert done.exit_code == Exit.USAGE
+    assert why in done.stderr
 
 
 def test_one_call_is_shown_whole_and_nothing_of_it_reaches_the_terminal(tmp_path: Path) -> None:
@@ -100,6 +180,7 @@ def test_one_call_is_shown_whole_and_nothing_of_it_reaches_the_terminal(tmp_path
 
 
 def test_an_id_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    written(tmp_path, "1", call(1))
     for command in (shown.calls, replay.replay):
         done = run(tmp_path, "nothing", command=command)
         assert done.exit_code == Exit.UNKNOWN_NAME

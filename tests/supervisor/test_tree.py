@@ -246,7 +246,7 @@ def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path)
         front = await front_up(stage)
         stage.tree.add(GIT)
         await stage.up("git")
-        figures = FrontStats(connections=0, streams=0, inflight={}, sessions={}, refused={})
+        figures = FrontStats(connections=0, streams=0, sessions={}, refused={})
         failed = CallStats("git", "tools/call", 2, 0.1, (2,), "-10001")
         fine = CallStats("git", "tools/call", 1, 0.1, (1,))
         for calls in ((failed,), (failed, fine)):

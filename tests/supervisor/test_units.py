@@ -97,6 +97,11 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         units.address(text)
 
 
+def test_a_unix_socket_is_no_address_of_clients() -> None:
+    with pytest.raises(ValueError, match=r"cannot be a unix socket, .*only ops_listen can"):
+        units.address("unix:/run/x.sock")
+
+
 def test_only_loopback_addresses_count_as_this_machine() -> None:
     assert all(map(units.is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost")))
     assert not any(map(units.is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example")))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from metamcp_supervisor.cli.screen import first_screen
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
@@ -41,9 +42,17 @@ def test_the_first_screen_says_where_to_connect_and_what_failed() -> None:
     assert "\x1b" not in out, "a server's words never reach a terminal as they are"
 
 
+def test_the_first_screen_says_how_to_get_metrics_from_a_unix_socket() -> None:
+    assert "Metrics      http://127.0.0.1:6271/metrics\n" in first_screen(STATUS)
+    out = first_screen(structs.replace(STATUS, ops_url="unix:/my run/ops.sock"))
+    assert "Metrics      curl --unix-socket '/my run/ops.sock' http://localhost/metrics\n" in out
+
+
 @pytest.mark.parametrize(
     ("verb", "config", "flags", "code", "word"),
     [
+        ("serve", "", ("--listen", "unix:x"), 65, "cannot be a unix socket"),
+        ("serve", "", ("--listen", "127.0.0.1:0", "--ops-listen", "unix:no/x"), 69, "no directory"),
         ("up", "[servers.a]\ncomand = 1\n", (), 65, "did you mean 'command'"),
         ("serve", "", ("--listen", "nowhere"), 65, "--listen"),
         ("serve", "", ("--runtime-dir", "/proc/nothing"), 77, "--runtime-dir"),

@@ -56,12 +56,21 @@ class Durations(Struct, frozen=True, gc=False):
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """All that a front counted since it started. `overhead`: the gateway's own time in sampled
-    calls, by stage."""
+    """All that a front counted since it started, and what it has to say of each server. There may
+    be a thousand of those, so this travels as memory.
+
+    `overhead`: the gateway's own time in sampled calls, by stage; `inflight`: requests per server;
+    `held`: of these, those whose server is not there; `late_replies`: answers for which nobody
+    waited, per server; `retries`: calls that were sent once more, by server and outcome.
+    """
 
     calls: tuple[CallStats, ...] = ()
     tools: tuple[ToolStats, ...] = ()
     overhead: dict[str, Durations] = {}
+    inflight: dict[str, int] = {}
+    held: dict[str, int] = {}
+    late_replies: dict[str, int] = {}
+    retries: dict[str, dict[str, int]] = {}
 
 
 class Answers(Message, frozen=True, kw_only=True):
@@ -71,22 +80,18 @@ class Answers(Message, frozen=True, kw_only=True):
 
 
 class FrontStats(Message, frozen=True, kw_only=True):
-    """Every two seconds. Descriptor: blob with `Figures`.
+    """Every two seconds. Descriptor: blob with `Figures`. Nothing here grows with the servers: a
+    packet has little room.
 
-    `inflight`: requests per server; `sessions`: per protocol revision; `refused`: requests that the
-    HTTP policy refused, by reason; `late_replies`: answers for which nobody waited, per server;
-    `held`: of `inflight`, those whose server is not there; `retries`: calls that were sent once
-    more, by server and outcome.
+    `sessions`: per protocol revision; `refused`: requests that the HTTP policy refused, by reason;
+    `recorded`: calls of which a line was to be written, by what became of it: `written` or `lost`.
     """
 
     connections: int
     streams: int
-    inflight: dict[str, int]
     sessions: dict[str, int]
     refused: dict[str, int]
-    late_replies: dict[str, int] = field(default_factory=dict[str, int])
-    held: dict[str, int] = field(default_factory=dict[str, int])
-    retries: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    recorded: dict[str, int] = field(default_factory=dict[str, int])
 
 
 #: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-VERSION = 2
+VERSION = 3
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """One JSON-RPC message of a server or client: the same limit everywhere."""
 FRAME_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
@@ -45,7 +45,8 @@ class Call(Struct, frozen=True, gc=False):
     `{"clientInfo":…, "clientCapabilities":…, "logLevel":…}` of the client that asked, or empty.
     `deadline_ms`: how long the answer may take, 0 for the server's own timeout.
     `wants_progress`: the client sent a progress token. `peer`: who calls, as a number of the front:
-    all calls of one session have the same, 0 is a call that stands alone.
+    all calls of one session have the same, 0 is a call that stands alone. `traced`: the front wants
+    to know when the server had it (`spans`).
     """
 
     id: int
@@ -56,6 +57,7 @@ class Call(Struct, frozen=True, gc=False):
     deadline_ms: int = 0
     wants_progress: bool = False
     peer: int = 0
+    traced: bool = False
 
 
 class Result(Struct, frozen=True, gc=False):

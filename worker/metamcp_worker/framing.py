@@ -42,6 +42,9 @@ _HEAD = Layout("!iBBQIIHII")
 _Head = tuple[int, int, int, int, int, int, int, int, int]
 _HEADER_BYTES = _HEAD.size - _PREFIX.size
 _RESULT, _CALL = int(Kind.RESULT), int(Kind.CALL)
+# The lowest bits of a call's deadline say whether progress is wanted, and whether it is traced.
+_FLAG_BITS, _PROGRESS, _TRACED = 2, 1, 2
+_DEADLINE_MS_MAX = 2 ** (32 - _FLAG_BITS) - 1
 
 
 def pack(frame: Frame) -> bytes:
@@ -202,7 +205,7 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
         middle = first + second
         return Call(
             id, _text(front[:first]), body, front[first:middle], front[middle:],
-            deadline >> 1, bool(deadline & 1), number,
+            deadline >> _FLAG_BITS, bool(deadline & _PROGRESS), number, bool(deadline & _TRACED),
         )  # fmt: skip
     if kind == _RESULT:
         return Result(id, body)
@@ -264,8 +267,9 @@ def _owned(
 
 def _call_head(frame: Call) -> bytes:
     name, meta, caller = _method_bytes(frame.method), frame.meta, frame.caller
-    # The lowest bit of the deadline field carries the wish for progress.
-    deadline = min(frame.deadline_ms, 0x7FFFFFFF) << 1 | frame.wants_progress
+    deadline = min(frame.deadline_ms, _DEADLINE_MS_MAX) << _FLAG_BITS | frame.wants_progress
+    if frame.traced:
+        deadline |= _TRACED
     head = _head(
         _CALL, frame.id, len(frame.params), deadline, frame.peer, len(name), len(meta), len(caller)
     )

@@ -26,6 +26,8 @@ from metamcp_worker.figures import ToolStats as ToolStats  # noqa: PLC0414 - and
 from metamcp_worker.message import Message as Message  # noqa: PLC0414 - it is had from here
 from metamcp_worker.moves import HandOver as HandOver  # noqa: PLC0414 - and so is this
 from metamcp_worker.moves import Taken as Taken  # noqa: PLC0414 - and this
+from metamcp_worker.spans import Span as Span  # noqa: PLC0414 - and so is this
+from metamcp_worker.spans import Spans as Spans  # noqa: PLC0414 - and this
 
 # --- supervisor -> nursery ------------------------------------------------------------------
 
@@ -135,6 +137,14 @@ class RunServer(Message, frozen=True, kw_only=True):
 
     generation: int
     version: str
+
+
+class Tune(Message, frozen=True, kw_only=True):
+    """Speak so from now on: as `spec.LogSpec` says, with the secrets that the worker knows."""
+
+    format: str
+    level: str
+    levels: dict[str, str]
 
 
 class AttachFront(Message, frozen=True, kw_only=True):
@@ -323,7 +333,7 @@ class SessionsOver(Message, frozen=True, kw_only=True):
 
 ToNursery = Fork | Signal
 FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
-ToChild = RunServer | AttachFront | ShowCalls | Stop
+ToChild = RunServer | Tune | AttachFront | ShowCalls | Stop
 FromChild = (
     Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | Answers | AttachFailed
 )  # fmt: skip
@@ -335,7 +345,7 @@ ToFront = (
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver | HandOver
-    | Taken
+    | Taken | Spans
 )  # fmt: skip
 
 

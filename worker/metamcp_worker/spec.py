@@ -132,7 +132,8 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     """All that a front serves. `hosts`: values of `Host` and of the host part of `Origin` that are
     accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
     `retries`: `read-only` or `idempotent`, for servers whose calls may be sent once more.
-    `tool_times`: are the times of calls kept of each tool?"""
+    `tool_times`: are the times of calls kept of each tool? `traced`: which share of the calls is
+    traced whose client does not trace; None: nothing is."""
 
     version: str
     endpoints: tuple[EndpointSpec, ...]
@@ -142,5 +143,6 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     log: LogSpec = LogSpec()
     recording: RecordingSpec = RecordingSpec()
     tool_times: bool = False
+    traced: float | None = None
     call_hold_s: float = 2.0
     """How long a call waits for a server that is just coming back."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from metamcp_supervisor.cli.finding import Finding, Verdict
-from metamcp_supervisor.lives import listen
-from metamcp_supervisor.wanted.config import Address, Config
+from metamcp_supervisor.lives import listen, sockfile
+from metamcp_supervisor.wanted.config import UNIX, Address, Config
 from metamcp_supervisor.watched import usage
 from metamcp_worker import orphans
 
@@ -153,6 +153,37 @@ def port(check: str, address: Address) -> Finding:
         text = f"{address} is in use by {name} (process {pid})"
         return Finding(check, "fail", text, "stop that process, or choose another address")
     return Finding(check, "ok", f"{address} is free")
+
+
+def listening(url: str, ops_url: str) -> Finding:
+    """Where a running gateway is reached; a file may be gone although its socket is open."""
+    path = ops_url.removeprefix(UNIX)
+    if path != ops_url and not os.path.lexists(path):
+        text = f"{ops_url} was removed, and nobody gets to metrics and health"
+        return Finding("listen", "fail", text, "restart the gateway, and spare that path")
+    return Finding("listen", "ok", f"{url} and {ops_url} are the gateway's")
+
+
+def ops_listen(config: Config) -> Finding:
+    """Can metrics and health be there?"""
+    address = config.gateway.ops_listen
+    if isinstance(address, Address):
+        return port("ops_listen", address)
+    try:
+        dead = sockfile.is_dead(address, "ops_listen")
+    except listen.CannotBind as error:
+        return Finding("ops_listen", "fail", str(error), "choose another path in [gateway]")
+    directory = address.path.parent
+    if dead:
+        text = f"{address} is of a gateway that is gone, and replaced at the start"
+    elif directory == config.gateway.runtime_dir and not directory.exists():
+        text = f"{directory} is made at the start, for {address}"
+    elif not os.access(directory, os.W_OK | os.X_OK):
+        text = f"{address}: no file can be made in {directory}"
+        return Finding("ops_listen", "fail", text, "make it, or choose another path in [gateway]")
+    else:
+        text = f"{address} is free"
+    return Finding("ops_listen", "ok", text)
 
 
 def names(config: Config) -> Iterator[Finding]:

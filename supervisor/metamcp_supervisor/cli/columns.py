@@ -46,6 +46,7 @@ def status_head(status: GatewayStatus) -> str:
         f"sessions {sum(front.sessions for front in status.fronts)}",
         config if status.config_hash else "no config",
         status.url,
+        *(f"{each.key} {each.value}" for each in status.overrides),
     )
     return "  ".join(part for part in parts if part)
 

@@ -31,17 +31,21 @@ MARGIN_S = 10.0
 
 
 class Duration(click.ParamType[float]):
-    """`30s`, `2m`, `500ms`."""
+    """`30s`, `2m`, `500ms`. `past`: how long ago something may be, which is longer than anything
+    that is waited for."""
 
     name = "duration"
+
+    def __init__(self, *, past: bool = False) -> None:
+        self._past = past
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        from metamcp_supervisor.wanted.units import duration
+        from metamcp_supervisor.wanted.units import DURATION_S_MAX, PAST_S_MAX, duration
 
         try:
-            return duration(value)
+            return duration(value, PAST_S_MAX if self._past else DURATION_S_MAX)
         except ValueError as error:
             self.fail(f"{value!r} {error}", param, ctx)
 
@@ -259,7 +263,8 @@ def reload(
 def wait(runtime_dir: str | None, names: tuple[str, ...], wanted: str, timeout_s: float) -> None:
     """Return when these servers, or all that are wanted, are there. Exit 6 if not in time.
 
-    A gateway that is not there yet is waited for as well.
+    A gateway that is not there yet is waited for as well, and so is a server that failed if its
+    next start comes in time. Exit 1 at once if it does not, 7 if the server is stopped.
     """
     with client.connect_within(runtime_dir, timeout_s) as gateway:
         _wait(gateway, names, wanted, timeout_s, {})

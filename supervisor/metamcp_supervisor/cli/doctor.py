@@ -84,10 +84,10 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     yield from checks.files(config, owners)
     yield checks.disk(state_dir)
     if status is not None:  # where it really listens, which flags may have told it
-        yield Finding("listen", "ok", f"{status.url} and {status.ops_url} are the gateway's")
+        yield checks.listening(status.url, status.ops_url)
     else:
         yield checks.port("listen", config.gateway.listen)
-        yield checks.port("ops_listen", config.gateway.ops_listen)
+        yield checks.ops_listen(config)
     yield from checks.names(config)
     yield from certificates.certificates(config, time.time())
     yield from wrappers.advice(config.servers.values(), os.environ, Path.home())

@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from metamcp_supervisor.cli import columns, recorded, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
+from metamcp_supervisor.cli.recorded import Line, Place
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker import codec, finished
 from metamcp_worker.errors import Code
@@ -42,7 +43,11 @@ config_option = click.option(
 @click.option("--tool", metavar="NAME", help="Only of this tool, prompt or resource.")
 @click.option("--errors", is_flag=True, help="Only those that failed.")
 @click.option(
-    "--since", "since_s", type=Duration(), metavar="DURATION", help="Not older than this."
+    "--since",
+    "since_s",
+    type=Duration(past=True),
+    metavar="DURATION",
+    help="Not older than this: 10m, 2d.",
 )
 @click.option(
     "--limit",
@@ -83,7 +88,7 @@ def calls(
         )
 
     def work() -> int:
-        where = recorded.folder(state_dir, path)
+        where = recorded.place(state_dir, path)
         if word is not None:
             _one(recorded.find(where, word), as_json=as_json)
         else:
@@ -94,9 +99,12 @@ def calls(
 
 
 def _many(
-    where: Path, fits: Callable[[FinishedCall], bool], limit: int, *, as_json: bool, follow: bool
+    where: Place, fits: Callable[[FinishedCall], bool], limit: int, *, as_json: bool, follow: bool
 ) -> None:
-    following = recorded.Following(where)
+    """Raises Failed."""
+    if not (follow and where.folder.parent.is_dir()):  # else there may be some soon
+        where.check()
+    following = recorded.Following(where.folder)
     lost = 0
 
     def fitting() -> Iterator[tuple[str, bytes, FinishedCall]]:
@@ -110,6 +118,8 @@ def _many(
     if as_json:
         for _, raw, _ in newest:
             click.echo(raw, nl=False)
+        if notes := told_of(lost) if lost else "" if where.any else where.why_none:
+            click.echo(f"metamcp: {notes}", err=True)
     else:
         rows = [row(call) for _, _, call in newest]
         shown = show.Picture(
@@ -119,10 +129,20 @@ def _many(
         show.picture(shown)
     while follow:
         for line in following.news():
-            if line.call is not None and fits(line.call):
-                text = "  ".join(row(line.call)).rstrip()
-                click.echo(line.raw if as_json else show.printable(text), nl=not as_json)
+            follow_line(line, fits, as_json=as_json)
         time.sleep(FOLLOW_S)
+
+
+def follow_line(line: Line, fits: Callable[[FinishedCall], bool], *, as_json: bool) -> None:
+    """Show what came, if it fits. Of whom the lost ones were nobody knows, so they always do."""
+    if line.call is not None and not fits(line.call):
+        return
+    if as_json:
+        click.echo(line.raw, nl=False)
+    elif line.call is not None:
+        click.echo(show.printable("  ".join(row(line.call)).rstrip()))
+    else:
+        click.echo(f"… {told_of(line.lost)}")
 
 
 def row(call: FinishedCall) -> tuple[str, ...]:
@@ -139,13 +159,17 @@ def row(call: FinishedCall) -> tuple[str, ...]:
     )
 
 
-def foot(where: Path, count: int, lost: int) -> str:
-    if not count and not lost:
-        return (
-            f"no recorded call fits in {where}; 'calls' in [recording] says what is recorded, and"
-            " 'metamcp ctl calls' shows what is under way"
-        )
-    return f"{lost} more could not be written" if lost else ""
+def foot(where: Place, count: int, lost: int) -> str:
+    parts = [told_of(lost)] if lost else []
+    if not count:
+        found = f"no recorded call fits in {where.folder}" if where.any else where.why_none
+        parts.insert(0, f"{found}; 'metamcp ctl calls' shows what is under way")
+    return "; ".join(parts)
+
+
+def told_of(lost: int) -> str:
+    """Calls that were to be recorded and are not."""
+    return f"{lost} more could not be written"
 
 
 def outcome(call: FinishedCall) -> str:

@@ -1,6 +1,7 @@
 """Recorded calls, as the fronts have left them in the state directory.
 
-Owns: where they are, reading them in order, and what comes while one looks. Never: writing them
+Owns: where they are, reading them in order, what comes while one looks, and why there are none.
+Never: writing them
 (the fronts do), tables (`finished`), calling anything again (`replay`).
 
 The files are read as they are, so that this works without a gateway.
@@ -31,11 +32,43 @@ class Line(Struct, frozen=True):
     lost: int = 0
 
 
-def folder(state_dir: str | None, path: Path | None) -> Path:
-    """Where they are for this state directory, or for that of the configuration that `metamcp up`
-    would take. Raises Failed."""
-    if state_dir is not None:
-        return Path(state_dir) / finished.FOLDER
+class Place(Struct, frozen=True):
+    """Where they are. `source`: the configuration that says so, empty if it is not known;
+    `records`: does it say that any call is recorded?"""
+
+    folder: Path
+    source: str = ""
+    records: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Was anything ever recorded there? Raises Failed."""
+        return bool(files(self.folder))
+
+    def check(self) -> None:
+        """Raises Failed where nothing was, with what is the matter."""
+        if not self.any:
+            raise Failed(Exit.UNKNOWN_NAME, self.why_none)
+
+    @property
+    def why_none(self) -> str:
+        state = self.folder.parent
+        if not state.is_dir():
+            what = f"there are no recorded calls: {state} does not exist"
+            return f"{what}; name the state directory of the gateway with --state-dir"
+        what = f"there are no recorded calls in {self.folder}"
+        if self.records:
+            on = f"{what}: recording is on in {self.source}"
+            return f"{on}; no call has ended since a gateway read it"
+        why = f"recording is off in {self.source}" if self.source else "is it the right directory?"
+        return f'{what}: {why}; calls = "metadata" in [recording] turns it on'
+
+
+def place(state_dir: str | None, path: Path | None) -> Place:
+    """For this state directory, or for that of the configuration that `metamcp up` would take.
+    Raises Failed."""
+    if state_dir is not None and path is None:  # whose it is nobody has said
+        return Place(Path(state_dir) / finished.FOLDER)
     from metamcp_supervisor.wanted import sources
     from metamcp_supervisor.wanted.config import ConfigInvalid
 
@@ -45,7 +78,12 @@ def folder(state_dir: str | None, path: Path | None) -> Path:
         problems = tuple(map(str, invalid.problems))
         what = "where recorded calls are is not known; name the directory with --state-dir"
         raise Failed(Exit.CONFIG, what, problems) from None
-    return found.gateway.state_dir / finished.FOLDER
+    wanted = [found.recording.calls, *(each.recording for each in found.servers.values())]
+    return Place(
+        (found.gateway.state_dir if state_dir is None else Path(state_dir)) / finished.FOLDER,
+        ", ".join(map(str, found.files)) or "the configuration",
+        any(each not in {None, "off"} for each in wanted),
+    )
 
 
 def lines(where: Path) -> Iterator[Line]:
@@ -53,13 +91,14 @@ def lines(where: Path) -> Iterator[Line]:
     return Following(where).news()
 
 
-def find(where: Path, word: str) -> FinishedCall:
+def find(where: Place, word: str) -> FinishedCall:
     """The call with this id. Raises Failed."""
     word = word.lower()
-    for line in lines(where):
+    where.check()
+    for line in lines(where.folder):
         if line.call is not None and line.call.id == word:
             return line.call
-    raise Failed(Exit.UNKNOWN_NAME, f"no recorded call has the id {word!r} in {where}")
+    raise Failed(Exit.UNKNOWN_NAME, f"no recorded call has the id {word!r} in {where.folder}")
 
 
 def files(where: Path) -> list[Path]:

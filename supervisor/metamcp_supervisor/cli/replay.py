@@ -54,7 +54,7 @@ def replay(
     """
 
     def work() -> int:
-        call = recorded.find(recorded.folder(state_dir, path), word)
+        call = recorded.find(recorded.place(state_dir, path), word)
         asked = params(call)
         url = _url(endpoint or call.endpoint, runtime_dir)
         with Asker(url, call.protocol or MODERN, timeout_s) as asker:

@@ -4,10 +4,12 @@ Owns: when it is shown, and its words. Never: the look of tables (`show`), event
 """
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from metamcp_supervisor.verbs import GatewayStatus
+from metamcp_supervisor.wanted.config import UNIX
 
 if TYPE_CHECKING:
     from metamcp_supervisor.run import Gateway
@@ -72,6 +74,14 @@ def first_screen(status: GatewayStatus) -> str:
     return "".join(["\n", show.text(picture), *lines])
 
 
+def _metrics(ops_url: str) -> str:
+    """Where they are; for a unix socket, which no browser opens, how to get them."""
+    if not ops_url.startswith(UNIX):
+        return f"{ops_url}/metrics"
+    path = shlex.quote(ops_url.removeprefix(UNIX))
+    return f"curl --unix-socket {path} http://localhost/metrics"
+
+
 def _how_to_connect(status: GatewayStatus) -> list[str]:
     others = [
         f"  {name:<12} {url}" for name, url in status.endpoints.items() if len(status.endpoints) > 1
@@ -80,7 +90,7 @@ def _how_to_connect(status: GatewayStatus) -> list[str]:
         "",
         f"Endpoint     {status.url}",
         *others,
-        f"Metrics      {status.ops_url}/metrics",
+        f"Metrics      {_metrics(status.ops_url)}",
         f"Claude Code  claude mcp add --transport http metamcp {status.url}",
         "Other clients:",
         '  {"mcpServers": {"metamcp": {"type": "http", "url": "' + status.url + '"}}}',

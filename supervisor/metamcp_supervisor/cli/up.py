@@ -13,15 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from metamcp_supervisor import VERSION
 from metamcp_supervisor.cli.outlet import Outlet
 from metamcp_supervisor.verbs import Event, Exit
-from metamcp_worker import codec, logs
+from metamcp_worker import codec, logs, memory
 
 if TYPE_CHECKING:
     from metamcp_supervisor.run import Gateway
@@ -42,7 +42,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--state-dir", metavar="PATH", help="What is remembered over restarts."),
         click.option("--watch", metavar="BOOLEAN", help="Reload when the configuration changes."),
         click.option("--fronts", metavar="N", help="Processes that speak to clients."),
-        click.option("--ops-listen", metavar="HOST:PORT", help="Metrics and health."),
+        click.option("--ops-listen", metavar="HOST:PORT|unix:PATH", help="Metrics and health."),
         click.option("--listen", metavar="HOST:PORT", help="Where clients connect."),
         click.option(
             "--config",
@@ -235,7 +235,7 @@ def _run(
 
     order = upgrading.told_to(os.environ)
     if order == upgrading.TRIAL:
-        click.echo(codec.dump(handing.program(_version())))
+        click.echo(codec.dump(handing.program(VERSION)))
         raise SystemExit(Exit.OK)
     faulthandler.enable(2)  # what the watchdog aborts says where it hung
     told = Notify.take(os.environ, os.getpid())
@@ -250,14 +250,20 @@ def _run(
         ends = hangup_ends if handed is None else handed.gateway.hangup_ends
         gateway = Gateway(
             handing.in_force(found.config, handed), found.load, found.permit, dict(os.environ),
-            _version(), hangup_ends=ends, told=told, given=given, handed=handed,
+            VERSION, hangup_ends=ends, told=told, given=given, handed=handed,
         )  # fmt: skip
         del handed  # it may be large
         if found.outdated:
             gateway.succession.read_again()
         counting = asyncio.create_task(logs.counting())
+        on_up = watch(gateway)
+
+        def risen() -> None:
+            on_up()
+            memory.trim()  # what reading code and the configuration took: half a MiB
+
         try:
-            return await gateway.run(watch(gateway))
+            return await gateway.run(risen)
         finally:
             counting.cancel()
 
@@ -270,13 +276,6 @@ def _run(
         _say(str(failure))
         code = Exit.INTERNAL
     raise SystemExit(code)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("metamcp")
-    except metadata.PackageNotFoundError:
-        return "0"
 
 
 def _say(sentence: str) -> None:

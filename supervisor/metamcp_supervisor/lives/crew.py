@@ -32,7 +32,9 @@ from metamcp_supervisor.lives.tokens import KeyUnfit, Tokens
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.steering import NotNow
 from metamcp_worker import logs
+from metamcp_worker.errors import TooLarge
 from metamcp_worker.messages import Beat, Counted, FromChild, LogLines, ServerDown, Spawned
+from metamcp_worker.spec import LogSpec
 
 START_S_MARGIN = 5.0
 """The worker watches `start_timeout` itself; this much later it is killed."""
@@ -91,6 +93,7 @@ class Crew:
         self._environ = environ
         self._version = version
         self._copies: dict[int, Copy] = {}
+        self._tuned: LogSpec | None = None
 
     def fork(self, copy: Copy) -> None:
         """Start a worker for it."""
@@ -104,6 +107,7 @@ class Crew:
         worker = Worker(found.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock)
         instance = copy.instance = Instance(copy.entry.name, copy.generation, worker, self)
         instance.go_on(found.instance)
+        self._tuned = None  # it speaks as the program before was told
         self._copies[worker.pid] = copy
         heard = partial(self._judged, copy, instance)
         self._hearts.watch(worker.pid, heard, halted=found.halted)
@@ -117,6 +121,20 @@ class Crew:
             return  # the fork is still under way; what comes of it is stopped then
         copy.instance.stop(grace_s)
         copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
+
+    def tune(self) -> None:
+        """All workers are to speak as this process does; they are told if that is new."""
+        wanted = logs.current()
+        if wanted == self._tuned:
+            return
+        self._tuned = wanted
+        try:
+            for copy in self._copies.values():
+                if copy.instance is not None:
+                    copy.instance.tune(wanted)
+        except TooLarge as error:
+            why = f"workers speak otherwise from their next start: {error}"
+            self._journal.add("gateway", "note", why)
 
     def let_go(self, entry: Entry) -> None:
         """The copy that serves does not any more, and leaves at once."""

@@ -20,6 +20,7 @@ from metamcp_worker.messages import (
     HandOver,
     Message,
     SessionKept,
+    Spans,
 )
 
 
@@ -27,8 +28,8 @@ class Ear(Protocol):
     """Who listens to fronts."""
 
     def heard(self, front: "Front", message: FromFront, blob: bytes) -> None:
-        """`blob`: what came with `FrontStats` and `SessionKept`, empty for the others. Raises
-        codec.Malformed when it cannot be read."""
+        """`blob`: what came with `FrontStats`, `SessionKept` and `Spans`, empty for the others.
+        Raises codec.Malformed when it cannot be read."""
         ...
 
     def handed(self, front: "Front", message: HandOver, fds: list[int]) -> None:
@@ -112,7 +113,7 @@ class Front:
                 self._ear.handed(self, message, handed)
                 return
             blob = b""
-            if isinstance(message, FrontStats | SessionKept | CallsShown) and fds:
+            if isinstance(message, FrontStats | SessionKept | Spans | CallsShown) and fds:
                 blob = packets.read_blob(fds.pop(0))
             if isinstance(message, CallsShown):
                 self.questions.answer(message, blob)
@@ -125,4 +126,7 @@ class Front:
 
     def _lost(self, data: bytes) -> None:
         """Figures come again in a moment. A session that is not known to us is lost only if this
-        front dies: its client opens a new one."""
+        front dies: its client opens a new one. Spans are counted."""
+        message = messages.unpack_from_front(data)
+        if isinstance(message, Spans):
+            self._ear.heard(self, message, b"")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from metamcp_supervisor import handing
-from metamcp_supervisor.lives import backoff
+from metamcp_supervisor.lives import backoff, listen
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.handover import Handovers
 from metamcp_supervisor.lives.heartbeats import Heartbeats
@@ -46,6 +46,7 @@ from metamcp_worker.messages import (
     ServeOn,
     SessionKept,
     SessionsOver,
+    Spans,
     Stop,
     Taken,
     Wanted,
@@ -76,6 +77,7 @@ class Fronts:
         spec: Callable[[], FrontSpec],
         listeners: Sequence[socket.socket],
         *,
+        spans: Callable[[bytes, int, int], None] = lambda blob, count, lost: None,
         ready_s_max: float = READY_S_MAX,
         dice: Callable[[], float] = random.random,
     ) -> None:
@@ -85,6 +87,7 @@ class Fronts:
         self._house = house
         self._spec = spec
         self._listeners = listeners
+        self._spans = spans
         self._ready_s_max = ready_s_max
         self._dice = dice
         self.roster = Roster()
@@ -285,7 +288,7 @@ class Fronts:
         """All that a new front has to know."""
         try:
             blob = packets.blob(codec.dump(self._spec()))
-            front.send(ServeOn(front=front.number), [blob, *self._dup_listeners(blob)])
+            front.send(ServeOn(front=front.number), [blob, *listen.copies(self._listeners, blob)])
             self._house.welcome(front)
             self._bequeath(front)
             front.send(Listen())
@@ -311,15 +314,6 @@ class Fronts:
         self.handovers.again()
         self._changed.set()
 
-    def _dup_listeners(self, blob: int) -> list[int]:
-        fds: list[int] = []
-        try:
-            fds.extend(sock.dup().detach() for sock in self._listeners)
-        except OSError:
-            packets.close_all([blob, *fds])
-            raise
-        return fds
-
     # What fronts say: front.Ear
 
     def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
@@ -343,6 +337,8 @@ class Fronts:
             case SessionsOver(ids=ids):
                 self.sessions.over(front.number, ids)
                 self._house.ended(ids)
+            case Spans(count=count, lost=lost):
+                self._spans(blob, count, lost)
             case HandOver():
                 pass  # it has descriptors: `handed`
 

@@ -26,8 +26,9 @@ from metamcp_worker.messages import (
     ServerReady,
     Spawned,
     Stop,
+    Tune,
 )
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.spec import LogSpec, ServerSpec
 
 #: Counters of a worker that a change of the configuration can stop, and which.
 _HELPED = {
@@ -110,6 +111,10 @@ class Instance:
         """`version`: of the gateway. Raises OSError when this process has no free descriptor."""
         blob = packets.blob(codec.dump(spec))
         self._send(RunServer(generation=self.generation, version=version), [blob])
+
+    def tune(self, log: LogSpec) -> None:
+        """Its worker is to speak so."""
+        self._send(Tune(format=log.format, level=log.level, levels=log.levels))
 
     def attach(self, front: int, fd: int) -> None:
         """Give it `fd`, its end of the pipe to this front."""

@@ -1,16 +1,19 @@
 """Listening sockets: bound once by the supervisor and inherited by every front.
 
-Owns: binding, saying who holds a port that is taken, whether sockets of before are those that are
-wanted now. Never: accepting, where sockets of before come from (`service`).
+Owns: binding, copies for fronts, saying who holds a port that is taken, whether sockets of before
+are those that are wanted now. Never: accepting, where sockets of before come from (`service`), the
+file of a unix socket (`sockfile`).
 """
 
 import contextlib
 import errno
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
-from metamcp_supervisor.wanted.config import Address
+from metamcp_supervisor.wanted.config import Address, AnyAddress, UnixAddress
+from metamcp_worker import packets
 from metamcp_worker.errors import MetaMCPError
 
 BACKLOG = 4096
@@ -53,6 +56,18 @@ def bind(address: Address, flag: str) -> list[socket.socket]:
     return sockets
 
 
+def copies(sockets: Sequence[socket.socket], beside: int) -> list[int]:
+    """Descriptors of the same sockets, for another process. Raises OSError; then `beside`, which
+    was to go with them, is closed too."""
+    fds: list[int] = []
+    try:
+        fds.extend(sock.dup().detach() for sock in sockets)
+    except OSError:
+        packets.close_all([beside, *fds])
+        raise
+    return fds
+
+
 def bound(address: Address, sockets: list[socket.socket]) -> Address:
     """The address with the port that it got, for a configured port 0."""
     return Address(address.host, sockets[0].getsockname()[1])
@@ -64,8 +79,18 @@ def address_of(sockets: list[socket.socket]) -> Address:
     return Address(host, port)
 
 
-def fits(address: Address, sockets: list[socket.socket]) -> bool:
-    """Would `bind` make these very sockets? For a configured port 0, with any port."""
+def any_address_of(sockets: list[socket.socket]) -> AnyAddress:
+    """The same where the first one may be a unix socket."""
+    if sockets[0].family == socket.AF_UNIX:
+        return UnixAddress(Path(sockets[0].getsockname()))
+    return address_of(sockets)
+
+
+def fits(address: AnyAddress, sockets: list[socket.socket]) -> bool:
+    """Would `bind` make these very sockets? For a configured port 0, with any port. Those of files
+    are never kept."""
+    if isinstance(address, UnixAddress):
+        return False
     try:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

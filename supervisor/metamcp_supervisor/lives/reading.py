@@ -7,17 +7,25 @@ changing anything.
 import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.limits import limits_of
-from metamcp_supervisor.watched.readings import Readings
+from metamcp_supervisor.watched.readings import Pulse, Readings
 
 _WAITING = struct.Struct("=24xI")
 """Of `struct tcp_info`: what a listening socket has in the place of unacknowledged segments is how
 many connections wait to be accepted."""
+
+
+class Nursery(Protocol):
+    @property
+    def pid(self) -> int:
+        """0: there is none."""
+        ...
 
 
 class Reader:
@@ -28,11 +36,13 @@ class Reader:
         entries: Mapping[str, Entry],
         fronts: Fronts,
         hearts: Heartbeats,
+        nursery: Nursery,
         listeners: Sequence[socket.socket],
     ) -> None:
         self._entries = entries
         self._fronts = fronts
         self._hearts = hearts
+        self._nursery = nursery
         self._listeners = listeners
 
     def read(self) -> Readings:
@@ -50,8 +60,22 @@ class Reader:
             oom_kills=_sums((one.entry.base, one.leaf.oom_kills()) for one in copies if one.leaf),
             accept_queue=accept_queue(self._listeners),
             probing=frozenset(each.name for each in every if each.life.probing),
+        )
+
+    def pulse(self) -> Pulse:
+        """However many servers there are, this looks at none."""
+        return Pulse(
+            fronts=tuple(map(front_state, self._fronts.slots)),
+            nursery_pid=self._nursery.pid,
             loop_lag_s=self._hearts.lag_s(),
         )
+
+
+def front_state(front: Front | None) -> str:
+    """In a word of the status."""
+    if front is None:
+        return "error"
+    return "ready" if front.ready else "warming"
 
 
 def accept_queue(listeners: Sequence[socket.socket]) -> int | None:

@@ -14,10 +14,10 @@ from collections.abc import AsyncGenerator, Callable
 
 from metamcp_supervisor import inherited, notify
 from metamcp_supervisor.inherited import Inherited
-from metamcp_supervisor.lives import listen, vitals
+from metamcp_supervisor.lives import listen, sockfile, vitals
 from metamcp_supervisor.notify import Notify
 from metamcp_supervisor.verbs import GatewayStatus
-from metamcp_supervisor.wanted.config import Address
+from metamcp_supervisor.wanted.config import Address, AnyAddress, UnixAddress
 from metamcp_supervisor.wanted.units import is_loopback
 from metamcp_supervisor.watched.events import Journal
 
@@ -36,7 +36,8 @@ LONGER_EVERY_S = 5.0
 
 
 class Service:
-    """`given`: sockets from systemd; they belong to this object from now on."""
+    """`given`: sockets from systemd; they belong to this object from now on. `made`: a unix socket
+    whose file is removed at the end."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Service:
         status: Callable[[], GatewayStatus],
         journal: Journal,
     ) -> None:
+        self.made: UnixAddress | None = None
         self._told = told
         self._given = given
         self._status = status
@@ -60,21 +62,40 @@ class Service:
 
     # Listeners
 
-    def listen(self, address: Address, flag: str, name: str) -> tuple[list[socket.socket], Address]:
+    def clients(self, address: Address) -> tuple[list[socket.socket], Address]:
         """Listeners for `address` and the address that they have: of the socket unit, or kept from
         the last run, or bound now and given to keep. Raises listen.CannotBind."""
-        if name == inherited.CLIENTS:
-            _refuse_strangers(self._given.get(name, []))
+        name = inherited.CLIENTS
+        _refuse_strangers(self._given.get(name, []))
+        if unit := self._of_unit(name, address):
+            return unit, listen.address_of(unit)
+        return self._own(address, "--listen", name)
+
+    def ops(self, address: AnyAddress) -> tuple[list[socket.socket], AnyAddress]:
+        """The same for metrics and health. A unix socket is not given to keep: its file would not
+        be."""
+        if unit := self._of_unit(inherited.OPS, address):
+            return unit, listen.any_address_of(unit)
+        if isinstance(address, UnixAddress):
+            bound = sockfile.bind(address, "--ops-listen")
+            self.made = address
+            return [bound], address
+        return self._own(address, "--ops-listen", inherited.OPS)
+
+    def _of_unit(self, name: str, address: AnyAddress) -> list[socket.socket]:
+        """Those of the socket unit. Kept ones that are not wanted now are given up."""
         unit = self._given.pop(name, [])
-        kept = self._given.pop(inherited.STORED + name, [])
+        kept = self._given.get(inherited.STORED + name, [])
         if kept and (unit or not listen.fits(address, kept)):
             listen.give_up(kept)
             self._owe(notify.forget(inherited.STORED + name))
-            kept = []
+            del self._given[inherited.STORED + name]
         if unit:
             self._journal.add("gateway", "note", f"{name}: listens on the sockets of systemd")
-            return unit, listen.address_of(unit)
-        if kept:
+        return unit
+
+    def _own(self, address: Address, flag: str, name: str) -> tuple[list[socket.socket], Address]:
+        if kept := self._given.pop(inherited.STORED + name, []):
             self._journal.add("gateway", "note", f"{name}: goes on with the sockets of before")
             return kept, listen.bound(address, kept)
         bound = listen.bind(address, flag)
@@ -131,6 +152,8 @@ class Service:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         inherited.close(self._given)
+        if self.made is not None:  # nobody listens there any more
+            sockfile.remove(self.made)
         self._told.close()
 
     async def _attend(self) -> None:

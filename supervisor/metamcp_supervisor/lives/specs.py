@@ -10,7 +10,7 @@ from msgspec import structs
 
 from metamcp_supervisor.lives.cgroups import Leaf
 from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Server
-from metamcp_supervisor.wanted.masks import secrets_of
+from metamcp_supervisor.wanted.masks import secrets_of, secrets_of_traces
 from metamcp_worker import finished, sharing
 from metamcp_worker.spec import (
     EndpointSpec,
@@ -96,7 +96,8 @@ def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
 
 def own_log_spec(config: Config) -> LogSpec:
     """Of the supervisor, which knows all secrets."""
-    return log_spec(config, (s for server in config.servers.values() for s in secrets_of(server)))
+    known = [s for server in config.servers.values() for s in secrets_of(server)]
+    return log_spec(config, [*known, *secrets_of_traces(config.traces)])
 
 
 def recording_spec(config: Config) -> RecordingSpec:
@@ -118,7 +119,8 @@ def recording_spec(config: Config) -> RecordingSpec:
     )
 
 
-def front_spec(config: Config, version: str) -> FrontSpec:
+def front_spec(config: Config, version: str, listen: Address | None = None) -> FrontSpec:
+    """`listen`: where the gateway listens, if that is not what the configuration says."""
     default = default_endpoint(config)
     return FrontSpec(
         version=version,
@@ -139,7 +141,7 @@ def front_spec(config: Config, version: str) -> FrontSpec:
             )
             for endpoint in config.endpoints.values()
         ),
-        hosts=hosts(config.gateway.listen),
+        hosts=hosts(listen or config.gateway.listen),
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
         retries={
             server.name: server.retry
@@ -149,6 +151,7 @@ def front_spec(config: Config, version: str) -> FrontSpec:
         log=log_spec(config),
         recording=recording_spec(config),
         tool_times=config.metrics.per_tool,
+        traced=config.traces.sample if config.traces.endpoint else None,
     )
 
 

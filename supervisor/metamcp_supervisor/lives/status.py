@@ -11,10 +11,11 @@ from msgspec import Struct
 from metamcp_supervisor.lives import sharing
 from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.front import Front
+from metamcp_supervisor.lives.reading import front_state
 from metamcp_supervisor.lives.specs import default_endpoint, exposed, reachable
 from metamcp_supervisor.lives.states import PUBLIC
-from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
-from metamcp_supervisor.wanted.config import Address, Config, Server
+from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, Overridden, ServerStatus
+from metamcp_supervisor.wanted.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.wanted.document import table_of
 from metamcp_supervisor.wanted.effective import tables
 from metamcp_supervisor.wanted.masks import MASK
@@ -38,12 +39,13 @@ class Facts(Struct, frozen=True, kw_only=True):
     now: float
     started: float
     listen: Address
-    ops_listen: Address
+    ops_listen: AnyAddress
     config: Config
     config_hash: str
     config_read: float
     nursery_pid: int
     upgrades: int = 0
+    overrides: tuple[Overridden, ...] = ()
 
 
 def collect(
@@ -61,12 +63,13 @@ def collect(
         state=facts.state,
         up_s=facts.now - facts.started,
         url=url(config, facts.listen),
-        ops_url=f"http://{reachable(facts.ops_listen)}",
+        ops_url=_ops_url(facts.ops_listen),
         config_hash=facts.config_hash,
         config_files=tuple(map(str, config.files)),
         config_age_s=facts.now - facts.config_read,
         nursery_pid=facts.nursery_pid,
         upgrades=facts.upgrades,
+        overrides=facts.overrides,
         fronts=tuple(_front(slot, front, facts.now) for slot, front in enumerate(slots)),
         servers=tuple(
             _server(entries[name], entries[name].base in shown, metrics, usages, facts.now)
@@ -124,14 +127,19 @@ def url(config: Config, listen: Address) -> str:
     return f"{base}/mcp" if default_endpoint(config) is not None else base
 
 
+def _ops_url(listen: AnyAddress) -> str:
+    """As the configuration has it where there is no URL."""
+    return str(listen) if isinstance(listen, UnixAddress) else f"http://{reachable(listen)}"
+
+
 def _front(slot: int, front: Front | None, now: float) -> FrontStatus:
     if front is None:
-        return FrontStatus(number=slot, pid=0, state="error", up_s=0.0)
+        return FrontStatus(number=slot, pid=0, state=front_state(None), up_s=0.0)
     summary = front.summary
     return FrontStatus(
         number=slot,
         pid=front.pid,
-        state="ready" if front.ready else "warming",
+        state=front_state(front),
         up_s=now - front.since,
         connections=summary.connections if summary else 0,
         streams=summary.streams if summary else 0,

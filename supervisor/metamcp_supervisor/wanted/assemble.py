@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from metamcp_supervisor import runtime
 from metamcp_supervisor.wanted import dependencies, remote, units
 from metamcp_supervisor.wanted.config import (
     Address,
@@ -19,6 +20,8 @@ from metamcp_supervisor.wanted.config import (
     Metrics,
     Namespace,
     Recording,
+    Traces,
+    UnixAddress,
 )
 from metamcp_supervisor.wanted.document import Document, Findings, Site, shown
 from metamcp_supervisor.wanted.draft import Draft, GatewayDraft, NamespaceDraft, ServerDraft
@@ -49,6 +52,7 @@ def assemble(
             "log": draft.log,
             "recording": draft.recording,
             "metrics": draft.metrics,
+            "traces": draft.traces,
         }
         for key in (key for key, written in here.items() if written):
             findings.error(
@@ -67,6 +71,7 @@ def assemble(
         log=main.log or Log(),
         recording=main.recording or Recording(),
         metrics=main.metrics or Metrics(),
+        traces=main.traces or Traces(),
         files=files,
         warnings=tuple(findings.warnings),
     )
@@ -77,17 +82,21 @@ def _gateway(layers: Sequence[GatewayDraft], default: Gateway, findings: Finding
     listen = last.listen or (default.listen, _NOWHERE)
     ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
     _refuse_strangers(*listen, findings)
-    _refuse_strangers(*ops_listen, findings)
+    if isinstance(ops_listen[0], Address):
+        _refuse_strangers(ops_listen[0], ops_listen[1], findings)
     if listen[0] == ops_listen[0] and listen[0].port:
         site = (last.ops_listen or listen)[1]
         findings.error(site, f"'listen' and 'ops_listen' are both {listen[0]}; change one")
+    runtime_dir = last.runtime_dir or default.runtime_dir
+    if isinstance(ops_listen[0], UnixAddress):
+        _refuse_control(ops_listen[0], ops_listen[1], runtime_dir, findings)
     return Gateway(
         listen=listen[0],
         ops_listen=ops_listen[0],
         fronts=last.fronts or default.fronts,
         watch=default.watch if last.watch is None else last.watch,
         state_dir=last.state_dir or default.state_dir,
-        runtime_dir=last.runtime_dir or default.runtime_dir,
+        runtime_dir=runtime_dir,
         drain_delay_s=default.drain_delay_s if last.drain_delay_s is None else last.drain_delay_s,
     )
 
@@ -107,6 +116,11 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
             ),
         )
     return found
+
+
+def _refuse_control(address: UnixAddress, site: Site, directory: Path, findings: Findings) -> None:
+    if address.path == directory / runtime.SOCKET:
+        findings.error(site, "is where 'metamcp ctl' reaches the gateway; choose another path")
 
 
 def _refuse_strangers(address: Address, site: Site, findings: Findings) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "auto"]
 Retry = Literal["never", "read-only", "idempotent"]
@@ -17,6 +19,9 @@ Grant = Literal["authorization_code", "client_credentials"]
 Style = Literal["namespaced", "flat", "dotted", "bare"]
 Form = Literal["auto", "text", "json"]
 Recorded = Literal["off", "metadata", "full"]
+
+UNIX = "unix:"
+"""Before the path of a unix socket, where an address is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +35,22 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class UnixAddress(Struct, frozen=True, array_like=True):
+    """A listener that is a file. Its form as bytes is an array, which tells it from an Address."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{UNIX}{self.path}"
+
+
+AnyAddress = Address | UnixAddress
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
     listen: Address = Address("127.0.0.1", 6270)
-    ops_listen: Address = Address("127.0.0.1", 6271)
+    ops_listen: AnyAddress = Address("127.0.0.1", 6271)
     fronts: int = 1
     watch: bool = False
     state_dir: Path
@@ -66,6 +83,18 @@ class Metrics:
     """`per_tool`: times of calls for each tool by itself."""
 
     per_tool: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """Spans of calls for a collector. `endpoint`: where it takes them, empty: nothing is traced;
+    `headers`: sent with them; both may hold secrets. `sample`: of the calls whose client does not
+    trace, the share that is traced. `endpoint_written`: as the file has it."""
+
+    endpoint: str = field(default="", repr=False)
+    sample: float = 0.1
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    endpoint_written: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +226,7 @@ class Config:
     log: Log = Log()
     recording: Recording = Recording()
     metrics: Metrics = Metrics()
+    traces: Traces = Traces()
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
 

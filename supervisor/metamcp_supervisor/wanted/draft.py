@@ -6,7 +6,16 @@ Owns: the values of that step. Never: reading them (`parse`, `shapes`), joining 
 from dataclasses import dataclass
 from pathlib import Path
 
-from metamcp_supervisor.wanted.config import Address, Endpoint, Log, Metrics, Recording, Server
+from metamcp_supervisor.wanted.config import (
+    Address,
+    AnyAddress,
+    Endpoint,
+    Log,
+    Metrics,
+    Recording,
+    Server,
+    Traces,
+)
 from metamcp_supervisor.wanted.document import Site
 
 
@@ -15,7 +24,7 @@ class GatewayDraft:
     """The settings of `[gateway]` that one source has, each with its place."""
 
     listen: tuple[Address, Site] | None = None
-    ops_listen: tuple[Address, Site] | None = None
+    ops_listen: tuple[AnyAddress, Site] | None = None
     fronts: int | None = None
     watch: bool | None = None
     state_dir: Path | None = None
@@ -61,6 +70,7 @@ class Draft:
     log: Log | None = None
     recording: Recording | None = None
     metrics: Metrics | None = None
+    traces: Traces | None = None
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
     endpoints: tuple[EndpointDraft, ...] = ()

@@ -14,6 +14,7 @@ from metamcp_supervisor.wanted.config import (
     OAuth,
     Recording,
     Server,
+    Traces,
 )
 from metamcp_supervisor.wanted.masks import MASK, masked, masked_url
 from metamcp_supervisor.wanted.units import duration_text, size_text
@@ -25,6 +26,7 @@ def tables(config: Config) -> dict[str, object]:
         "log": _log(config.log),
         "recording": _recording(config.recording),
         "metrics": {"per_tool": config.metrics.per_tool},
+        "traces": _traces(config.traces),
         "servers": {name: server_table(each) for name, each in config.servers.items()},
         "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
         "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
@@ -53,6 +55,15 @@ def _recording(recording: Recording) -> dict[str, object]:
         "file_max": size_text(recording.file_max),
         "files_max": recording.files_max,
         "body_max": size_text(recording.body_max),
+    }
+
+
+def _traces(traces: Traces) -> dict[str, object]:
+    where = traces.endpoint_written or traces.endpoint
+    return {
+        **({"endpoint": masked_url(where)} if where else {}),
+        "sample": traces.sample,
+        "headers": _hidden(traces.headers),
     }
 
 

@@ -8,10 +8,10 @@ the values (`config` keeps them), the look of a secret name and masking of any t
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from metamcp_supervisor.wanted.config import Server
+from metamcp_supervisor.wanted.config import Server, Traces
 from metamcp_worker.masking import MASK, looks_secret
 
-__all__ = ("MASK", "looks_secret", "masked", "masked_url", "secrets_of")
+__all__ = ("MASK", "looks_secret", "masked", "masked_url", "secrets_of", "secrets_of_traces")
 
 _ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
 _FLAG = re.compile(r"--?[A-Za-z][\w-]{0,63}")
@@ -36,6 +36,11 @@ def secrets_of(server: Server) -> tuple[str, ...]:
     if server.oauth is not None and server.oauth.client_secret is not None:
         found.append(server.oauth.client_secret)
     return tuple(dict.fromkeys(filter(None, found)))
+
+
+def secrets_of_traces(traces: Traces) -> tuple[str, ...]:
+    """The same of where spans go."""
+    return tuple(filter(None, [*traces.headers.values(), *_in_url(traces.endpoint)]))
 
 
 def _named(values: Mapping[str, str], written: Mapping[str, str]) -> Iterator[str]:

@@ -1,20 +1,23 @@
-"""Settings of servers that are other than in the file, for a time.
+"""Settings that are other than in the file, for a time: of servers, and levels of the log.
 
-Owns: which settings can be, reading them as the file is read, and which are in force. Never:
-clocks, carrying a change out (`reloading`), the file itself.
+Owns: which settings of servers can be, reading them as the file is read, and which are in force.
+Never: reading levels (`levels`), clocks, carrying a change out (`reloading`), the file itself.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Server
+from metamcp_supervisor.wanted import levels
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Log, Server
 from metamcp_supervisor.wanted.document import Document, Findings, Site, shown
 from metamcp_supervisor.wanted.effective import server_table
 from metamcp_supervisor.wanted.options import OPTIONS, Option
 from metamcp_supervisor.wanted.parse import tuned
 from metamcp_supervisor.wanted.table import Table
 
+GATEWAY = ""
+"""In place of a server: the gateway itself, of which the levels of its log can be set."""
 _LASTING = frozenset({"spares", "sharing", "depends_on"})
 """They count at once, but what they start and stop is no matter of an hour."""
 _SERVERS = {each.key: each for each in OPTIONS if each.section == "servers.*"}
@@ -26,8 +29,8 @@ SETTINGS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One setting of one server. `value`: as the configuration has it; `text`: as people write it;
-    `ends`: when it is over, in seconds of the gateway's own clock."""
+    """One setting of one server, or of GATEWAY. `value`: as the configuration has it; `text`: as
+    people write it; `ends`: when it is over, in seconds of the gateway's own clock."""
 
     server: str
     key: str
@@ -56,6 +59,16 @@ class Overrides:
         )
         return Overrides((*self._but(server.name, settings), *new))
 
+    def set_levels(self, log: Log, settings: Mapping[str, str], ends: float) -> "Overrides":
+        """With these levels as well. `log`: as it is in force. Raises ConfigInvalid."""
+        found = levels.read(log, settings)
+        new = tuple(
+            Override(GATEWAY, key, word, word, ends)
+            for key in settings
+            for word in [levels.text_of(found, key)]
+        )
+        return Overrides((*self._but(GATEWAY, settings), *new))
+
     def again(self, server: Server, settings: Mapping[str, tuple[str, float]]) -> "Overrides":
         """With what was set before. `server`: as in the file; `settings`: by key, the text and the
         end of each. They are read together, for they may need each other. Raises ConfigInvalid."""
@@ -75,7 +88,7 @@ class Overrides:
         return Overrides(tuple(each for each in self.all if each.ends > now))
 
     def kept(self, config: Config) -> "Overrides":
-        """Those of servers that this configuration has."""
+        """Those of servers that this configuration has. Levels are as it says."""
         return Overrides(tuple(each for each in self.all if each.server in config.servers))
 
     def next_end(self) -> float | None:
@@ -88,7 +101,9 @@ class Overrides:
             if each.server in servers:
                 server = servers[each.server]
                 servers[each.server] = replace(server, **{_field(each.key): each.value})  # type: ignore[arg-type] # fields by name
-        return replace(config, servers=servers)
+        own = {each.key: each.text for each in self.of(GATEWAY)}
+        log = levels.read(config.log, own) if own else config.log
+        return replace(config, servers=servers, log=log)
 
     def _but(self, server: str, keys: Mapping[str, str]) -> Iterator[Override]:
         return (each for each in self.all if each.server != server or each.key not in keys)

@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast
 
+from metamcp_supervisor import runtime
 from metamcp_supervisor.wanted import limits, naming, program, remote, told
 from metamcp_supervisor.wanted.config import (
+    UNIX,
+    AnyAddress,
     Endpoint,
     Naming,
     Recorded,
@@ -20,6 +23,7 @@ from metamcp_supervisor.wanted.config import (
     Sharing,
     Start,
     Style,
+    UnixAddress,
 )
 from metamcp_supervisor.wanted.document import Document, Findings, Site, shown, table_of
 from metamcp_supervisor.wanted.draft import (
@@ -53,7 +57,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
     top.refuse_unknown()
     gateway = top.table("gateway", "gateway")
     log, recording = top.table("log", "log"), top.table("recording", "recording")
-    metrics = top.table("metrics", "metrics")
+    metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
     includes = top.texts("include") or ()
     return Draft(
         site=site,
@@ -62,6 +66,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
         log=told.log(log) if log else None,
         recording=told.recording(recording) if recording else None,
         metrics=told.metrics(metrics) if metrics else None,
+        traces=told.traces(traces, Resolving(references)) if traces else None,
         servers=tuple(
             _server(name, table, references, home)
             for name, table in top.tables("servers", "servers.*").items()
@@ -82,7 +87,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
 
 def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft:
     table.refuse_unknown()
-    listen, ops_listen = table.address("listen"), table.address("ops_listen")
+    listen, ops_listen = table.address("listen"), _ops_listen(table, references, home)
     fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
     watch = table.flag("watch", default=False)
     return GatewayDraft(
@@ -98,17 +103,44 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
     )
 
 
+def _ops_listen(table: Table, references: References, home: Path) -> AnyAddress | None:
+    text = table.text("ops_listen")
+    if text is not None and "/" in text and not text.startswith(UNIX):
+        what = (
+            'is no address; write it like "127.0.0.1:6271", a unix socket like "unix:/run/x.sock"'
+        )
+        table.error("ops_listen", what)
+        return None
+    if text is None or not text.startswith(UNIX):
+        return table.address("ops_listen")
+    written = text.removeprefix(UNIX)
+    path = _path("ops_listen", written, 'a socket, as in "unix:ops.sock"', table, references, home)
+    size = len(str(path).encode(errors="surrogateescape")) if path is not None else 0
+    if size > runtime.SOCKET_PATH_BYTES_MAX:
+        table.error(
+            "ops_listen",
+            f"is a path of {size} bytes, and that of a unix socket may have"
+            f" {runtime.SOCKET_PATH_BYTES_MAX}; choose a shorter one",
+        )
+        return None
+    return UnixAddress(path) if path is not None else None
+
+
 def _directory(key: str, table: Table, references: References, home: Path) -> Path | None:
     text = table.text(key)
-    if text is None:
-        return None
+    return None if text is None else _path(key, text, "a directory", table, references, home)
+
+
+def _path(
+    key: str, text: str, what: str, table: Table, references: References, home: Path
+) -> Path | None:
     try:
         text = expand(text, references)
     except Unresolved as why:
         table.error(key, str(why))
         return None
     if not text:
-        table.error(key, "is empty; name a directory")
+        table.error(key, f"is empty; name {what}")
         return None
     return program.directory(text, base=table.site.document.base, home=home)
 

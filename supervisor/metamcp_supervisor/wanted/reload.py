@@ -21,13 +21,14 @@ from metamcp_supervisor.wanted.config import (
     OAuth,
     Recording,
     Server,
+    Traces,
 )
 from metamcp_supervisor.wanted.options import OPTIONS
-from metamcp_supervisor.wanted.overrides import Overrides
+from metamcp_supervisor.wanted.overrides import GATEWAY, Overrides
 
 HASH_CHARACTERS = 12
 """48 bits: nobody makes a second configuration with the same hash by accident."""
-Told = Log | Recording | Metrics
+Told = Log | Recording | Metrics | Traces
 """What the gateway says, and of what."""
 _NAMED_MAX = 8
 """How many changed settings one line of a plan names."""
@@ -35,8 +36,9 @@ _NAMED_MAX = 8
 _EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "servers.*"}
 _NOT_COMPARED = {
     "source", "command_written", "env_written", "url_written", "headers_written", "oauth_written",
-    "options_written",
+    "options_written", "endpoint_written",
 }  # fmt: skip
+_URLS = {"url", "endpoint"}
 _BY_NAME = {"env", "headers", "options"}
 """Settings that are tables of strings: a change is told by the name, without the value."""
 _GROUP_KEYS = {"disabled": "tools"}
@@ -47,8 +49,9 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     One change per server, under its name; servers that are gone come last. Then what else changed:
     `gateway` (never applied: it needs a full restart), `[log]`, `[recording]`, `[metrics]`,
-    `namespaces.NAME` and `endpoints.NAME`, which no server can be called, because of the brackets
-    and the dot. That a server which comes or goes is also in its namespaces is no change of these.
+    `[traces]`, `namespaces.NAME` and `endpoints.NAME`, which no server can be called, because of
+    the brackets and the dot. That a server which comes or goes is also in its namespaces is no
+    change of these.
     """
     return ReloadPlan(
         hash=_hash([fingerprint(old), fingerprint(new)]),
@@ -58,6 +61,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[log]", old.log, new.log),
             *_table("[recording]", old.recording, new.recording),
             *_table("[metrics]", old.metrics, new.metrics),
+            *_table("[traces]", old.traces, new.traces),
             *_namespaces(old, new),
             *_groups("endpoints", old.endpoints, new.endpoints),
         ),
@@ -66,9 +70,14 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
 
 def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
-    """The same plan, which says what it leaves as an operator has set it."""
+    """The same plan, which says what it leaves as an operator has set it, and which levels of the
+    log it does not."""
+    levels = ", ".join(each.key for each in overrides.of(GATEWAY))
+    over = f"as in the file again: {levels}"
 
     def told(change: Change) -> Change:
+        if levels and change.server == "[log]":
+            return structs.replace(change, why=_sentence([change.why, over]))
         keys = ", ".join(each.key for each in overrides.of(change.server))
         if not keys or change.action in {"add", "remove"}:
             return change
@@ -76,7 +85,10 @@ def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
             change, why=_sentence([*filter(None, [change.why]), f"stays as set: {keys}"])
         )
 
-    return structs.replace(found, changes=tuple(map(told, found.changes)))
+    changes = list(map(told, found.changes))
+    if levels and all(change.server != "[log]" for change in changes):
+        changes.append(Change(server="[log]", action="in-place", why=over))
+    return structs.replace(found, changes=tuple(changes))
 
 
 def fingerprint(config: Config) -> str:
@@ -86,6 +98,7 @@ def fingerprint(config: Config) -> str:
         [
             _plain(config.gateway),
             [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
+            _plain(config.traces),
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
@@ -159,7 +172,8 @@ def _gateway(old: Gateway, new: Gateway) -> Iterator[Change]:
 
 
 def _table(name: str, old: Told, new: Told) -> Iterator[Change]:
-    if changed := [each.name for each in fields(old) if _differ(old, new, each.name)]:
+    names = [each.name for each in fields(old) if each.name not in _NOT_COMPARED]
+    if changed := [each for each in names if _differ(old, new, each)]:
         why = _sentence([f"{key} changed" for key in changed])
         yield Change(server=name, action="in-place", why=why)
 
@@ -218,7 +232,8 @@ def _plain(value: Gateway | Told | Server | Namespace | Endpoint) -> dict[str, o
         elif isinstance(content, OAuth):
             found[each.name] = _digest(ascii([getattr(content, key.name) for key in fields(OAuth)]))
         else:
-            found[each.name] = _digest(str(content)) if each.name == "url" else str(content)
+            hidden = each.name in _URLS
+            found[each.name] = _digest(str(content)) if hidden else str(content)
     return found
 
 

@@ -68,7 +68,8 @@ def read(table: Table, resolving: Resolving) -> Remote:
         found, written = read_headers(table, resolving, lenient=False)
         if oauth is not None and authorizes(written):
             table.error("oauth", "gets the header 'Authorization'; leave one of the two out")
-        _warn_of_plain_text(table, url, bool(written) or oauth is not None)
+        secrets = bool(written) or oauth is not None
+        warn_of_plain_text(table, "url", url, secrets=secrets)
         return Remote(
             url=url, url_written=url_written, transport=transport, headers=found,
             headers_written=written, oauth=oauth, oauth_written=oauth_written,
@@ -193,13 +194,14 @@ def _refuse_strays(table: Table, *, custom: bool) -> None:
             )
 
 
-def _warn_of_plain_text(table: Table, url: str | None, secrets: bool) -> None:
+def warn_of_plain_text(table: Table, key: str, url: str | None, *, secrets: bool) -> None:
+    """Of `url`, which stands at `key`, if secrets are sent there."""
     if url is None or not secrets:
         return
     parts = urlsplit(url)
     if parts.scheme == "http" and not units.is_loopback(parts.hostname or ""):
         table.findings.warning(
-            table.site.at("url"), "headers and tokens cross the network unencrypted; use https"
+            table.site.at(key), "headers and tokens cross the network unencrypted; use https"
         )
 
 

@@ -18,6 +18,7 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "boolean or table": {"type": "boolean"},
     "boolean": {"type": "boolean"},
     "integer": {"type": "integer", "minimum": 1},
+    "number from 0 to 1": {"type": "number", "minimum": 0, "maximum": 1},
     "duration": {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"},
     "size": {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[KMGT]$"},
     "cores": {
@@ -27,12 +28,14 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
         ]
     },
     "address": {"type": "string", "pattern": r"^.+:[0-9]{1,5}$"},
+    "address or socket": {"type": "string", "pattern": r"^(unix:.+|.+:[0-9]{1,5})$"},
 }
 _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "gateway"): ("gateway", False),
     ("", "log"): ("log", False),
     ("", "recording"): ("recording", False),
     ("", "metrics"): ("metrics", False),
+    ("", "traces"): ("traces", False),
     ("", "servers"): ("servers.*", True),
     ("", "namespaces"): ("namespaces.*", True),
     ("", "endpoints"): ("endpoints.*", True),

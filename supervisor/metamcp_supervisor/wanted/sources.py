@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.wanted import files, jsonc, parse, shapes, tomltext, transports
+from metamcp_supervisor.wanted import extras, files, jsonc, parse, shapes, tomltext, transports
 from metamcp_supervisor.wanted.assemble import assemble
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Form, Gateway, Problem
 from metamcp_supervisor.wanted.document import (
@@ -87,6 +87,8 @@ def load(
         transports=transports.installed,
         findings=findings,
     )
+    if config.traces.endpoint and (why := extras.lacking(extras.TRACES)):
+        findings.error(reading.drafts[0].site.at("traces", "endpoint"), why)
     if form := _log_format(environ, flags, cwd, findings):
         config = replace(config, log=replace(config.log, format=form))
     if findings.problems:

@@ -101,6 +101,19 @@ class Table:
             return value
         return default
 
+    def share(self, key: str, *, default: float) -> float:
+        """From 0 to 1."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            self._wrong(key, "a number", value)
+        elif not 0 <= value <= 1:
+            self.error(key, "must be from 0 to 1")
+        else:
+            return float(value)
+        return default
+
     def duration(self, key: str, *, default: float) -> float:
         value = self.values.get(key)
         if value is None:

@@ -1,14 +1,18 @@
-"""What the gateway is to say of itself and of calls: `[log]`, `[recording]` and `[metrics]`.
+"""What the gateway is to say of itself and of calls: `[log]`, `[recording]`, `[metrics]` and
+`[traces]`.
 
-Owns: their keys and limits. Never: single values (`table`), where it is said.
+Owns: their keys and limits. Never: single values (`table`), where it is said, what must
+be installed for it (`extras`).
 """
 
 from typing import cast
 
-from metamcp_supervisor.wanted.config import Form, Log, Metrics, Recorded, Recording
+from metamcp_supervisor.wanted import remote
+from metamcp_supervisor.wanted.config import Form, Log, Metrics, Recorded, Recording, Traces
 from metamcp_supervisor.wanted.document import shown
 from metamcp_supervisor.wanted.nearest import hint
 from metamcp_supervisor.wanted.options import option
+from metamcp_supervisor.wanted.resolving import Resolving
 from metamcp_supervisor.wanted.table import Table
 
 FILE_BYTES_MIN = 64 * 1024
@@ -52,3 +56,20 @@ def recording(table: Table) -> Recording:
 def metrics(table: Table) -> Metrics:
     table.refuse_unknown()
     return Metrics(per_tool=table.flag("per_tool", default=Metrics().per_tool))
+
+
+def traces(table: Table, resolving: Resolving) -> Traces:
+    table.refuse_unknown()
+    endpoint, written = remote.read_url(table, "endpoint", resolving)
+    headers, _ = remote.read_headers(table, resolving, lenient=False)
+    for place, why in resolving.unresolved:
+        table.findings.error(place, why)
+    if not table.has("endpoint"):
+        table.findings.warning(table.site, "has no 'endpoint', so nothing is traced")
+    remote.warn_of_plain_text(table, "endpoint", endpoint, secrets=bool(headers))
+    return Traces(
+        endpoint=endpoint or "",
+        sample=table.share("sample", default=Traces().sample),
+        headers=headers,
+        endpoint_written=written or "",
+    )

@@ -7,12 +7,14 @@ has which unit (`options`), where a value stands in a file (`document`).
 import ipaddress
 import re
 
-from metamcp_supervisor.wanted.config import Address
+from metamcp_supervisor.wanted.config import UNIX, Address
 
 DURATION_S_MIN = 0.001
 """Below the resolution of every timer that we have a value can only be a mistake."""
 DURATION_S_MAX = 86_400.0
 """A day. What waits longer than that is not waited for, it is forgotten."""
+PAST_S_MAX = 366 * 86_400.0
+"""How far back somebody may look. What is kept over days is kept by its size, not by its age."""
 _DURATION_CHARACTERS_MAX = 32
 """`23h59m59s999ms` has 14."""
 _PLAUSIBLE = 1_000_000
@@ -40,20 +42,22 @@ _PLAIN = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 _NUMERIC = re.compile(r"[0-9.]+", re.ASCII)
 
 
-def duration(value: object) -> float:
-    """Seconds. Raises ValueError with a sentence."""
+def duration(value: object, most: float = DURATION_S_MAX) -> float:
+    """Seconds, `most` of them. Raises ValueError with a sentence."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = f"{value:g}" if 0 < value < _PLAUSIBLE else "60"
         raise ValueError(f'a number has no unit; write it like "{number}s" or "{number}ms"')
     if not isinstance(value, str):
         raise ValueError('must be a duration, such as "500ms", "30s", "15m" or "1h30m"')
     if len(value) > _DURATION_CHARACTERS_MAX or not _WHOLE.fullmatch(value):
-        raise ValueError('is no duration; write it like "500ms", "30s", "15m" or "1h30m"')
+        days = ', "2d"' if most > DURATION_S_MAX else ""
+        raise ValueError(f'is no duration; write it like "500ms", "30s", "15m"{days} or "1h30m"')
     seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(value))
     if seconds < DURATION_S_MIN:
         raise ValueError('is too short; the shortest duration is "1ms"')
-    if seconds > DURATION_S_MAX:
-        raise ValueError('is too long; the longest duration is "24h"')
+    if seconds > most:
+        longest = "24h" if most == DURATION_S_MAX else f"{most / _UNITS_S['d']:g}d"
+        raise ValueError(f'is too long; the longest duration here is "{longest}"')
     return seconds
 
 
@@ -105,6 +109,11 @@ def cores(value: object) -> float:
 
 def address(text: str) -> Address:
     """`host:port`, an IPv6 address in brackets. Port 0: any free one. Raises ValueError."""
+    if text.startswith(UNIX):
+        raise ValueError(
+            "cannot be a unix socket, where no client of MCP connects (only ops_listen can); write"
+            ' it like "127.0.0.1:6270"'
+        )
     found = _IN_BRACKETS.fullmatch(text) or _PLAIN.fullmatch(text)
     if found is None:
         raise ValueError('is no address; write it like "127.0.0.1:6270" or "[::1]:6270"')

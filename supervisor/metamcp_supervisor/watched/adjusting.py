@@ -1,7 +1,7 @@
-"""The verbs that reach into one server: `set`, and `signal`.
+"""The verbs that reach into one server: `set`, which is for levels of the log too, and `signal`.
 
 Owns: their parameters and limits, which signals there are, what the journal says. Never: reading a
-setting (`wanted.overrides`), carrying anything out (the gateway, by `Steering`).
+setting (`wanted.overrides`, `wanted.levels`), carrying anything out (the gateway, by `Steering`).
 """
 
 import signal
@@ -12,6 +12,7 @@ from msgspec import field
 
 from metamcp_supervisor.verbs import VERSION, Exit, Overridden
 from metamcp_supervisor.wanted.config import ConfigInvalid
+from metamcp_supervisor.wanted.overrides import GATEWAY
 from metamcp_supervisor.watched.keyed import Keyed
 from metamcp_supervisor.watched.line import Line, known
 from metamcp_supervisor.watched.steering import Steering
@@ -30,10 +31,11 @@ SIGNALS: dict[str, int] = {
 
 
 class Set(Keyed, frozen=True, kw_only=True):
-    """`settings`: by key, values as in the file, without quotes. `for_s`: how long they are in
-    force. `clear`: everything that was set before is over, and nothing else is set."""
+    """`name`: of a server; empty for levels of the gateway's log. `settings`: by key, values as in
+    the file, without quotes. `for_s`: how long they are in force. `clear`: everything that was set
+    before is over, and nothing else is set."""
 
-    name: str
+    name: str = GATEWAY
     settings: dict[str, str] = field(default_factory=dict[str, str])
     for_s: float = 3600.0
     clear: bool = False
@@ -47,7 +49,8 @@ class Signal(Keyed, frozen=True, kw_only=True):
 
 
 async def set_(steering: Steering, line: Line, params: Set) -> object:
-    known(steering, [params.name])
+    own = params.name == GATEWAY
+    known(steering, [] if own else [params.name])
     if params.clear is bool(params.settings):
         raise Refused(Exit.USAGE, "say what to set, as in timeout=5s, or else --clear")
     if not 0 < params.for_s <= SET_S_MAX:
@@ -61,7 +64,8 @@ async def set_(steering: Steering, line: Line, params: Set) -> object:
         except ConfigInvalid as error:
             data = codec.dump({"problems": [str(problem) for problem in error.problems]})
             raise Refused(Exit.CONFIG, "nothing is set", data) from None
-        found = steering.particulars(params.name).overrides
+        name = params.name
+        found = steering.status().overrides if own else steering.particulars(name).overrides
         new = [sentence(each) for each in found if each.key in params.settings]
         _record(steering, line, params.name, "set", new)
     return {"v": VERSION, "name": params.name, "overrides": () if params.clear else found}
@@ -99,4 +103,4 @@ def sentence(each: Overridden) -> str:
 
 
 def _record(steering: Steering, line: Line, name: str, what: str, details: Iterable[str]) -> None:
-    steering.journal.add(name, what, "; ".join([*details, f"asked by {line.caller}"]))
+    steering.journal.add(name or "gateway", what, "; ".join([*details, f"asked by {line.caller}"]))

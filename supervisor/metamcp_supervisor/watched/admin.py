@@ -5,17 +5,20 @@ traffic, what is healthy (`health`), what is measured (`metrics`), sockets and H
 
 There is nothing to change here, and no secret. A web page that a browser on this machine shows must
 not read it nevertheless, so a request must name the gateway by its address, which a foreign DNS
-name that points here does not (DNS rebinding).
+name that points here does not (DNS rebinding). No web page gets to a unix socket: there the mode of
+the file says who may ask, by whatever name.
 """
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 from metamcp_supervisor.verbs import GatewayStatus
+from metamcp_supervisor.wanted.config import Address, AnyAddress
 from metamcp_supervisor.watched import health, rendering
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_supervisor.watched.readings import Readings
+from metamcp_supervisor.watched.readings import Pulse, Readings
 from metamcp_worker import http1
 from metamcp_worker.http1 import Head
 from metamcp_worker.requests import Request
@@ -30,36 +33,46 @@ QUERY_FIELDS_MAX = 100
 """Names that somebody excludes; of a longer query nothing is read."""
 PLAIN = "text/plain; charset=utf-8"
 LIVE = "/livez"
+_LOCAL = "localhost"
+_STRANGER = 403, PLAIN, b"Ask for this page by the address of the gateway.\n"
 
-PAGES: dict[str, Checks] = {
-    LIVE: health.live,
+_CHECKS: dict[str, Checks] = {
     "/readyz": health.ready,
     "/healthz": health.ready,
     "/startupz": health.started,
 }
+PAGES = (LIVE, *_CHECKS)
+
+
+class Sight(Protocol):
+    """What there is to see at this moment, beside the status."""
+
+    def read(self) -> Readings: ...
+
+    def pulse(self) -> Pulse: ...
 
 
 class Admin:
-    """The application. `listen_host`: what `ops_listen` names; `clock`: monotonic seconds;
-    `readings`: what else there is to see at this moment."""
+    """The application. `listen`: what `ops_listen` names; `clock`: monotonic seconds."""
 
     def __init__(
         self,
         status: Callable[[], GatewayStatus],
+        seen: Sight,
         metrics: Metrics,
-        listen_host: str,
+        listen: AnyAddress,
         clock: Callable[[], float],
-        readings: Callable[[], Readings] = Readings,
     ) -> None:
         self._status = status
+        self._seen = seen
         self._metrics = metrics
-        self._listen_host = listen_host.lower()
+        self._listen_host = listen.host.lower() if isinstance(listen, Address) else _LOCAL
         self._clock = clock
-        self._readings = readings
         self._pages: dict[bool, tuple[bytes, float]] = {}
 
     def __call__(self, request: Request) -> None:
-        code, kind, body = self._answer(request.head)
+        known = not request.address or self._host_ok(request.head.headers)
+        code, kind, body = self._answer(request.head) if known else _STRANGER
         headers = [
             (b"content-type", kind.encode()),
             (b"cache-control", b"no-store"),
@@ -71,8 +84,6 @@ class Admin:
 
     def _answer(self, head: Head) -> tuple[int, str, bytes]:
         """Status, content type and body."""
-        if not self._host_ok(head.headers):
-            return 403, PLAIN, b"Ask for this page by the address of the gateway.\n"
         if head.method not in {"GET", "HEAD"}:
             return 405, PLAIN, b"There is nothing to change here: use GET.\n"
         where, query = http1.path_and_query(head.target)
@@ -83,10 +94,9 @@ class Admin:
             kind = rendering.OPENMETRICS if openmetrics else rendering.PLAIN
             return 200, kind, self._metrics_page(openmetrics=openmetrics)
         if path == LIVE:
-            checks = health.live(self._status(), self._readings().loop_lag_s)
-            return _health(checks, query)
-        if path in PAGES:
-            return _health(PAGES[path](self._status()), query)
+            return _health(health.live(self._seen.pulse()), query)
+        if path in _CHECKS:
+            return _health(_CHECKS[path](self._status()), query)
         there = ", ".join(["/metrics", *PAGES])
         return 404, PLAIN, f"There is no such page; there are: {there}\n".encode()
 
@@ -94,7 +104,7 @@ class Admin:
         now = self._clock()
         page, until = self._pages.get(openmetrics, (b"", float("-inf")))
         if now >= until:
-            status, readings = self._status(), self._readings()
+            status, readings = self._status(), self._seen.read()
             page = self._metrics.render(status, readings, openmetrics=openmetrics)
             self._pages[openmetrics] = page, now + CACHE_S
         return page
@@ -104,7 +114,7 @@ class Admin:
         if len(hosts) != 1 or len(hosts[0]) > HOST_BYTES_MAX:
             return False
         host = _without_port(hosts[0].decode("latin-1")).lower()
-        return host in {"localhost", self._listen_host} or _is_address(host)
+        return host in {_LOCAL, self._listen_host} or _is_address(host)
 
 
 def _health(checks: Sequence[health.Check], query: bytes) -> tuple[int, str, bytes]:

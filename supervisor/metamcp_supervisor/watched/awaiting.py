@@ -30,8 +30,6 @@ FULFILS: dict[Condition, frozenset[str]] = {
 }
 #: Those that a start brings about: a server that nobody wants to run is not waited for.
 _UP: frozenset[Condition] = frozenset({"ready", "active"})
-#: Phases out of which no start leads soon: whoever waits wants to know it now.
-HOPELESS_PHASES = frozenset({"failed", "quarantined"})
 
 
 class Wait(Struct, frozen=True, forbid_unknown_fields=True, rename={"wanted": "for"}):
@@ -48,13 +46,15 @@ async def wait(steering: Steering, line: Line, params: Wait) -> object:
     known(steering, params.names)
     timeout_s = min(max(params.timeout_s, 0.0), WAIT_S_MAX)
     follower = steering.journal.follow(line.wake)
+    clock = asyncio.get_running_loop().time
+    end = clock() + timeout_s
     try:
-        async with asyncio.timeout(timeout_s):
-            while _missing(steering, params):
+        async with asyncio.timeout_at(end):
+            while _missing(steering, params, end - clock()):
                 await line.woken(WAIT_RECHECK_S)
                 follower.take()
     except TimeoutError:
-        names = _missing(steering, params)
+        names = _missing(steering, params, 0.0)
         if names:
             raise Refused(
                 Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {'; '.join(names)}"
@@ -64,8 +64,9 @@ async def wait(steering: Steering, line: Line, params: Wait) -> object:
     return {"v": VERSION}
 
 
-def _missing(steering: Steering, params: Wait) -> list[str]:
-    """Who is not there yet, and why. Raises Refused for one that will not come by waiting."""
+def _missing(steering: Steering, params: Wait, left_s: float) -> list[str]:
+    """Who is not there yet, and why. `left_s`: for how long it is still waited. Raises Refused for
+    one that will not come by waiting."""
     missing: list[str] = []
     status = steering.status()
     up = params.wanted in _UP
@@ -80,21 +81,32 @@ def _missing(steering: Steering, params: Wait) -> list[str]:
         if fresh and server.state in FULFILS[params.wanted]:
             continue
         if fresh and up:
-            _check_hope(server)
+            _check_hope(server, left_s)
         why = f" ({server.message or server.reason})" if server.reason or server.message else ""
         missing.append(f"{server.name} is {server.state}{why}")
     return missing
 
 
-def _check_hope(server: ServerStatus) -> None:
+def _check_hope(server: ServerStatus, left_s: float) -> None:
     if server.state == "stopped":
         raise Refused(
             Exit.SERVER_NOT_RUNNING,
             f"{server.name} is stopped; start it with 'metamcp ctl start {server.name}'",
         )
-    if server.phase in HOPELESS_PHASES or (server.state == "error" and server.retry_in_s is None):
+    if server.phase == "quarantined":
         raise Refused(
             Exit.FAILED,
-            f"{server.name} failed: {server.message or server.reason};"
+            f"{server.name} is in quarantine: {server.message or server.reason};"
+            f" 'metamcp ctl clear {server.name}' lets it out",
+        )
+    if server.state != "error":
+        return
+    retry_s = server.retry_in_s
+    # Out of this phase no start leads soon: who waits less than that wants to know it now.
+    if retry_s is None or (server.phase == "failed" and retry_s > left_s):
+        coming = "" if retry_s is None else f" (next start in {retry_s:.0f} s)"
+        raise Refused(
+            Exit.FAILED,
+            f"{server.name} failed: {server.message or server.reason}{coming};"
             f" 'metamcp ctl logs {server.name}' shows what it wrote",
         )

@@ -19,6 +19,8 @@ STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error")
 #: What has a series of its own before it happened; others begin with their first event.
 OUTCOMES = ("answered", "failed", "cancelled")
 STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
+SPANS = ("exported", "lost")
+RECORDED = ("written", "lost")
 RESTARTS = ("exit", "signal", "connect", "start_timeout", "limit", "hang", "operator")
 #: Methods of all revisions; any other is counted as `_OTHER`.
 METHODS = frozenset({
@@ -150,6 +152,10 @@ _HYGIENE = (
            "Log messages of a server that belong to no single caller; they reached nobody."),
     Family("metamcp_log_lines_dropped_total", "counter", ("server",),
            "Lines of a server that were lost because it wrote too many per second."),
+    Family("metamcp_recorded_calls_total", "counter", ("outcome",),
+           "Calls that were to be recorded: those that are written, and those that are lost."),
+    Family("metamcp_spans_total", "counter", ("outcome",),
+           "Spans of traced calls that a collector has, or that were lost on the way to it."),
     Family("metamcp_config_last_reload_successful", "gauge", (),
            "1 if the configuration was valid when it was last read."),
     Family("metamcp_config_last_reload_timestamp_seconds", "gauge", (),

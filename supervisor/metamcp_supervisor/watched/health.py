@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_supervisor.watched.readings import Pulse
 from metamcp_worker import sharing
 
 #: States in which a server does its work; an idle one starts with the first call.
@@ -43,14 +44,13 @@ class Check(Struct, frozen=True):
         return f"[+]{self.name} ok" if self.ok else f"[-]{self.name} {self.reason}"
 
 
-def live(status: GatewayStatus, loop_lag_s: float = 0.0) -> list[Check]:
-    """Would a restart of the whole gateway help? Never depends on the servers. `loop_lag_s`: of the
-    supervisor's event loop."""
-    late = f"{loop_lag_s:.1f} s late" if loop_lag_s >= LAG_S_MAX else ""
+def live(pulse: Pulse) -> list[Check]:
+    """Would a restart of the whole gateway help? Never depends on the servers."""
+    late = f"{pulse.loop_lag_s:.1f} s late" if pulse.loop_lag_s >= LAG_S_MAX else ""
     return [
         Check("loop", late),
-        Check("nursery", "" if status.nursery_pid else "not running"),
-        Check("fronts", _no_front(status)),
+        Check("nursery", "" if pulse.nursery_pid else "not running"),
+        Check("fronts", _no_front(pulse.fronts)),
     ]
 
 
@@ -58,7 +58,7 @@ def ready(status: GatewayStatus) -> list[Check]:
     """Should clients be sent here? Depends on the servers that are marked `required`, no others."""
     return [
         Check("gateway", "" if status.state == "active" else status.state),
-        Check("fronts", _no_front(status)),
+        Check("fronts", _no_front([front.state for front in status.fronts])),
         *(_server(server) for server in status.servers if server.required),
     ]
 
@@ -103,8 +103,7 @@ def passes(checks: Sequence[Check]) -> bool:
     return all(check.ok for check in checks)
 
 
-def _no_front(status: GatewayStatus) -> str:
-    states = [front.state for front in status.fronts]
+def _no_front(states: Sequence[str]) -> str:
     if any(state in READY_STATES for state in states):
         return ""
     return f"none serves ({', '.join(states) or 'there is none'})"

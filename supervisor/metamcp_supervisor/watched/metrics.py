@@ -19,6 +19,7 @@ from metamcp_supervisor.watched.families import (
     FAMILIES,
     LAG_BUCKETS_S,
     OUTCOMES,
+    RECORDED,
     RESTARTS,
     STATES,
     STEPS,
@@ -28,6 +29,7 @@ from metamcp_supervisor.watched.latency import Counts, Lately, quantile
 from metamcp_supervisor.watched.processes import Processes
 from metamcp_supervisor.watched.readings import Readings
 from metamcp_supervisor.watched.rendering import Labels, Row
+from metamcp_supervisor.watched.spanned import FAMILY, Spanned
 from metamcp_supervisor.watched.tallies import Fronts, Workers, add_counts
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker import sharing
@@ -75,6 +77,7 @@ class Metrics:
         self._exit_codes: dict[str, int] = {}
         self._lags: dict[str, Histogram] = {}
         self._failovers: dict[str, Histogram] = {}
+        self.spans = Spanned()
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
@@ -132,7 +135,7 @@ class Metrics:
 
     def usage(self, usages: Mapping[Part, Usage]) -> None:
         """The newest `usage.sample`, of all parts at once."""
-        self._processes.sampled({_part(part): used for part, used in usages.items()})
+        self._processes.sampled(usages)
 
     def reloaded(self, ok: bool, now: float) -> None:
         """The configuration was read, at the start or anew. `now`: seconds since the epoch."""
@@ -146,6 +149,7 @@ class Metrics:
         self._workers.forget(server)
         self._processes.forget(server)
         self._caps.forget(server)
+        self.spans.forget(server)
         self._exit_codes.pop(server, None)
         self._failovers.pop(server, None)
         for kinds in (self._broken, self._restarts, self._steps):
@@ -174,6 +178,7 @@ class Metrics:
             series_dropped=self._caps.dropped,
             series_hidden=self._caps.hidden,
             folded=self._caps.folded,
+            spans=self.spans.counts,
         )
 
     def go_on(self, found: handing.Figures) -> None:
@@ -195,6 +200,7 @@ class Metrics:
             self._failovers[server].add(times.seconds, times.buckets)
         self._caps.dropped, self._caps.hidden = found.series_dropped, found.series_hidden
         self._caps.folded = dict(found.folded)
+        self.spans.counts |= found.spans
         cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
         self._processes.go_on(cpu_s, found.usages)
 
@@ -228,7 +234,9 @@ class Metrics:
         self, status: GatewayStatus, readings: Readings | None = None, *, openmetrics: bool = False
     ) -> bytes:
         """The page, in the text format of Prometheus or as OpenMetrics."""
-        return rendering.page(self.table(status, readings or Readings()), openmetrics=openmetrics)
+        ends = {FAMILY: self.spans.ends()} if openmetrics else {}
+        table = self.table(status, readings or Readings())
+        return rendering.page(table, openmetrics=openmetrics, ends=ends)
 
     def table(self, status: GatewayStatus, readings: Readings) -> Table:
         """All rows by family, as many as a page may have."""
@@ -352,20 +360,14 @@ class Metrics:
 
     def _told(self, status: GatewayStatus) -> Iterator[tuple[str, Values]]:
         """What the gateway says of itself."""
+        recorded = dict.fromkeys(RECORDED, 0) | self._fronts.recorded()
+        yield "metamcp_recorded_calls_total", _by_one(recorded)
+        yield "metamcp_spans_total", _by_one(self.spans.counts)
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
             yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]
         yield "metamcp_build_info", [((self._version, platform.python_version()), 1)]
         yield "metamcp_up", [((), status.state == "active")]
-
-
-def _part(part: Part) -> Part:
-    """What serves a single client is one of several processes of its server. The word for it has
-    48 bits, which leaves room for the number of a copy."""
-    who = sharing.whose(part.server)
-    if not who:
-        return part
-    return Part(part.role, sharing.base(part.server), (int(who, 16) << 12) + part.number)
 
 
 def _histograms(found: Mapping[str, Histogram]) -> Values:

@@ -7,6 +7,7 @@ Owns: memory and descriptors of now, processor time so far, by role and server. 
 from collections.abc import Callable, Iterable, Mapping
 
 from metamcp_supervisor.watched.usage import Part, Usage
+from metamcp_worker import sharing
 
 Key = tuple[str, str]
 """Role and server."""
@@ -22,6 +23,7 @@ class Processes:
     def sampled(self, usages: Mapping[Part, Usage]) -> None:
         """The newest measurement of every part; a part that is not in it is gone. A process is
         known by its id: when a spare takes the place of another copy, both get another number."""
+        usages = {_of_server(part): used for part, used in usages.items()}
         before_s = {
             (part.role, part.server, one.pid): one.cpu_s for part, one in self._last.items()
         }
@@ -30,7 +32,7 @@ class Processes:
             # Below a process others come and go, so the time of the tree may fall: not the sum.
             used_s = max(0.0, now.cpu_s - before_s.get((*key, now.pid), 0.0))
             self._cpu_s[key] = self._cpu_s.get(key, 0.0) + used_s
-        self._last = dict(usages)
+        self._last = usages
 
     def last(self) -> Mapping[Part, Usage]:
         """The newest measurement."""
@@ -68,6 +70,15 @@ class Processes:
             key = (part.role, part.server)
             total[key] = total.get(key, 0) + of(now)
         return total
+
+
+def _of_server(part: Part) -> Part:
+    """What serves a single client is one of several processes of its server. The word for it has
+    48 bits, which leaves room for the number of a copy."""
+    who = sharing.whose(part.server)
+    if not who:
+        return part
+    return Part(part.role, sharing.base(part.server), (int(who, 16) << 12) + part.number)
 
 
 def _share(found: tuple[int, int] | None) -> float:

@@ -10,6 +10,7 @@ as a form to fill in. What is written is, byte for byte, what the library of Pro
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from types import MappingProxyType
 
 from metamcp_supervisor.watched.families import FAMILIES, Family
 from metamcp_worker.messages import Durations
@@ -27,6 +28,9 @@ Labels = tuple[str, ...]
 Row = tuple[Labels, float | Durations]
 Rows = Mapping[str, Sequence[Row]]
 """By the name of the family, in its order of labels."""
+Ends = Mapping[Labels, Mapping[int, bytes]]
+"""What stands behind the number of a bucket, by labels and bucket."""
+_NONE: Mapping[str, Ends] = MappingProxyType({})
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -41,14 +45,14 @@ def wants_openmetrics(accept: str) -> bool:
     return False
 
 
-def page(rows: Rows, *, openmetrics: bool = False) -> bytes:
-    """Every family that has rows, or an empty list of them."""
+def page(rows: Rows, *, openmetrics: bool = False, ends: Mapping[str, Ends] = _NONE) -> bytes:
+    """Every family that has rows, or an empty list of them. `ends`: by family."""
     out: list[bytes] = []
     for name, found in rows.items():
         family = FAMILIES[name]
         out.append(_head(family, openmetrics))
         if family.kind == "histogram":
-            _histograms(out, family, found)
+            _histograms(out, family, found, ends.get(name, {}))
         else:
             _plain(out, family, found)
     if openmetrics:
@@ -82,15 +86,22 @@ def _plain(out: list[bytes], family: Family, rows: Iterable[Row]) -> None:
         out.append(_line(value))
 
 
-def _histograms(out: list[bytes], family: Family, rows: Iterable[Row]) -> None:
+def _histograms(out: list[bytes], family: Family, rows: Iterable[Row], ends: Ends) -> None:
     for labels, value in rows:
         assert isinstance(value, Durations)
         form, below = _form(family.name, labels), tuple(accumulate(value.buckets))
         if below[-1] < PLAIN_MAX:
-            out.append(form % (*below, below[-1]))
+            lines = form % (*below, below[-1])
         else:  # no label has the end of a line in it
-            out.append(form.replace(_WHOLE, b"%b") % tuple(map(_line, (*below, below[-1]))))
+            lines = form.replace(_WHOLE, b"%b") % tuple(map(_line, (*below, below[-1])))
+        out.append(_ended(lines, ends[labels]) if labels in ends else lines)
         out.append(_line(value.seconds))
+
+
+def _ended(lines: bytes, ends: Mapping[int, bytes]) -> bytes:
+    """The lines of buckets come first, in their order."""
+    found = lines.split(b"\n")
+    return b"\n".join(line + ends.get(at, b"") for at, line in enumerate(found))
 
 
 def _line(value: float) -> bytes:

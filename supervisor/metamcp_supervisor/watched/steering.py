@@ -107,12 +107,12 @@ class Steering(Protocol):
         ...
 
     def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
-        """Set these for so long, other than in the file. Raises UnknownName and
-        config.ConfigInvalid."""
+        """Set these for so long, other than in the file, of a server that `status` shows; without
+        a name levels of the log (`wanted.levels`). Raises config.ConfigInvalid."""
         ...
 
     def as_written(self, name: str) -> tuple[Overridden, ...]:
-        """Everything as in the file again; what was set. Raises UnknownName."""
+        """All of it as in the file again; what was set. `name`: as in `override`."""
         ...
 
     async def stacks(self, name: str) -> str:

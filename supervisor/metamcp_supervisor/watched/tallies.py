@@ -52,7 +52,7 @@ class Sums:
         self.retries: dict[str, dict[str, int]] = {}
         self._seen = seen
 
-    def add(self, figures: Figures, retries: Mapping[str, Mapping[str, int]]) -> None:
+    def add(self, figures: Figures) -> None:
         for one in figures.calls:
             self.add_calls(one)
         for tool in figures.tools:
@@ -62,7 +62,7 @@ class Sums:
         for stage, times in figures.overhead.items():
             histogram = self.overhead.setdefault(stage, Histogram(OVERHEAD_BUCKETS_S))
             histogram.add(times.seconds, times.buckets)
-        for server, outcomes in retries.items():
+        for server, outcomes in figures.retries.items():
             add_counts(self.retries.setdefault(server, {}), outcomes, OUTCOMES_MAX)
 
     def add_calls(self, one: CallStats) -> None:
@@ -93,6 +93,7 @@ class Sums:
             ),
             tools=tuple(ToolStats(*key, *counts) for key, counts in self.tools.items()),
             overhead={stage: one.durations for stage, one in self.overhead.items()},
+            retries=self.retries,
         )  # fmt: skip
 
     def forget(self, server: str) -> None:
@@ -133,6 +134,7 @@ class Fronts:
         self._base = Sums(self._seen)
         self._refused: dict[str, int] = {}
         self._late: dict[str, int] = {}
+        self._recorded: dict[str, int] = {}
         self._sums: Sums | None = None
         self._totals: dict[str, _Total] | None = None
         """Of all methods by server; like the sums, until the next report."""
@@ -145,9 +147,10 @@ class Fronts:
         last = self._live.pop(front, None)
         self._sums = self._totals = None
         if last is not None:
-            self._base.add(last.figures, last.summary.retries)
+            self._base.add(last.figures)
             add_counts(self._refused, last.summary.refused, ERROR_TYPES_MAX)
-            self._late = _added((self._late, last.summary.late_replies))
+            self._late = _added((self._late, last.figures.late_replies))
+            self._recorded = _added((self._recorded, last.summary.recorded))
 
     def forget(self, server: str) -> None:
         """The server is no longer configured. What live fronts still report of it comes again."""
@@ -157,10 +160,10 @@ class Fronts:
 
     def handed(self) -> handing.Tally:
         """Of those that are gone, for the program that goes on with it."""
-        base = self._base
         return handing.Tally(
-            figures=base.figures(), retries=base.retries, refused=self._refused, late=self._late
-        )
+            figures=self._base.figures(), refused=self._refused, late=self._late,
+            recorded=self._recorded,
+        )  # fmt: skip
 
     def live(self) -> tuple[tuple[int, Figures, FrontStats], ...]:
         """The last reports."""
@@ -168,20 +171,21 @@ class Fronts:
 
     def go_on(self, found: handing.Tally) -> None:
         """After what the program before counted."""
-        self._base.add(found.figures, found.retries)
+        self._base.add(found.figures)
         self._refused, self._late = dict(found.refused), dict(found.late)
+        self._recorded = dict(found.recorded)
 
     def sums(self) -> Sums:
         if self._sums is None:
             self._sums = Sums(self._seen)
-            self._sums.add(self._base.figures(), self._base.retries)
+            self._sums.add(self._base.figures())
             for front in self._live.values():
-                self._sums.add(front.figures, front.summary.retries)
+                self._sums.add(front.figures)
         return self._sums
 
     def of_server(self, server: str) -> tuple[int, int, int]:
         """Calls, errors and calls in flight."""
-        inflight = sum(front.summary.inflight.get(server, 0) for front in self._live.values())
+        inflight = sum(front.figures.inflight.get(server, 0) for front in self._live.values())
         total = self._by_server().get(server)
         if total is None:
             return 0, 0, inflight
@@ -197,10 +201,10 @@ class Fronts:
         return {name: one.histogram.durations.buckets for name, one in self._by_server().items()}
 
     def inflight(self) -> dict[str, int]:
-        return _added(front.summary.inflight for front in self._live.values())
+        return _added(front.figures.inflight for front in self._live.values())
 
     def held(self) -> dict[str, int]:
-        return _added(front.summary.held for front in self._live.values())
+        return _added(front.figures.held for front in self._live.values())
 
     def sessions(self) -> dict[str, int]:
         return _added(front.summary.sessions for front in self._live.values())
@@ -211,8 +215,13 @@ class Fronts:
 
     def late(self) -> dict[str, int]:
         """Answers that came to a front when nobody waited any more, by server."""
-        live = (front.summary.late_replies for front in self._live.values())
+        live = (front.figures.late_replies for front in self._live.values())
         return _added((self._late, *live))
+
+    def recorded(self) -> dict[str, int]:
+        """Calls of which a line was to be written, by what became of it."""
+        live = (front.summary.recorded for front in self._live.values())
+        return _added((self._recorded, *live))
 
     def connections(self) -> int:
         return sum(front.summary.connections for front in self._live.values())

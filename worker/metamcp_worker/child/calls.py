@@ -35,7 +35,7 @@ Caller = tuple[int, int, int]
 
 class InFlight(Struct, gc=False):
     """A call that was sent to the server. `call`: its number at the front. `since`: when it was
-    sent. `alone`: is the time that it takes the server's alone?"""
+    sent. `alone`: is the time that it takes the server's alone? `traced`: as in `frames.Call`."""
 
     front: int
     call: int
@@ -47,6 +47,7 @@ class InFlight(Struct, gc=False):
     caller: bytes = b""
     since: float = 0.0
     alone: bool = True
+    traced: bool = False
 
     @property
     def by(self) -> Caller:
@@ -96,7 +97,7 @@ class Calls:
         self._next_id += 1
         self.in_flight[key] = InFlight(
             front, frame.id, frame.method, deadline, timeout_s, frame.wants_progress,
-            frame.peer, frame.caller, now,
+            frame.peer, frame.caller, now, traced=frame.traced,
         )  # fmt: skip
         if deadline < self._earliest:
             self._earliest = deadline

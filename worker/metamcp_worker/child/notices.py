@@ -1,16 +1,17 @@
 """Notifications that are passed on: of the server to a call or to everybody, of a client to the
-server.
+server; and the worker's own about a traced call.
 
 Owns: which notification goes to whom. Never: lists that change, subscriptions, questions.
 """
 
 from msgspec import Raw
 
-from metamcp_worker import codec
+from metamcp_worker import codec, spans
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Actions, Announce, Count, Reply, Write
-from metamcp_worker.child.calls import Calls
+from metamcp_worker.child.calls import Calls, InFlight
 from metamcp_worker.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
+from metamcp_worker.spans import Leg
 
 LOG = "notifications/message"
 
@@ -29,6 +30,12 @@ _NOT_FOR_SERVERS = frozenset({
     "notifications/initialized",
     "notifications/roots/list_changed",
 })  # fmt: skip
+
+
+def leg(call: InFlight, heard: float, *, far: bool) -> Reply:
+    """When the server had this call; for its front, before the answer. `far`: as in `spans.Leg`."""
+    told = spans.pack(Leg(call.call, call.since, heard, far))
+    return Reply(call.front, Notice(spans.NOTICE, told))
 
 
 def progressed(params: bytes, calls: Calls) -> Actions:

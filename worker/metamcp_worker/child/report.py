@@ -23,10 +23,11 @@ from metamcp_worker.messages import (
     Message,
     ServerDown,
     ServerReady,
+    Tune,
     pack,
 )
 from metamcp_worker.packets import Channel
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.spec import LogSpec, ServerSpec
 
 
 class Report:
@@ -35,12 +36,22 @@ class Report:
         self._counts: Counter[str] = Counter()
         self._beats = 0
         self._masks = Masks()
+        self._log = LogSpec()
 
     def begin(self, spec: ServerSpec) -> None:
         """This is the server that it will be about."""
         self._masks = Masks(spec.log.secrets)
+        self._log = spec.log
         # Where the code of a server is in this process, its loggers write into its own log.
-        logs.begin(spec.log, whole=spec.module is None)
+        logs.go_on({}, whole=spec.module is None)
+        logs.tune(spec.log)
+
+    def tune(self, wanted: Tune) -> None:
+        """Speak so from now on, and still without the secrets of the server."""
+        self._log = structs.replace(
+            self._log, format=wanted.format, level=wanted.level, levels=wanted.levels
+        )
+        logs.tune(self._log)
 
     def shown(self, text: str) -> str:
         """A sentence about the server as others may read it."""

@@ -43,6 +43,7 @@ from metamcp_worker.messages import (
     ShowCalls,
     Spawned,
     Stop,
+    Tune,
 )
 from metamcp_worker.packets import Channel
 from metamcp_worker.spec import ServerSpec
@@ -194,6 +195,8 @@ class Worker:
                 self._fronts.attach(front, fds.pop())
             case Stop() as stop:
                 self._finish(stop)
+            case Tune() as tune:
+                self._report.tune(tune)
             case ShowCalls(ticket=ticket):
                 self._report.waiting(ticket, self._session.waiting if self._session else [])
             case _:

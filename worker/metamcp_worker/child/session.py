@@ -260,6 +260,8 @@ class Session:
         self.timing.answered(found.method, now - found.since, error)
         if not self._asks.none:
             broken += self._asks.over(key, told=True)
+        if found.traced:
+            broken.append(notices.leg(found, now, far=self._spec.url is not None))
         frame = Error(found.call, error) if error else Result(found.call, result)
         reply = Reply(found.front, frame)
         if not broken and not self._calls.queued:
