@@ -1,5 +1,6 @@
 """Listening sockets, real ones."""
 
+import os
 import socket
 
 import pytest
@@ -46,3 +47,13 @@ def test_an_address_that_is_not_ours_is_one_sentence(host: str) -> None:
 
 def test_a_queue_waits_for_a_front_that_is_being_replaced() -> None:
     assert listen.BACKLOG >= 1024
+
+
+def test_a_copy_for_another_front_makes_nobody_wait_who_accepts_on_the_socket_now() -> None:
+    (before,) = bind(Address("127.0.0.1", 0), "--listen")
+    adopted = socket.socket(fileno=before.detach())  # as after an upgrade, by its number
+    (copy,) = listen.copies([adopted], -1)
+    assert not os.get_blocking(copy)
+    assert not os.get_blocking(adopted.fileno())
+    os.close(copy)
+    adopted.close()

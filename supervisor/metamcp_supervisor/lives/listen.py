@@ -58,10 +58,14 @@ def bind(address: Address, flag: str) -> list[socket.socket]:
 
 def copies(sockets: Sequence[socket.socket], beside: int) -> list[int]:
     """Descriptors of the same sockets, for another process. Raises OSError; then `beside`, which
-    was to go with them, is closed too."""
+    was to go with them, is closed too.
+
+    `socket.dup` would make sockets that block of those that were adopted by number, and whoever
+    accepts on them now would hang.
+    """
     fds: list[int] = []
     try:
-        fds.extend(sock.dup().detach() for sock in sockets)
+        fds.extend(os.dup(sock.fileno()) for sock in sockets)
     except OSError:
         packets.close_all([beside, *fds])
         raise
