@@ -5,11 +5,12 @@ The same is done to any other command that speaks MCP on its pipes, such as `met
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from benchmarks.load import PADDING, Figures
+from benchmarks.load import ANSWER_S_MAX, PADDING, Figures
 
 READ_BYTES = 1 << 18
 HELLO = (
@@ -70,7 +71,24 @@ def over_pipes(
     *,
     heard: Callable[[float, bytes, float], None] | None = None,
 ) -> Figures:
-    """`heard` gets the moment of sending, the answer and the moment of its arrival."""
+    """`heard` gets the moment of sending, the answer and the moment of its arrival. A command that
+    owes an answer for too long is killed, and fails the run."""
+    late = threading.Timer(seconds + ANSWER_S_MAX, child.kill)
+    late.daemon = True
+    late.start()
+    try:
+        return _called(child, said, callers, seconds, heard)
+    finally:
+        late.cancel()
+
+
+def _called(
+    child: subprocess.Popen[bytes],
+    said: bytes,
+    callers: int,
+    seconds: float,
+    heard: Callable[[float, bytes, float], None] | None,
+) -> Figures:
     figures = Figures()
     write_to, read_from = pipes(child)
     sent: dict[bytes, float] = {}

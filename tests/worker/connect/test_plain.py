@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import pytest
 
 from metamcp_worker.connect.line import AHEAD_BYTES, Reply
-from metamcp_worker.connect.plain import Plain, opened
+from metamcp_worker.connect.plain import IDLE_CONNECTIONS_MAX, Plain, opened
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.fetch import Broken, Limits, Origin, Unreachable
 from tests.worker.connect.client import connected
@@ -113,6 +113,28 @@ def test_requests_at_once_have_connections_of_their_own_and_no_more_than_allowed
                 await fetched(origin)
             hold.set()
             assert await asyncio.gather(*waiting) == [b"late"] * 3
+
+    run(main)
+
+
+def test_who_has_more_connections_than_it_keeps_gets_every_answer() -> None:
+    count = IDLE_CONNECTIONS_MAX + 8
+    all_there = asyncio.Event()
+    there: list[bytes] = []
+
+    async def answer(wire: Wire) -> None:
+        while request := await wire.request():
+            there.append(request.body)
+            if len(there) == count:
+                all_there.set()
+            await all_there.wait()
+            await wire.answer(request.body)
+
+    async def main() -> None:
+        async with serving(answer) as url, client(url) as origin:
+            wanted = [b"%d" % number for number in range(count)]
+            async with asyncio.timeout(2 * ANSWER_S):
+                assert await asyncio.gather(*(fetched(origin, one) for one in wanted)) == wanted
 
     run(main)
 

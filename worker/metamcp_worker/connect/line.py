@@ -209,14 +209,14 @@ class Line(asyncio.Protocol):
             self._fail(str(why))
             return
         answer = reply.answer
-        if answer.whole:
+        if answer.begun:
+            self._begun(reply)
+        if answer.whole:  # behind its head: who has enough connections closes this one
             self._ended(reply)
         elif answer.held_bytes > AHEAD_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
         reply.came()
-        if answer.begun:
-            self._begun(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         reply = self._reply
