@@ -6,12 +6,14 @@
 never gives one.
 """
 
-import json
 import os
 import sys
-from typing import Any
+from pathlib import Path
 
-Json = dict[str, Any]
+# It is started as a file, in any directory and with any environment.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.fakes.few_tools import Json, serve
 
 TOOLS: dict[str, Json] = {
     "look": {"readOnlyHint": True},
@@ -22,40 +24,13 @@ TOOLS: dict[str, Json] = {
 SECRET = os.environ.get("API_TOKEN", "none")
 
 
-def handle(message: Json, number: int) -> Json:
-    """The result of a request, or its error, or neither."""
-    method, params = message["method"], message.get("params", {})
-    if method == "initialize":
-        return {"result": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "indiscreet", "version": "1"},
-        }}  # fmt: skip
-    if method == "ping":
-        return {"result": {}}
-    if method == "tools/list":
-        tools = [
-            {"name": name, "inputSchema": {"type": "object"}, "annotations": hints}
-            for name, hints in TOOLS.items()
-        ]
-        return {"result": {"tools": tools}}
-    if method == "tools/call" and params.get("name") == "think":
-        return {}
-    if method == "tools/call" and params.get("name") in TOOLS:
-        found = {"look": str(params.get("arguments")), "tell": SECRET, "count": str(number)}
-        text = found[params["name"]]
-        return {"result": {"content": [{"type": "text", "text": text}]}}
-    return {"error": {"code": -32601, "message": f"unknown: {method}"}}
+def call(name: str, arguments: Json, number: int) -> str | None:
+    return {"look": str(arguments), "tell": SECRET, "count": str(number)}.get(name)
 
 
 def main() -> None:
     sys.stderr.write(f"started with the token {SECRET}\n")
-    for number, raw in enumerate(sys.stdin.buffer):
-        message: Json = json.loads(raw)
-        if "method" in message and "id" in message and (found := handle(message, number)):
-            answer = {"jsonrpc": "2.0", "id": message["id"], **found}
-            sys.stdout.write(json.dumps(answer) + "\n")
-            sys.stdout.flush()
+    serve("indiscreet", TOOLS, call)
     sys.exit(f"going with the token {SECRET}")
 
 

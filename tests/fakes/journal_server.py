@@ -6,14 +6,15 @@ A call with `gate` is answered when the file of that name is there. One call at 
 but the standard library.
 """
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
+# It is started as a file, in any directory and with any environment.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.fakes.few_tools import Json, serve
 
 #: What each tool says of being called twice.
 TOOLS: dict[str, Json] = {
@@ -24,46 +25,19 @@ TOOLS: dict[str, Json] = {
 LOOK_S = 0.005
 
 
-def handle(message: Json, journal: Path) -> Json:
-    """The result of a request, or its error."""
-    method, params = message["method"], message.get("params", {})
-    if method == "initialize":
-        return {"result": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "journal", "version": "1"},
-        }}  # fmt: skip
-    if method == "ping":
-        return {"result": {}}
-    if method == "tools/list":
-        tools = [
-            {"name": name, "inputSchema": {"type": "object"}, "annotations": hints}
-            for name, hints in TOOLS.items()
-        ]
-        return {"result": {"tools": tools}}
-    if method == "tools/call" and params.get("name") in TOOLS:
-        return {"result": call(params["name"], params.get("arguments") or {}, journal)}
-    return {"error": {"code": -32601, "message": f"unknown: {method}"}}
-
-
-def call(name: str, arguments: Json, journal: Path) -> Json:
-    line = f"{name} {arguments.get('text', '')}"
-    with journal.open("a") as file:
-        file.write(f"{line}\n")
-    gate = arguments.get("gate")
-    while gate is not None and not os.path.exists(gate):
-        time.sleep(LOOK_S)
-    return {"content": [{"type": "text", "text": line}]}
-
-
 def main() -> None:
     journal = Path(sys.argv[1])
-    for raw in sys.stdin.buffer:
-        message: Json = json.loads(raw)
-        if "method" in message and "id" in message:
-            answer = {"jsonrpc": "2.0", "id": message["id"], **handle(message, journal)}
-            sys.stdout.write(json.dumps(answer) + "\n")
-            sys.stdout.flush()
+
+    def call(name: str, arguments: Json, _: int) -> str:
+        line = f"{name} {arguments.get('text', '')}"
+        with journal.open("a") as file:
+            file.write(f"{line}\n")
+        gate = arguments.get("gate")
+        while gate is not None and not os.path.exists(gate):
+            time.sleep(LOOK_S)
+        return line
+
+    serve("journal", TOOLS, call)
 
 
 if __name__ == "__main__":
