@@ -20,6 +20,7 @@ from benchmarks import machine, tables
 from benchmarks.figures import Effort, Result, Table, speed
 from benchmarks.scenarios import (
     blocking,
+    counting,
     ladder,
     large,
     listing,
@@ -30,6 +31,7 @@ from benchmarks.scenarios import (
     recovery,
     sessions,
     startup,
+    views,
 )
 
 SCENARIOS: dict[str, Callable[[Effort], Table]] = {
@@ -37,7 +39,9 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "many": many.measure,
     "large": large.measure,
     "listing": listing.measure,
+    "views": views.measure,
     "blocking": blocking.measure,
+    "counting": counting.measure,
     "recovery": recovery.measure,
     "neighbours": neighbours.measure,
     "outage": outage.measure,

@@ -202,9 +202,8 @@ def used(pid: int) -> tuple[float, float, float]:
 def files(seconds: float) -> None:
     """A gateway of its own, whose processes look at themselves."""
     with tempfile.TemporaryDirectory(prefix="metamcp-tap-") as folder:
-        gateway = Gateway({rigs.NAME: rigs.child()})
-        path = os.pathsep.join(filter(None, [str(TAP), os.environ.get("PYTHONPATH", "")]))
-        gateway.environ |= {TAP_VARIABLE: folder, "PYTHONPATH": path}
+        gateway = rigs.customized(Gateway({rigs.NAME: rigs.child()}), TAP)
+        gateway.environ[TAP_VARIABLE] = folder
         with gateway:
             pids = roles.of_gateway(gateway)
             said = rigs.legacy(gateway)

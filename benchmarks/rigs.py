@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks import load, roles
@@ -22,6 +23,7 @@ from tests.waiting import until
 NAME = "bench"
 """Of the one server where there is one."""
 TOKEN_META = {"progressToken": 1}
+UNCOUNTED = ROOT / "benchmarks" / "uncounted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +97,40 @@ def streamed(gateway: Gateway, server: str = NAME) -> Speech:
     return replace(said, proof=b"notifications/progress")
 
 
-def listing(gateway: Gateway, era: str) -> Speech:
+def listing(gateway: Gateway, era: str, path: str = "/mcp") -> Speech:
     """The whole list of tools; the text that has to come back is in the id."""
-    with closing(Client(gateway.port, era)) as client:
+    with closing(Client(gateway.port, era, path)) as client:
         headers = client.headers("tools/list")
         meta = {"_meta": client.meta()} if era == MODERN else {}
     body = b'{"jsonrpc":"2.0","id":"%%(text)b","method":"tools/list","params":%b}'
-    head = load.speech(gateway.port, headers, "").head
+    head = load.speech(gateway.port, headers, "", path=path).head
     return Speech(head, body % load.written(meta).encode(), b'"tools"')
+
+
+def every(gateway: Gateway, names: Iterable[str]) -> list[Speech]:
+    """A call of each of these tools, by their exposed names, in one session. Their arguments and
+    the progress token are those that any tool of the child may want."""
+    with closing(Client(gateway.port, LEGACY)) as client:
+        headers = client.headers()
+    said: dict[str, Any] = {"arguments": {"ms": 0, "kib": 1}, "meta": TOKEN_META}
+    return [load.speech(gateway.port, headers, name, **said) for name in names]
+
+
+def uncounted(servers: Mapping[str, Mapping[str, Any]]) -> Gateway:
+    """A gateway out of which counting is taken, not yet started."""
+    return customized(Gateway(servers), UNCOUNTED)
+
+
+def customized(gateway: Gateway, folder: Path) -> Gateway:
+    """The same, not yet started: every Python of it begins with `sitecustomize` of this folder."""
+    gateway.environ |= customizing(folder)
+    return gateway
+
+
+def customizing(folder: Path) -> dict[str, str]:
+    """What has to be in an environment for that."""
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+    return {"PYTHONPATH": path}
 
 
 def bridge(gateway: Gateway) -> tuple[list[str], dict[str, str]]:

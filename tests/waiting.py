@@ -6,7 +6,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 STEP_S = 0.02
 
 

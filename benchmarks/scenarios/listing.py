@@ -40,9 +40,9 @@ def measure(effort: Effort) -> Table:
             with bare_bytes(whole.partition(b'"id":"H0H"')[2]) as (port, bare_pid):
                 turns = {
                     f"bytes {name}": partial(
-                        _sample, port, said, {"front": [bare_pid]}, effort.seconds
+                        sample, port, said, {"front": [bare_pid]}, effort.seconds
                     ),
-                    name: partial(_sample, gateway.port, said, pids, effort.seconds),
+                    name: partial(sample, gateway.port, said, pids, effort.seconds),
                 }
                 rows += [
                     replace(row, wrong=row.wrong + missing)
@@ -82,7 +82,7 @@ def bare_bytes(body: bytes) -> Generator[tuple[int, int]]:
         process.wait(timeout=10)
 
 
-def _sample(port: int, said: Speech, pids: roles.Pids, seconds: float) -> Sample:
+def sample(port: int, said: Speech, pids: roles.Pids, seconds: float) -> Sample:
     spent = roles.spent(pids, lambda: load.call(port, [said], 1, seconds))
     figures = spent.figures
     return Sample(

@@ -8,20 +8,32 @@ from functools import partial
 from benchmarks import rigs, roles
 from benchmarks.figures import Bar, Effort, Row, Sample, Table, most
 from benchmarks.turns import in_turns
+from tests.live import processes
 from tests.live.gateway import Gateway
 
 TITLE = "Memory by number of servers"
 COUNTS = (0, 1, 5, 20, 100)
 COUNTS_QUICK = (0, 2)
+GATEWAY = "metamcp_supervisor"
+"""In the command line of each."""
 ALONE_BAR, EACH_BAR, TWENTY_BAR = 50.0, 4.5, 140.0
 
 
 def measure(effort: Effort) -> Table:
+    others = len(processes.marked(GATEWAY))
     rows: list[Row] = []
     for count in COUNTS_QUICK if effort.quick else COUNTS:
         rows += in_turns({f"{count} servers": partial(_sample, count)}, 1)
+    others = max(others, len(processes.marked(GATEWAY)))
+    return Table("memory", TITLE, tuple(rows), tuple(bars(rows)), (remark(others),))
+
+
+def remark(others: int) -> str:
+    """`others`: gateways that ran before or after those which were measured."""
     said = "Without the servers themselves. PSS counts a page that n processes share as 1/n of it."
-    return Table("memory", TITLE, tuple(rows), tuple(bars(rows)), (said,))
+    if not others:
+        return said
+    return f"{said} Other gateways ran ({others}) and shared pages: with none, all of this is more."
 
 
 def bars(rows: list[Row]) -> list[Bar]:

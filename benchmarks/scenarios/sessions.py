@@ -55,9 +55,9 @@ def _compared(rows: list[Row]) -> str:
     return f"With all of them open there are {share:.2f} times the calls/s of one session."
 
 
-def sessions(port: int) -> Iterator[tuple[str, float]]:
+def sessions(port: int, path: str = "/mcp") -> Iterator[tuple[str, float]]:
     """New sessions without end, over one connection: their ids, and ms until each was open."""
-    with closing(Client(port, LEGACY)) as client:
+    with closing(Client(port, LEGACY, path)) as client:
         while True:
             begin = time.perf_counter()
             session = opened(client)

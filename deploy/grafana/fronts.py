@@ -4,7 +4,7 @@ from grafana_foundation_sdk.models import dashboard
 
 from deploy.grafana.frame import Row, framed
 from deploy.grafana.panels import Ask, graph, number
-from deploy.grafana.queries import CALLS, HERE, quantile, rate, total
+from deploy.grafana.queries import CALLS, HERE, grown, quantile, rate, total
 
 FRONT = f'{HERE},role="front"'
 
@@ -57,6 +57,16 @@ def _clients() -> list[dashboard.Panel]:
         graph("Requests by method", "Per second.", "reqps",
               Ask(rate(f"{CALLS}_count", HERE, "mcp_method_name"), "{{mcp_method_name}}"),
               width=12, stacked=True),
+        graph("Tokens in view", "Estimated, of the list of tools in the fullest view of each "
+              "endpoint.", "short",
+              Ask(total("metamcp_view_tokens", HERE, "endpoint"), "{{endpoint}}"), width=12),
+        graph("Tokens of everything", "Estimated, of all tool definitions behind each endpoint: "
+              "what a client has in context that sees all of them.", "short",
+              Ask(total("metamcp_endpoint_tokens", HERE, "endpoint"), "{{endpoint}}"), width=12),
+        graph("Texts for searches by meaning", "Tools and queries that became vectors, were known "
+              "already, came too late for their search, or failed.", "short",
+              Ask(grown("metamcp_embedded_texts_total", HERE, "outcome"), "{{outcome}}"),
+              width=12, bars=True),
     ]  # fmt: skip
 
 

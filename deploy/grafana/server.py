@@ -140,8 +140,10 @@ def _manners() -> list[dashboard.Panel]:
               Ask(rate("metamcp_unroutable_requests_total", SERVER), "questions"),
               Ask(rate("metamcp_unattributed_logs_total", SERVER), "log messages")),
         graph("Lost log lines", "It wrote more than is kept, per second.", "short",
-              Ask(rate("metamcp_log_lines_dropped_total", SERVER), "lines"), width=12),
+              Ask(rate("metamcp_log_lines_dropped_total", SERVER), "lines")),
         graph("Calls made once more", "Calls whose process died and that went to the next one.",
               "short", Ask(grown("metamcp_call_retries_total", SERVER, "outcome"), "{{outcome}}"),
-              width=12, bars=True),
+              bars=True),
+        graph("Tools that are not as approved", "Those in quarantine are kept from clients.",
+              "short", Ask(f"max by (drift) (metamcp_drifted_tools{{{SERVER}}})", "{{drift}}")),
     ]  # fmt: skip

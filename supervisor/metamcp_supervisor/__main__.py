@@ -5,6 +5,8 @@ import sys
 
 import click
 
+from metamcp_worker import lean
+
 VERBS: dict[str, tuple[str, str]] = {
     "up": ("metamcp_supervisor.cli.up:up", "Start the gateway in the foreground."),
     "serve": ("metamcp_supervisor.cli.up:serve", "Run the gateway as a service."),
@@ -18,11 +20,36 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.connect:connect",
         "Be an MCP server on stdin and stdout: a bridge to the gateway.",
     ),
+    "install": (
+        "metamcp_supervisor.cli.install:install",
+        "Put MetaMCP into the configuration of a client.",
+    ),
+    "uninstall": ("metamcp_supervisor.cli.install:uninstall", "Take it out again."),
+    "snippet": (
+        "metamcp_supervisor.cli.install:snippet",
+        "Print what a client needs in its configuration.",
+    ),
+    "import": (
+        "metamcp_supervisor.cli.importing:import_",
+        "Take over the servers of other clients.",
+    ),
+    "toolsets": (
+        "metamcp_supervisor.cli.toolsets:toolsets",
+        "Look at and change tool sets: named choices of tools.",
+    ),
     "login": (
         "metamcp_supervisor.cli.login:login",
         "Get the gateway authorized to use a remote server.",
     ),
     "logout": ("metamcp_supervisor.cli.login:logout", "Remove the tokens for a remote server."),
+    "tools": (
+        "metamcp_supervisor.cli.tools:tools",
+        "List the tools that the servers offered last, and what drifted.",
+    ),
+    "lock": (
+        "metamcp_supervisor.cli.lock:lock",
+        "Say which definitions of tools are approved.",
+    ),
     "config": (
         "metamcp_supervisor.cli.config:config",
         "Check and show the configuration.",
@@ -32,6 +59,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Run the gateway as a service of systemd.",
     ),
 }
+
+STAYING = {"up", "serve"}
+"""Verbs whose process stays. It speaks TLS with nobody: workers do, and the exporter of traces does
+so without asyncio."""
 
 
 class LazyGroup(click.Group):
@@ -43,6 +74,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
+        if cmd_name in STAYING:
+            lean.import_when_used("asyncio.sslproto", "msgspec.inspect")
+            lean.import_without("ssl", "asyncio")
+            lean.import_without("typing_extensions", "msgspec")
         module, _, name = VERBS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)

@@ -21,7 +21,7 @@ from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.verbs import Ended, Event, LogLine
 from metamcp_supervisor.wanted.config import Address, AnyAddress, Config, UnixAddress
 from metamcp_supervisor.watched.usage import Part, Usage
-from metamcp_worker import frames, messages, spec
+from metamcp_worker import disclosure, embedding, frames, messages, spec
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import FrontStats
 
@@ -113,7 +113,8 @@ class Copy(Struct, frozen=True, kw_only=True):
 
 class Server(Struct, frozen=True, kw_only=True):
     """`launched`: what says whether it is started in the same way (`wanted.reload`);
-    `list_changes`, `list_turns_at`: see `lives.routes`."""
+    `list_changes`, `list_turns_at`: see `lives.routes`. `kept`: tools in quarantine, with the
+    reason, of a process for one client."""
 
     name: str
     enabled: bool
@@ -135,6 +136,7 @@ class Server(Struct, frozen=True, kw_only=True):
     listed: bool
     list_changes: tuple[float, ...] = ()
     list_turns_at: float | None = None
+    kept: tuple[tuple[str, str], ...] = ()
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -168,7 +170,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     """Counters that must not fall. `counts`: by metric and server; `live`: the last word of each
     front. `answered`: of workers that are gone, by server, method, error and transport, and
     `answering`: of those that live, by name and generation. `steps`: of stops, by server.
-    `series_…`, `folded`: of `capping.Caps`; `spans`: by what became of them."""
+    `series_…`, `folded`: of `capping.Caps`; `spans`, `embedded`: by what became of them."""
 
     base: Tally
     live: tuple[tuple[int, messages.Figures, FrontStats], ...]
@@ -187,6 +189,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     series_hidden: int = 0
     folded: dict[str, int] = {}
     spans: dict[str, int] = {}
+    embedded: dict[str, int] = {}
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -215,7 +218,8 @@ class Gateway(Struct, frozen=True, kw_only=True):
     """`version`: of the program that hands over; `upgrades`: how often that happened by now, this
     time included; `hangup_ends`: see `signals`; `clients`, `ops`: listeners; `ops_path`: of a unix
     socket in place of `ops_listen`, `ops_made`: its file is the gateway's own; `overrides`: server,
-    setting, value and end; `config`: of the files, packed by `pack_config`."""
+    setting, value and end; `config`: of the files, packed by `pack_config`; `lock`: what is
+    approved, as `lives.pinning` hands it over."""
 
     version: str
     upgrades: int
@@ -229,6 +233,7 @@ class Gateway(Struct, frozen=True, kw_only=True):
     ops_made: bool = False
     overrides: tuple[tuple[str, str, str, float], ...] = ()
     config: bytes = b""
+    lock: bytes = b""
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -352,6 +357,8 @@ def contract() -> str:
     kinds: list[type[Struct]] = [kind for union in unions for kind in get_args(union)]
     kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.Figures]
     kinds += [messages.CallsShown, messages.CallUnderWay, messages.Span]
+    kinds += [disclosure.Wish, disclosure.Everything, disclosure.Outcome]
+    kinds += [disclosure.Shift, disclosure.Applied, embedding.Vectors]
     kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
     seen: dict[str, str] = {}
     while kinds:

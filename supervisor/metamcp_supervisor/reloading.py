@@ -23,10 +23,11 @@ from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.verbs import Overridden, ReloadPlan
-from metamcp_supervisor.wanted import levels
+from metamcp_supervisor.wanted import levels, lockfile
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid
 from metamcp_supervisor.wanted.confirm import NotConfirmed
 from metamcp_supervisor.wanted.effective import server_table
+from metamcp_supervisor.wanted.lock import Lock
 from metamcp_supervisor.wanted.overrides import GATEWAY, Override, Overrides, text_of
 from metamcp_supervisor.wanted.reload import fingerprint, plan, staying
 from metamcp_supervisor.watched.events import Journal
@@ -49,7 +50,7 @@ Stamps = dict[Path, Stamp | None]
 class Reloads:
     """`config`: in force; `hash`: of what the files say. `load`: reads them anew. `permit`: raises
     NotConfirmed for one whose commands may not be started. `check`: raises NotNow while nothing may
-    be changed."""
+    be changed. What `metamcp.lock` approves is read with it."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Reloads:
         self._metrics.reloaded(ok=True, now=time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
-            stamps = _stamps(self.config.files)
+            stamps = _stamps(self._watched())
             self._attend(self._watch(stamps), "changed files")
 
     @property
@@ -117,13 +118,15 @@ class Reloads:
         async with self._changing, self._service.reloading(announced=not dry_run):
             self._check()
             try:
-                new = await asyncio.to_thread(self._load)
+                new, lock = await asyncio.to_thread(self._read)
             except ConfigInvalid as error:
                 if not dry_run:
                     self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
                     self._metrics.reloaded(ok=False, now=time.time())
                 raise
+            draft = await self._tree.pinned.draft(new, lock)
             found = staying(plan(self._written, new), self._overrides)
+            found = self._tree.pinned.planned(found, draft)
             if expect is not None and expect != found.hash:
                 raise ReloadRefused(
                     f"the plan is {found.hash} now and not {expect}: the files have changed since;"
@@ -135,8 +138,17 @@ class Reloads:
                 except NotConfirmed as refusal:
                     raise ReloadRefused(str(refusal)) from None
                 self._check()  # reading took its time
+                self._tree.pinned.adopt(draft)
                 self._apply(new, found)
             return structs.replace(found, applied=not dry_run)
+
+    def _read(self) -> tuple[Config, Lock | None]:
+        """Raises ConfigInvalid."""
+        new = self._load()
+        return new, lockfile.load(lockfile.beside(new))
+
+    def _watched(self) -> tuple[Path, ...]:
+        return (*self._files, lockfile.beside(self.config))
 
     def _apply(self, new: Config, found: ReloadPlan) -> None:
         """Nothing here can be refused any more."""
@@ -303,7 +315,7 @@ class Reloads:
             if now != known and now == seen:
                 await self._reload_unasked()
                 # It may include others now. Those of before may have changed while it was read.
-                others = await asyncio.to_thread(_stamps, self._files)
+                others = await asyncio.to_thread(_stamps, self._watched())
                 known = now = {path: now.get(path, others[path]) for path in others}
             seen = now
 

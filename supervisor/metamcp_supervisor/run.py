@@ -19,17 +19,18 @@ from msgspec import structs
 
 from metamcp_supervisor import handing, runtime
 from metamcp_supervisor.handing import State, Unreadable
+from metamcp_supervisor.household import Household
 from metamcp_supervisor.inherited import Inherited
 from metamcp_supervisor.lives import cgroups, listen, looking, reading, signalling, specs, status
 from metamcp_supervisor.lives.adopting import Parts
 from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.catalogues import Catalogues
-from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.gauges import Gauges
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.house import NotRolled
 from metamcp_supervisor.lives.nurseries import Nurseries
+from metamcp_supervisor.lives.pinning import Pinned
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.lives.spawn import NurseryDown, WorkerExit
@@ -41,7 +42,8 @@ from metamcp_supervisor.reloading import Reloads
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.succession import Succession
 from metamcp_supervisor.verbs import Calls, Exit, GatewayStatus, Overridden, ReloadPlan, Upgrade
-from metamcp_supervisor.wanted.config import Address, Config
+from metamcp_supervisor.viewing import Views
+from metamcp_supervisor.wanted.config import Address, Config, ConfigInvalid
 from metamcp_supervisor.wanted.units import DURATION_S_MAX
 from metamcp_supervisor.watched.admin import Admin
 from metamcp_supervisor.watched.control import Control
@@ -50,8 +52,8 @@ from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.steering import NotNow, Particulars, UnknownName
 from metamcp_supervisor.watched.traces import Traces
+from metamcp_worker.disclosure import ViewStats
 from metamcp_worker.errors import MetaMCPError
-from metamcp_worker.messages import Figures, FrontStats
 from metamcp_worker.serve import HttpServer
 
 FRONT_GRACE_S = 20.0
@@ -67,6 +69,7 @@ _CODES: dict[type[Exception], Exit] = {
     listen.CannotBind: Exit.CANNOT_BIND,
     NurseryDown: Exit.INTERNAL,
     Unreadable: Exit.INTERNAL,
+    ConfigInvalid: Exit.CONFIG,
 }
 
 
@@ -79,8 +82,7 @@ class CannotStart(MetaMCPError):
 
 
 class Gateway:
-    """One gateway. It is what `ctl` steers (`steering.Steering`) and what fronts talk to
-    (`fronts.House`).
+    """One gateway. It is what `ctl` steers (`steering.Steering`).
 
     `load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands may
     not be started. `environ`: of which servers get a part. `hangup_ends`: see `signals`. `told`,
@@ -126,23 +128,25 @@ class Gateway:
             on_event=lambda sentence: self._note("nursery", sentence),
         )
         self._hearts = Heartbeats(self._nursery.signal, self._loop.time, self.metrics.lag)
+        self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
         self._fronts = Fronts(
-            self._nursery, self._hearts, self.journal, self,
-            lambda: specs.front_spec(self.config, self.version, self.listen), self._listeners,
-            spans=self._traces.take,
+            self._nursery, self._hearts, self.journal, self._house,
+            lambda: specs.front_spec(self.config, self.version, self.listen, self._tree.pinned),
+            self._listeners, spans=self._traces.take,
         )  # fmt: skip
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
-        self._tree = self._planted(config, environ)
+        self._house.tree = self._tree = self._planted(config, environ)
         self._reloads = Reloads(
             config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
             service=self._service, metrics=self.metrics, journal=self.journal, traces=self._traces,
         )  # fmt: skip
-        self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, self._nursery)
         self._control = Control(self, config.gateway.runtime_dir, version)
         self.succession = self._prepared()
+        ours = self._nursery, self._house.embedder
+        self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *ours)
         seen = reading.Reader(
-            self._tree.entries, self._fronts, self._hearts, self._nursery, self._listeners
+            self._tree.entries, self._fronts, self._hearts, *ours, self._listeners
         )
         admin = Admin(self.status, seen, self.metrics, self.ops_listen, self._loop.time)
         self._admin = HttpServer(admin)
@@ -150,6 +154,10 @@ class Gateway:
     @property
     def config(self) -> Config:
         return self._reloads.config
+
+    @property
+    def shelf(self) -> Views:
+        return self._house.views
 
     def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
@@ -162,19 +170,21 @@ class Gateway:
             metrics=self.metrics,
             bounds=Bounds(cgroups.delegated(), self.journal),
             tokens=Tokens(config.gateway.state_dir, environ),
+            pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
             environ=environ,
             version=self.version,
         )
 
     def _prepared(self) -> Succession:
+        self._house.furnish(self._fronts, self._routes, self.journal, lambda: self.config)
         parts = Parts(
             self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
             self._control, self.journal, self.logs, self.metrics,
         )  # fmt: skip
         return Succession(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
-            reloads=self._reloads, service=self._service, signals=self._signals,
-            check=self._check_not_ending,
+            reloads=self._reloads, service=self._service, views=self.shelf,
+            signals=self._signals, check=self._check_not_ending,
         )  # fmt: skip
 
     # Up and down
@@ -203,12 +213,15 @@ class Gateway:
         try:
             if (handed := self._handed) is not None:
                 self._handed = None  # it may be large
+                await self.shelf.begin(handed)
                 self._starting = await self.succession.go_on(handed)
                 await self._admin.start(self.succession.ops)
                 return True
             await self._control.start()
+            await self._tree.pinned.begin(self.config, None)
             self._tree.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
+            await self.shelf.begin(None)
             ops = self._bind()
             self._populate()  # at once: whoever asks now is told of every server
             await self._admin.start(ops)
@@ -250,10 +263,12 @@ class Gateway:
         self._tree.abandon()
         self._routes.close()
         await self._fronts.close()
+        await self._house.close()
         self._hearts.close()
         await self._nursery.close()
         await self._traces.close()
         await self._catalogues.close()
+        await self._tree.pinned.close()
         await self._admin.drain(ADMIN_GRACE_S)
         for listener in self._listeners:
             listener.close()
@@ -282,16 +297,22 @@ class Gateway:
             config_hash=self._reloads.hash,
             config_read=self._reloads.read_at,
             nursery_pid=self._nursery.pid,
+            embedder_pid=self._house.embedder.pid,
             overrides=self._reloads.overridden(),
+            drift=self._tree.pinned.drift,
         )
         return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
 
     def latencies(self) -> dict[str, tuple[int, ...]]:
         return self.metrics.latencies()
 
+    def views(self) -> tuple[ViewStats, ...]:
+        return self.metrics.views()
+
     def particulars(self, name: str) -> Particulars:
         found = status.particulars(self.config, self._tree.entries[name], self._loop.time())
-        return structs.replace(found, overrides=self._reloads.overridden(name))
+        drift = self._tree.pinned.told(name)
+        return structs.replace(found, overrides=self._reloads.overridden(name), drift=drift)
 
     def start(self, names: Sequence[str]) -> None:
         self._each(names, self._tree.start)
@@ -357,30 +378,7 @@ class Gateway:
     async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
         return await self._reloads.reload(dry_run, expect)
 
-    # What fronts, nursery and disk tell: fronts.House and the callbacks
-
-    def welcome(self, front: Front) -> None:
-        self._tree.welcome(front)
-
-    def wanted(self, server: str) -> None:
-        self._tree.wanted(server)
-
-    def ended(self, sessions: Sequence[str]) -> None:
-        self._tree.apart.ended(sessions)
-
-    def undelivered(self, front: Front, server: str, generation: int) -> None:
-        if generation:
-            self._tree.deliveries.connect_again(server, front.number)
-        else:
-            self._tree.deliveries.offer_again(server, front.number)
-
-    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None:
-        self.metrics.front_stats(front.number, figures, summary)
-        self._tree.counted(front.number, figures.calls)
-
-    def left(self, number: int) -> None:
-        self.metrics.front_gone(number)
-        self._tree.front_left(number)
+    # What fronts, nursery and disk tell
 
     def hopeless(self, reason: str) -> None:
         self.journal.add("gateway", "error", f"{reason}; the gateway ends")
@@ -388,7 +386,7 @@ class Gateway:
         self._stopping.set()
 
     def _exited(self, end: WorkerExit) -> None:
-        if not self._closed and not self._fronts.exited(end):
+        if not (self._closed or self._fronts.exited(end) or self._house.embedder.exited(end)):
             self._tree.crew.exited(end)
 
     def _halted(self, pid: int, yes: bool) -> None:

@@ -16,6 +16,7 @@ from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.reloading import Reloads
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.upgrading import Upgrades
+from metamcp_supervisor.viewing import Views
 from metamcp_supervisor.wanted.config import Address, AnyAddress, UnixAddress
 from metamcp_worker import codec
 
@@ -37,6 +38,7 @@ class Succession:
         *,
         reloads: Reloads,
         service: Service,
+        views: Views,
         signals: Signals,
         check: Callable[[], None],
     ) -> None:
@@ -50,6 +52,7 @@ class Succession:
         self._addresses = addresses
         self._reloads = reloads
         self._service = service
+        self._views = views
         self._signals = signals
         self.upgrade = Upgrades(
             version,
@@ -67,8 +70,10 @@ class Succession:
 
     async def go_on(self, state: handing.State) -> asyncio.Task[None]:
         """Begin where the program before ended. The task that makes fronts and nursery those of
-        this program. Raises handing.Unreadable and runtime.RuntimeDirUnfit."""
+        this program. Raises handing.Unreadable, runtime.RuntimeDirUnfit and ConfigInvalid."""
         parts, before = self._parts, state.gateway
+        if await parts.tree.pinned.begin(self._reloads.config, state):
+            self.read_again()
         self.started, self.upgrades = before.started, before.upgrades
         self._clients += [socket.socket(fileno=fd) for fd in before.clients]
         self.ops = [socket.socket(fileno=fd) for fd in before.ops]
@@ -111,6 +116,8 @@ class Succession:
     def _unsettled(self) -> str:
         if self._reloads.busy:
             return "a reload is under way"
+        if self._views.busy:
+            return "an order about tool sets is carried out"
         return adopting.unsettled(self._parts)
 
     def _collect(self) -> handing.State:
@@ -129,5 +136,6 @@ class Succession:
             ops=tuple(sock.fileno() for sock in self.ops),
             overrides=self._reloads.handed(),
             config=handing.pack_config(self._reloads.written),
+            lock=self._parts.tree.pinned.handed(),
         )
         return adopting.collect(self._parts, gateway)

@@ -74,6 +74,9 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     unattributed_logs: int = 0
     p50_s: float | None = None
     p95_s: float | None = None
+    drift: dict[str, int] = {}
+    """Of its tools, those that are not as approved: `harmless`, `drifted`, or `quarantined`, which
+    clients do not get."""
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):
@@ -98,7 +101,8 @@ class Overridden(Struct, frozen=True, kw_only=True):
 
 class GatewayStatus(Struct, frozen=True, kw_only=True):
     """The whole gateway. `state`: starting, active or draining; `url`: of the default endpoint;
-    `overrides`: levels of its log that are set for a time."""
+    `overrides`: levels of its log that are set for a time; `embedder_pid`: of the process that
+    makes vectors, 0 while there is none."""
 
     v: int = VERSION
     version: str
@@ -111,6 +115,7 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     config_files: tuple[str, ...]
     config_age_s: float
     nursery_pid: int
+    embedder_pid: int = 0
     upgrades: int = 0
     """How often another program took over since the start."""
     fronts: tuple[FrontStatus, ...]
@@ -182,7 +187,7 @@ class Description(Struct, frozen=True, kw_only=True):
     `failures`: unstable starts in a row; `recent`: those within `window_s`; with more than
     `recent_max` of them the circuit opens; `trips`: how often in a row it did. `config`: in effect,
     secrets masked; `source`: where it was read; `list_hash`: of what it offers; `overrides`: what
-    of `config` is set for a time.
+    of `config` is set for a time. `drift`: tools that are not as approved, each with how.
     """
 
     v: int = VERSION
@@ -202,6 +207,7 @@ class Description(Struct, frozen=True, kw_only=True):
     processes: tuple[Process, ...]
     log: tuple[LogLine, ...]
     overrides: tuple[Overridden, ...] = ()
+    drift: tuple[str, ...] = ()
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
@@ -269,3 +275,83 @@ class ReloadPlan(Struct, frozen=True, kw_only=True):
     hash: str
     changes: tuple[Change, ...]
     applied: bool
+
+
+class ToolRef(Struct, frozen=True):
+    """A tool in the file of a tool set: `git.status`, whatever an endpoint calls it."""
+
+    namespacedName: str  # noqa: N815 - as it stands in files
+
+
+class ToolSetShown(Struct, frozen=True, kw_only=True):
+    """A tool set as it is exported. `createdAt`, `updatedAt`: ISO 8601, UTC."""
+
+    name: str
+    description: str
+    tools: tuple[ToolRef, ...]
+    createdAt: str  # noqa: N815 - as it stands in files
+    updatedAt: str  # noqa: N815 - as above
+
+
+class Equipped(Struct, frozen=True, kw_only=True):
+    """In whose view a tool set is. `session`: a word that stands for it, where it is the view of
+    one session alone."""
+
+    toolset: str
+    endpoint: str
+    principal: str
+    session: str = ""
+
+
+class ToolSets(Struct, frozen=True, kw_only=True):
+    """Tool sets in the order of their names, and where they are equipped."""
+
+    v: int = VERSION
+    toolsets: tuple[ToolSetShown, ...]
+    equipped: tuple[Equipped, ...]
+
+
+class ToolSetChanged(Struct, frozen=True, kw_only=True):
+    """What came of an order. `toolset`: the one that it was about, as it is now; None: there is
+    none any more, or it was about none. `before`, `after`: which one is equipped on `endpoint`.
+    `warnings`: sentences about what of it is not in view, without their full stops. `tools_before`,
+    `servers_before`: how many single tools and whole servers were chosen there. `exposure`: of that
+    endpoint."""
+
+    v: int = VERSION
+    toolset: ToolSetShown | None
+    endpoint: str
+    before: str
+    after: str
+    warnings: tuple[str, ...] = ()
+    tools_before: int = 0
+    servers_before: int = 0
+    exposure: str = ""
+
+
+class ViewShown(Struct, frozen=True, kw_only=True):
+    """What one view has in its list of tools. `session`: a word that stands for it, where it is
+    the view of one session alone; `toolset`: the one that is equipped; `tools`, `tokens`: in the
+    list, built-in ones among them; `offered`, `everything`: how many tools are behind the endpoint,
+    and their tokens; `saved`: tokens that the list leaves out, less than 0 where it has more.
+    Tokens are estimated."""
+
+    endpoint: str
+    exposure: str
+    principal: str
+    session: str
+    toolset: str
+    tools: int
+    tokens: int
+    offered: int
+    everything: int
+    saved: int
+    saved_percent: int
+
+
+class ViewsShown(Struct, frozen=True, kw_only=True):
+    """All that the fronts told. `token_bytes`: how tokens are estimated."""
+
+    v: int = VERSION
+    token_bytes: int
+    views: tuple[ViewShown, ...]

@@ -22,7 +22,7 @@ from tests.live import client as raw
 from tests.live.gateway import Gateway
 
 #: Within the suite's own limit for a scenario.
-DRIVE_S_MAX = 25
+DRIVE_S_MAX = 60
 
 ENDPOINT = """
 [namespaces.subject]

@@ -61,7 +61,11 @@ def flags() -> argparse.Namespace:
     option(
         "--die-at", default="", metavar="METHOD", help="exits when it comes, half its answer said"
     )
+    option("--words", default="", metavar="FILE", help="JSON: other members of tools, by name")
     option("--another", default="", metavar="FILE", help="one more tool with each start of it")
+    option("--only", default="", metavar="NAMES", help="these of its tools, and new ones")
+    option("--unlisted", default="", metavar="NAMES", help="beside --only: called, and in no list")
+    option("--unless", default="", metavar="FILE", help="exits at once while that is there")
     option("--leak", type=int, default=0, metavar="MIB", help="so much more ten times a second")
     option("--daemons", type=int, default=0, metavar="N", help="forks so many that flee from it")
     option("--deaf", action="store_true", help="reads nothing")
@@ -87,6 +91,8 @@ class Server(Tools, Asks, Watch, Tasks):
     # --- bytes ------------------------------------------------------------------------------
 
     def run(self) -> None:
+        if self.options.unless and os.path.exists(self.options.unless):
+            sys.exit("it is not to run")
         if self.options.another:
             with open(self.options.another, "a+") as starts:
                 starts.write("x")
@@ -259,7 +265,12 @@ class Server(Tools, Asks, Watch, Tasks):
     def tools(self) -> list[Json]:
         names = [name[5:] for name in dir(self) if name.startswith("tool_")]
         names += [f"t{number:03}" for number in range(self.options.tools)]
-        return [tool(name) for name in names + [f"new{n}" for n in range(self.changes)]]
+        if self.options.only:
+            names = self.options.only.split(",")
+        names += [f"new{n}" for n in range(self.changes)]
+        words = Path(self.options.words) if self.options.words else None
+        other: Json = json.loads(words.read_text()) if words and words.exists() else {}
+        return [{**tool(name), **other.get(name, {})} for name in names]
 
     # --- tools ------------------------------------------------------------------------------
 
@@ -268,7 +279,8 @@ class Server(Tools, Asks, Watch, Tasks):
         arguments: Json = params.get("arguments") or {}
         while self.options.huge_line:
             write(b"x" * 65536)
-        if name not in {one["name"] for one in self.tools()}:
+        unlisted = name and name in self.options.unlisted.split(",")
+        if not unlisted and name not in {one["name"] for one in self.tools()}:
             raise Refused(-32602, f"unknown tool {name}")
         work: Callable[..., Json | None] = getattr(self, f"tool_{name}", self.tool_pid)
         return work(number, **arguments)

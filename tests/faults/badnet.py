@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 Handler = Callable[[socket.socket], None]
 RESET = struct.pack("ii", 1, 0)
 REQUEST_BYTES_MAX = 65536
+DROP_S = 0.02
 
 
 class Place:
@@ -83,3 +84,22 @@ def black_hole() -> Generator[str]:
             waiting.setblocking(False)
             waiting.connect_ex(address)
         yield f"http://127.0.0.1:{address[1]}/mcp"
+
+
+@contextlib.contextmanager
+def dripping(begin: bytes, drop: bytes, context: ssl.SSLContext | None = None) -> Generator[str]:
+    """Begins an answer like this and then says a bit of it every now and then, for ever."""
+    over = threading.Event()
+
+    def drip(one: socket.socket) -> None:
+        one.recv(REQUEST_BYTES_MAX)
+        one.sendall(begin)
+        while not over.wait(DROP_S):
+            one.sendall(drop)
+
+    place = Place(drip, context)
+    try:
+        yield place.url
+    finally:
+        over.set()
+        place.close()

@@ -19,6 +19,7 @@ CPU_MAX = 0.05
 def starving(pid: int, *, at: int | None = None) -> Generator[int, None, None]:
     """It may open descriptors below `at` only; without it: below the highest that it has, so that
     the few free numbers below that are soon used up. The limit."""
+    assert pid > 0, "0 would be this process itself"
     now = at or max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (now, before[1]))

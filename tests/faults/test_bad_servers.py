@@ -40,7 +40,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def gateway() -> Iterator[Gateway]:
     servers = {"good": fake(), **ODD, **{name: entry for name, (entry, _) in BAD.items()}}
     with Gateway(servers, wait=False) as found:
-        until(found.answers, "the gateway answers", 30)
+        until(found.answers, "the gateway answers")
         found.ctl("wait", "good", *ODD, "--timeout", "30s")
         yield found
 

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk"),
 ]
 
-DISK = "64k"
+DISK = "128k"
 PAGE_BYTES = 4096
 
 
@@ -70,7 +70,8 @@ def test_on_a_full_disk_calls_go_on_and_no_file_is_cut(tmp_path: Path) -> None:
                     "the journal says what could not be written",
                 )
                 os.kill(gateway.status()["fronts"][0]["pid"], signal.SIGKILL)
-                os.kill(gateway.server("one")["pid"], signal.SIGKILL)
+                pid = until(lambda: gateway.server("one")["pid"], "the reload has started it anew")
+                os.kill(pid, signal.SIGKILL)
                 until(lambda: gateway.server("one")["state"] == "active", "it is back")
                 assert gateway.ctl("logs", "one"), "its lines are in memory"
                 now = run.tally.right

@@ -76,7 +76,7 @@ def entry(name: str, place: Place | str) -> dict[str, Any]:
 def gateway(places: dict[str, Place | str]) -> Iterator[Gateway]:
     entries = {name: entry(name, place) for name, place in places.items()}
     with Gateway({"good": fake(), **entries}, wait=False) as found:
-        until(found.answers, "the gateway answers", 30)
+        until(found.answers, "the gateway answers")
         found.ctl("wait", "good", "--timeout", "30s")
         yield found
 
@@ -99,7 +99,7 @@ def untold(gateway: Gateway) -> dict[str, tuple[str, str]]:
 @pytest.mark.promise("M15")
 def test_a_server_that_cannot_be_reached_is_explained_in_a_sentence(gateway: Gateway) -> None:
     with Callers(gateway.port, ["good"], callers=4, calls=500) as run:
-        until(lambda: not untold(gateway), "each is explained", 40)
+        until(lambda: not untold(gateway), "each is explained")
     assert untold(gateway) == {}
     assert (run.tally.right, run.tally.wrong, run.tally.broken) == (500, [], 0)
     assert gateway.server("good")["generation"] == 1
@@ -114,7 +114,7 @@ def test_a_server_that_is_not_trusted_is_not_asked_again_soon(
     def all_failed() -> bool:
         return all(gateway.server(name)["phase"] == "failed" for name in distrusted)
 
-    until(all_failed, "their circuits are open", 30)
+    until(all_failed, "their circuits are open")
     for now in gateway.status()["servers"]:
         if now["name"] in distrusted:
             place = places[now["name"]]

@@ -97,7 +97,7 @@ def test_all_of_them_come_back_together_without_a_stampede() -> None:
             }
             back, size = time.time(), gateway.log.stat().st_size
             upstream.up()
-            until(partial(come_back, gateway.log, size), "all of them are back", 40)
+            until(partial(come_back, gateway.log, size), "all of them are back")
             client = Client(gateway.port, MODERN)
             assert client.text("s07__echo", text="a") == "a"
             client.close()

@@ -149,10 +149,10 @@ def test_an_order_whose_sender_is_killed_is_carried_out_or_not_and_never_half(
                     os.kill(ctl.pid, signal.SIGKILL)
     gateway.write({"alpha": fake(), "beta": fake()})
     gateway.ctl("reload")
-    until(lambda: at(gateway, "alpha")[0] == at(gateway, "beta")[0] == "active", "both are up", 30)
+    until(lambda: at(gateway, "alpha")[0] == at(gateway, "beta")[0] == "active", "both are up")
     until(lambda: [one["name"] for one in gateway.status()["servers"]] == ["alpha", "beta"], "two")
-    until(lambda: len(servers(gateway)) == 2, "no process but theirs is left", 20)
-    until(lambda: processes.descriptors(gateway.pid) <= before, "no descriptor is left", 20)
+    until(lambda: len(servers(gateway)) == 2, "no process but theirs is left")
+    until(lambda: processes.descriptors(gateway.pid) <= before, "no descriptor is left")
     log = gateway.log.read_text()
     assert "Traceback" not in log
     assert '"what":"bug"' not in log
@@ -160,7 +160,7 @@ def test_an_order_whose_sender_is_killed_is_carried_out_or_not_and_never_half(
 
 def settled(gateway: Gateway, alpha: tuple[str, int]) -> None:
     """Wait until alpha is so, and one process of each server is left."""
-    until(lambda: at(gateway, "alpha") == alpha, f"alpha is {alpha}", 30)
+    until(lambda: at(gateway, "alpha") == alpha, f"alpha is {alpha}")
     until(lambda: len(servers(gateway)) == 2, "nothing else is left")
 
 

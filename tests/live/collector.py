@@ -1,7 +1,9 @@
 """A collector of spans: what the gateway exports over HTTP, read with OpenTelemetry's own types."""
 
+import gzip
 import threading
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -37,13 +39,16 @@ class Span:
 
 
 class Collector:
-    """Listens on loopback while the `with` block lasts. `status`: what it answers with; `headers`:
-    of every request. `port`: 0 for any."""
+    """Listens on loopback while the `with` block lasts. `status`: what it answers with, with
+    `answer_headers`; `rejected`, `message`: what it says of spans that it does not take, or of
+    those that it does. `headers`: of every request. `port`: 0 for any."""
 
     def __init__(self, port: int = 0) -> None:
         self.spans: list[Span] = []
         self.headers: list[dict[str, str]] = []
         self.status = 200
+        self.answer_headers: dict[str, str] = {}
+        self.rejected, self.message = 0, ""
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,9 +56,16 @@ class Collector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 collector.headers.append({key.lower(): text for key, text in self.headers.items()})
                 if self.path.partition("?")[0] == PATH and collector.status == 200:
-                    collector.spans += spans(ExportTraceServiceRequest.FromString(body))
-                answer = ExportTraceServiceResponse().SerializeToString()
+                    found = spans(ExportTraceServiceRequest.FromString(_plain(self.headers, body)))
+                    collector.spans += found[collector.rejected :]
+                said = ExportTraceServiceResponse()
+                if collector.rejected or collector.message:
+                    said.partial_success.rejected_spans = collector.rejected
+                    said.partial_success.error_message = collector.message
+                answer = said.SerializeToString()
                 self.send_response(collector.status)
+                for name, value in collector.answer_headers.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -96,6 +108,10 @@ class Collector:
             return mine if len(mine) >= count else []
 
         return until(found, f"{count} spans of {trace}; there are {self.spans}")
+
+
+def _plain(headers: Message, body: bytes) -> bytes:
+    return gzip.decompress(body) if headers["Content-Encoding"] == "gzip" else body
 
 
 def spans(said: ExportTraceServiceRequest) -> list[Span]:

@@ -1,5 +1,6 @@
 """The true binary, as an operator has it: a folder, two ports, `metamcp serve`, `metamcp ctl`."""
 
+import atexit
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,15 @@ from tests.waiting import until
 ROOT = Path(__file__).parent.parent.parent
 SERVER = (sys.executable, str(ROOT / "tests" / "fakes" / "stdio_server.py"))
 
+_reserved: deque[socket.socket] = deque(maxlen=64)
+"""Ports of this process. More than one test has; descriptors of their own, so there is an end."""
+
+
+@atexit.register
+def _let_go() -> None:
+    while _reserved:
+        _reserved.pop().close()
+
 
 def fake(*flags: str) -> dict[str, Any]:
     """A configuration entry for the scripted server with these flags."""
@@ -29,10 +40,17 @@ def fake(*flags: str) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of this machine that nobody else gets: it stays bound, so the kernel gives it to no
+    other test that runs meanwhile, nor twice to this one. Who asks for it by its number, as servers
+    do with SO_REUSEADDR, can listen on it, for nobody listens here; until then it is refused."""
+    if len(_reserved) == _reserved.maxlen:
+        _reserved.popleft().close()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    _reserved.append(sock)
+    port: int = sock.getsockname()[1]
+    return port
 
 
 def toml(value: object) -> str:
@@ -97,7 +115,7 @@ class Gateway:
         try:
             self.stop()
             if kind is None:
-                until(lambda: not self.left(), f"nothing of the gateway is left: {self.left()}", 10)
+                until(lambda: not self.left(), "nothing of the gateway is left")
         finally:
             for pid in self.left():
                 with suppress(ProcessLookupError):
@@ -135,7 +153,7 @@ class Gateway:
         finally:
             if self.process.poll() is None:
                 self.process.kill()
-                self.process.wait(timeout=10)
+                self.process.wait(timeout=30)
 
     def command(self, *arguments: str | Path) -> list[str]:
         verb, *rest = map(str, arguments)

@@ -68,7 +68,7 @@ class Folder:
     def close(self) -> None:
         for pid in self.gateways():
             os.kill(pid, signal.SIGTERM)
-        until(lambda: not processes.marked(self.mark), "nothing is left", 30)
+        until(lambda: not processes.marked(self.mark), "nothing is left")
 
 
 @pytest.fixture

@@ -83,8 +83,8 @@ def kill_supervisor(gateway: Gateway) -> None:
     os.kill(gateway.server("right")["worker_pid"], signal.SIGSTOP)
     os.kill(gateway.pid, signal.SIGKILL)
     assert gateway.process is not None
-    gateway.process.wait(timeout=10)
-    until(lambda: not gateway.left(), "the whole tree is gone", 10)
+    gateway.process.wait(timeout=30)
+    until(lambda: not gateway.left(), "the whole tree is gone")
     assert not processes.alive({daemon})
 
 

@@ -1,16 +1,23 @@
 """The demo as a new user runs it: real servers from public packages, both eras, exit code 0."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.live.gateway import ROOT
+from metamcp_worker import costs, priced
+from tests.live.gateway import ROOT, Gateway
+from tests.live.tokens import TOKENS_PER_TOOL_MAX, definitions, endpoints, told
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
+DEMO = ROOT / "examples" / "demo"
+INSTALL_S_MAX = 400
 CALLS = (
     "git__git_log",
     "time__get_current_time",
@@ -21,15 +28,19 @@ CALLS = (
 )
 
 
+def needs() -> None:
+    missing = [name for name in ("node", "npm", "git") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"the demo needs {', '.join(missing)}")
+
+
 @pytest.mark.promise("M13")
 @pytest.mark.promise("M19")
 @pytest.mark.promise("M106")
 def test_the_demo_shows_real_answers_of_six_servers_in_both_eras() -> None:
-    missing = [name for name in ("node", "npm", "git") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"the demo needs {', '.join(missing)}")
+    needs()
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo" / "demo.py"), "demo"],
+        [sys.executable, str(DEMO / "demo.py"), "demo"],
         capture_output=True,
         text=True,
         timeout=500,
@@ -40,3 +51,50 @@ def test_the_demo_shows_real_answers_of_six_servers_in_both_eras() -> None:
     for name in CALLS:
         assert done.stdout.count(f"  {name} ") == 2, f"{name} in both eras: {done.stdout}"
     assert "ERROR" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Gateway]:
+    """Real servers from public packages behind one endpoint for each exposure."""
+    needs()
+    subprocess.run(
+        [sys.executable, "-c", "import demo; demo.install()"],
+        cwd=DEMO, check=True, timeout=INSTALL_S_MAX, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(DEMO)},
+    )  # fmt: skip
+    python, node = DEMO / ".venv" / "bin", DEMO / "node_modules" / "@modelcontextprotocol"
+    servers: dict[str, dict[str, Any]] = {
+        "git": {"command": [str(python / "mcp-server-git")]},
+        "time": {"command": [str(python / "mcp-server-time"), "--local-timezone", "UTC"]},
+        "fetch": {"command": [str(python / "mcp-server-fetch"), "--ignore-robots-txt"]},
+        "filesystem": {
+            "command": ["node", str(node / "server-filesystem/dist/index.js"), str(DEMO / "work")]
+        },
+        "memory": {"command": ["node", str(node / "server-memory/dist/index.js")]},
+    }
+    extra = "".join(
+        f'[endpoints.{exposure}]\nnamespace = "default"\nexposure = "{exposure}"\n'
+        for exposure in priced.EXPOSURES
+    )
+    with Gateway(servers, extra=extra) as running:
+        yield running
+
+
+@pytest.mark.promise("M38")
+def test_real_definitions_cost_what_is_told_of_them_and_every_exposure_saves(
+    real: Gateway,
+) -> None:
+    found = endpoints(real)
+    everything = definitions(real, "all")
+    whole = costs.together(everything)
+    assert len(everything) == found["all"]["tools"] >= 25
+    assert abs(found["all"]["at_start"] - whole) <= TOKENS_PER_TOOL_MAX * len(everything)
+    for exposure, definitions_max in (("servers", 3), ("toolset", 7), ("search", 13)):
+        sent = definitions(real, exposure)
+        assert len(sent) <= definitions_max
+        assert found[exposure]["at_start"] == costs.together(sent)
+        assert costs.together(sent) < whole / 4, "of five servers; the more, the less"
+    assert found["search"]["saved"] == found["search"]["all"] - found["search"]["at_start"]
+    largest = told(real)["tools"][0]
+    own = next(raw for raw in everything if json.loads(raw)["name"].endswith(largest["tool"]))
+    assert abs(largest["tokens"] - costs.tokens(own)) <= TOKENS_PER_TOOL_MAX + len("filesystem__")

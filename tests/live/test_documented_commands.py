@@ -34,6 +34,15 @@ ELSEWHERE = {
     "make setup": "every verb of the Makefile",
     "make lock": "by hand: it looks for newer packages",
 }
+EXTRA = """
+[recording]
+calls = "metadata"
+[endpoints.default]
+namespace = "default"
+[endpoints.desk]
+namespace = "default"
+exposure = "toolset"
+"""
 COMMAND = re.compile(r"^(?:\$ )?((?:metamcp|make) [^#\n]*?)\s*(?:#.*)?$")
 
 
@@ -51,7 +60,7 @@ def documented() -> list[str]:
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     servers = {"git": fake("--garbage"), "time": fake()}
-    with Gateway(servers, extra='[recording]\ncalls = "metadata"\n') as running:
+    with Gateway(servers, extra=EXTRA) as running:
         client = Client(running.port)
         client.call("time__echo", text="to be recorded")
         client.close()
@@ -70,6 +79,7 @@ def test_a_documented_command_works(gateway: Gateway, command: str) -> None:
         cwd=gateway.folder,
         env={
             **os.environ,
+            "HOME": str(gateway.folder / "home"),
             "METAMCP_RUNTIME_DIR": str(gateway.folder / "run"),
             "METAMCP_STATE_DIR": str(gateway.folder / "state"),
         },

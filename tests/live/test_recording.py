@@ -54,7 +54,9 @@ def recorded(gateway: Gateway) -> list[dict[str, Any]]:
 
 def called(gateway: Gateway, tool: str, era: str = MODERN, **arguments: Any) -> dict[str, Any]:
     """Call it, and wait for the line about it."""
-    now = word(time.time_ns() // 1_000_000, 0, 0)
+    begin = time.time_ns() // 1_000_000 + 1
+    until(lambda: time.time_ns() // 1_000_000 >= begin, "no earlier call has its millisecond")
+    now = word(begin, 0, 0)
     client = Client(gateway.port, era)
     client.call(tool, **arguments)
     client.end()

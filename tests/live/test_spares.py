@@ -34,7 +34,7 @@ def test_the_call_after_a_death_is_answered_by_the_spare() -> None:
     with Gateway({"git": {**fake(), "spares": 1}}) as gateway:
         client = Client(gateway.port)
         for generation in (1, 2, 3):
-            found = until(lambda: spared(gateway), "the spare is ready", 20)
+            found = until(lambda: spared(gateway), "the spare is ready")
             assert found["generation"] == generation
             victim = found["pid"] if generation % 2 else found["worker_pid"]
             os.kill(victim, signal.SIGKILL)
@@ -47,7 +47,7 @@ def test_the_call_after_a_death_is_answered_by_the_spare() -> None:
 @pytest.mark.promise("M72")
 def test_a_restart_under_load_costs_no_call() -> None:
     with Gateway({"git": {**fake(), "spares": 1}}) as gateway:
-        until(lambda: spared(gateway), "the spare is ready", 20)
+        until(lambda: spared(gateway), "the spare is ready")
         with Callers(gateway.port, ["git"], callers=8) as run:
             for _ in range(3):
                 until(lambda: run.tally.right > 200, "calls flow")

@@ -47,6 +47,7 @@ TRIES = 3
 
 TALKS = 'yes "a line" | head -n 4000 >&2; exec "$0" "$@"'
 """More at once than is kept in a second."""
+CHATTY = ["sh", "-c", TALKS, *SERVER]
 
 OFTEN = {"restarts_max": 1000, "restart_delay_max": "100ms"}
 
@@ -58,7 +59,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "mail": {**fake(), "concurrency": 1},
     "notes": fake("--era", "legacy", "--logging"),
     "browser": {**fake("--daemons", "8", "--ignore-eof", "--ignore-term"), "stop_grace": "100ms"},
-    "logs": {"command": ["sh", "-c", TALKS, *SERVER]},
+    "logs": {"command": CHATTY, "pinning": "enforce"},
     "index": {**fake(), "memory_max": f"{MEMORY_MAX_MIB}M", "memory_high": f"{MEMORY_MAX_MIB}M"},
     "db": fake(),
     "chat": {**fake("--garbage"), "timeout": "1s"},
@@ -128,6 +129,7 @@ def _until_seen(run: Run) -> None:
     """What takes its time."""
     run.fires("MetaMCPServerFailed", "wiki")
     run.fires("MetaMCPServerQuarantined", "guest")
+    run.fires("MetaMCPToolsKeptBack", "logs")
     run.fires("MetaMCPServerFlapping", "flaky")
     run.fires("MetaMCPHighErrorRatio", "tickets")
     run.fires("MetaMCPHeartbeatLate", "db")
@@ -288,6 +290,14 @@ def _other_fronts(run: Run) -> None:
     run.gateway.ctl("roll")
 
 
+def _other_tools(run: Run) -> None:
+    """A server that has tools now which it did not have at first. They are kept back."""
+    more = {**SERVERS["logs"], "command": [*CHATTY, "--tools", "3"]}
+    run.gateway.write({**SERVERS, "logs": more})
+    run.gateway.ctl("reload")
+    run.sees('metamcp_drifted_tools{server="logs"} > 0', "they are told")
+
+
 def _few_descriptors(run: Run) -> None:
     """A server that has almost all that it may have."""
     pid = run.pid("mail")
@@ -321,7 +331,7 @@ def _resident(pid: int) -> int:
 FAULTS = (
     _half_a_request, _slow_calls, _somebody_is_kept_out, _a_dead_worker, _a_frozen_worker,
     _someone_in_the_way, _odd_answers, _a_late_answer, _strangers, _what_is_left_behind,
-    _a_full_queue, _other_fronts, _few_descriptors, _little_memory, _a_bad_file, _odd_answers,
-    _what_is_left_behind,
+    _a_full_queue, _other_fronts, _other_tools, _few_descriptors, _little_memory, _a_bad_file,
+    _odd_answers, _what_is_left_behind,
 )  # fmt: skip
 """In this order. What begins a new series shows as a rate only when it comes again."""

@@ -4,12 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from metamcp_supervisor.wanted import extras
 from metamcp_supervisor.wanted.options import option
 from tests.observability import rules
 from tests.observability.boards import FOLDER, ROOT
@@ -81,6 +83,16 @@ def test_grafana_finds_prometheus_and_the_dashboards() -> None:
     assert str(Path(home).parent) == place
 
 
+def test_the_image_has_what_traces_need() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    (default,) = re.findall(r"^ARG EXTRAS=\[(.*)\]$", text, re.MULTILINE)
+    assert extras.TRACES.name in default.split(",")
+    assert re.search(r'^RUN pip install .*"\.\$\{EXTRAS\}"', text, re.MULTILINE)
+    assert text.index("FROM ") < text.index("ARG EXTRAS"), "before it, the build would not know it"
+    given = SERVICES["gateway"]["build"].get("args", {})
+    assert "EXTRAS" not in given, "who starts the compose file has all of it"
+
+
 @pytest.mark.process
 def test_the_image_has_all_that_the_package_is_made_of(tmp_path: Path) -> None:
     text = (DEPLOY / "Dockerfile").read_text()
@@ -99,7 +111,11 @@ def test_the_image_has_all_that_the_package_is_made_of(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "dist").glob("metamcp-*.whl"))) == 1
+    (wheel,) = (tmp_path / "dist").glob("metamcp-*.whl")
+    (extra,) = re.findall(r"^ARG EXTRAS=\[(\w+)\]$", text, re.MULTILINE)
+    with zipfile.ZipFile(wheel) as found:
+        (metadata,) = [name for name in found.namelist() if name.endswith(".dist-info/METADATA")]
+        assert f"Provides-Extra: {extra}\n" in found.read(metadata).decode()
     assert re.search(r"^USER metamcp$", text, re.MULTILINE)
 
 

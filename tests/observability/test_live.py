@@ -21,6 +21,7 @@ QUIET = {
     "capacity / The metrics themselves / Series refused": "needs 20,000 series",
     "capacity / The metrics themselves / Spans": "no collector listens",
     "capacity / The metrics themselves / Recorded calls": "nothing is recorded",
+    "fronts / Clients / Texts for searches by meaning": "nothing makes vectors",
 }
 """Panels that stay at zero or empty here, and why."""
 

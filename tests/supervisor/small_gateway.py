@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from metamcp_supervisor.remembered.ledger import Impossible, Ledger
 from metamcp_supervisor.verbs import (
     Calls,
     Change,
@@ -30,11 +31,43 @@ from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.explain import Tries
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.steering import NotNow, Particulars, ReloadRefused, UnknownName
+from metamcp_worker.disclosure import Everything, Exposure, Outcome, Pair, ViewStats, Wish
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:
     given = {"name": name, "state": state, "phase": state, "generation": 1, "pid": 4121, **more}
     return structs.replace(ServerStatus(name="", state="", phase="", generation=0), **given)
+
+
+class SmallShelf:
+    """Tool sets that are forgotten with it. `offered`: the tools of each server."""
+
+    def __init__(self) -> None:
+        self.quarantined = frozenset[Pair]()
+        self.ledger = Ledger(Everything())
+        self.offered = {"git": frozenset({"status", "log"}), "db": frozenset({"query"})}
+        self.exposures: dict[str, Exposure] = {"desk": "toolset", "wide": "all", "whole": "servers"}
+
+    def everything(self) -> Everything:
+        return self.ledger.everything()
+
+    async def carry_out(self, wish: Wish) -> Outcome:
+        before = self.ledger.shown(wish.whose)
+        try:
+            delta = self.ledger.decide(wish, 1_700_000_000.25)
+        except Impossible as why:
+            return Outcome(str(why), before, before)
+        self.ledger.apply(delta)
+        return Outcome(before=before, after=self.ledger.shown(wish.whose), toolset=delta.put)
+
+    def endpoints(self) -> Mapping[str, Exposure]:
+        return self.exposures
+
+    def kept(self) -> frozenset[Pair]:
+        return self.quarantined
+
+    def tools(self, server: str) -> frozenset[str]:
+        return self.offered.get(server, frozenset())
 
 
 class SmallGateway:
@@ -43,6 +76,7 @@ class SmallGateway:
     def __init__(self, *servers: ServerStatus) -> None:
         self.journal = Journal(time.time)
         self.logs = ServerLogs(time.time)
+        self.shelf = SmallShelf()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
         self.state = "active"
@@ -53,6 +87,7 @@ class SmallGateway:
         self.signals: list[tuple[str, int]] = []
         self.under_way: tuple[InFlight, ...] = ()
         self.buckets: dict[str, tuple[int, ...]] = {}
+        self.shown: tuple[ViewStats, ...] = ()
         self.fault = ""
 
     def status(self) -> GatewayStatus:
@@ -85,6 +120,9 @@ class SmallGateway:
             hidden={"hunter2secret": "${env:TOKEN}"},
             overrides=self._overridden(name),
         )
+
+    def views(self) -> Sequence[ViewStats]:
+        return self.shown
 
     def latencies(self) -> dict[str, tuple[int, ...]]:
         return self.buckets

@@ -19,15 +19,21 @@ from metamcp_supervisor.lives.catalogues import Catalogues
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.lives.heartbeats import Heartbeats
+from metamcp_supervisor.lives.pinning import Pinned
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.spawn import NotForked, Worker, WorkerExit
 from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.lives.tree import Tree
+from metamcp_supervisor.viewing import Views
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_worker import catalogue, messages, packets
+from metamcp_worker.disclosure import Announce, Applied, News, Told
+from metamcp_worker.embedding import Embed
 from metamcp_worker.messages import (
+    Change,
+    Disclosed,
     Figures,
     FrontReady,
     FrontStats,
@@ -40,20 +46,23 @@ from metamcp_worker.messages import (
 )
 from metamcp_worker.spec import FrontSpec
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 
 class Player:
-    """A worker, played by the test. `heard`: what it was told, in order; descriptors are kept in
-    `fds` and closed at the end."""
+    """A worker, played by the test. `heard`: what it was told, in order; `sent`: with descriptors,
+    which are kept in `fds` and closed at the end. `builds`: as a front it has new lists at once,
+    and tells its clients."""
 
     def __init__(self, stage: "Stage", worker: Worker, sock: int) -> None:
         self.pid, self.role, self.name = worker.pid, worker.role, worker.name
         self.heard: list[ToChild | ToFront] = []
+        self.sent: list[tuple[ToChild | ToFront, list[int]]] = []
         self.fds: list[int] = []
         self.signals: list[int] = []
+        self.builds = True
         self._stage = stage
         self._channel = packets.Channel(socket.socket(fileno=sock), self._packet, lambda: None)
 
@@ -61,6 +70,12 @@ class Player:
         self.fds += fds
         read = messages.unpack_to_front if self.role == "front" else messages.unpack_to_child
         self.heard.append(read(data))
+        self.sent.append((self.heard[-1], fds))
+        told = self.heard[-1]
+        if isinstance(told, Disclosed) and told.number and self.builds:
+            self.say(Applied(number=told.number))
+        if isinstance(told, Announce) and self.builds:
+            self.say(Told(number=told.number))
 
     def say(self, message: Message, blob: bytes | None = None) -> None:
         self._channel.send(messages.pack(message), () if blob is None else [packets.blob(blob)])
@@ -95,13 +110,15 @@ class Player:
         return [message for message in self.heard if isinstance(message, kind)]
 
     def close(self) -> None:
+        """May be said again: its descriptors are closed once, whoever has their numbers by then."""
         self._channel.close()
         packets.close_all(self.fds)
+        self.fds.clear()
 
 
 class Stage:
     """Hearts, fronts, routes and tree, wired as the gateway wires them; a nursery and a house.
-    Delays have no jitter."""
+    Delays have no jitter. `views`: what is in view, if the test has any."""
 
     def __init__(self, state_dir: Path, ready_s_max: float = READY_S_MAX) -> None:
         self.players: list[Player] = []
@@ -112,13 +129,13 @@ class Stage:
         self.hopes: list[str] = []
         self.gone_fronts: list[int] = []
         self.figures: list[Figures] = []
+        self.views: Views | None = None
         self.journal = Journal(lambda: 0.0)
         self.logs = ServerLogs(lambda: 0.0)
         self.metrics = Metrics("1")
         self.hearts = Heartbeats(self.signal, asyncio.get_running_loop().time)
-        spec = FrontSpec(version="1", endpoints=(), hosts=("localhost",))
         self.fronts = Fronts(
-            self, self.hearts, self.journal, self, lambda: spec, [],
+            self, self.hearts, self.journal, self, self.spec, [],
             ready_s_max=ready_s_max, dice=lambda: 0.0,
         )  # fmt: skip
         self.routes = Routes(self.fronts)
@@ -133,8 +150,16 @@ class Stage:
             metrics=self.metrics,
             bounds=Bounds(None, self.journal),
             tokens=Tokens(state_dir, {}),
+            pinned=Pinned(state_dir, self.journal, self.fronts.reconfigure),
             environ={"PATH": os.defpath, "SECRET": "x"},
             version="1.2.3",
+        )
+
+    def spec(self) -> FrontSpec:
+        kept = self.tree.pinned.quarantined()
+        held = self.tree.pinned.held()
+        return FrontSpec(
+            version="1", endpoints=(), hosts=("localhost",), quarantined=kept, held=held
         )
 
     # The nursery
@@ -154,6 +179,9 @@ class Stage:
         if number == signal.SIGKILL and not self.deaf:
             player.leave(None, signal.SIGKILL)
 
+    def tune(self) -> None:
+        """It says nothing."""
+
     def suspect(self) -> None:
         self.suspected = True
 
@@ -170,12 +198,23 @@ class Stage:
 
     def welcome(self, front: Front) -> None:
         self.tree.welcome(front)
+        if self.views is not None:
+            self.views.welcome(front)
 
     def wanted(self, server: str) -> None:
         self.tree.wanted(server)
 
     def ended(self, sessions: Sequence[str]) -> None:
         self.tree.apart.ended(sessions)
+        if self.views is not None:
+            self.views.ended(sessions)
+
+    def asked(self, front: Front, message: Change | Embed | News, blob: bytes) -> None:
+        assert self.views is not None
+        if isinstance(message, News):
+            self.views.news(message.number)
+        else:
+            self.views.asked(front, message.ticket, blob)
 
     def undelivered(self, front: Front, server: str, generation: int) -> None:
         if generation:
@@ -189,6 +228,8 @@ class Stage:
 
     def left(self, number: int) -> None:
         self.gone_fronts.append(number)
+        if self.views is not None:
+            self.views.left(number)
 
     def hopeless(self, reason: str) -> None:
         self.hopes.append(reason)
@@ -223,6 +264,7 @@ class Stage:
         self.routes.close()
         await self.fronts.close()
         await self.catalogues.close()
+        await self.tree.pinned.close()
         self.hearts.close()
         for player in self.players:
             player.close()

@@ -111,6 +111,7 @@ def test_levels_of_the_log_are_set_like_settings_of_a_server() -> None:
     [
         (("log.level", "loud"), Exit.CONFIG, "log.level: 'loud' is no choice; "),
         (("log.levels.http=loud",), Exit.CONFIG, "log.levels.http: 'loud' is no level"),
+        (("log.levels.fornt=info",), Exit.CONFIG, "log.levels.fornt: is no room of the gateway"),
         (("log.format", "json"), Exit.CONFIG, "log.format: cannot be set for a time"),
         (("log.level",), Exit.USAGE, "log.level has no level; say it as in: log.level debug"),
         (("log.level", "debug", "info"), Exit.USAGE, "'info' is no level of the log"),

@@ -15,7 +15,9 @@ from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.spawn import Nursery, WorkerExit
 from metamcp_supervisor.watched.events import Journal
-from metamcp_worker.messages import Figures, FrontStats
+from metamcp_worker.disclosure import News
+from metamcp_worker.embedding import Embed
+from metamcp_worker.messages import Change, Figures, FrontStats
 from metamcp_worker.spec import FrontSpec
 from tests.fakes.nursery_hand import subreaper
 from tests.live.processes import below, descriptors
@@ -56,6 +58,8 @@ class House:
         self.told.append(server)
 
     def ended(self, sessions: Sequence[str]) -> None: ...
+
+    def asked(self, front: Front, message: Change | Embed | News, blob: bytes) -> None: ...
 
     def undelivered(self, front: Front, server: str, generation: int) -> None: ...
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.wanted import sources, units
-from metamcp_supervisor.wanted.config import Endpoint, Naming, OAuth, Server
+from metamcp_supervisor.wanted.config import Endpoint, Naming, OAuth, Server, Tool
 from metamcp_supervisor.wanted.document import list_of, table_of
 from metamcp_supervisor.wanted.options import LATER, OPTIONS, Kind, Option, keys, option
 from metamcp_supervisor.wanted.reload import plan
@@ -22,16 +22,19 @@ HEADINGS = {
     "recording": "`[recording]`",
     "metrics": "`[metrics]`",
     "traces": "`[traces]`",
+    "embeddings": "`[embeddings]`",
     "servers.*": "`[servers.NAME]`",
     "servers.*.oauth": "`[servers.NAME.oauth]`",
     "namespaces.*": "`[namespaces.NAME]`",
+    "servers.*.tools.*": "`[servers.NAME.tools.TOOL]`",
     "namespaces.*.tools.*": '`[namespaces.NAME.tools."server.tool"]`',
+    "endpoints.*.tools.*": '`[endpoints.NAME.tools."server.tool"]`',
     "endpoints.*": "`[endpoints.NAME]`",
     "endpoints.*.naming": "`[endpoints.NAME.naming]`",
 }
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
-    "memory_high", "cpu_max", "processes_max", "nofile_max", "recording",
+    "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
@@ -107,14 +110,14 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
     changed = {
         "command": ("other",), "module": "a:b", "env": {"A": "b"}, "cwd": Path("/other"),
         "enabled": False, "required": True, "recording": "full", "restart": "never",
-        "retry": "read-only", "start_timeout_s": 9.0,
+        "retry": "read-only", "pinning": "off", "start_timeout_s": 9.0,
         "timeout_s": 9.0, "stop_grace_s": 9.0, "hide_after_s": 9.0, "strict_listing": True,
         "concurrency": 9, "queue": 9, "url": "http://x/", "transport": "sse",
         "probe_interval_s": 9.0,
         "restarts_max": 9, "restart_window_s": 9.0, "restart_delay_max_s": 9.0,
         "headers": {"A": "b"}, "oauth": OAuth(), "options": {"a": "b"},
         "start": "lazy", "idle_stop_s": 9.0, "depends_on": ("db",), "spares": 1,
-        "sharing": "auto",
+        "sharing": "auto", "tools": {"t": Tool(hidden=True)},
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
         "processes_max": 9, "nofile_max": 99,
     }  # fmt: skip

@@ -13,15 +13,19 @@ ROOT = Path(__file__).parent.parent.parent
 
 #: Each is a part of a MiB or several.
 NEEDLESS = (
-    "cryptography", "email", "http.client", "httpx2", "importlib.metadata", "mcp", "opentelemetry",
-    "prometheus_client", "pydantic", "rich", "urllib.request", "zipfile",
+    "cryptography", "email", "http.client", "httpx2", "importlib.metadata", "mcp",
+    "opentelemetry", "prometheus_client", "pydantic", "rich", "sqlite3", "ssl", "typing_extensions",
+    "urllib.request", "zipfile",
     "metamcp_supervisor.cli.ctl", "metamcp_supervisor.cli.config",
 )  # fmt: skip
 
 _PROGRAM = """
 import sys
 from pathlib import Path
-import metamcp_supervisor.__main__
+import click
+from metamcp_supervisor.__main__ import main
+
+main.get_command(click.Context(main), "serve")
 from metamcp_supervisor.cli import lines, up
 from metamcp_supervisor import handing, inherited, run, upgrading
 

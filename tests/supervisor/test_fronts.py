@@ -140,7 +140,7 @@ def session(name: str) -> bytes:
 def inherited(player: Player) -> list[str]:
     """The sessions that a front was told to adopt: its first descriptor is its specification, the
     second has these."""
-    assert [type(message) for message in player.heard] == [ServeOn, Adopt, Listen]
+    assert [type(message).__name__ for message in player.heard] == ["ServeOn", "Adopt", "Listen"]
     return names(player.fds[1])
 
 

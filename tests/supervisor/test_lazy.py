@@ -91,6 +91,7 @@ def test_a_call_on_the_way_to_rest_brings_it_back(tmp_path: Path) -> None:
         stage.tree.wanted("git")
         worker.down("clean", "it was stopped")
         await stage.up("git", 2)
+        assert not stage.tree.entries["git"].restarts, "it was woken up, that is all"
 
     played(tmp_path, play)
 

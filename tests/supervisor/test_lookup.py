@@ -136,6 +136,18 @@ def test_a_server_in_two_files_is_an_error_that_names_both(tmp_path: Path) -> No
     )
 
 
+def test_tools_of_a_server_in_another_file_are_not_overridden_at_the_server(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, ".mcp.json", MCP)
+    text = 'include = [".mcp.json"]\n[servers.git]\ntools.log = { hidden = true }\n'
+    first, _ = messages(tmp_path, text)
+    assert first == (
+        "metamcp.toml:2: servers.git: has no 'command', 'url' or 'module'; one of them says what it"
+        " is; tools of a server in another file are overridden in a namespace or an endpoint"
+    )
+
+
 def test_a_namespace_or_endpoint_in_two_files_is_an_error(tmp_path: Path) -> None:
     text = '[namespaces.dev]\nservers = []\n[endpoints.dev]\nnamespace = "dev"\n'
     write(tmp_path, "b.toml", text)

@@ -68,7 +68,7 @@ def test_a_front_that_dies_loses_no_count() -> None:
     overhead = {"front": Durations(0.001, (0, 0, 1))}
     counted = Figures(
         calls=(calls("git", 0.1, error="tool_error"),),
-        tools=(ToolStats("git", "log", 1, 1),),
+        tools=(ToolStats("git", ("log",), (1,), (1,)),),
         overhead=overhead,
         inflight={"git": 5},
     )
@@ -135,8 +135,9 @@ def test_what_clients_and_servers_invent_becomes_no_label() -> None:
     failed = [calls("git", 0.1, error=str(code)) for code in range(100)]
     stats = [calls("git", 0.1, method=f"x/{number}") for number in range(50)]
     versions = [calls("git", 0.1, method="ping", version=f"v{number}") for number in range(50)]
-    tools = tuple(ToolStats("git", f"tool{number}", 1, 0) for number in range(500))
-    metrics.front_stats(0, Figures(calls=(*stats, *failed, *versions), tools=tools), summary())
+    names = tuple(f"tool{number}" for number in range(500))
+    tools = ToolStats("git", names, (1,) * 500, (0,) * 500)
+    metrics.front_stats(0, Figures(calls=(*stats, *failed, *versions), tools=(tools,)), summary())
     metrics.front_stats(1, figures(calls("unknown server", 0.1)), summary())
     answers = [AnswerStats(f"x/{n}", str(n), 0.1, buckets(0.1)) for n in range(100)]
     metrics.answers("git", 1, "pipe", tuple(answers))
@@ -294,7 +295,7 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
     before.front_gone(0)
     counted = Figures(
         calls=(calls("git", 0.2),),
-        tools=(ToolStats("git", "log", 4, 1),),
+        tools=(ToolStats("git", ("log",), (4,), (1,)),),
         retries={"git": {"failed": 1}},
     )
     before.front_stats(1, counted, summary())

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from metamcp_supervisor.watched import rendering
 from metamcp_supervisor.watched.capping import SERIES_MAX, Caps, Table, size
 from metamcp_supervisor.watched.families import FAMILIES, OTHER
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.readings import Readings
-from metamcp_supervisor.watched.rendering import Row, wants_openmetrics
+from metamcp_supervisor.watched.rendering import ROWS, Columns, Pages, Row, wants_openmetrics
 from metamcp_worker.messages import (
     BUCKETS_S,
     AnswerStats,
@@ -28,6 +28,9 @@ from metamcp_worker.messages import (
 )
 from tests.supervisor.small_gateway import SmallGateway, server
 
+IN_COLUMNS = frozenset({"metamcp_tool_calls_total", "metamcp_tool_errors_total"})
+PAGES = Pages()
+"""What one page leaves to the next changes nothing."""
 SERVED = "mcp_server_operation_duration_seconds"
 SUMMARY = FrontStats(connections=1, streams=0, sessions={}, refused={})
 
@@ -53,9 +56,20 @@ def rows(draw: st.DrawFn, name: str) -> list[Row]:
 
 
 @st.composite
+def columns(draw: st.DrawFn) -> Columns:
+    counted = st.dictionaries(st.text(max_size=8), st.integers(0, 2 * 10**6), max_size=4)
+    found = draw(st.dictionaries(st.text(max_size=8), counted, max_size=4))
+    return Columns({key: (tuple(one), tuple(one.values())) for key, one in found.items()})
+
+
+@st.composite
 def tables(draw: st.DrawFn) -> Table:
     names = draw(st.lists(st.sampled_from(sorted(FAMILIES)), unique=True, max_size=6))
-    return {name: draw(rows(name)) for name in names}
+    inside = st.booleans()
+    return {
+        name: draw(columns()) if name in IN_COLUMNS and draw(inside) else draw(rows(name))
+        for name in names
+    }
 
 
 class Library:
@@ -67,7 +81,7 @@ class Library:
     def collect(self) -> list[Metric]:
         return [self._family(name, rows) for name, rows in self._table.items()]
 
-    def _family(self, name: str, rows: list[Row]) -> Metric:
+    def _family(self, name: str, rows: Iterable[Row]) -> Metric:
         row = FAMILIES[name]
         if row.kind == "histogram":
             histogram = HistogramMetricFamily(name, row.help, labels=row.labels)
@@ -94,9 +108,20 @@ class Library:
 def test_the_page_is_byte_for_byte_what_the_library_writes(table: Table) -> None:
     registry = CollectorRegistry()
     registry.register(Library(table))
-    assert rendering.page(table) == generate_latest(registry)
+    assert PAGES.page(table) == generate_latest(registry)
     other = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call] # of the library
-    assert rendering.page(table, openmetrics=True) == other
+    assert PAGES.page(table, openmetrics=True) == other
+
+
+def test_rows_that_come_go_and_take_places_of_others_have_their_own_numbers() -> None:
+    name = "metamcp_tool_calls_total"
+    tools = [f"t{number}" for number in range(2 * ROWS + 5)]
+    pages = Pages()
+    for shown in (tools, tools[3:], tools, [*tools[:ROWS], "100%", *tools[ROWS:]], tools[:1]):
+        rows: list[Row] = [(("s", tool), number) for number, tool in enumerate(shown)]
+        registry = CollectorRegistry()
+        registry.register(Library({name: rows}))
+        assert pages.page({name: rows}) == generate_latest(registry)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +157,10 @@ def counted(servers: int, tools: int, *, per_tool: bool, dice: random.Random) ->
     return Figures(
         calls=tuple(calls),
         tools=tuple(
-            ToolStats(f"s{n}", f"tool{tool}", 5, 1) for n in range(servers) for tool in range(tools)
+            ToolStats(
+                f"s{n}", tuple(f"tool{tool}" for tool in range(tools)), (5,) * tools, (1,) * tools
+            )
+            for n in range(servers)
         ),
     )
 
@@ -159,7 +187,7 @@ def test_a_page_never_has_more_series_than_it_may_and_loses_no_call() -> None:
         name: sum(sum(one.buckets) for one in figures.calls if one.server == name)
         for name in {one.server for one in figures.calls}
     }
-    dropped = table["metamcp_metric_series_dropped_total"][0][1]
+    dropped = next(iter(table["metamcp_metric_series_dropped_total"]))[1]
     assert isinstance(dropped, int)
     assert dropped > 0
     assert len(table["metamcp_tool_calls_total"]) == 2000, "single tools still have their counts"
@@ -219,8 +247,9 @@ def test_a_client_that_invents_names_adds_no_series() -> None:
             CallStats("git", f"m{n}", 1, 0.1, (1,), str(n), f"v{n}", f"t{n}")
             for n in range(invented)
         )
-        tools = tuple(ToolStats("git", f"t{n}", 1, 0) for n in range(invented))
-        metrics.front_stats(0, Figures(calls=calls, tools=tools), SUMMARY)
+        names = tuple(f"t{n}" for n in range(invented))
+        tools = ToolStats("git", names, (1,) * invented, (0,) * invented)
+        metrics.front_stats(0, Figures(calls=calls, tools=(tools,)), SUMMARY)
         return size(metrics.table(status, Readings()))
 
     assert report(5000) <= SERIES_MAX

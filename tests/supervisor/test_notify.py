@@ -14,7 +14,7 @@ from metamcp_supervisor.notify import Notify
 def listening(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sock.bind(address)
-    sock.settimeout(5)
+    sock.settimeout(30)
     return sock
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.wanted.config import (
+    Embeddings,
     Endpoint,
     Namespace,
     Naming,
     OAuth,
+    Tool,
 )
 from metamcp_supervisor.wanted.document import PROBLEMS_MAX
 from metamcp_supervisor.wanted.options import OPTIONS
@@ -44,6 +46,14 @@ endpoint = "https://host/v1/traces"
 sample = 0.5
 headers = { X-Key = "${USER:-nobody}" }
 
+[embeddings]
+url = "https://host/v1/embeddings"
+model = "small"
+key = "${USER:-nobody}"
+weight = 0.5
+timeout = "3s"
+batch = 8
+
 [servers.git]
 command = "uvx"
 args = ["mcp-server-git", "--user=${USER:-nobody}"]
@@ -55,6 +65,7 @@ depends_on = ["notes"]
 spares = 1
 required = true
 recording = "full"
+pinning = "off"
 restart = "always"
 restarts_max = 3
 restart_window = "10m"
@@ -74,6 +85,7 @@ memory_rlimit = true
 cpu_max = "150%"
 processes_max = 20
 nofile_max = 256
+tools.log = { name = "history", fixed = { all = true } }
 
 [servers.notes]
 module = "notes.main:server"
@@ -107,8 +119,15 @@ tools."git.status" = { enabled = true }
 
 [endpoints.dev]
 namespace = "dev"
-exposure = "all"
+exposure = "toolset"
+view_scope = "session"
+call_hidden = false
 auth = "none"
+tools."git.status".hidden = true
+tools."git.status".aliases = ["old"]
+tools."git.status".title = "Status"
+tools."git.status".description = "What changed."
+tools."git.status".defaults.path = "."
 sse = false
 rest = false
 naming = { style = "flat", separator = "-", hyphens = "underscore", length_max = 32 }
@@ -125,7 +144,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert git.spares == 1
     assert (git.depends_on, notes.start, notes.idle_stop_s) == (("notes",), "lazy", 300.0)
     assert (git.required, git.restart, git.strict_listing) == (True, "always", True)
-    assert git.retry == "idempotent"
+    assert (git.retry, git.pinning) == ("idempotent", "off")
     assert (git.sharing, notes.sharing) == ("per-workspace", "auto")
     patience = (git.restarts_max, git.restart_window_s, git.restart_delay_max_s)
     assert patience == (3, 600.0, 5.0)
@@ -143,9 +162,22 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert got.gateway.runtime_dir == tmp_path / "run"
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
     assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "nobody"})
-    assert got.namespaces["dev"].disabled == (("git", "reset.hard"),)
+    off, on = Tool(enabled=False), Tool(enabled=True)
+    assert got.embeddings == Embeddings(
+        url="https://host/v1/embeddings", model="small", key="nobody", weight=0.5, timeout_s=3.0,
+        batch=8,
+    )  # fmt: skip
+    assert got.namespaces["dev"].tools == {"git": {"reset.hard": off, "status": on}}
+    assert git.tools == {"log": Tool(name="history", fixed={"all": "true"})}
+    here = Tool(
+        hidden=True, aliases=("old",), title="Status", description="What changed.",
+        defaults={"path": '"."'},
+    )  # fmt: skip
     rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
-    endpoint = Endpoint(name="dev", namespace="dev", naming=rules, sse=False, rest=False)
+    endpoint = Endpoint(
+        name="dev", namespace="dev", naming=rules, sse=False, rest=False, exposure="toolset",
+        view_scope="session", call_hidden=False, tools={"git": {"status": here}},
+    )  # fmt: skip
     assert got.endpoints == {"dev": endpoint}
     assert got.warnings == ()
 
@@ -172,7 +204,7 @@ def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path)
 
 def test_the_file_above_has_every_option_there_is() -> None:
     for each in OPTIONS:
-        if each.key not in {"include"}:
+        if each.key not in {"include", "folder"}:  # a folder is in place of a URL
             assert each.key in EVERYTHING, each
 
 
@@ -297,33 +329,14 @@ def test_what_a_variable_holds_must_be_something_a_program_can_be_given(tmp_path
     assert "env: has more than 1024 variables" in got
 
 
-def test_switches_of_tools_need_a_server_of_the_namespace(tmp_path: Path) -> None:
-    got = messages(
-        tmp_path,
-        '[servers.git]\ncommand = ["x"]\n[servers.fs]\ncommand = ["x"]\n'
-        '[namespaces.dev]\nservers = ["git", "git"]\n'
-        "tools.git.reset = { enabled = false }\n"
-        'tools."fs.x" = { enabled = false }\n'
-        'tools."gti.x" = { enabled = false }\n'
-        'tools."git.y" = { name = "z" }\n',
-    )
-    assert [each.split(": ", 2)[2] for each in got] == [
-        "'git' is listed twice",
-        'a tool is written in quotes, with its server: tools."git.reset"',
-        "the server 'fs' is not in this namespace",
-        "no server is named 'gti'; did you mean 'git'?",
-        "unknown key 'name'; there are: enabled",
-    ]
-
-
 def test_naming_rules_are_checked(tmp_path: Path) -> None:
     got = messages(
         tmp_path,
-        '[endpoints.x]\nnamespace = "default"\nexposure = "search"\nauth = "keys"\n'
+        '[endpoints.x]\nnamespace = "default"\nexposure = "code"\nauth = "keys"\n'
         '[endpoints.x.naming]\nstyle = "Flat"\nseparator = "/"\nlength_max = 8\nhyphens = ""\n',
     )
     assert [each.split(": ", 2)[2] for each in got] == [
-        'exposure = "search" is not available in this version',
+        'exposure = "code" is not available in this version',
         'auth = "keys" is not available in this version',
         "'Flat' is no choice; did you mean 'flat'?",
         "may have up to 8 letters, digits, '_', '.' and '-'",

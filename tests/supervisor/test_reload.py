@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Namespace, Naming, OAuth
+from metamcp_supervisor.wanted.config import (
+    Address,
+    Config,
+    Endpoint,
+    Namespace,
+    Naming,
+    OAuth,
+    Tool,
+)
 from metamcp_supervisor.wanted.reload import fingerprint, plan
 from tests.supervisor.configs import config, loaded, server
 
@@ -85,7 +93,9 @@ def test_namespaces_and_endpoints_change_in_place() -> None:
     )  # fmt: skip
     new = config(
         *servers,
-        namespaces={"dev": Namespace(name="dev", servers=("a", "b"), disabled=(("a", "x"),))},
+        namespaces={
+            "dev": Namespace(name="dev", servers=("a", "b"), tools={"a": {"x": Tool(hidden=True)}})
+        },
         endpoints={
             "dev": Endpoint(name="dev", namespace="dev", naming=Naming(style="flat")),
             "new": Endpoint(name="new", namespace="dev"),

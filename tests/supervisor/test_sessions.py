@@ -19,8 +19,15 @@ def record(session: str, level: str = "") -> bytes:
 
 
 def adopted(kept: Sessions, holder: int) -> list[str]:
-    found = codec.typed(list[SessionRecord], kept.adopt(holder) or b"[]")
-    return [each.id for each in found]
+    return [session for _, sessions in grouped(kept, holder) for session in sessions]
+
+
+def grouped(kept: Sessions, holder: int) -> list[tuple[bool, list[str]]]:
+    """The same, and whether their clients are to be told of other lists."""
+    return [
+        (untold, [each.id for each in codec.typed(list[SessionRecord], records)])
+        for untold, records in kept.adopt(holder)
+    ]
 
 
 def test_the_sessions_of_a_front_that_is_gone_are_for_the_next_one_alone() -> None:
@@ -35,12 +42,33 @@ def test_the_sessions_of_a_front_that_is_gone_are_for_the_next_one_alone() -> No
     assert adopted(kept, 3) == ["a", "c"]
 
 
+def test_what_a_front_owed_its_clients_is_told_once_and_nothing_else() -> None:
+    kept = Sessions()
+    for front, session in ((0, "a"), (1, "b"), (0, "c")):
+        kept.keep(front, record(session))
+    kept.left(0, untold=True)
+    kept.left(1)
+    assert grouped(kept, 2) == [(True, ["a", "c"]), (False, ["b"])]
+    kept.left(2)
+    assert grouped(kept, 3) == [(False, ["a", "b", "c"])]
+
+
+def test_who_waits_for_a_front_while_lists_change_is_told_by_it() -> None:
+    kept = Sessions()
+    kept.keep(0, record("a"))
+    kept.keep(1, record("b"))
+    kept.left(0)
+    kept.outdated()
+    kept.left(1)
+    assert grouped(kept, 2) == [(True, ["a"]), (False, ["b"])]
+
+
 def test_the_newest_word_about_a_session_counts() -> None:
     kept = Sessions()
     kept.keep(0, record("a", "debug"))
     kept.keep(0, record("a", "error"))
     kept.left(0)
-    assert kept.adopt(1) == b"[%b]" % record("a", "error")
+    assert kept.adopt(1) == [(False, b"[%b]" % record("a", "error"))]
 
 
 def test_a_session_ends_only_by_the_word_of_who_has_it() -> None:
@@ -72,7 +100,8 @@ def test_large_records_push_out_others_before_memory_does() -> None:
         kept.keep(0, record(f"s{number}", large))
     assert len(kept) == sessions.SESSIONS_BYTES_MAX // len(record("s10", large))
     kept.left(0)
-    assert len(kept.adopt(1)) <= sessions.SESSIONS_BYTES_MAX + sessions.SESSIONS_KEPT_MAX
+    ((_, records),) = kept.adopt(1)
+    assert len(records) <= sessions.SESSIONS_BYTES_MAX + sessions.SESSIONS_KEPT_MAX
 
 
 def test_a_record_that_is_too_large_replaces_the_old_one_with_nothing() -> None:

@@ -160,7 +160,7 @@ def test_a_namespace_may_name_a_server_that_is_left_out(tmp_path: Path) -> None:
         'tools."socket.x" = { enabled = false }\n',
     )
     assert got.namespaces["dev"].servers == ("off",)
-    assert got.namespaces["dev"].disabled == ()
+    assert got.namespaces["dev"].tools == {}
     assert "the server 'socket' is left out" in got.warnings[-1]
 
 

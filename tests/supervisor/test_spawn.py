@@ -17,7 +17,8 @@ from metamcp_supervisor.lives.spawn import (
     Worker,
     WorkerExit,
 )  # fmt: skip
-from metamcp_worker import packets
+from metamcp_worker import logs, packets
+from metamcp_worker.spec import LogSpec
 from tests.fakes.nursery_hand import (
     FAKES,
     ROLES,
@@ -115,6 +116,37 @@ def test_a_worker_is_forked_and_speaks_on_its_socket() -> None:
         packets.send(worker.sock, b"exit 4")
         assert await house.exits.get() == WorkerExit(worker.pid, 4, 0, 0, "exit")
 
+    with_nursery(live)
+
+
+@pytest.fixture
+def spoken() -> Iterator[Callable[[str], None]]:
+    """Sets the form in which this process speaks, until the end of the test."""
+    before = logs.current()
+    yield lambda form: logs.tune(LogSpec(format=form))
+    logs.tune(before)
+
+
+@pytest.mark.promise("M89")
+def test_a_nursery_speaks_as_its_supervisor_does_from_its_start_and_when_that_changes(
+    spoken: Callable[[str], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def fails(house: House) -> str:
+        worker = await house.born()
+        packets.send(worker.sock, b"raise what it is")
+        await house.exits.get()
+        return capfd.readouterr().err
+
+    async def live(house: House) -> None:
+        assert "critical nursery: git ends: it has a fault" in await fails(house)
+        spoken("json")
+        house.nursery.tune()
+        assert '"room":"nursery","message":"git ends: it has a fault"' in await fails(house)
+        os.kill(house.nursery.pid, signal.SIGKILL)
+        await house.replaced()
+        assert '"room":"nursery","message":"git ends: it has a fault"' in await fails(house)
+
+    spoken("text")
     with_nursery(live)
 
 

@@ -15,14 +15,26 @@ from metamcp_supervisor.lives.specs import (
     reachable,
     server_spec,
 )
-from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Gateway, Namespace, Server
+from metamcp_supervisor.wanted.config import (
+    Address,
+    Config,
+    Endpoint,
+    Gateway,
+    Namespace,
+    Server,
+    Tool,
+)
 from metamcp_worker.spec import LimitsSpec, OAuthSpec
 
 SERVER = Server(name="git", source="x", command=("git",), env={"PATH": "/mine", "KEY": "k"})
 CONFIG = Config(
     gateway=Gateway(state_dir=Path("/s"), runtime_dir=Path("/r")),
     servers={"git": SERVER, "hidden": replace(SERVER, name="hidden")},
-    namespaces={"dev": Namespace(name="dev", servers=("git",), disabled=(("git", "reset"),))},
+    namespaces={
+        "dev": Namespace(
+            name="dev", servers=("git",), tools={"git": {"reset": Tool(enabled=False)}}
+        )
+    },
     endpoints={name: Endpoint(name=name, namespace="dev") for name in ("first", "default")},
 )
 

@@ -10,11 +10,17 @@ from metamcp_supervisor.wanted.effective import tables
 from metamcp_supervisor.wanted.masks import secrets_of
 from metamcp_supervisor.wanted.overrides import Overrides
 from metamcp_supervisor.wanted.reload import fingerprint, plan
+from metamcp_supervisor.wanted.speakers import unknown
+from metamcp_worker.records import ROOMS
 from tests.supervisor.configs import loaded, messages, server, write
 
 pytestmark = pytest.mark.promise("M89")
 
 NONE: set[str] = set()
+NOBODY = (
+    "is no room of the gateway and no installed library; the rooms are: control, embeddings,"
+    " front, http, nursery, recording, traces, worker"
+)
 FILE = """
 [log]
 format = "json"
@@ -68,6 +74,7 @@ def test_without_a_word_nothing_is_recorded(tmp_path: Path) -> None:
     [
         ('[log]\nlevel = "loud"', "log.level: 'loud' is no choice"),
         ('[log]\nlevels = { http = "loud" }', "log.levels.http: 'loud' is no level"),
+        ('[log]\nlevels = { fornt = "info" }', f"metamcp.toml:2: log.levels.fornt: {NOBODY}"),
         ('[log]\ncolour = "red"', "log.colour: unknown key 'colour'"),
         ('[recording]\ncalls = "all"', "recording.calls: 'all' is no choice"),
         ('[recording]\nbody_max = "2M"', 'recording.body_max: is too large; the largest size here'),
@@ -78,6 +85,31 @@ def test_without_a_word_nothing_is_recorded(tmp_path: Path) -> None:
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
     found = messages(tmp_path, text)
     assert any(said in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        *((room, True) for room in sorted(ROOMS)),
+        ("asyncio", True),
+        ("concurrent.futures", True),
+        ("mcp", True),
+        ("httpx2._client", True),
+        ("fornt", False),
+        ("front.calls", False),
+        ("metamcp", False),
+        ("metamcp.front", False),
+        ("metamcp_worker.front", False),
+        ("trace", False),  # a module of Python that says nothing, and nearly a room
+        ("no_such_library.part", False),
+        ("a b", False),
+        ("", False),
+        (".", False),
+        ("__main__", False),
+    ],
+)
+def test_a_level_is_for_a_room_or_for_a_library_that_is_installed(name: str, known: bool) -> None:
+    assert unknown([name]) == ({} if known else {name: NOBODY})
 
 
 def test_an_included_file_may_not_say_it(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from urllib.request import urlopen
 
 import pytest
 
 from metamcp_supervisor.wanted.config import Traces as Wanted
+from metamcp_supervisor.watched.otlp import EXPORT_S_MAX
 from metamcp_supervisor.watched.spanned import Spanned
 from metamcp_supervisor.watched.traces import QUEUE_MAX, Traces
 from metamcp_worker import codec
 from metamcp_worker.messages import Span
+from tests.faults.badnet import dripping
 from tests.live.collector import Collector
 from tests.live.gateway import free_port
 from tests.waiting import until
@@ -114,11 +117,92 @@ def test_a_collector_that_refuses_is_told_of_once_and_again_when_it_takes_them(
 
     with Collector() as collector, caplog.at_level(logging.WARNING):
         with_traces(talk, collector.url)
-    said = [record.getMessage() for record in caplog.records if record.name == "metamcp.traces"]
-    assert len(said) == 2
-    assert said[0].startswith(f"spans cannot be exported to http://127.0.0.1:{collector.port}: ")
-    assert said[1].endswith("again; lost meanwhile: 5")
+    first, second = said(caplog)
+    assert first.startswith(f"spans cannot be exported to http://127.0.0.1:{collector.port}: ")
+    assert second.endswith("again; lost meanwhile: 5")
     assert {record.name for record in caplog.records} == {"metamcp.traces"}
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "metamcp.traces"]
+
+
+def test_rejected_spans_are_lost_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def talk(traces: Traces, counts: Counts) -> None:
+        collector.rejected, collector.message = 1, "too old"
+        for number in range(3):
+            traces.take(blob(span(number), span(number + 10)), 2, 0)
+        await fact(lambda: counts.exported == counts.lost == 3, "half of them are lost")
+        assert not counts.ends(), "nobody knows which ones the collector has"
+        collector.rejected = 0
+        traces.take(blob(span(9)), 1, 0)
+        await fact(lambda: counts.exported == 4, "it is exported")
+        assert counts.ends()
+
+    with Collector() as collector, caplog.at_level(logging.WARNING):
+        with_traces(talk, collector.url)
+    assert said(caplog) == [f"http://127.0.0.1:{collector.port} rejects 1 of 2 spans: too old"]
+
+
+def test_a_collector_that_rejects_all_takes_none(caplog: pytest.LogCaptureFixture) -> None:
+    async def talk(traces: Traces, counts: Counts) -> None:
+        collector.rejected = 2
+        traces.take(blob(span(1), span(2)), 2, 0)
+        await fact(lambda: counts.lost == 2, "they are lost")
+
+    with Collector() as collector, caplog.at_level(logging.WARNING):
+        with_traces(talk, collector.url)
+    (line,) = said(caplog)
+    assert line.endswith(": the collector rejects them; calls go on")
+
+
+def test_what_a_collector_wants_to_be_known_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def talk(traces: Traces, counts: Counts) -> None:
+        collector.message = "this address moves soon"
+        traces.take(blob(span()), 1, 0)
+        await fact(lambda: counts.exported == 1, "it is exported")
+
+    with Collector() as collector, caplog.at_level(logging.WARNING):
+        with_traces(talk, collector.url)
+    (line,) = said(caplog)
+    assert line.endswith(" takes spans, and says: this address moves soon")
+
+
+def test_a_collector_that_asks_for_it_is_left_alone_until_the_last_spans() -> None:
+    async def talk(traces: Traces, counts: Counts) -> None:
+        collector.status, collector.answer_headers = 503, {"Retry-After": "60"}
+        traces.take(blob(span()), 1, 0)
+        await fact(lambda: counts.lost == 1, "it is lost")
+        collector.status = 200
+        for number in range(QUEUE_MAX + 10):
+            traces.take(blob(span(number)), 1, 0)
+        await asyncio.to_thread(urlopen, collector.url.replace("traces", "nothing"), b"")
+        assert counts.lost == 11, "the others wait"
+        assert not collector.spans
+
+    with Collector() as collector:
+        counts = with_traces(talk, collector.url)
+        # On a slow machine this takes longer than a gateway waits that ends.
+        until(lambda: len(collector.spans) >= QUEUE_MAX - 1, "all that waited are exported")
+        assert len(collector.spans) == QUEUE_MAX - 1, "the order to end has taken a place"
+    assert counts.lost == 12
+
+
+def test_an_answer_that_drips_costs_one_export(caplog: pytest.LogCaptureFixture) -> None:
+    """Seconds: as long as an export may take."""
+
+    async def talk(traces: Traces, counts: Counts) -> None:
+        traces.take(blob(span(1)), 1, 0)
+        traces.adjust(Wanted(endpoint=collector.url))
+        traces.take(blob(span(2)), 1, 0)
+        await fact(lambda: (counts.exported, counts.lost) == (1, 1), "the next one is exported")
+
+    with Collector() as collector, caplog.at_level(logging.WARNING):
+        with dripping(b"HTTP/1.1 200 Fine\r\nX: ", b"x") as url:
+            with_traces(talk, url)
+        assert len(collector.spans) == 1
+    (line,) = said(caplog)
+    assert line.endswith(f": it takes longer than {EXPORT_S_MAX:g} s; calls go on")
 
 
 def test_what_cannot_be_read_is_lost_and_ends_nothing() -> None:

@@ -13,9 +13,18 @@ from typing import BinaryIO
 
 import pytest
 
-from metamcp_supervisor.watched.otlp import ANSWER_BYTES_MAX, WHY_CHARACTERS_MAX, Exporter
+from metamcp_supervisor.watched.otlp import (
+    ANSWER_BYTES_MAX,
+    EXPORT_S_MAX,
+    PAUSE_S_MAX,
+    WHY_CHARACTERS_MAX,
+    Exporter,
+    Outcome,
+)
 from metamcp_worker.messages import Span
+from tests.faults.badnet import dripping
 from tests.live.collector import Collector
+from tests.worker.test_fetch_tls import certificate, tls
 
 from .test_traces import span
 
@@ -24,10 +33,17 @@ pytestmark = [pytest.mark.promise("M88"), pytest.mark.process]
 PIECE = b"x" * 65536
 _EXPORT = """
 import sys
-from metamcp_supervisor.watched.otlp import Exporter
+from metamcp_supervisor.watched.otlp import Exporter, Outcome
 headers = {"Authorization": "Bearer mine"}
-assert Exporter(sys.argv[1], headers, version="1", instance="i").export([], 0) == ""
+made = Exporter(sys.argv[1], headers, version="1", instance="i").export([], 0)
+assert made == Outcome(), made
 """
+_LATE = """
+import sys
+from metamcp_supervisor.watched.otlp import Exporter
+print(Exporter(sys.argv[1], {}, version="1", instance="i", s_max=0.3).export([], 0).why)
+"""
+LATE = "it takes longer than 0.3 s"
 
 
 class Answering:
@@ -86,12 +102,20 @@ def answering(status: str, *headers: str, more: int = 0) -> Generator[Answering]
         made.close()
 
 
-def exported(url: str, *spans: Span) -> str:
-    exporter = Exporter(url, {"Authorization": "Bearer mine"}, version="1", instance="i")
+def outcome(url: str, *spans: Span, s_max: float = EXPORT_S_MAX) -> Outcome:
+    headers = {"Authorization": "Bearer mine"}
+    exporter = Exporter(url, headers, version="1", instance="i", s_max=s_max)
     try:
         return exporter.export(spans or [span()], 0)
     finally:
         exporter.close()
+
+
+def exported(url: str, *spans: Span) -> str:
+    """Why they are lost, or nothing."""
+    made = outcome(url, *spans)
+    assert made.lost == (len(spans or [span()]) if made.why else 0)
+    return made.why
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -119,14 +143,15 @@ def test_an_answer_without_end_is_not_read_to_its_end(status: str) -> None:
         why = exported(collector.url)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert why == ("" if status.startswith("200") else "it answers with status 308")
+    fine = status.startswith("200")
+    assert why == ("its answer is longer than 16 KiB" if fine else "it answers with status 308")
     assert most < 64 * ANSWER_BYTES_MAX
 
 
 def test_a_connection_is_used_again() -> None:
     with answering("200 Fine", "Content-Length: 0") as collector:
         exporter = Exporter(collector.url, {}, version="1", instance="i")
-        assert [exporter.export([span()], 0) for _ in range(3)] == [""] * 3
+        assert [exporter.export([span()], 0) for _ in range(3)] == [Outcome()] * 3
         exporter.close()
         assert (collector.connections, collector.requests) == (1, 3)
 
@@ -170,3 +195,107 @@ def test_an_answer_that_is_none_is_said_in_few_words() -> None:
         collector.close()
     assert "BadStatusLine" in why or "LineTooLong" in why
     assert len(why) <= WHY_CHARACTERS_MAX
+
+
+_NEVER = [
+    pytest.param(b"", b"", id="says nothing"),
+    pytest.param(b"HTTP/1.1 200 Fi", b"n", id="a status"),
+    pytest.param(b"HTTP/1.1 200 Fine\r\nX: ", b"x", id="a header"),
+    pytest.param(b"", b"HTTP/1.1 100 Continue\r\n\r\n", id="that it will answer"),
+    pytest.param(b"HTTP/1.1 200 Fine\r\n\r\n", b"x", id="a body to its end"),
+    pytest.param(b"HTTP/1.1 200 Fine\r\nContent-Length: 9999\r\n\r\n", b"x", id="a body"),
+    pytest.param(
+        b"HTTP/1.1 200 Fine\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", id="pieces"
+    ),
+]
+
+
+@pytest.mark.parametrize(("begin", "drop"), _NEVER)
+def test_an_answer_that_drips_is_cut_off(begin: bytes, drop: bytes) -> None:
+    with dripping(begin, drop) as url:
+        made = outcome(url, span(1), span(2), s_max=0.3)
+    assert made == Outcome(2, LATE)
+
+
+def test_an_answer_that_drips_is_cut_off_in_tls_too(tmp_path: Path) -> None:
+    file = certificate(tmp_path)
+    environ = {**os.environ, "OTEL_EXPORTER_OTLP_CERTIFICATE": str(file)}
+    with dripping(b"HTTP/1.1 200 Fine\r\nX: ", b"x", tls(file)) as url:
+        done = subprocess.run(
+            [sys.executable, "-c", _LATE, url],
+            env=environ, check=True, timeout=30, capture_output=True, text=True,
+        )  # fmt: skip
+    assert done.stdout.strip() == LATE
+
+
+def test_after_a_cut_the_next_export_has_a_connection_of_its_own() -> None:
+    with answering("200 Fine", "Content-Length: 9", more=0) as collector:
+        exporter = Exporter(collector.url, {}, version="1", instance="i", s_max=0.3)
+        assert [exporter.export([span()], 0) for _ in range(2)] == [Outcome(1, LATE)] * 2
+        exporter.close()
+        assert collector.connections == 2
+
+
+def test_an_answer_that_breaks_off_is_none() -> None:
+    with answering("200 Fine", "Connection: close", "Content-Length: 9") as collector:
+        assert exported(collector.url) == "its answer breaks off"
+
+
+def test_what_a_collector_rejects_is_lost() -> None:
+    with Collector() as collector:
+        collector.rejected, collector.message = 2, "too\nold"
+        made = outcome(collector.url, span(1), span(2), span(3))
+        assert made == Outcome(2, "too old")
+        collector.rejected = 99
+        assert outcome(collector.url, span(1)).lost == 1, "no more than there were"
+        collector.rejected = -1
+        assert outcome(collector.url, span(1)).lost == 0
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-protobuf"])
+def test_an_answer_of_another_form_says_nothing_but_its_status(kind: str) -> None:
+    body = b"\n\x02\x08\x01" if kind == "text/plain" else b"fine!"  # a rejection, if it were one
+    head = f"HTTP/1.1 200 Fine\r\nContent-Length: {len(body)}\r\nContent-Type: {kind}\r\n\r\n"
+    collector = Answering(head.encode() + body, 0)
+    try:
+        assert exported(collector.url) == ""
+    finally:
+        collector.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "pause_s"),
+    [
+        ("30", 30.0), ("99999", PAUSE_S_MAX), ("Fri, 31 Dec 9999 23:59:59 GMT", PAUSE_S_MAX),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("-1", 0.0), ("soon", 0.0), ("nan", 0.0), ("", 0.0),
+    ],
+)  # fmt: skip
+def test_a_busy_collector_says_when_to_come_again(said: str, pause_s: float) -> None:
+    with Collector() as collector:
+        collector.status, collector.answer_headers = 400, {"Retry-After": said}
+        assert outcome(collector.url).pause_s == 0, "it is not busy"
+        collector.status = 429
+        made = outcome(collector.url, s_max=0.3)
+        assert made.pause_s == pause_s or made.why == LATE  # it was tried again until then
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_what_may_go_better_is_tried_again(status: int) -> None:
+    with answering(f"{status} No", "Connection: close", "Retry-After: 0") as collector:
+        assert exported(collector.url) == f"it answers with status {status}"
+        assert collector.requests > 1
+
+
+def test_the_environment_may_compress_and_add_headers_but_change_none() -> None:
+    environ = {
+        **os.environ,
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-more=1,authorization=theirs",
+    }
+    with Collector() as collector:
+        subprocess.run(
+            [sys.executable, "-c", _EXPORT, collector.url], env=environ, check=True, timeout=30
+        )
+        (headers,) = collector.headers
+    assert (headers["content-encoding"], headers["x-more"]) == ("gzip", "1")
+    assert headers["authorization"] == "Bearer mine"

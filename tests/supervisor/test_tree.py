@@ -318,6 +318,7 @@ def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
         stage.tree.add(GIT)
         await stage.up("git")
         counts: list[int] = []
+        writers = (stage.catalogues, stage.tree.pinned)
         for generation in range(2, 8):
             stage.players[-1].down()
             await stage.phase("git", "backoff")
@@ -326,6 +327,7 @@ def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
             for player in stage.players:
                 packets.close_all(player.fds)
                 player.fds.clear()
+            await until(lambda: not any(one.busy for one in writers), "all is written")
             counts.append(len(os.listdir("/proc/self/fd")))
         assert len(set(counts)) == 1, counts
 

@@ -42,6 +42,14 @@ def test_the_first_screen_says_where_to_connect_and_what_failed() -> None:
     assert "\x1b" not in out, "a server's words never reach a terminal as they are"
 
 
+@pytest.mark.promise("M38")
+def test_the_first_screen_says_what_would_save_tokens_where_there_are_many() -> None:
+    assert "--tokens" not in first_screen(STATUS)
+    crowded = tuple(structs.replace(one, token_cost=9_000) for one in STATUS.servers)
+    out = first_screen(structs.replace(STATUS, servers=crowded))
+    assert "tokens of definitions; 'metamcp tools --tokens' says what would save most of" in out
+
+
 def test_the_first_screen_says_how_to_get_metrics_from_a_unix_socket() -> None:
     assert "Metrics      http://127.0.0.1:6271/metrics\n" in first_screen(STATUS)
     out = first_screen(structs.replace(STATUS, ops_url="unix:/my run/ops.sock"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.cli import systemd
+from metamcp_supervisor.cli.refusing import Refused
 from metamcp_supervisor.inherited import CLIENTS
 from metamcp_supervisor.lives.listen import BACKLOG
 from metamcp_supervisor.notify import FDS_MAX
@@ -111,7 +112,7 @@ def test_the_units_name_this_installation_and_its_configuration() -> None:
     ]
     assert 'ExecStart="/opt/my env/metamcp" serve --config /srv/100%%.toml\n' in text
     assert 'ExecReload="/opt/my env/metamcp" ctl reload\n' in text
-    with pytest.raises(systemd.Refused, match="cannot be written into a unit"):
+    with pytest.raises(Refused, match="cannot be written into a unit"):
         systemd.units(False, ("/opt/a\nb",), None, version=252)
 
 

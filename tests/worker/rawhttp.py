@@ -11,7 +11,7 @@ import uvloop
 
 from metamcp_worker import codec
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 @dataclass(frozen=True)

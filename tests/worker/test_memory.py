@@ -54,6 +54,25 @@ memory.trim()
 print(resident() - start)
 """
 
+_THREADS = """
+import threading
+from metamcp_worker import memory
+
+def heaps():
+    # The GNU C library puts a heap of a thread at the beginning of 64 MiB of its own.
+    with open("/proc/self/maps") as file:
+        starts = [int(line.split("-")[0], 16) for line in file if line.split()[1] == "rw-p"]
+    return sum(start % (64 * 1024 * 1024) == 0 for start in starts)
+
+assert not ONE or memory.share_one_heap()
+kept = []
+for _ in range(4):
+    thread = threading.Thread(target=lambda: kept.append(bytes(2000) * 2))
+    thread.start()
+    thread.join()
+print(heaps())
+"""
+
 _LOOP = """
 import asyncio, uvloop
 from metamcp_worker import memory
@@ -93,6 +112,19 @@ def test_messages_of_a_mebibyte_use_the_same_memory_until_it_is_given_back() -> 
     faults, left = map(int, done.stdout.split())
     assert faults < 50 * 256 / 10  # of 256 pages each, twice over
     assert left < 4 * 1024 * 1024
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_have_one_heap_where_they_are_told_to() -> None:
+    heaps = [
+        int(subprocess.check_output(
+            [sys.executable, "-c", f"ONE = {one}{_THREADS}"], text=True, timeout=30
+        ))
+        for one in (True, False)
+    ]  # fmt: skip
+    assert heaps[0] == 0
+    assert heaps[1] >= 1
 
 
 @pytest.mark.process

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker import names
+from metamcp_worker.front import behind
 from metamcp_worker.spec import NamingSpec
 
 FLAT = NamingSpec(style="flat")
@@ -80,9 +81,12 @@ def test_every_style_joins_in_its_own_way(naming: NamingSpec, name: str) -> None
 
 @pytest.mark.promise("M26")
 def test_a_route_names_server_original_and_both_together() -> None:
-    (route,) = names.routes([("git", "search_repositories")], FLAT)
-    assert route == names.Route("git", "search_repositories", "git_search_repositories")
-    assert route.namespaced == "git.search_repositories"
+    assert exposed("git", "search_repositories", FLAT) == "git_search_repositories"
+    assert behind.route(("git", "search_repositories")) == {
+        "serverName": "git",
+        "originalName": "search_repositories",
+        "namespacedName": "git.search_repositories",
+    }
 
 
 @pytest.mark.promise("M25")
@@ -129,6 +133,7 @@ def test_names_are_unique_short_and_of_the_allowed_characters(
         assert allowed.fullmatch(name)
     if naming.hyphens == "underscore":
         assert not any("-" in name for name in found)
+    assert not any(names.flaw(name, naming) for name in found), "what the rule gives may be given"
 
 
 @pytest.mark.promise("M25")
@@ -154,6 +159,51 @@ def test_another_server_renames_nothing_that_it_does_not_collide_with(
     plain = {pair: names.expose([pair], naming)[0] for pair in pairs}
     if alone.isdisjoint(before.values()) and alone.isdisjoint(plain.values()):
         assert {pair: after[pair] for pair in pairs} == before
+
+
+@pytest.mark.promise("M27")
+@given(pairs_lists, st.dictionaries(st.tuples(servers, originals), originals, max_size=4), namings)
+def test_a_given_name_is_kept_and_nobody_else_gets_it(
+    pairs: list[names.Pair], wanted: dict[names.Pair, str], naming: NamingSpec
+) -> None:
+    given_names = {pair: name for name, pair in {name: p for p, name in wanted.items()}.items()}
+    every = list(dict.fromkeys([*pairs, *given_names]))
+    plain = names.expose(pairs, naming)
+    some = {pair: plain[at] for at, pair in enumerate(reversed(pairs)) if at % 3 == 0}
+    for wished in (given_names, some):
+        found = dict(zip(every, names.expose(every, naming, (), wished), strict=True))
+        assert len(set(found.values())) == len(found)
+        assert {pair: found[pair] for pair in wished} == wished
+        absent = [pair for pair in every if pair not in wished]
+        assert names.expose(absent, naming, (), wished) == [found[pair] for pair in absent]
+
+
+@pytest.mark.promise("M25")
+@pytest.mark.parametrize(
+    ("name", "naming", "why"),
+    [
+        ("git_status-2", FLAT, ""),
+        ("git.status", NamingSpec(style="dotted"), ""),
+        ("git.status", NamingSpec(separator="."), ""),
+        ("git.status", FLAT, "may have only letters, digits, '_' and '-' here"),
+        ("größe", NamingSpec(style="dotted"), "may have only letters, digits, '_', '-' and '.'"),
+        ("", FLAT, "is empty"),
+        ("x" * 65, FLAT, "has 65 characters, and here a name has at most 64"),
+        ("a-b", NamingSpec(hyphens="underscore"), "has a '-' in it, and names here have none"),
+    ],
+)  # fmt: skip
+def test_a_name_that_an_operator_gives_is_one_that_clients_take(
+    name: str, naming: NamingSpec, why: str
+) -> None:
+    assert names.flaw(name, naming).startswith(why)
+    assert bool(names.flaw(name, naming)) == bool(why)
+
+
+@pytest.mark.promise("M25")
+def test_an_alias_binds_no_client() -> None:
+    assert names.alias_flaw("a-b.c_" + "x" * 122) == ""
+    assert names.alias_flaw("x" * 129) == "has 129 characters, and here a name has at most 128"
+    assert names.alias_flaw("a/b").startswith("may have only")
 
 
 def test_equal_pairs_get_the_same_name() -> None:

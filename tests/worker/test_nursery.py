@@ -11,9 +11,10 @@ import tempfile
 import pytest
 
 from metamcp_worker import messages, packets
-from metamcp_worker.messages import Forked, ForkFailed, Halted, Resumed
+from metamcp_worker.memory import GC_OBJECTS
+from metamcp_worker.messages import Forked, ForkFailed, Halted, Resumed, Tune
 from metamcp_worker.newborn import STACKS_SIGNAL
-from metamcp_worker.nursery import BACKLOG_PACKETS_MAX, GC_OBJECTS
+from metamcp_worker.nursery import BACKLOG_PACKETS_MAX
 from tests.fakes.nursery_hand import ROLES, THREADED, Hand, facts, litter, said, sleepers, tasks
 from tests.live.processes import alive, below, descriptors
 from tests.waiting import until
@@ -109,6 +110,25 @@ def test_an_order_that_makes_no_sense_is_refused_or_ignored() -> None:
         packets.send(nursery.sock, b"{}")
         _, sock = nursery.fork()
         sock.close()
+
+
+def test_a_nursery_speaks_at_the_levels_that_it_is_told_and_its_next_workers_begin_so() -> None:
+    def tune(level: str, **levels: str) -> None:
+        order = Tune(format="text", level=level, levels=levels)
+        packets.send(nursery.sock, messages.pack(order))
+        packets.send(nursery.sock, b"{}")
+
+    with Hand() as nursery:
+        nursery.born()
+        tune("critical")
+        tune("critical", nursery="error")
+        _, sock = nursery.fork()
+        with sock:
+            packets.send(sock, b"raise what it is")
+            nursery.exit()
+        _, errors = nursery.end()
+    assert errors.count("error   nursery: ignored a packet that is no order") == 1
+    assert "critical nursery: git ends: it has a fault" in errors
 
 
 def test_a_nursery_whose_log_is_on_a_full_disk_goes_on() -> None:

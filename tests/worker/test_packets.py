@@ -16,7 +16,7 @@ from metamcp_worker.errors import DescriptorsLost, PeerGone, TooLarge
 from metamcp_worker.packets import PACKET_BYTES_MAX, PACKET_FDS_MAX, QUEUE_PACKETS_MAX, Channel
 from tests.live.processes import descriptors
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 quick = settings(max_examples=25, deadline=None, database=None)
 
 
@@ -116,6 +116,17 @@ def test_a_peer_that_closed_is_gone_once_its_packets_are_read() -> None:
             packets.receive(far)
         with pytest.raises(PeerGone):
             packets.send(far, b"too late")
+
+
+def test_the_last_words_of_a_peer_that_had_not_read_everything_are_heard() -> None:
+    with ends() as (ours, theirs):
+        packets.send(ours, b"nobody reads this")
+        packets.send(theirs, b"one")
+        packets.send(theirs, b"two")
+        theirs.close()
+        assert [packets.receive(ours)[0] for _ in range(2)] == [b"one", b"two"]
+        with pytest.raises(PeerGone):
+            packets.receive(ours)
 
 
 def test_a_peer_that_closed_with_unread_packets_is_gone() -> None:

@@ -14,7 +14,7 @@ from metamcp_worker.errors import PipeFull
 from metamcp_worker.frames import Call, Frame, Notice, Result
 from metamcp_worker.pipe import Pipe
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class Inbox:

@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 
-from metamcp_worker import hooks
+from metamcp_worker import hooks, lean
 
 PROGRAMS = {"nursery": "metamcp_worker.nursery"}
 
@@ -14,6 +14,8 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"usage: python -m metamcp_worker {{{','.join(PROGRAMS)}}} …\n")
         return os.EX_USAGE
     hooks.put_off()
+    lean.import_when_used("asyncio.sslproto", "locale", "msgspec.inspect")
+    lean.import_without("typing_extensions", "msgspec")
     code = importlib.import_module(PROGRAMS[argv[0]]).main(argv[1:])
     assert isinstance(code, int)
     return code

@@ -9,7 +9,8 @@ keeps it on disk) to the fronts, and its hash. Never: exposed names, views, I/O.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Raw, Struct
 
@@ -18,6 +19,10 @@ from metamcp_worker import codec
 TTL_DIGITS_MAX = 15
 """Of milliseconds: thirty thousand years, and still a number that JavaScript keeps."""
 KINDS = ("tools", "prompts", "resources", "resourceTemplates")
+
+
+#: The member that names a definition, per kind.
+KEYS = {"tools": "name", "prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate"}
 
 
 class Hint(Struct, frozen=True):
@@ -69,6 +74,29 @@ def strictest(hints: Sequence[Hint]) -> Hint:
         return Hint()
     public = all(one.cacheScope == "public" for one in hints)
     return Hint(min(one.ttlMs for one in hints), "public" if public else "private")
+
+
+class Keyed(NamedTuple):
+    """One definition and what names it. `raw_key`: as JSON."""
+
+    key: str
+    raw_key: bytes
+    raw: bytes
+
+
+def keyed(kind: str, definitions: Iterable[Raw]) -> Iterator[Keyed]:
+    """The definitions of a kind that name themselves; what does not cannot be asked for, nor can
+    the second one of a name."""
+    found: set[str] = set()
+    for definition in definitions:
+        try:
+            raw_key = codec.level(definition).get(KEYS[kind], Raw(b"null"))
+        except codec.Malformed:
+            continue
+        key = codec.text(raw_key)
+        if key is not None and key not in found:
+            found.add(key)
+            yield Keyed(key, bytes(raw_key), bytes(definition))
 
 
 def pack(catalogue: ServerCatalogue) -> bytes:

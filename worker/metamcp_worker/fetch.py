@@ -16,13 +16,13 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Self
 
 import httpx2
 from msgspec import Struct
 
-from metamcp_worker import causes, frames, keepalive
-from metamcp_worker.errors import MetaMCPError, TooLarge
+from metamcp_worker import causes, keepalive
+from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.incoming import Incoming
 
 Auth = httpx2.Auth
 """What adds credentials to requests, and may ask for them on the way."""
@@ -71,37 +71,28 @@ class Limits(Struct, frozen=True, kw_only=True):
     requests_max: int = 1280
 
 
-class Response:
-    """The head of an answer, and its body as it comes. Close it, or use it in `async with`.
-
-    Closing it before the end closes the connection, so that the server learns of it.
-    """
+class Response(Incoming):
+    """One of an origin."""
 
     def __init__(self, response: httpx2.Response, lane: "_Lane", origin: "Origin") -> None:
         self.status = response.status_code
         self._response = response
         self._lane = lane
-        self._origin = origin
+        self._from = origin
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._stream = response.stream
         self._pieces: AsyncIterator[bytes] | None = None
         self._ended = False
         self._closed = False
 
+    @property
+    def origin(self) -> str:
+        return str(self._from)
+
     def header(self, name: str) -> str:
-        """A header's value without blanks around it, or nothing."""
         return str(self._response.headers.get(name, "")).strip()
 
-    @property
-    def media_type(self) -> str:
-        """Of the content, in lower case, without parameters."""
-        return self.header("content-type").partition(";")[0].strip().lower()
-
     async def piece(self, *, wait_s: float | None) -> bytes:
-        """What comes next of the body, some KiB; nothing at its end. Raises Broken.
-
-        `wait_s` None is for streams that may be silent for days; the caller bounds the wait.
-        """
         if self._ended:
             return b""
         if self._pieces is None:
@@ -114,24 +105,10 @@ class Response:
                         return b""
                 return data
         except TimeoutError:
-            raise Broken(f"{self._origin} sent nothing for {wait_s:g} s") from None
+            raise Broken(f"{self._from} sent nothing for {wait_s:g} s") from None
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            what = f"the connection to {self._origin} broke in the middle of an answer"
+            what = f"the connection to {self._from} broke in the middle of an answer"
             raise Broken(f"{what}: {_reason(error)}") from None
-
-    async def read(self, *, wait_s: float, limit_bytes: int = frames.BODY_BYTES_MAX) -> bytes:
-        """The whole body. `wait_s` is for each piece. Raises Broken and TooLarge."""
-        length = self.header("content-length")
-        if length.isdecimal() and len(length) < 20 and int(length) > limit_bytes:
-            raise TooLarge(f"an answer of {self._origin}", int(length), limit_bytes)
-        pieces: list[bytes] = []
-        size = 0
-        while data := await self.piece(wait_s=wait_s):
-            size += len(data)
-            if size > limit_bytes:
-                raise TooLarge(f"an answer of {self._origin}", size, limit_bytes)
-            pieces.append(data)
-        return b"".join(pieces)
 
     async def close(self) -> None:
         if self._closed:
@@ -140,13 +117,7 @@ class Response:
         try:
             await self._stream.aclose()
         finally:
-            await self._origin.leave(self._lane)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+            await self._from.leave(self._lane)
 
 
 class Origin:

@@ -5,6 +5,7 @@ Owns: these values and the question for them. Never: sending them, counting, arg
 
 from msgspec import Struct, field
 
+from metamcp_worker.disclosure import ViewStats
 from metamcp_worker.message import Message
 
 
@@ -28,13 +29,13 @@ class CallStats(Struct, frozen=True, gc=False):
 
 
 class ToolStats(Struct, frozen=True, gc=False):
-    """How often a tool was called, and how often that failed. `tool`: the name that its server has
-    for it."""
+    """How often the tools of a server were called, and how often that failed. There may be
+    thousands, so they come in columns. `tools`: the names that the server has for them."""
 
     server: str
-    tool: str
-    count: int
-    errors: int
+    tools: tuple[str, ...]
+    counts: tuple[int, ...]
+    errors: tuple[int, ...]
 
 
 class AnswerStats(Struct, frozen=True, gc=False):
@@ -61,7 +62,8 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     `overhead`: the gateway's own time in sampled calls, by stage; `inflight`: requests per server;
     `held`: of these, those whose server is not there; `late_replies`: answers for which nobody
-    waited, per server; `retries`: calls that were sent once more, by server and outcome.
+    waited, per server; `retries`: calls that were sent once more, by server and outcome; `views`:
+    what is in view now, those of everybody first.
     """
 
     calls: tuple[CallStats, ...] = ()
@@ -71,6 +73,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     held: dict[str, int] = {}
     late_replies: dict[str, int] = {}
     retries: dict[str, dict[str, int]] = {}
+    views: tuple[ViewStats, ...] = ()
 
 
 class Answers(Message, frozen=True, kw_only=True):

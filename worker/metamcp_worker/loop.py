@@ -29,10 +29,20 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
             for task in left:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(left))
+            for task in left:
+                _tell(loop, task)
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+    """That a task failed while it was to finish. Nobody asks it any more, and a worker ends without
+    the last visit of the collector, which would have said so."""
+    if not task.cancelled() and (error := task.exception()):
+        what = f"{task.get_name()} failed when it was cancelled at the end"
+        loop.call_exception_handler({"message": what, "exception": error, "task": task})
 
 
 def _lean() -> asyncio.AbstractEventLoop:

@@ -1,9 +1,11 @@
 """What is freed goes back to the system.
 
-Owns: how the C library keeps large blocks. Never: how much memory anything may have.
+Owns: how the C library keeps large blocks, how often cycles are looked for. Never: how much memory
+anything may have.
 """
 
 import ctypes
+import gc
 import mmap
 import sys
 from collections.abc import Callable
@@ -25,7 +27,13 @@ LARGE_HOLE_BYTES = 64 * 1024
 HOLES_BYTES_MAX = 2 * 1024 * 1024
 """Where pools look otherwise, this is all that is lost."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+GC_OBJECTS = 10_000
+"""How many more of its objects a worker may have before cycles among the new ones are looked for.
+With Python's own number, busy fronts look every few dozen calls, and find none: what a call leaves
+is no cycle."""
+
+_GC_USUAL = gc.get_threshold()
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 def give_back_large_blocks() -> bool:
@@ -36,10 +44,27 @@ def give_back_large_blocks() -> bool:
     return bool(_libc.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES))
 
 
+def share_one_heap() -> bool:
+    """For all threads that this process will have: one heap for each is one more place with holes
+    in it, and with Python's own lock they do not wait for each other at one. False where the C
+    library has no such setting."""
+    return hasattr(_libc, "mallopt") and bool(_libc.mallopt(_M_ARENA_MAX, 1))
+
+
 def trim() -> None:
     """Give back what is free already, however small the pieces are that it was freed in."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
+
+
+def collect_seldom() -> None:
+    """For this process and those forked from it."""
+    gc.set_threshold(GC_OBJECTS)
+
+
+def collect_as_usual() -> None:
+    """Again as Python does it."""
+    gc.set_threshold(*_GC_USUAL)
 
 
 def fill_holes() -> list[bytes]:

@@ -9,6 +9,11 @@ made by `packets.blob`, for values that may be larger than a packet.
 from msgspec import Struct
 
 from metamcp_worker import codec
+from metamcp_worker.disclosure import Announce, Applied, News, Told
+from metamcp_worker.disclosure import Change as Change  # noqa: PLC0414 - it is had from here
+from metamcp_worker.disclosure import Changed as Changed  # noqa: PLC0414 - and this
+from metamcp_worker.disclosure import Disclosed as Disclosed  # noqa: PLC0414 - and this
+from metamcp_worker.embedding import Embed, Embedded
 from metamcp_worker.figures import BUCKETS_S as BUCKETS_S  # noqa: PLC0414 - it is had from here
 from metamcp_worker.figures import (
     OVERHEAD_BUCKETS_S as OVERHEAD_BUCKETS_S,  # noqa: PLC0414 - and so are these
@@ -24,6 +29,7 @@ from metamcp_worker.figures import FrontStats as FrontStats  # noqa: PLC0414 - a
 from metamcp_worker.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
 from metamcp_worker.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
 from metamcp_worker.message import Message as Message  # noqa: PLC0414 - it is had from here
+from metamcp_worker.moves import Adopt as Adopt  # noqa: PLC0414 - it is had from here
 from metamcp_worker.moves import HandOver as HandOver  # noqa: PLC0414 - and so is this
 from metamcp_worker.moves import Taken as Taken  # noqa: PLC0414 - and this
 from metamcp_worker.spans import Span as Span  # noqa: PLC0414 - and so is this
@@ -140,7 +146,7 @@ class RunServer(Message, frozen=True, kw_only=True):
 
 
 class Tune(Message, frozen=True, kw_only=True):
-    """Speak so from now on: as `spec.LogSpec` says, with the secrets that the worker knows."""
+    """Speak so from now on: as `spec.LogSpec` says, with the secrets that the process knows."""
 
     format: str
     level: str
@@ -242,7 +248,10 @@ class Listen(Message, frozen=True, kw_only=True):
 
 
 class Reconfigure(Message, frozen=True, kw_only=True):
-    """Descriptor: blob with the new `spec.FrontSpec`."""
+    """Descriptor: blob with the new `spec.FrontSpec`. `vital`: who does not get it must not go on,
+    as it would show, or pass on, what nobody has approved."""
+
+    vital: bool = False
 
 
 class Catalogue(Message, frozen=True, kw_only=True):
@@ -286,11 +295,6 @@ class ForgetServer(Message, frozen=True, kw_only=True):
     server: str
 
 
-class Adopt(Message, frozen=True, kw_only=True):
-    """Sessions of a front that is gone, to be served by this one. Descriptor: blob with a JSON list
-    of `SessionRecord`. To a new front sent before `Listen`."""
-
-
 # --- front -> supervisor ------------------------------------------------------------------------
 
 
@@ -331,28 +335,28 @@ class SessionsOver(Message, frozen=True, kw_only=True):
     ids: tuple[str, ...]
 
 
-ToNursery = Fork | Signal
+ToNursery = Fork | Signal | Tune
 FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
 ToChild = RunServer | Tune | AttachFront | ShowCalls | Stop
 FromChild = (
     Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | Answers | AttachFailed
 )  # fmt: skip
-#: What is no news but an answer: whoever asked takes it.
-Answered = CallsShown
+#: What is no news of a front but an answer: whoever asked takes it.
+Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
-    | HandOver | ShowCalls | Stop
+    | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Stop
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver | HandOver
-    | Taken | Spans
+    | Taken | Spans | Change | Embed | News
 )  # fmt: skip
 
 
 _to_nursery = codec.reader(ToNursery)
 _from_nursery = codec.reader(FromNursery)
 _to_child = codec.reader(ToChild)
-_from_child = codec.reader(FromChild | Answered)
+_from_child = codec.reader(FromChild | CallsShown)
 _to_front = codec.reader(ToFront)
 _from_front = codec.reader(FromFront | Answered)
 
@@ -377,8 +381,8 @@ def unpack_to_child(data: bytes) -> ToChild:
     return found
 
 
-def unpack_from_child(data: bytes) -> FromChild | Answered:
-    found: FromChild | Answered = _from_child(data)
+def unpack_from_child(data: bytes) -> FromChild | CallsShown:
+    found: FromChild | CallsShown = _from_child(data)
     return found
 
 

@@ -49,6 +49,14 @@ class Taken(Message, frozen=True, kw_only=True):
     from now on. Said before a byte of it counts."""
 
 
+class Adopt(Message, frozen=True, kw_only=True):
+    """Sessions of a front that is gone, to be served by this one. Descriptor: blob with a JSON list
+    of `SessionRecord`. To a new front sent before `Listen`. `untold`: that front may not have told
+    their clients of lists that are others now."""
+
+    untold: bool = False
+
+
 def marked(token: str, front: int) -> str:
     """The name that this front makes of a token that nobody guesses."""
     return f"{token}.{front}"

@@ -13,9 +13,7 @@ name depends on the order in which servers came up.
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
-
-from msgspec import Struct
+from collections.abc import Collection, Mapping, Sequence
 
 from metamcp_worker.spec import NamingSpec
 
@@ -28,55 +26,95 @@ world share a tail; under a small `length_max`, where that many do not fit, step
 STEPS_MAX = 64
 """Even the shortest tail that steps end with, 70 bits anew each time, does not clash that often."""
 
+ALIAS_CHARACTERS_MAX = 128
+"""Of a name that no list has, so that it binds no client; a longer one is not looked up."""
+
 Pair = tuple[str, str]
+_NONE: Mapping[Pair, str] = {}
 
 
-class Route(Struct, frozen=True, gc=False):
-    """One exposed name and what it stands for."""
-
-    server: str
-    original: str
-    exposed: str
-
-    @property
-    def namespaced(self) -> str:
-        """The pair as people write it, whatever the endpoint calls it: `git.status`."""
-        return f"{self.server}.{self.original}"
-
-
-def expose(pairs: Sequence[Pair], naming: NamingSpec) -> list[str]:
+def expose(
+    pairs: Sequence[Pair],
+    naming: NamingSpec,
+    reserved: Collection[str] = (),
+    given: Mapping[Pair, str] = _NONE,
+) -> list[str]:
     """The exposed name of each (server, original), in the order of `pairs`.
 
-    Different pairs get different names, whatever their order; equal pairs the same one.
+    Different pairs get different names, whatever their order; equal pairs the same one. None gets
+    a `reserved` one. `given`: names that pairs have whatever the rule says, all different and none
+    reserved; no other pair gets one of them, even while the pair that has it is not there.
     """
-    steps = dict.fromkeys(pairs, 0)
-    names = {pair: _name(pair, 0, naming) for pair in steps}
-    clashing = _clashing(names)
+    return parted(pairs, alone(pairs, naming), naming, reserved, given)
+
+
+def alone(pairs: Sequence[Pair], naming: NamingSpec) -> list[str]:
+    """The name of each, as far as it is no other's."""
+    return [_name(pair, 0, naming) for pair in pairs]
+
+
+def parted(
+    pairs: Sequence[Pair],
+    plain: Sequence[str],
+    naming: NamingSpec,
+    reserved: Collection[str] = (),
+    given: Mapping[Pair, str] = _NONE,
+) -> list[str]:
+    """What `expose` says. `plain`: what `alone` says of them."""
+    if not given:
+        found = set(plain)
+        if len(found) == len(plain) and found.isdisjoint(reserved):
+            return list(plain)
+    names = {pair: name for pair, name in zip(pairs, plain, strict=True) if pair not in given}
+    steps = dict.fromkeys(names, 0)
+    if given:
+        reserved = {*reserved, *given.values()}
+    clashing = _clashing(names, reserved)
     for _ in range(STEPS_MAX):
         if not clashing:
-            return [names[pair] for pair in pairs]
+            return [names[pair] if pair in names else given[pair] for pair in pairs]
         for pair in clashing:
             steps[pair] += 1
             names[pair] = _name(pair, steps[pair], naming)
-        clashing = _clashing(names)
+        clashing = _clashing(names, reserved)
     raise AssertionError(f"{STEPS_MAX} hashes of {len(clashing)} pairs are equal")
 
 
-def routes(pairs: Sequence[Pair], naming: NamingSpec) -> list[Route]:
-    """The table of an endpoint, in the order of `pairs`."""
-    exposed = expose(pairs, naming)
-    return [
-        Route(server, original, name)
-        for (server, original), name in zip(pairs, exposed, strict=True)
-    ]
+def flaw(name: str, naming: NamingSpec) -> str:
+    """Why the rule could never give this name, as the end of a sentence; or nothing."""
+    length_max = max(naming.length_max, LENGTH_MIN)
+    if why := _flaw(name, length_max, dots=_has_dots(naming)):
+        return why
+    if naming.hyphens == "underscore" and "-" in name:
+        return "has a '-' in it, and names here have none (hyphens = \"underscore\")"
+    return ""
 
 
-def _clashing(names: dict[Pair, str]) -> list[Pair]:
-    if len(set(names.values())) == len(names):
+def alias_flaw(name: str) -> str:
+    """Why this cannot be an alias, as the end of a sentence; or nothing."""
+    return _flaw(name, ALIAS_CHARACTERS_MAX, dots=True)
+
+
+def _flaw(name: str, length_max: int, *, dots: bool) -> str:
+    if not name:
+        return "is empty"
+    if len(name) > length_max:
+        return f"has {len(name)} characters, and here a name has at most {length_max}"
+    if (_FOREIGN_BUT_DOTS if dots else _FOREIGN).search(name):
+        allowed = "letters, digits, '_', '-' and '.'" if dots else "letters, digits, '_' and '-'"
+        return f"may have only {allowed} here"
+    return ""
+
+
+def _clashing(names: dict[Pair, str], reserved: Collection[str]) -> list[Pair]:
+    found = set(names.values())
+    if len(found) == len(names) and found.isdisjoint(reserved):
         return []
     first: dict[str, Pair] = {}
     clashing: dict[Pair, None] = {}
     for pair, name in names.items():
+        if name in reserved:
+            clashing[pair] = None
         other = first.setdefault(name, pair)
         if other != pair:
             clashing[other] = clashing[pair] = None
@@ -102,11 +140,14 @@ def _joined(pair: Pair, naming: NamingSpec) -> str:
         name = original
     else:
         name = server + (naming.separator or SEPARATORS[naming.style]) + original
-    dots = naming.style == "dotted" or "." in naming.separator
-    name = (_FOREIGN_BUT_DOTS if dots else _FOREIGN).sub("_", name)
+    name = (_FOREIGN_BUT_DOTS if _has_dots(naming) else _FOREIGN).sub("_", name)
     if naming.hyphens == "underscore":
         name = name.replace("-", "_")
     return name or "_"
+
+
+def _has_dots(naming: NamingSpec) -> bool:
+    return naming.style == "dotted" or "." in naming.separator
 
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")

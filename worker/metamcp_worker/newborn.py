@@ -37,7 +37,7 @@ def settle(order: Fork, stacks: int) -> None:
         _write("/proc/self/oom_score_adj", adjustment)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nobody waits for a core of a server
-    logs.go_on(_about(order), whole=order.role == "front")
+    logs.go_on(_about(order), whole=order.role != "child")
     faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
 

@@ -29,11 +29,25 @@ from typing import NoReturn
 
 from metamcp_worker import codec, logs, memory, messages, newborn, orphans, packets
 from metamcp_worker.errors import DescriptorsLost, PeerGone
-from metamcp_worker.messages import Born, Exited, Fork, Forked, ForkFailed, Halted, Resumed, Signal
+from metamcp_worker.messages import (
+    Born,
+    Exited,
+    Fork,
+    Forked,
+    ForkFailed,
+    Halted,
+    Resumed,
+    Signal,
+    Tune,
+)
 from metamcp_worker.spec import LogSpec
 
 #: Role of a worker -> module with `main(sock: socket.socket) -> int`.
-ROLES = {"front": "metamcp_worker.front.run", "child": "metamcp_worker.child.run"}
+ROLES = {
+    "front": "metamcp_worker.front.run",
+    "child": "metamcp_worker.child.run",
+    "embedder": "metamcp_worker.embedder.run",
+}
 
 #: Imported before the forks, also what those modules import only when it is first needed: each
 #: import that is missing here is paid by every worker, in milliseconds and in private memory.
@@ -44,7 +58,6 @@ PRELOAD = (
     "encodings.idna",
     "httptools",
     "msgspec",
-    "multiprocessing.connection",
     "uvloop",
 )
 
@@ -57,10 +70,6 @@ SWEEP_RETRY_S = 0.05
 """Pause between two looks while an orphan that was killed has not died."""
 REASON_CHARS_MAX = 200
 """Of one import error in `Born`: all of them together fit into a packet."""
-GC_OBJECTS = 10_000
-"""How many more of its objects a worker may have before cycles among the new ones are looked for.
-With Python's own number, busy fronts look every few dozen calls, and find none: what a call leaves
-is no cycle."""
 log = logging.getLogger("metamcp.nursery")
 
 _DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -90,7 +99,7 @@ def main(
     gc.collect()
     kept = memory.fill_holes()  # for as long as this process lives
     memory.forget_lookups()
-    gc.set_threshold(GC_OBJECTS)
+    memory.collect_seldom()
     gc.freeze()  # the collector will not touch, and so not copy, the pages shared with workers
     Nursery(socket.socket(fileno=fd), roles).run(missing)
     del kept
@@ -165,6 +174,8 @@ class Nursery:
             order = messages.unpack_to_nursery(data)
             if isinstance(order, Fork):
                 self._fork(order, fds, lost)
+            elif isinstance(order, Tune):
+                logs.tune(LogSpec(format=order.format, level=order.level, levels=order.levels))
             elif order.pid in self._workers:
                 _signal(order)
         except codec.Malformed as error:

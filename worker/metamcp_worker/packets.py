@@ -5,8 +5,8 @@ that travel as a descriptor). Never: the meaning of a packet (`messages`).
 
 Two facts of the kernel shape this file. A process at its open-file limit receives the packet
 *without* the descriptors and with MSG_CTRUNC set, and no exception: `receive` raises
-DescriptorsLost. A peer that died with unread packets gives ECONNRESET instead of an end of file:
-both are PeerGone.
+DescriptorsLost. A peer that died with unread packets gives ECONNRESET once, before the packets that
+it sent; then these are read, and the end of file, which is PeerGone.
 """
 
 import array
@@ -14,10 +14,10 @@ import asyncio
 import contextlib
 import os
 import socket
-import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from metamcp_worker import codec
 from metamcp_worker.errors import DescriptorsLost, PeerGone, TooLarge
 
 PACKET_BYTES_MAX = 64 * 1024
@@ -52,11 +52,13 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     Raises PeerGone, DescriptorsLost (with the packet's data), and BlockingIOError.
     """
     try:
-        data, ancillary, flags, _ = sock.recvmsg(
-            PACKET_BYTES_MAX, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
-        )
+        data, ancillary, flags, _ = _received(sock)
     except ConnectionResetError:
-        raise PeerGone("the control socket was reset") from None
+        # A peer that left without having read everything is told before its last packets are.
+        try:
+            data, ancillary, flags, _ = _received(sock)
+        except ConnectionResetError:
+            raise PeerGone("the control socket was reset") from None
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -71,10 +73,26 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     return data, fds
 
 
+def _received(sock: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
+    return sock.recvmsg(PACKET_BYTES_MAX, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+
+
 def close_all(fds: Sequence[int]) -> None:
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)
+
+
+def taken(fds: list[int]) -> int:
+    """The first descriptor, which leaves the list. Raises codec.Malformed."""
+    if not fds:
+        raise codec.Malformed("it came without its descriptor")
+    return fds.pop(0)
+
+
+def value(fds: list[int]) -> bytes:
+    """The value that came with a message. Raises codec.Malformed, TooLarge, OSError."""
+    return read_blob(taken(fds))
 
 
 def blob(data: bytes) -> int:
@@ -84,6 +102,8 @@ def blob(data: bytes) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("metamcp", os.MFD_CLOEXEC)
     else:
+        import tempfile  # only where it is needed: it brings every library that packs files
+
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     view = memoryview(data)

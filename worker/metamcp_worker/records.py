@@ -16,7 +16,9 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 OWN = "metamcp."
 """Before the name of a room, where Python knows it as a logger."""
 #: The rooms of the gateway that speak; by them a level can be set.
-ROOMS = frozenset({"control", "front", "http", "nursery", "recording", "traces", "worker"})
+ROOMS = frozenset({
+    "control", "embeddings", "front", "http", "nursery", "recording", "traces", "worker",
+})  # fmt: skip
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} | {
     code: f"\\u{code:04x}"

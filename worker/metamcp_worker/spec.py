@@ -6,6 +6,8 @@ Owns: their fields, units and defaults. Never: file formats, validation for huma
 
 from msgspec import Struct
 
+from metamcp_worker.disclosure import Exposure
+
 
 class LogSpec(Struct, frozen=True, kw_only=True):
     """How a process speaks: `format` `auto` (text on a terminal, else JSON), `text` or `json`;
@@ -111,21 +113,74 @@ class NamingSpec(Struct, frozen=True, kw_only=True):
     length_max: int = 64
 
 
+class ToolOverride(Struct, frozen=True, kw_only=True):
+    """What an endpoint makes of one tool, in place of what its server says; where nothing is said,
+    that counts. `tool`: the server's own name of it.
+
+    `name`: instead of the one by the rule. `aliases`: names by which it can be called too.
+    `hidden`: it is in no list, and can be called. `fixed`: arguments that always have these values,
+    whatever a client sends; `defaults`: what they are where a client sends none. Both have values
+    as JSON text.
+    """
+
+    server: str
+    tool: str
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    hidden: bool = False
+    title: str | None = None
+    description: str | None = None
+    fixed: dict[str, str] = {}
+    defaults: dict[str, str] = {}
+
+
 class EndpointSpec(Struct, frozen=True, kw_only=True):
     """One endpoint: the paths that it answers at, its servers in order, its naming.
 
-    `disabled`: pairs (server, tool) switched off. `default`: it answers at `/mcp` too.
+    `disabled`: pairs (server, tool) switched off. `overrides`: at most one for each of the others.
+    `default`: it answers at `/mcp` too.
     """
 
     name: str
     servers: tuple[str, ...]
     naming: NamingSpec = NamingSpec()
     disabled: tuple[tuple[str, str], ...] = ()
+    overrides: tuple[ToolOverride, ...] = ()
     default: bool = False
     sse: bool = True
     """The HTTP+SSE transport of 2024-11-05 is served too."""
     rest: bool = True
     """`…/api` is served too."""
+    exposure: Exposure = "all"
+    per_session: bool = False
+    """Each session of the handshake era has a view of its own."""
+    call_hidden: bool = True
+    """What is not in view can still be called by its name."""
+
+
+class MeaningSpec(Struct, frozen=True, kw_only=True):
+    """Searches by meaning too. `model`: the same for vectors that can be compared; `weight`: of
+    such a ranking beside that by words, which has 1."""
+
+    model: str
+    weight: float
+
+
+class EmbeddingsSpec(Struct, frozen=True, kw_only=True):
+    """Where vectors are had. `url`: of an endpoint as that of OpenAI, or empty; then `folder` is
+    that of a model on this machine. `model`: its name there; `key`: a bearer token, or empty.
+    `id`: as `MeaningSpec.model`. `store`: the file of vectors that are kept. `timeout_s`: of a
+    request; `batch`: texts in one."""
+
+    url: str = ""
+    model: str = ""
+    key: str = ""
+    folder: str = ""
+    id: str = ""
+    store: str = ""
+    timeout_s: float = 10.0
+    batch: int = 32
+    log: LogSpec = LogSpec()
 
 
 class FrontSpec(Struct, frozen=True, kw_only=True):
@@ -144,5 +199,14 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     recording: RecordingSpec = RecordingSpec()
     tool_times: bool = False
     traced: float | None = None
+    quarantined: tuple[tuple[str, str, str], ...] = ()
+    """Server, tool, and a sentence for who calls it: what is not as somebody has approved it. The
+    server may be a process for one client (`sharing`), of which only its client gets nothing."""
+    held: tuple[str, ...] = ()
+    """Servers that are held to what somebody has approved: what they do not list is nobody's."""
+    meaning: MeaningSpec | None = None
+    """None: searches go by words alone."""
+    several: bool = False
+    """There are other fronts: what servers change is told to clients when all of them show it."""
     call_hold_s: float = 2.0
     """How long a call waits for a server that is just coming back."""

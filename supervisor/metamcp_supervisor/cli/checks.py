@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 
 from metamcp_supervisor.cli.finding import Finding, Verdict
 from metamcp_supervisor.lives import listen, sockfile
-from metamcp_supervisor.wanted.config import UNIX, Address, Config
+from metamcp_supervisor.verbs import ServerStatus
+from metamcp_supervisor.wanted import lockfile
+from metamcp_supervisor.wanted.config import UNIX, Address, Config, ConfigInvalid
 from metamcp_supervisor.watched import usage
 from metamcp_worker import orphans
 
@@ -153,6 +155,31 @@ def port(check: str, address: Address) -> Finding:
         text = f"{address} is in use by {name} (process {pid})"
         return Finding(check, "fail", text, "stop that process, or choose another address")
     return Finding(check, "ok", f"{address} is free")
+
+
+def lock(config: Config) -> Iterator[Finding]:
+    """Can what is approved be read?"""
+    path = lockfile.beside(config)
+    try:
+        held = lockfile.load(path)
+    except ConfigInvalid as invalid:
+        more = len(invalid.problems) - 1
+        text = f"{invalid.problems[0]}{f' (and {more} more)' if more else ''}"
+        yield Finding("lock", "fail", text, "no gateway starts with it; mend it or take it away")
+        return
+    if held is not None:
+        servers = len(held.servers)
+        text = f"{path} holds the tools of {servers} {'server' if servers == 1 else 'servers'}"
+        yield Finding("lock", "ok", text)
+
+
+def quarantine(servers: Iterable[ServerStatus]) -> Iterator[Finding]:
+    """What a running gateway keeps from clients."""
+    for server in servers:
+        if kept := server.drift.get("quarantined"):
+            text = f"{kept} {'tool' if kept == 1 else 'tools'} of {server.name} in quarantine"
+            advice = f"'metamcp tools {server.name} --diff' shows why"
+            yield Finding("quarantine", "warn", text, advice)
 
 
 def listening(url: str, ops_url: str) -> Finding:

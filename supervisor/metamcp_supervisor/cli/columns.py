@@ -44,6 +44,7 @@ def status_head(status: GatewayStatus) -> str:
         f"fronts {serving}/{len(status.fronts)}",
         f"connections {sum(front.connections for front in status.fronts)}",
         f"sessions {sum(front.sessions for front in status.fronts)}",
+        f"embedder {status.embedder_pid}" if status.embedder_pid else "",
         config if status.config_hash else "no config",
         status.url,
         *(f"{each.key} {each.value}" for each in status.overrides),
@@ -168,6 +169,8 @@ def _outlook(server: ServerStatus) -> str:
         retry = server.retry_in_s
         coming = "no start planned" if retry is None else f"next start in {span(retry + 0.999)}"
         return f"{said}; {coming}" if said else coming
+    if kept := server.drift.get("quarantined"):
+        said = said or f"{kept} {'tool' if kept == 1 else 'tools'} in quarantine"
     if server.state == "idle":
         return said or "starts on first call"
     return said or server.origin

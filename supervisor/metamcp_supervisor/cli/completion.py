@@ -8,11 +8,12 @@ import contextlib
 import hashlib
 import os
 import time
+from collections.abc import Callable
 
 import click
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.verbs import GatewayStatus
+from metamcp_supervisor.verbs import GatewayStatus, ToolSets
 from metamcp_supervisor.watched import client
 from metamcp_worker import codec
 
@@ -43,25 +44,51 @@ def completion(shell: str) -> None:
 
 def names(runtime_dir: str | None) -> list[str]:
     """Of the servers; none, without a word, when no gateway can be asked."""
+    return _names(
+        "names", runtime_dir, lambda gateway: [one.name for one in _status(gateway).servers]
+    )
+
+
+def endpoints(runtime_dir: str | None) -> list[str]:
+    """As `names`."""
+    return _names("endpoints", runtime_dir, lambda gateway: list(_status(gateway).endpoints))
+
+
+def toolsets(runtime_dir: str | None) -> list[str]:
+    """As `names`."""
+
+    def ask(gateway: client.Client) -> list[str]:
+        raw = gateway.call("toolsets", timeout_s=ANSWER_S)
+        return [one.name for one in codec.typed(ToolSets, raw).toolsets]
+
+    return _names("toolsets", runtime_dir, ask)
+
+
+def _status(gateway: client.Client) -> GatewayStatus:
+    return codec.typed(GatewayStatus, gateway.call("status", timeout_s=ANSWER_S))
+
+
+def _names(
+    what: str, runtime_dir: str | None, ask: Callable[[client.Client], list[str]]
+) -> list[str]:
     directory = runtime_dir or runtime.default(os.environ)
-    path = _path(directory)
+    path = _path(what, directory)
     if (kept := _kept(path)) is not None:
         return kept
     try:
         with client.connect(runtime_dir, timeout_s=ANSWER_S) as gateway:
-            status = codec.typed(GatewayStatus, gateway.call("status", timeout_s=ANSWER_S))
+            found = ask(gateway)
     except (client.Failed, codec.Malformed):
         return []
-    found = [server.name for server in status.servers]
     _keep(path, found)
     return found
 
 
-def _path(directory: str) -> str:
+def _path(what: str, directory: str) -> str:
     """One file per gateway, in this user's own cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     digest = hashlib.sha256(os.fsencode(os.path.abspath(directory))).hexdigest()[:16]
-    return os.path.join(cache, "metamcp", f"names-{digest}")
+    return os.path.join(cache, "metamcp", f"{what}-{digest}")
 
 
 def _kept(path: str) -> list[str] | None:
@@ -69,7 +96,7 @@ def _kept(path: str) -> list[str] | None:
         if not 0 <= time.time() - os.stat(path).st_mtime < KEPT_S:
             return None
         with open(path, encoding="utf-8") as file:
-            return file.read().split()
+            return file.read().splitlines()
     except (OSError, UnicodeDecodeError):
         return None
 

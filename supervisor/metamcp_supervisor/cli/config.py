@@ -105,7 +105,7 @@ def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, obj
 
     for section, content in tables.items():
         table = table_of(content) or {}
-        if section in {"gateway", "log", "recording", "metrics", "traces"}:
+        if section in {"gateway", "log", "recording", "metrics", "traces", "embeddings"}:
             yield section, table
             continue
         for name, settings in table.items():

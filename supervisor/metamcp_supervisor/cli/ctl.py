@@ -12,6 +12,7 @@ import io
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -57,6 +58,7 @@ ELSEWHERE = {
     "logs": "metamcp_supervisor.cli.follow:logs",
     "events": "metamcp_supervisor.cli.follow:events",
     "calls": "metamcp_supervisor.cli.calls:calls",
+    "views": "metamcp_supervisor.cli.views:views",
     "set": "metamcp_supervisor.cli.adjust:set_",
     "signal": "metamcp_supervisor.cli.adjust:signal_",
     "drain": "metamcp_supervisor.cli.steer:drain",
@@ -79,19 +81,16 @@ def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [name for name in names(above.get("runtime_dir")) if name.startswith(incomplete)]
 
 
-class Verbs(click.Group):
+def complete_endpoints(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """As `complete_names`, of its endpoints."""
+    from metamcp_supervisor.cli.completion import endpoints as names
+
+    above = ctx.parent.params if ctx.parent is not None else {}
+    return [name for name in names(above.get("runtime_dir")) if name.startswith(incomplete)]
+
+
+class Ending(click.Group):
     """The one place where a failure becomes an exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *ELSEWHERE]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in ELSEWHERE:
-            return super().get_command(ctx, cmd_name)
-        module, _, name = ELSEWHERE[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -104,15 +103,48 @@ class Verbs(click.Group):
             ctx.exit(130)  # as every shell says it: 128 and the number of SIGINT
 
 
+class Verbs(Ending):
+    """Those of `ctl`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = ELSEWHERE[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+def outward(command: Callable[..., None]) -> Callable[..., None]:
+    """What every group of verbs knows that talks to a gateway; `begin` heeds it."""
+    for option in (
+        click.option(
+            "-q", "--quiet", is_flag=True, help="Nothing on standard output: the exit code tells."
+        ),
+        click.option(
+            "--no-color", is_flag=True, help="No colours on a terminal either, as NO_COLOR."
+        ),
+        click.option(
+            "--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.group(cls=Verbs)
-@click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
-@click.option("--no-color", is_flag=True, help="No colours on a terminal either, as NO_COLOR.")
-@click.option(
-    "-q", "--quiet", is_flag=True, help="Nothing on standard output: the exit code tells."
-)
+@outward
 @click.pass_context
 def ctl(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet: bool) -> None:
     """Look at and steer a running gateway."""
+    begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
+
+
+def begin(ctx: click.Context, runtime_dir: str | None, *, no_color: bool, quiet: bool) -> None:
+    """For every verb of a group."""
     ctx.obj = runtime_dir
     if no_color:
         os.environ["NO_COLOR"] = "1"

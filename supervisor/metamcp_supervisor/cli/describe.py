@@ -67,6 +67,8 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
             f"{tokens}{cached}"
         ),
     )
+    if found.drift:
+        yield "drift", "; ".join(found.drift)
     yield "list hash", found.list_hash[:16] or columns.NONE
     yield "calls", f"{server.calls}, errors {server.errors}, in flight {server.inflight}"
     if server.p95_s is not None:

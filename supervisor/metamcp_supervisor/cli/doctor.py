@@ -83,6 +83,8 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     owners = {0, os.geteuid(), _owner(config.gateway.runtime_dir)}
     yield from checks.files(config, owners)
     yield checks.disk(state_dir)
+    yield from checks.lock(config)
+    yield from checks.quarantine(() if status is None else status.servers)
     if status is not None:  # where it really listens, which flags may have told it
         yield checks.listening(status.url, status.ops_url)
     else:

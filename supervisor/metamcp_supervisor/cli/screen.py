@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_supervisor.wanted.config import UNIX
+from metamcp_worker import priced
 
 if TYPE_CHECKING:
     from metamcp_supervisor.run import Gateway
@@ -67,11 +68,17 @@ def first_screen(status: GatewayStatus) -> str:
     picture = show.Picture(
         columns=("SERVER", "STATE", "TOOLS", "TOKENS", "START", ""),
         rows=rows,
-        foot=f"{tools} tools, about {tokens} tokens of definitions",
+        foot=f"{tools} tools, about {tokens} tokens of definitions{_less(tokens)}",
         right=frozenset({"TOOLS", "TOKENS", "START"}),
     )
     lines = [f"{show.printable(line)}\n" for line in _how_to_connect(status)]
     return "".join(["\n", show.text(picture), *lines])
+
+
+def _less(tokens: int) -> str:
+    """Where to look, if there is anything to save."""
+    worth = tokens > priced.at_start("search", ())
+    return "; 'metamcp tools --tokens' says what would save most of them" if worth else ""
 
 
 def _metrics(ops_url: str) -> str:

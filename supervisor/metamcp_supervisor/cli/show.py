@@ -185,8 +185,13 @@ def _drawn(shown: Picture, width: int) -> "RenderableType":
     )
     crowded = shown.sentences and _crowded(shown, width)
     columns = shown.columns[:-1] if crowded else shown.columns
-    for name in columns:
-        drawn.add_column(name, justify="right" if name in shown.right else "left", overflow="fold")
+    for at, name in enumerate(columns):
+        number = name in shown.right
+        # A heading may stand on two lines; half a number would be another number.
+        least = max((len(row[at]) for row in shown.rows), default=0) if number else None
+        drawn.add_column(
+            name, justify="right" if number else "left", overflow="fold", min_width=least
+        )
     below: list[Text] = []
     for row in shown.rows:
         # As Text, so that a server's words are never read as markup.

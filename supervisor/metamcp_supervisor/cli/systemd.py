@@ -18,6 +18,8 @@ from pathlib import Path
 
 import click
 
+from metamcp_supervisor.cli import refusing
+from metamcp_supervisor.cli.refusing import Refused
 from metamcp_supervisor.notify import is_booted
 from metamcp_supervisor.verbs import Exit
 
@@ -37,29 +39,6 @@ _PROGRAM = "/usr/bin/metamcp"
 """In the units as they are delivered."""
 _HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user")))
 """What ProtectHome=yes hides from the service."""
-
-
-class Refused(Exception):
-    """One sentence, and the exit code."""
-
-    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _Group(click.Group):
-    """The one place where a refusal becomes a sentence and an exit code."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            found: object = super().invoke(ctx)
-        except Refused as refusal:
-            _say(str(refusal))
-            raise SystemExit(refusal.code) from None
-        except OSError as error:
-            _say(f"{error.filename or 'a unit'}: {error.strerror}")
-            raise SystemExit(Exit.FAILED) from None
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +69,7 @@ _CONFIG = click.option(
 )
 
 
-@click.group(cls=_Group)
+@click.group(cls=refusing.Group)
 def systemd() -> None:
     """Run the gateway as a service of systemd."""
 
@@ -317,15 +296,11 @@ def _warn_of_config(user: bool, config: str | None) -> None:
     path = Path(config or (SYSTEM_CONFIG if not user else "~/.config/metamcp/metamcp.toml"))
     path = path.expanduser().absolute()
     if not path.exists():
-        _say(f"warning: there is no {path} yet")
+        refusing.say(f"warning: there is no {path} yet")
     elif not user and not path.stat().st_mode & 0o004:
-        _say(
+        refusing.say(
             f"warning: the service has a user of its own and cannot read {path}; run 'chmod o+r' on"
             " it and keep secrets in credentials"
         )
     if not user and any(path.is_relative_to(hidden) for hidden in _HIDDEN):
-        _say(f"warning: {path} is below a home directory, which the service cannot see")
-
-
-def _say(sentence: str) -> None:
-    click.echo(f"metamcp: {sentence}", err=True)
+        refusing.say(f"warning: {path} is below a home directory, which the service cannot see")

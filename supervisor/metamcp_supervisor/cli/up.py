@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 #: Parts of an event that a person at a terminal wants to see at once, beside the gateway's own.
 _TOLD = ("→ready", "→backoff", "→failed", "→quarantined", "→disabled", "→error", "error", "bug",
-         "note", "lists changed", "kill", "heartbeat", "unroutable")  # fmt: skip
+         "note", "lists changed", "tools drifted", "tools released", "kill", "heartbeat",
+         "unroutable")  # fmt: skip
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -238,6 +239,7 @@ def _run(
         click.echo(codec.dump(handing.program(VERSION)))
         raise SystemExit(Exit.OK)
     faulthandler.enable(2)  # what the watchdog aborts says where it hung
+    memory.share_one_heap()
     told = Notify.take(os.environ, os.getpid())
     try:
         given = inherited.take(os.environ, os.getpid())

@@ -66,6 +66,8 @@ def unsettled(parts: Parts) -> str:
                 return f"{entry.name} is being started"
             if instance.silent or instance.end is not None:
                 return f"a worker of {entry.name} ends"
+    if parts.tree.pinned.busy:
+        return "tools are compared with what was approved"
     if parts.tree.deliveries.owed:
         return "a front waits for a descriptor"
     return "a catalogue is being written" if parts.catalogues.busy else ""
@@ -140,6 +142,9 @@ def _server(parts: Parts, entry: Entry) -> handing.Server:
         listed=known.listed,
         list_changes=known.changes,
         list_turns_at=known.turns_at,
+        kept=tuple((each.tool, each.reason) for each in parts.tree.pinned.last(entry.name).kept)
+        if entry.own
+        else (),
     )
 
 
@@ -207,6 +212,9 @@ def _entry(parts: Parts, found: handing.Server, wanted: Server | None) -> None:
         known = offer(found.catalogue, from_cache=found.from_cache)
     entry = tree.entries[found.name] = Entry(server, known)
     entry.go_on(found)
+    tree.pinned.go_on(found.name, found.kept)
+    if found.catalogue:
+        tree.pinned.offered(found.name, found.catalogue)
     parts.routes.go_on(found, known.list_hash)
     if not entry.own:
         parts.routes.share(found.name, per_session=entry.per_session)

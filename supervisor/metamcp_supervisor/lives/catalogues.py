@@ -18,10 +18,7 @@ from pathlib import Path
 
 from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.wanted.reload import launched
-from metamcp_worker import catalogue, codec, packets
-
-TOKEN_BYTES = 4
-"""Bytes of JSON per token, as an estimate: what models count for English and JSON."""
+from metamcp_worker import catalogue, codec, costs, packets
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ def offer(data: bytes, *, from_cache: bool = False) -> Offer:
         tools=len(found.tools),
         prompts=len(found.prompts),
         resources=len(found.resources),
-        token_cost=-(-sum(len(bytes(tool)) for tool in found.tools) // TOKEN_BYTES),
+        token_cost=costs.together(found.tools),
         list_hash=catalogue.list_hash(found),
         from_cache=from_cache,
     )

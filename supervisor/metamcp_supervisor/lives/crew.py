@@ -123,11 +123,13 @@ class Crew:
         copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
 
     def tune(self) -> None:
-        """All workers are to speak as this process does; they are told if that is new."""
+        """The nursery and all workers are to speak as this process does, and are told if that is
+        new."""
         wanted = logs.current()
         if wanted == self._tuned:
             return
         self._tuned = wanted
+        self._forker.tune()
         try:
             for copy in self._copies.values():
                 if copy.instance is not None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from metamcp_supervisor.lives.catalogues import offer
 from metamcp_supervisor.lives.changes import changes
 from metamcp_supervisor.lives.entries import Entry
+from metamcp_supervisor.lives.pinning import Pinned
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.watched.events import Journal
@@ -23,8 +24,11 @@ AGAIN_S = 1.0
 class Deliveries:
     """`entries`: all servers, by name. `owed`: how many deliveries are to be tried again."""
 
-    def __init__(self, entries: Mapping[str, Entry], routes: Routes, journal: Journal) -> None:
+    def __init__(
+        self, entries: Mapping[str, Entry], routes: Routes, pinned: Pinned, journal: Journal
+    ) -> None:
         self.owed = 0
+        self._pinned = pinned
         self._entries = entries
         self._routes = routes
         self._journal = journal
@@ -53,6 +57,7 @@ class Deliveries:
         counts as broken, if it does."""
         try:
             entry.offer = offer(data)
+            self._pinned.offered(entry.name, data)
             if entry.own:
                 return None  # what its client is listed is what the server itself offers
             before = self._routes.offers(entry.name, data, entry.offer.list_hash)

@@ -83,11 +83,11 @@ class Entry:
     its place, or is getting there; `leaving`: those that are on their way out.
 
     `restarts`: how often another copy took its place; `rested`: it has been idle since a copy last
-    started, so that the next start is none of these. `replacing`: the spare takes the place as soon
-    as it is ready. `spare_failures`: spares in a row that did not come up. `probe`: ask it first
-    whether it is modern. `removed`: no longer configured, and gone as soon as it is down.
-    `answered`: calls that it answered so far, by front. `contested`: it asked something that
-    several callers could have caused. `used_at`: when one for a single client was last of use.
+    started, or on its way there, so that the next start is none of these. `replacing`: the spare
+    takes the place as soon as it is ready. `spare_failures`: spares in a row that did not come up.
+    `probe`: ask it first whether it is modern. `removed`: no longer configured, and gone as soon as
+    it is down. `answered`: calls that it answered so far, by front. `contested`: it asked something
+    that several callers could have caused. `used_at`: when one for a single client was last of use.
     `changes`: of its lists, for the journal.
     """
 

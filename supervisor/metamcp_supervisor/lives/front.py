@@ -5,16 +5,19 @@ Owns: the packets to and from one front, and what it said of itself. Never: what
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from metamcp_supervisor import handing
 from metamcp_supervisor.lives.questions import Questions
 from metamcp_supervisor.lives.spawn import Worker
 from metamcp_worker import codec, messages, packets
+from metamcp_worker.disclosure import Applied, Told
+from metamcp_worker.embedding import Embed
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.messages import (
     CallsShown,
+    Change,
     FromFront,
     FrontStats,
     HandOver,
@@ -23,13 +26,15 @@ from metamcp_worker.messages import (
     Spans,
 )
 
+_WITH_BLOB = FrontStats | SessionKept | Spans | CallsShown | Change | Embed
+
 
 class Ear(Protocol):
     """Who listens to fronts."""
 
     def heard(self, front: "Front", message: FromFront, blob: bytes) -> None:
-        """`blob`: what came with `FrontStats`, `SessionKept` and `Spans`, empty for the others.
-        Raises codec.Malformed when it cannot be read."""
+        """`blob`: what came with `FrontStats`, `SessionKept`, `Spans`, `Change` and `Embed`, empty
+        for the others. Raises codec.Malformed when it cannot be read."""
         ...
 
     def handed(self, front: "Front", message: HandOver, fds: list[int]) -> None:
@@ -47,7 +52,8 @@ class Ear(Protocol):
 
 class Front:
     """`number` is never used twice, `slot` is. `condemned`: we kill it. `silent`: its control
-    socket is closed. `questions`: about its calls."""
+    socket is closed. `questions`: about its calls. `owes`: the last round of new lists of which it
+    has not told its clients yet, or 0."""
 
     def __init__(self, number: int, slot: int, worker: Worker, now: float, ear: Ear) -> None:
         self.number = number
@@ -57,9 +63,13 @@ class Front:
         self.ready = False
         self.condemned = False
         self.silent = False
+        self.owes = 0
+        self._given_up = False
         self.summary: FrontStats | None = None
         self.deadline: asyncio.TimerHandle | None = None
         self.questions = Questions(self.send)
+        self.on_applied: Callable[[int], None] = lambda number: None
+        """Told of `disclosure.Applied`."""
         self._ear = ear
         self._channel = packets.Channel(
             worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
@@ -74,8 +84,16 @@ class Front:
         """Can it take over what another one had?"""
         return self.ready and not self.condemned and not self.silent
 
+    def give_up(self) -> None:
+        """It is killed, and hears nothing more: what follows on something that it could not be told
+        is not for it."""
+        self.condemned = self._given_up = True
+
     def send(self, message: Message, fds: Iterable[int] = ()) -> None:
         """Takes the descriptors."""
+        if self._given_up:
+            packets.close_all(list(fds))
+            return
         self._channel.send(messages.pack(message), list(fds))
 
     def handed(self, *, halted: bool) -> handing.Front:
@@ -113,10 +131,16 @@ class Front:
                 self._ear.handed(self, message, handed)
                 return
             blob = b""
-            if isinstance(message, FrontStats | SessionKept | Spans | CallsShown) and fds:
+            if isinstance(message, _WITH_BLOB) and fds:
                 blob = packets.read_blob(fds.pop(0))
             if isinstance(message, CallsShown):
                 self.questions.answer(message, blob)
+                return
+            if isinstance(message, Applied):
+                self.on_applied(message.number)
+                return
+            if isinstance(message, Told):
+                self.owes = 0 if message.number == self.owes else self.owes
                 return
             self._ear.heard(self, message, blob)
         except (codec.Malformed, TooLarge) as error:
@@ -126,7 +150,7 @@ class Front:
 
     def _lost(self, data: bytes) -> None:
         """Figures come again in a moment. A session that is not known to us is lost only if this
-        front dies: its client opens a new one. Spans are counted."""
+        front dies: its client opens a new one. Spans are counted. Who ordered something is told."""
         message = messages.unpack_from_front(data)
-        if isinstance(message, Spans):
+        if isinstance(message, Spans | Change | Embed):
             self._ear.heard(self, message, b"")

@@ -32,6 +32,8 @@ from metamcp_supervisor.lives.sessions import Sessions
 from metamcp_supervisor.lives.spawn import NotForked, Worker, WorkerExit
 from metamcp_supervisor.watched.events import Journal
 from metamcp_worker import codec, packets
+from metamcp_worker.disclosure import Change, News
+from metamcp_worker.embedding import Embed
 from metamcp_worker.messages import (
     Adopt,
     AttachFailed,
@@ -130,13 +132,18 @@ class Fronts:
 
     def reconfigure(self) -> None:
         """Tell every front the new configuration; one that cannot be told is replaced."""
-        spec = codec.dump(self._spec())
+        spec = self._spec()
+        message, data = Reconfigure(vital=bool(spec.quarantined or spec.held)), codec.dump(spec)
         for front in self.serving():
             try:
-                front.send(Reconfigure(), [packets.blob(spec)])
+                front.send(message, [packets.blob(data)])
             except OSError as error:
-                self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
-                self._kill(front)
+                self.untold(front, error)
+
+    def untold(self, front: Front, error: OSError) -> None:
+        """It could not be told something, and is replaced."""
+        self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
+        self._kill(front)
 
     def exited(self, end: WorkerExit) -> bool:
         """A worker ended; True if it was one of ours."""
@@ -293,13 +300,12 @@ class Fronts:
             self._bequeath(front)
             front.send(Listen())
         except OSError as error:
-            self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
-            self._kill(front)
+            self.untold(front, error)
 
     def _bequeath(self, heir: Front) -> None:
         """The sessions that no front has are this one's. Raises OSError."""
-        if records := self.sessions.adopt(heir.number):
-            heir.send(Adopt(), [packets.blob(records)])
+        for untold, records in self.sessions.adopt(heir.number):
+            heir.send(Adopt(untold=untold), [packets.blob(records)])
 
     def _settle(self) -> None:
         """A front is gone or new: see to what waits for one."""
@@ -309,8 +315,7 @@ class Fronts:
             try:
                 self._bequeath(heir)
             except OSError as error:
-                self._journal.add(heir.who, "error", f"no free descriptor: {error.strerror}")
-                self._kill(heir)
+                self.untold(heir, error)
         self.handovers.again()
         self._changed.set()
 
@@ -324,12 +329,13 @@ class Fronts:
                 self._ready(front)
             case Wanted(server=server):
                 self._house.wanted(server)
+            case Change() | Embed() | News():
+                self._house.asked(front, message, blob)
             case AttachFailed(what=server, number=generation):
                 self._house.undelivered(front, server, generation)
             case FrontStats():
-                figures = codec.typed(Figures, blob or b"{}")
+                self._house.counted(front, codec.typed(Figures, blob or b"{}"), message)
                 front.summary = message
-                self._house.counted(front, figures, message)
             case Taken():
                 self.handovers.taken(front.number)
             case SessionKept():
@@ -365,8 +371,7 @@ class Fronts:
         self._settle()
 
     def _judged(self, front: Front, verdict: Verdict) -> None:
-        if verdict in (Verdict.HUNG, Verdict.DEAD):
-            front.condemned = True
+        front.condemned |= verdict in (Verdict.HUNG, Verdict.DEAD)
         self._journal.add(front.who, f"heartbeat {verdict}")
         if verdict is Verdict.DEAD:
             self._kill(front)
@@ -378,13 +383,13 @@ class Fronts:
     def _bury(self, front: Front) -> None:
         self.roster.leaving.discard(front)
         front.close()
-        self.sessions.left(front.number)
+        self.sessions.left(front.number, untold=front.owes > 0)
         self.handovers.left(front.number)
         self._settle()
         self._house.left(front.number)
 
     def _kill(self, front: Front) -> None:
-        front.condemned = True
+        front.give_up()
         self._forker.signal(front.pid, signal.SIGKILL)
         front.cancel()
         front.deadline = self._loop.call_later(KILLED_S_MAX, self._outlives, front)

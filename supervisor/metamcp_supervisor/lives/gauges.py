@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping
 
 from metamcp_supervisor.lives import limits, status
+from metamcp_supervisor.lives.embedder import Embedder
 from metamcp_supervisor.lives.entries import Copy
 from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.limits import Fate, Sample, limits_of
@@ -33,6 +34,7 @@ class Gauges:
         journal: Journal,
         fronts: Fronts,
         nursery: Nurseries,
+        embedder: Embedder,
     ) -> None:
         self.usages: Mapping[Part, Usage] = {}
         self._tree = tree
@@ -40,6 +42,7 @@ class Gauges:
         self._journal = journal
         self._fronts = fronts
         self._nursery = nursery
+        self._embedder = embedder
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -52,7 +55,8 @@ class Gauges:
 
     async def _look(self) -> None:
         entries = self._tree.entries
-        roots = status.roots(entries, self._fronts.slots, self._nursery.pid)
+        pids = self._nursery.pid, self._embedder.pid
+        roots = status.roots(entries, self._fronts.slots, *pids)
         servers = {name: entry.server for name, entry in entries.items()}
         closely = limits.closely(roots, servers)
         self.usages = await asyncio.to_thread(usage.sample, roots, closely)

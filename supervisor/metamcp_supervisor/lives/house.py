@@ -8,6 +8,8 @@ from typing import Protocol
 
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.spawn import Worker
+from metamcp_worker.disclosure import Change, News
+from metamcp_worker.embedding import Embed
 from metamcp_worker.messages import Figures, FrontStats
 
 
@@ -21,6 +23,10 @@ class Forker(Protocol):
     async def fork(self, role: str, name: str) -> Worker: ...
 
     def signal(self, pid: int, number: int) -> None: ...
+
+    def tune(self) -> None:
+        """It is to speak as this process does."""
+        ...
 
     def suspect(self) -> None:
         """A process was killed and its end is not told: does the nursery still answer?"""
@@ -40,6 +46,12 @@ class House(Protocol):
 
     def ended(self, sessions: Sequence[str]) -> None:
         """These sessions of clients are over."""
+        ...
+
+    def asked(self, front: Front, message: Change | Embed | News, blob: bytes) -> None:
+        """A front has an order about what is in view (`disclosure.Wish`), or texts that are to
+        become vectors, and waits for the outcome; or news of servers for its clients. `blob`:
+        nothing, if its descriptor was lost. Raises codec.Malformed."""
         ...
 
     def undelivered(self, front: Front, server: str, generation: int) -> None:

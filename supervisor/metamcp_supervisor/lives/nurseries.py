@@ -105,6 +105,10 @@ class Nurseries:
     def signal(self, pid: int, number: int) -> None:
         self._of(pid).signal(pid, number)
 
+    def tune(self) -> None:
+        for nursery in self._all():
+            nursery.tune()
+
     def suspect(self) -> None:
         for nursery in self._all():
             nursery.suspect()

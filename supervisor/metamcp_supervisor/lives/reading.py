@@ -21,7 +21,9 @@ _WAITING = struct.Struct("=24xI")
 many connections wait to be accepted."""
 
 
-class Nursery(Protocol):
+class Single(Protocol):
+    """A process of which there is one at most."""
+
     @property
     def pid(self) -> int:
         """0: there is none."""
@@ -36,20 +38,24 @@ class Reader:
         entries: Mapping[str, Entry],
         fronts: Fronts,
         hearts: Heartbeats,
-        nursery: Nursery,
+        nursery: Single,
+        embedder: Single,
         listeners: Sequence[socket.socket],
     ) -> None:
         self._entries = entries
         self._fronts = fronts
         self._hearts = hearts
         self._nursery = nursery
+        self._embedder = embedder
         self._listeners = listeners
 
     def read(self) -> Readings:
         every = list(self._entries.values())
         copies = [copy for entry in every for copy in entry.copies]
         return Readings(
-            beat_ages_s=_ages(copies, self._fronts.slots, self._hearts.ages_s()),
+            beat_ages_s=_ages(
+                copies, self._fronts.slots, self._embedder.pid, self._hearts.ages_s()
+            ),
             queued=_sums((one.entry.base, one.instance.queued) for one in copies if one.instance),
             spares=_sums((each.base, int(_spare_ready(each))) for each in every),
             limits_bytes={
@@ -91,10 +97,14 @@ def accept_queue(listeners: Sequence[socket.socket]) -> int | None:
 
 
 def _ages(
-    copies: Iterable[Copy], fronts: Iterable[Front | None], ages_s: Mapping[int, float]
+    copies: Iterable[Copy],
+    fronts: Iterable[Front | None],
+    embedder_pid: int,
+    ages_s: Mapping[int, float],
 ) -> dict[tuple[str, str], float]:
-    """The oldest of each server, and of the fronts."""
+    """The oldest of each server, of the fronts, and of the process that makes vectors."""
     beating = [(("", "front"), front.pid) for front in fronts if front is not None]
+    beating.append((("", "embedder"), embedder_pid))
     beating += [((one.entry.base, "worker"), one.instance.pid) for one in copies if one.instance]
     found: dict[tuple[str, str], float] = {}
     for key, pid in beating:

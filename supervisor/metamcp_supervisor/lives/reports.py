@@ -80,6 +80,11 @@ class Reports:
         return found
 
     def restarted(self, entry: Entry) -> None:
+        """Another copy of it starts, or takes the place of one; the first one is no restart."""
+        if entry.rested:
+            entry.rested = False
+            return
+        entry.restarts += 1
         self._metrics.restarted(entry.base, str(entry.life.reason or "operator"))
 
     def forget(self, entry: Entry) -> None:

@@ -10,9 +10,9 @@ catalogue, pipe, state: whoever hears of a ready server can list and call it.
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Iterable
 from functools import partial
-from multiprocessing import Pipe
 from typing import Protocol
 
 from msgspec import structs
@@ -153,7 +153,7 @@ class Routes:
         for front in self._fronts.serving():
             if number not in (None, front.number):
                 continue
-            one, other = Pipe()
+            one, other = socket.socketpair()  # what a `multiprocessing.Pipe` is
             with one, other:
                 ours = os.dup(one.fileno())
                 try:

@@ -23,8 +23,11 @@ RECORD_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
+    """`untold`: the front before may not have told the client that its lists are others."""
+
     holder: int | None
     record: bytes
+    untold: bool = False
 
 
 NOBODY = -1
@@ -73,20 +76,27 @@ class Sessions:
             if kept is not None and kept.holder == holder:
                 self._drop(session)
 
-    def left(self, holder: int) -> None:
-        """This front is gone."""
+    def left(self, holder: int, *, untold: bool = False) -> None:
+        """This front is gone. `untold`: it owed its clients the news of other lists."""
         for session, kept in self._kept.items():
             if kept.holder == holder:
-                self._kept[session] = _Kept(None, kept.record)
+                self._kept[session] = _Kept(None, kept.record, untold)
 
-    def adopt(self, holder: int) -> bytes:
-        """This front takes over every session that has no holder: a JSON list of the records, or
-        nothing when there is none."""
+    def outdated(self) -> None:
+        """Lists are others now, and there is nobody who could tell those who wait for a front."""
+        for session, kept in self._kept.items():
+            if kept.holder is None:
+                self._kept[session] = _Kept(None, kept.record, untold=True)
+
+    def adopt(self, holder: int) -> list[tuple[bool, bytes]]:
+        """This front takes over every session that has no holder: a JSON list of the records for
+        those whose clients are to be told that their lists are others, and one for the rest."""
         found = {session: kept for session, kept in self._kept.items() if kept.holder is None}
+        groups: dict[bool, list[bytes]] = {}
         for session, kept in found.items():
             self._kept[session] = _Kept(holder, kept.record)
-        records = b",".join(kept.record for kept in found.values())
-        return b"[%b]" % records if found else b""
+            groups.setdefault(kept.untold, []).append(kept.record)
+        return [(untold, b"[%b]" % b",".join(records)) for untold, records in groups.items()]
 
     def handed(self) -> list[tuple[int | None, bytes]]:
         """The holder and the record of each, for the program that goes on with them."""

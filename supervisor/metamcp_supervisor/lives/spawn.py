@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from metamcp_supervisor import handing
-from metamcp_supervisor.lives import burials, offspring
+from metamcp_supervisor.lives import burials, offspring, speaking
 from metamcp_supervisor.lives.offspring import (
     DEFAULT_COMMAND,
     Life,
@@ -53,10 +53,6 @@ STACKS_CHARS_MAX = 8000
 """Of the stacks of a front in the journal: some dozen calls of each thread."""
 
 
-def _none() -> Collection[int]:
-    return ()
-
-
 class Nursery:
     """Forks workers and tells what becomes of them, over as many nursery processes as it takes.
 
@@ -74,7 +70,7 @@ class Nursery:
         on_halt: Callable[[int, bool], None],
         on_lost: Callable[[str], None],
         on_event: Callable[[str], None],
-        keep: Callable[[], Collection[int]] = _none,
+        keep: Callable[[], Collection[int]] = tuple[int, ...],
         command: Sequence[str] = DEFAULT_COMMAND,
     ) -> None:
         self._workers = Workers(on_exit, on_halt)
@@ -185,6 +181,11 @@ class Nursery:
         """Send a signal to a worker; to one that is dead already, nothing happens."""
         if self._life is not None and self._life.channel is not None:
             self._life.channel.send(messages.pack(Signal(pid=pid, number=number)))
+
+    def tune(self) -> None:
+        """It is to speak as this process does."""
+        if self._life is not None and self._life.channel is not None:
+            speaking.tune(self._life.channel)
 
     def suspect(self) -> None:
         """A worker should have ended long ago: if the nursery does not even answer, replace it."""
@@ -333,6 +334,7 @@ class Nursery:
             raise NurseryDown(f"the nursery (process {life.process.pid}) did not start: {reason}")
         for missing in born.missing:
             self._on_event(f"the nursery could not preload {missing}")
+        self.tune()
         self._settled.set()
 
     def _converse(self, life: Life, ours: socket.socket) -> packets.Channel:

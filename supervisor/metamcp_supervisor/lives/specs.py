@@ -4,23 +4,28 @@ Owns: the environment that a server gets, the hosts that a front accepts, which 
 default one. Never: reading a configuration (`parse`), the fields (`metamcp_worker.spec`).
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
 from metamcp_supervisor.lives.cgroups import Leaf
-from metamcp_supervisor.wanted.config import Address, Config, Endpoint, Server
-from metamcp_supervisor.wanted.masks import secrets_of, secrets_of_traces
+from metamcp_supervisor.lives.pinning import Pinned
+from metamcp_supervisor.wanted import toolnames, tools
+from metamcp_supervisor.wanted.config import Address, Config, Embeddings, Endpoint, Server, Tool
+from metamcp_supervisor.wanted.masks import secrets_of, secrets_of_embeddings, secrets_of_traces
 from metamcp_worker import finished, sharing
 from metamcp_worker.spec import (
+    EmbeddingsSpec,
     EndpointSpec,
     FrontSpec,
     LimitsSpec,
     LogSpec,
-    NamingSpec,
+    MeaningSpec,
     OAuthSpec,
     RecordingSpec,
     ServerSpec,
+    ToolOverride,
 )
 
 PASSED_ON = frozenset({
@@ -31,6 +36,8 @@ files, and none of the secrets that may lie there for other servers."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 STOP_EOF_S = 1.0
 """From the end of its stdin to SIGTERM: well-behaved servers leave within 0.1 s."""
+VECTORS = "vectors.db"
+"""In the state directory: vectors of tools, kept over restarts."""
 NICE = 5
 """Of a server whose processor time is limited: it gives way to the others even where no controller
 enforces the limit, and still gets a quarter of a processor that another one wants too."""
@@ -97,7 +104,8 @@ def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
 def own_log_spec(config: Config) -> LogSpec:
     """Of the supervisor, which knows all secrets."""
     known = [s for server in config.servers.values() for s in secrets_of(server)]
-    return log_spec(config, [*known, *secrets_of_traces(config.traces)])
+    elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
+    return log_spec(config, [*known, *elsewhere])
 
 
 def recording_spec(config: Config) -> RecordingSpec:
@@ -119,8 +127,47 @@ def recording_spec(config: Config) -> RecordingSpec:
     )
 
 
-def front_spec(config: Config, version: str, listen: Address | None = None) -> FrontSpec:
-    """`listen`: where the gateway listens, if that is not what the configuration says."""
+def meaning_spec(config: Config) -> MeaningSpec | None:
+    """What a front is told of vectors: none of the secrets of where they come from."""
+    wanted = config.embeddings
+    if not wanted.wanted or not any(one.exposure == "search" for one in config.endpoints.values()):
+        return None
+    return MeaningSpec(model=_model(wanted), weight=wanted.weight)
+
+
+def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
+    """None: nobody needs vectors."""
+    wanted = config.embeddings
+    if meaning_spec(config) is None:
+        return None
+    return EmbeddingsSpec(
+        url=wanted.url,
+        model=wanted.model,
+        key=wanted.key,
+        folder="" if wanted.folder is None else str(wanted.folder),
+        id=_model(wanted),
+        store=str(config.gateway.state_dir / VECTORS),
+        timeout_s=wanted.timeout_s,
+        batch=wanted.batch,
+        log=log_spec(config, secrets_of_embeddings(wanted)),
+    )
+
+
+def _model(wanted: Embeddings) -> str:
+    """The same for what makes the same vectors. A query in a URL hardly names a model, and a key in
+    it changes."""
+    made_by = [wanted.url.partition("?")[0], wanted.model, str(wanted.folder)]
+    return hashlib.sha256(ascii(made_by).encode()).hexdigest()[:16]
+
+
+def front_spec(
+    config: Config,
+    version: str,
+    listen: Address | None = None,
+    pinned: Pinned | None = None,
+) -> FrontSpec:
+    """`listen`: where the gateway listens, if that is not what the configuration says; `pinned`:
+    knows what is in quarantine."""
     default = default_endpoint(config)
     return FrontSpec(
         version=version,
@@ -128,18 +175,18 @@ def front_spec(config: Config, version: str, listen: Address | None = None) -> F
             EndpointSpec(
                 name=endpoint.name,
                 servers=config.namespaces[endpoint.namespace].servers,
-                naming=NamingSpec(
-                    style=endpoint.naming.style,
-                    separator=endpoint.naming.separator,
-                    hyphens=endpoint.naming.hyphens,
-                    length_max=endpoint.naming.length_max,
-                ),
-                disabled=config.namespaces[endpoint.namespace].disabled,
+                naming=toolnames.spec_of(endpoint.naming),
+                disabled=_disabled(found),
+                overrides=_overrides(found),
                 default=endpoint is default,
                 sse=endpoint.sse,
                 rest=endpoint.rest,
+                exposure=endpoint.exposure,
+                per_session=endpoint.view_scope == "session",
+                call_hidden=endpoint.call_hidden,
             )
             for endpoint in config.endpoints.values()
+            for found in [tools.at(config, endpoint)]
         ),
         hosts=hosts(listen or config.gateway.listen),
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
@@ -152,7 +199,35 @@ def front_spec(config: Config, version: str, listen: Address | None = None) -> F
         recording=recording_spec(config),
         tool_times=config.metrics.per_tool,
         traced=config.traces.sample if config.traces.endpoint else None,
+        meaning=meaning_spec(config),
+        several=config.gateway.fronts > 1,
+        quarantined=() if pinned is None else pinned.quarantined(),
+        held=() if pinned is None else pinned.held(),
     )
+
+
+def _disabled(found: Mapping[tools.Pair, Tool]) -> tuple[tools.Pair, ...]:
+    return tuple(pair for pair, tool in found.items() if tool.enabled is False)
+
+
+def _overrides(found: Mapping[tools.Pair, Tool]) -> tuple[ToolOverride, ...]:
+    """What is said of tools that are not switched off, where it makes a difference."""
+    overrides = (
+        ToolOverride(
+            server=server,
+            tool=name,
+            name=tool.name or "",
+            aliases=tool.aliases or (),
+            hidden=bool(tool.hidden),
+            title=tool.title,
+            description=tool.description,
+            fixed=dict(tool.fixed),
+            defaults=dict(tool.defaults),
+        )
+        for (server, name), tool in found.items()
+        if tool.enabled is not False
+    )
+    return tuple(one for one in overrides if one != ToolOverride(server=one.server, tool=one.tool))
 
 
 def default_endpoint(config: Config) -> Endpoint | None:

@@ -13,9 +13,9 @@ import fcntl
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 
+from metamcp_worker import packets
 from metamcp_worker.errors import MetaMCPError
 
 STACKS_BYTES_MAX = 64 * 1024
@@ -107,8 +107,7 @@ class Stacks:
 
 def _file() -> int:
     if not hasattr(os, "memfd_create"):
-        with tempfile.TemporaryFile() as found:
-            return os.dup(found.fileno())
+        return packets.blob(b"")
     fd = os.memfd_create("metamcp-stacks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, STACKS_BYTES_MAX)

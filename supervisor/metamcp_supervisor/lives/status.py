@@ -32,7 +32,7 @@ USED_FOR = ("worker", "server")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What the gateway knows of itself. Times are of the monotonic clock."""
+    """What the gateway knows of itself. Times are of the monotonic clock. `drift`: by server."""
 
     version: str
     state: str
@@ -44,8 +44,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     config_hash: str
     config_read: float
     nursery_pid: int
+    embedder_pid: int = 0
     upgrades: int = 0
     overrides: tuple[Overridden, ...] = ()
+    drift: Mapping[str, dict[str, int]] = {}
 
 
 def collect(
@@ -68,11 +70,12 @@ def collect(
         config_files=tuple(map(str, config.files)),
         config_age_s=facts.now - facts.config_read,
         nursery_pid=facts.nursery_pid,
+        embedder_pid=facts.embedder_pid,
         upgrades=facts.upgrades,
         overrides=facts.overrides,
         fronts=tuple(_front(slot, front, facts.now) for slot, front in enumerate(slots)),
         servers=tuple(
-            _server(entries[name], entries[name].base in shown, metrics, usages, facts.now)
+            _server(entries[name], entries[name].base in shown, metrics, usages, facts)
             for name in sharing.in_order(entries)
         ),
         endpoints={
@@ -148,9 +151,9 @@ def _front(slot: int, front: Front | None, now: float) -> FrontStatus:
 
 
 def _server(
-    entry: Entry, shown: bool, metrics: Metrics, usages: Mapping[Part, Usage], now: float
+    entry: Entry, shown: bool, metrics: Metrics, usages: Mapping[Part, Usage], facts: Facts
 ) -> ServerStatus:
-    life, instance, offer = entry.life, entry.instance, entry.offer
+    life, instance, offer, now = entry.life, entry.instance, entry.offer, facts.now
     calls, errors, inflight = metrics.calls(entry.name)
     if entry.own and instance is not None:  # its calls count with its server
         inflight = instance.inflight
@@ -188,14 +191,17 @@ def _server(
         message=life.message,
         retry_in_s=None if life.retry_at is None else max(0.0, life.retry_at - now),
         required=entry.server.required,
+        drift=facts.drift.get(entry.name, {}),
     )
 
 
 def roots(
-    entries: Mapping[str, Entry], slots: list[Front | None], nursery_pid: int
+    entries: Mapping[str, Entry], slots: list[Front | None], nursery_pid: int, embedder_pid: int
 ) -> dict[Part, int]:
-    """The processes whose memory and processor time are measured."""
+    """The processes whose memory and processor time are measured. 0 for one that is not there."""
     found = {Part("supervisor"): os.getpid(), Part("nursery"): nursery_pid}
+    if embedder_pid:
+        found[Part("embedder")] = embedder_pid
     for front in slots:
         if front is not None:
             found[Part("front", number=front.slot)] = front.pid

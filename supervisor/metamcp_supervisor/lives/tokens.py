@@ -13,7 +13,6 @@ import binascii
 import contextlib
 import os
 import secrets
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -111,7 +110,7 @@ def _make(path: Path) -> None:
     """Whole or not at all, and only once: of two gateways that make it, both take the first one's.
     Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    fd, name = files.beside(path)
     try:
         with open(fd, "wb") as made:
             made.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)) + b"\n")

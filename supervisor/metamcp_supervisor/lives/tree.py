@@ -24,6 +24,7 @@ from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.fronts import Forker
 from metamcp_supervisor.lives.heartbeats import Heartbeats
 from metamcp_supervisor.lives.outages import Outages
+from metamcp_supervisor.lives.pinning import Pinned
 from metamcp_supervisor.lives.reports import Reports
 from metamcp_supervisor.lives.routes import Routes
 from metamcp_supervisor.lives.server import (
@@ -81,11 +82,13 @@ class Tree:
         metrics: Metrics,
         tokens: Tokens,
         bounds: Bounds,
+        pinned: Pinned,
         environ: Mapping[str, str],
         version: str,
     ) -> None:
         self.crew = Crew(self, forker, hearts, journal, tokens, bounds, environ, version)
         self.bounds = bounds
+        self.pinned = pinned
         self._routes = routes
         self._catalogues = catalogues
         self._journal = journal
@@ -95,7 +98,7 @@ class Tree:
         self._drain_s = DRAIN_S
         self._closed = False
         self.entries: dict[str, Entry] = {}
-        self.deliveries = Deliveries(self.entries, routes, journal)
+        self.deliveries = Deliveries(self.entries, routes, pinned, journal)
         self.starting = Starting(self.entries, self._admitted)
         self.outages = Outages(self.entries, self.starting, self.feed)
         self.spares = Spares(self.crew, journal, self.feed)
@@ -116,6 +119,7 @@ class Tree:
         cached = offer(data, from_cache=True) if data else Offer()
         entry = self.entries[server.name] = Entry(server, cached)
         if data:  # who calls by a name that is known already waits until the server is ready
+            self.pinned.offered(server.name, data)
             self._routes.offers(server.name, data, cached.list_hash)
         self._routes.share(server.name, per_session=entry.per_session)
         self._routes.show(server, entry.life)
@@ -325,7 +329,7 @@ class Tree:
         if life.phase is not before.phase or life.generation != before.generation:
             self._reports.turned(entry, before, fact, now)
             self.spares.settle(entry)
-            entry.rested = entry.rested or life.phase is Phase.IDLE
+            entry.rested = entry.rested or life.phase is Phase.IDLE or life.resting
             what = f"{before.phase}→{life.phase}"
             cause = why(life, now) if isinstance(fact, WentDown) else cause
             self._journal.add(entry.name, what, cause, life.generation)
@@ -341,7 +345,7 @@ class Tree:
             case Action.LEAVE_GATE:
                 self.starting.leave(entry)
             case Action.FORK:
-                self._count_restart(entry)
+                self._reports.restarted(entry)
                 entry.serving = Copy(entry, entry.life.generation)
                 self.crew.fork(entry.serving)
             case Action.ROUTE:
@@ -360,7 +364,7 @@ class Tree:
                 pass
 
     def _promote(self, entry: Entry) -> None:
-        self._count_restart(entry)
+        self._reports.restarted(entry)
         old = entry.serving
         self.spares.promote(entry)
         if entry.serving is not None and entry.serving.lists:
@@ -371,12 +375,6 @@ class Tree:
 
     def _admitted(self, entry: Entry) -> None:
         self.feed(entry, Admitted(entry.new_generation()), "the start gate is open")
-
-    def _count_restart(self, entry: Entry) -> None:
-        if not entry.rested:
-            entry.restarts += 1
-            self._reports.restarted(entry)
-        entry.rested = False
 
     def retry(self, entry: Entry) -> None:
         entry.no_retry()
@@ -394,4 +392,5 @@ class Tree:
             self.starting.leave(entry)
             del self.entries[entry.name]
             self._routes.forget(entry.name)
+            self.pinned.forget(entry.name)
             self._reports.forget(entry)

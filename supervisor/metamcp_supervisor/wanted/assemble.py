@@ -10,21 +10,30 @@ from dataclasses import replace
 from pathlib import Path
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.wanted import dependencies, remote, units
+from metamcp_supervisor.wanted import dependencies, remote, toolnames, units
+from metamcp_supervisor.wanted import tools as of_tools
 from metamcp_supervisor.wanted.config import (
     Address,
     Config,
+    Embeddings,
     Endpoint,
     Gateway,
     Log,
     Metrics,
     Namespace,
     Recording,
+    Tools,
     Traces,
     UnixAddress,
 )
 from metamcp_supervisor.wanted.document import Document, Findings, Site, shown
-from metamcp_supervisor.wanted.draft import Draft, GatewayDraft, NamespaceDraft, ServerDraft
+from metamcp_supervisor.wanted.draft import (
+    Draft,
+    GatewayDraft,
+    NamespaceDraft,
+    ServerDraft,
+    ToolDraft,
+)
 from metamcp_supervisor.wanted.nearest import hint
 
 SERVERS_MAX = 1000
@@ -53,6 +62,7 @@ def assemble(
             "recording": draft.recording,
             "metrics": draft.metrics,
             "traces": draft.traces,
+            "embeddings": draft.embeddings,
         }
         for key in (key for key, written in here.items() if written):
             findings.error(
@@ -67,11 +77,14 @@ def assemble(
         gateway=gateway,
         servers={name: draft.server for name, draft in servers.items() if draft.server is not None},
         namespaces=namespaces,
-        endpoints=_endpoints(drafts, namespaces, units.is_loopback(gateway.listen.host), findings),
+        endpoints=_endpoints(
+            drafts, servers, namespaces, units.is_loopback(gateway.listen.host), findings
+        ),
         log=main.log or Log(),
         recording=main.recording or Recording(),
         metrics=main.metrics or Metrics(),
         traces=main.traces or Traces(),
+        embeddings=main.embeddings or Embeddings(),
         files=files,
         warnings=tuple(findings.warnings),
     )
@@ -187,7 +200,7 @@ def _namespaces(
         found[name] = Namespace(
             name=name,
             servers=members,
-            disabled=_disabled(draft, servers, members, findings),
+            tools=_tools(draft.tools, servers, members, findings),
         )
     return found
 
@@ -207,25 +220,29 @@ def _members(
     return tuple(found)
 
 
-def _disabled(
-    draft: NamespaceDraft,
+def _tools(
+    drafts: Iterable[ToolDraft],
     servers: Mapping[str, ServerDraft],
-    members: tuple[str, ...],
+    members: Collection[str],
     findings: Findings,
-) -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
-    for server, tool, site in draft.disabled:
+) -> Tools:
+    """`members`: the servers of the namespace in question."""
+    found: list[ToolDraft] = []
+    for draft in drafts:
+        server = draft.server
         if server not in servers:
-            findings.error(site, f"no server is named '{shown(server)}'; {hint(server, servers)}")
+            what = f"no server is named '{shown(server)}'; {hint(server, servers)}"
+            findings.error(draft.site, what)
         elif server in members:
-            found.append((server, tool))
+            found.append(draft)
         elif servers[server].server is not None:
-            findings.error(site, f"the server '{server}' is not in this namespace")
-    return tuple(found)
+            findings.error(draft.site, f"the server '{server}' is not in this namespace")
+    return of_tools.by_server(found)
 
 
 def _endpoints(
     drafts: Sequence[Draft],
+    servers: Mapping[str, ServerDraft],
     namespaces: Mapping[str, Namespace],
     loopback: bool,
     findings: Findings,
@@ -234,6 +251,14 @@ def _endpoints(
     served only where that is written."""
     found: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
+    check = toolnames.Check(findings)
+    of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
+
+    def named(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:
+        members = [servers[name] for name in namespaces[endpoint.namespace].servers]
+        of_servers = [tool for server in members for tool in server.tools]
+        check.endpoint(endpoint, [of_servers, of_groups.get(endpoint.namespace, ()), tools])
+
     for draft in (each for file in drafts for each in file.endpoints):
         sse = loopback if draft.sse is None else draft.sse
         endpoint = replace(draft.endpoint, sse=sse)
@@ -244,14 +269,23 @@ def _endpoints(
                 " rename one",
             )
             continue
-        found[endpoint.name], sites[endpoint.name] = endpoint, draft.site
-        if endpoint.namespace not in namespaces:
+        sites[endpoint.name] = draft.site
+        if (namespace := namespaces.get(endpoint.namespace)) is not None:
+            said = _tools(draft.tools, servers, namespace.servers, findings)
+            endpoint = replace(endpoint, tools=said)
+            named(endpoint, draft.tools)
+        else:
             findings.error(
                 draft.site.at("namespace"),
                 f"no namespace is named '{shown(endpoint.namespace)}';"
                 f" {hint(endpoint.namespace, namespaces)}",
             )
-    return found or {"default": Endpoint(name="default", namespace="default", sse=loopback)}
+        found[endpoint.name] = endpoint
+    if found:
+        return found
+    only = Endpoint(name="default", namespace="default", sse=loopback)
+    named(only, ())
+    return {"default": only}
 
 
 def _where(site: Site) -> str:

@@ -11,6 +11,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from metamcp_worker.disclosure import Exposure
+
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "auto"]
 Retry = Literal["never", "read-only", "idempotent"]
@@ -19,6 +21,8 @@ Grant = Literal["authorization_code", "client_credentials"]
 Style = Literal["namespaced", "flat", "dotted", "bare"]
 Form = Literal["auto", "text", "json"]
 Recorded = Literal["off", "metadata", "full"]
+Pinning = Literal["off", "record", "enforce"]
+ViewScope = Literal["principal", "session"]
 
 UNIX = "unix:"
 """Before the path of a unix socket, where an address is written."""
@@ -98,6 +102,27 @@ class Traces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Embeddings:
+    """Where searches get vectors from: an endpoint at `url` with the name of its `model`, or a
+    model in `folder`; neither: searches go by words alone. `key`: a bearer token; it and `url` may
+    be secret. `weight`: of what vectors find, beside 1 of words. `batch`: texts in one request.
+    `url_written`: as the file has it."""
+
+    url: str = field(default="", repr=False)
+    model: str = ""
+    key: str = field(default="", repr=False)
+    folder: Path | None = None
+    weight: float = 0.4
+    timeout_s: float = 10.0
+    batch: int = 32
+    url_written: str = field(default="", compare=False, repr=False)
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.url or self.folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OAuth:
     """How the gateway gets itself authorized towards one remote server."""
 
@@ -106,6 +131,26 @@ class OAuth:
     client_metadata_url: str | None = None
     scopes: tuple[str, ...] = ()
     grant: Grant = "authorization_code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """What is said of one tool; None: nothing. `name`: the exposed one, instead of the one by the
+    rule; `aliases`: further names; `hidden`: in no list, and still called. `fixed`, `defaults`:
+    arguments and their values, as JSON text."""
+
+    enabled: bool | None = None
+    hidden: bool | None = None
+    name: str | None = None
+    aliases: tuple[str, ...] | None = None
+    title: str | None = None
+    description: str | None = None
+    fixed: Mapping[str, str] = field(default_factory=dict[str, str])
+    defaults: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+Tools = Mapping[str, Mapping[str, Tool]]
+"""By server, and by the server's own name of the tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +196,9 @@ class Server:
     required: bool = False
     recording: Recorded | None = None
     """None: as `[recording]` says."""
+    pinning: Pinning | None = None
+    """None: `enforce` if `metamcp.lock` holds it, else `record`."""
+    tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     restart: Restart = "on-failure"
     restarts_max: int = 8
     restart_window_s: float = 120.0
@@ -193,23 +241,29 @@ class Naming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """A named group of servers. `disabled`: pairs (server, tool) switched off in it."""
+    """A named group of servers. `tools`: what is said of single tools in it."""
 
     name: str
     servers: tuple[str, ...]
-    disabled: tuple[tuple[str, str], ...] = ()
+    tools: Tools = field(default_factory=dict[str, Mapping[str, Tool]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One URL, `/metamcp/{name}/mcp`, that exposes one namespace. `sse`: the HTTP+SSE transport of
-    2024-11-05 is served too; `rest`: plain HTTP requests for single tools are."""
+    2024-11-05 is served too; `rest`: plain HTTP requests for single tools are. `exposure`: how much
+    is in view at first; `view_scope`: who shares a view; `call_hidden`: what is out of view can be
+    called by its name; `tools`: what is said of single tools here."""
 
     name: str
     namespace: str
     naming: Naming = Naming()
     sse: bool = True
     rest: bool = True
+    exposure: Exposure = "all"
+    view_scope: ViewScope = "principal"
+    call_hidden: bool = True
+    tools: Tools = field(default_factory=dict[str, Mapping[str, Tool]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +281,7 @@ class Config:
     recording: Recording = Recording()
     metrics: Metrics = Metrics()
     traces: Traces = Traces()
+    embeddings: Embeddings = Embeddings()
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
 

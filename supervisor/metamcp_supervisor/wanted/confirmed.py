@@ -6,11 +6,10 @@ what is confirmed and when to ask (`confirm`), the terminal (the caller's `ask`)
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from metamcp_supervisor.wanted import confirm
+from metamcp_supervisor.wanted import confirm, files
 from metamcp_supervisor.wanted.config import Config
 from metamcp_supervisor.wanted.document import printable, table_of
 from metamcp_worker import codec
@@ -82,7 +81,7 @@ def remember(state_dir: Path, file: str, digest: str) -> None:
     entries[file] = digest
     kept = dict(list(entries.items())[-PATHS_MAX:])
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix=f".{FILE}.", dir=state_dir)  # mode 0600
+    fd, name = files.beside(state_dir / FILE)
     try:
         with open(fd, "wb") as made:
             made.write(codec.dump({"v": _VERSION, "confirmed": kept}))

@@ -5,7 +5,7 @@ warnings, which are bounded. Never: reading files (`files`), syntax (`jsonc`, `t
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -17,6 +17,8 @@ Place = tuple[str | int, ...]
 
 PROBLEMS_MAX = 200
 """More than anyone reads; without it a broken file of 4 MiB gives hundreds of thousands."""
+LISTED_MAX = 5
+"""Names that a sentence has of each sort."""
 _SHOWN_CHARACTERS_MAX = 80
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -118,6 +120,12 @@ def shown(text: str) -> str:
     """For a message: shortened, and nothing in it that could steer a terminal."""
     cut = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
     return printable(cut)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of them as they are shown, and how many more there are."""
+    told = ", ".join(map(shown, names[:LISTED_MAX]))
+    return told + (f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else "")
 
 
 def printable(text: str) -> str:

@@ -9,11 +9,13 @@ from pathlib import Path
 from metamcp_supervisor.wanted.config import (
     Address,
     AnyAddress,
+    Embeddings,
     Endpoint,
     Log,
     Metrics,
     Recording,
     Server,
+    Tool,
     Traces,
 )
 from metamcp_supervisor.wanted.document import Site
@@ -33,24 +35,35 @@ class GatewayDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDraft:
+    """What one place says of one tool. `tool`: the server's own name of it."""
+
+    server: str
+    tool: str
+    said: Tool
+    site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerDraft:
     """`server` is None for one that is known by name only: `left_out` when it is skipped with a
-    warning, otherwise because it has errors."""
+    warning, otherwise because it has errors. `tools`: as `server` has them, with their places."""
 
     name: str
     site: Site
     server: Server | None = None
     left_out: bool = False
+    tools: tuple[ToolDraft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceDraft:
-    """`servers`: None for every server. `disabled`: (server, tool, place)."""
+    """`servers`: None for every server."""
 
     name: str
     site: Site
     servers: tuple[str, ...] | None
-    disabled: tuple[tuple[str, str, Site], ...] = ()
+    tools: tuple[ToolDraft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +73,7 @@ class EndpointDraft:
     site: Site
     endpoint: Endpoint
     sse: bool | None = None
+    tools: tuple[ToolDraft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +85,7 @@ class Draft:
     recording: Recording | None = None
     metrics: Metrics | None = None
     traces: Traces | None = None
+    embeddings: Embeddings | None = None
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
     endpoints: tuple[EndpointDraft, ...] = ()

@@ -3,10 +3,12 @@
 Owns: that form, with every default filled in. Never: printing, reading files.
 """
 
+import json
 from collections.abc import Mapping
 
 from metamcp_supervisor.wanted.config import (
     Config,
+    Embeddings,
     Endpoint,
     Gateway,
     Log,
@@ -14,6 +16,8 @@ from metamcp_supervisor.wanted.config import (
     OAuth,
     Recording,
     Server,
+    Tool,
+    Tools,
     Traces,
 )
 from metamcp_supervisor.wanted.masks import MASK, masked, masked_url
@@ -27,6 +31,7 @@ def tables(config: Config) -> dict[str, object]:
         "recording": _recording(config.recording),
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
+        "embeddings": _embeddings(config.embeddings),
         "servers": {name: server_table(each) for name, each in config.servers.items()},
         "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
         "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
@@ -67,6 +72,22 @@ def _traces(traces: Traces) -> dict[str, object]:
     }
 
 
+def _embeddings(embeddings: Embeddings) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if embeddings.url:
+        found["url"] = masked_url(embeddings.url_written or embeddings.url)
+        found["model"] = embeddings.model
+    if embeddings.key:
+        found["key"] = MASK
+    if embeddings.folder is not None:
+        found["folder"] = str(embeddings.folder)
+    return found | {
+        "weight": embeddings.weight,
+        "timeout": duration_text(embeddings.timeout_s),
+        "batch": embeddings.batch,
+    }
+
+
 def server_table(server: Server) -> dict[str, object]:
     """One of them, as its table in the file would be."""
     return _run_or_reached(server) | {
@@ -78,6 +99,8 @@ def server_table(server: Server) -> dict[str, object]:
         "spares": server.spares,
         "required": server.required,
         **({"recording": server.recording} if server.recording is not None else {}),
+        **({"pinning": server.pinning} if server.pinning is not None else {}),
+        "tools": {name: _tool(tool) for name, tool in server.tools.items()},
         "restart": server.restart,
         "restarts_max": server.restarts_max,
         "restart_window": duration_text(server.restart_window_s),
@@ -148,15 +171,40 @@ def _oauth(oauth: OAuth | None) -> bool | dict[str, object]:
 def _namespace(namespace: Namespace) -> dict[str, object]:
     return {
         "servers": list(namespace.servers),
-        "tools": {f"{server}.{tool}": {"enabled": False} for server, tool in namespace.disabled},
+        "tools": _tools(namespace.tools),
     }
+
+
+def _tools(found: Tools) -> dict[str, object]:
+    return {
+        f"{server}.{name}": _tool(tool)
+        for server, tools in found.items()
+        for name, tool in tools.items()
+    }
+
+
+def _tool(tool: Tool) -> dict[str, object]:
+    """What is said of it, and nothing else."""
+    found: dict[str, object] = {
+        "enabled": tool.enabled,
+        "hidden": tool.hidden,
+        "name": tool.name,
+        "aliases": None if tool.aliases is None else list(tool.aliases),
+        "title": tool.title,
+        "description": tool.description,
+        "fixed": {name: json.loads(text) for name, text in tool.fixed.items()} or None,
+        "defaults": {name: json.loads(text) for name, text in tool.defaults.items()} or None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _endpoint(endpoint: Endpoint) -> dict[str, object]:
     naming = endpoint.naming
     return {
         "namespace": endpoint.namespace,
-        "exposure": "all",
+        "exposure": endpoint.exposure,
+        "view_scope": endpoint.view_scope,
+        "call_hidden": endpoint.call_hidden,
         "naming": {
             "style": naming.style,
             "separator": naming.separator,
@@ -166,4 +214,5 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         "auth": "none",
         "sse": endpoint.sse,
         "rest": endpoint.rest,
+        "tools": _tools(endpoint.tools),
     }

@@ -27,6 +27,11 @@ TRACES = Extra(
         "requests",
     ),
 )
+MEANING = Extra(
+    "semantic",
+    "a model on this machine cannot be run",
+    ("numpy", "safetensors.numpy", "tokenizers"),
+)
 
 
 def lacking(extra: Extra) -> str:

@@ -1,10 +1,11 @@
 """Reading files that others wrote: configuration, and secrets that it refers to.
 
-Owns: which files are read at all (regular, bounded, text), and one sentence for each that is not.
-Never: what is in them.
+Owns: which files are read at all (regular, bounded, text), and one sentence for each that is not;
+the first form of a file that is to be there whole or not at all. Never: what is in them.
 """
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -22,9 +23,14 @@ class Unreadable(Exception):
     """A file that is not read. The text is what follows its name in a sentence."""
 
 
-def text(path: Path) -> str:
+def text(path: Path, limit_bytes: int = CONFIG_BYTES_MAX) -> str:
     """The text of a configuration file, without a byte order mark. Raises Unreadable."""
-    return _decoded(_content(path, CONFIG_BYTES_MAX, os.O_RDONLY, secret=False))
+    return _decoded(_content(path, limit_bytes, os.O_RDONLY, secret=False))
+
+
+def data(path: Path, limit_bytes: int) -> bytes:
+    """The bytes of a file that is somebody else's. Raises Unreadable."""
+    return _content(path, limit_bytes, os.O_RDONLY, secret=False)
 
 
 def others_may_write(path: Path) -> bool:
@@ -65,6 +71,14 @@ def credential(folder: str, name: str) -> str:
     except Unreadable as why:
         raise Unresolved(f"the credential {shown(name)} {why}") from None
     return found.removesuffix("\n").removesuffix("\r")
+
+
+def beside(path: Path) -> tuple[int, str]:
+    """A new file of ours in the same folder, with mode 0600: its descriptor, and where it lies.
+
+    `tempfile` would do it, and brings every library that packs files. Raises OSError."""
+    name = os.path.join(path.parent, f".{path.name}.{secrets.token_hex(8)}")
+    return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), name
 
 
 def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes:

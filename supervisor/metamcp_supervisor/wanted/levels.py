@@ -5,7 +5,7 @@ count (`overrides`), carrying a change out (`reloading`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +45,11 @@ def read(log: Log, settings: Mapping[str, str]) -> Log:
         raise ConfigInvalid(findings.everything())
     wanted = found.level if LEVEL in settings else log.level
     return replace(log, level=wanted, levels={**log.levels, **found.levels})
+
+
+def rooms_of(settings: Iterable[str]) -> dict[str, str]:
+    """Whose level it is, by room or library: the setting."""
+    return {key.removeprefix(OF_ROOM): key for key in settings if key.startswith(OF_ROOM)}
 
 
 def text_of(log: Log, key: str) -> str:

@@ -8,10 +8,13 @@ the values (`config` keeps them), the look of a secret name and masking of any t
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from metamcp_supervisor.wanted.config import Server, Traces
+from metamcp_supervisor.wanted.config import Embeddings, Server, Traces
 from metamcp_worker.masking import MASK, looks_secret
 
-__all__ = ("MASK", "looks_secret", "masked", "masked_url", "secrets_of", "secrets_of_traces")
+__all__ = (
+    "MASK", "looks_secret", "masked", "masked_url", "secrets_of", "secrets_of_embeddings",
+    "secrets_of_traces",
+)  # fmt: skip
 
 _ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
 _FLAG = re.compile(r"--?[A-Za-z][\w-]{0,63}")
@@ -41,6 +44,11 @@ def secrets_of(server: Server) -> tuple[str, ...]:
 def secrets_of_traces(traces: Traces) -> tuple[str, ...]:
     """The same of where spans go."""
     return tuple(filter(None, [*traces.headers.values(), *_in_url(traces.endpoint)]))
+
+
+def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
+    """The same of where vectors come from."""
+    return tuple(filter(None, [embeddings.key, *_in_url(embeddings.url)]))
 
 
 def _named(values: Mapping[str, str], written: Mapping[str, str]) -> Iterator[str]:

@@ -4,7 +4,6 @@ Owns: the measure of likeness and the words of the hint. Never: what is known.
 """
 
 from collections.abc import Collection
-from difflib import get_close_matches
 
 _WORD_CHARACTERS_MAX = 64
 """Comparing costs the square of the length, and nobody mistypes a word longer than this."""
@@ -14,6 +13,10 @@ _LISTED_MAX = 12
 
 def nearest(word: str, known: Collection[str]) -> str | None:
     if len(word) > _WORD_CHARACTERS_MAX:
+        return None
+    try:
+        from difflib import get_close_matches  # a gateway without mistakes never needs it
+    except (ImportError, OSError):  # no descriptor is free: then without a hint
         return None
     found = get_close_matches(word.lower(), known, n=1)
     return found[0] if found else None

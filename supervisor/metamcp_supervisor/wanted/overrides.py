@@ -18,8 +18,8 @@ from metamcp_supervisor.wanted.table import Table
 
 GATEWAY = ""
 """In place of a server: the gateway itself, of which the levels of its log can be set."""
-_LASTING = frozenset({"spares", "sharing", "depends_on"})
-"""They count at once, but what they start and stop is no matter of an hour."""
+_LASTING = frozenset({"spares", "sharing", "depends_on", "pinning", "tools"})
+"""They count at once, but what they start, stop and let through is no matter of an hour."""
 _SERVERS = {each.key: each for each in OPTIONS if each.section == "servers.*"}
 #: What can be set: settings that count at once when the file is read anew.
 SETTINGS = tuple(

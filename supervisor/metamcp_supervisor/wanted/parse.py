@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Literal, cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.wanted import limits, naming, program, remote, told
+from metamcp_supervisor.wanted import limits, meanings, naming, program, remote, told, tools
 from metamcp_supervisor.wanted.config import (
     UNIX,
     AnyAddress,
     Endpoint,
     Naming,
+    Pinning,
     Recorded,
     Restart,
     Retry,
@@ -24,8 +25,9 @@ from metamcp_supervisor.wanted.config import (
     Start,
     Style,
     UnixAddress,
+    ViewScope,
 )
-from metamcp_supervisor.wanted.document import Document, Findings, Site, shown, table_of
+from metamcp_supervisor.wanted.document import Document, Findings, Site, shown
 from metamcp_supervisor.wanted.draft import (
     Draft,
     EndpointDraft,
@@ -37,6 +39,7 @@ from metamcp_supervisor.wanted.expand import References, Unresolved, expand
 from metamcp_supervisor.wanted.options import FRONTS_MAX
 from metamcp_supervisor.wanted.resolving import Resolving
 from metamcp_supervisor.wanted.table import Table
+from metamcp_worker.disclosure import Exposure
 
 CALLS_MAX = 65_536
 RESTARTS_MAX = 1000
@@ -58,6 +61,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
     gateway = top.table("gateway", "gateway")
     log, recording = top.table("log", "log"), top.table("recording", "recording")
     metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
+    vectors = top.table("embeddings", "embeddings")
     includes = top.texts("include") or ()
     return Draft(
         site=site,
@@ -67,6 +71,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
         recording=told.recording(recording) if recording else None,
         metrics=told.metrics(metrics) if metrics else None,
         traces=told.traces(traces, Resolving(references)) if traces else None,
+        embeddings=meanings.read(vectors, Resolving(references), home) if vectors else None,
         servers=tuple(
             _server(name, table, references, home)
             for name, table in top.tables("servers", "servers.*").items()
@@ -159,8 +164,10 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
     found = program.read(table, resolving, home, foreign=False)
     far = remote.read(table, resolving)
     module = _module(table)
-    server = replace(described(name, table, found, far), module=module)
-    return settled(table, tuned(table, server), resolving, before)
+    of_tools = tools.of_server(name, table)
+    said = tools.by_server(of_tools).get(name, {})
+    server = replace(described(name, table, found, far), module=module, tools=said)
+    return replace(settled(table, tuned(table, server), resolving, before), tools=of_tools)
 
 
 def tuned(table: Table, server: Server) -> Server:
@@ -183,6 +190,7 @@ def tuned(table: Table, server: Server) -> Server:
         depends_on=table.texts("depends_on") or (),
         required=required,
         recording=cast("Recorded | None", table.choice("recording")),
+        pinning=cast("Pinning | None", table.choice("pinning")),
         restart=cast("Restart", table.choice("restart") or _DEFAULTS.restart),
         restarts_max=table.whole(
             "restarts_max", default=_DEFAULTS.restarts_max, low=0, high=RESTARTS_MAX
@@ -257,9 +265,12 @@ def _module(table: Table) -> str | None:
     elif table.has("args") and not table.has("command"):
         table.error("args", "there is no 'command' that these are for")
     elif not ways and not table.has("transport"):
-        table.findings.error(
-            table.site, "has no 'command', 'url' or 'module'; one of them says what it is"
-        )
+        what = "has no 'command', 'url' or 'module'; one of them says what it is"
+        if table.has("tools"):
+            what += (
+                "; tools of a server in another file are overridden in a namespace or an endpoint"
+            )
+        table.findings.error(table.site, what)
     return module
 
 
@@ -273,22 +284,8 @@ def _namespace(name: str, table: Table) -> NamespaceDraft:
         if server in seen:
             table.findings.error(table.site.at("servers", at), f"'{shown(server)}' is listed twice")
         seen.add(server)
-    disabled: list[tuple[str, str, Site]] = []
-    for key, tool in table.tables("tools", "namespaces.*.tools.*").items():
-        server, dot, tool_name = key.partition(".")
-        if not (dot and server and tool_name):
-            table.findings.error(tool.site, _how_to_write_a_tool(key, tool))
-            continue
-        tool.refuse_unknown()
-        if not tool.flag("enabled", default=True):
-            disabled.append((server, tool_name, tool.site))
-    return NamespaceDraft(name=name, site=table.site, servers=servers, disabled=tuple(disabled))
-
-
-def _how_to_write_a_tool(key: str, table: Table) -> str:
-    """Without quotes, TOML takes `tools.git.status` for a table in a table."""
-    inner = next((name for name, value in table.values.items() if table_of(value)), "tool")
-    return f'a tool is written in quotes, with its server: tools."{shown(key)}.{shown(inner)}"'
+    of_tools = tools.of_group(table, "namespaces.*.tools.*")
+    return NamespaceDraft(name=name, site=table.site, servers=servers, tools=of_tools)
 
 
 def _endpoint(name: str, table: Table) -> EndpointDraft:
@@ -298,8 +295,8 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
         table.findings.error(
             table.site, "has no 'namespace'; namespace = \"default\" exposes every server"
         )
-    table.choice("exposure")
     table.choice("auth")
+    default = Endpoint(name=name, namespace="default")
     rules = table.table("naming", "endpoints.*.naming")
     return EndpointDraft(
         site=table.site,
@@ -308,8 +305,12 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
             namespace=namespace if namespace is not None else "default",
             naming=_naming(rules) if rules else Naming(),
             rest=table.flag("rest", default=True),
+            exposure=cast("Exposure", table.choice("exposure") or default.exposure),
+            view_scope=cast("ViewScope", table.choice("view_scope") or default.view_scope),
+            call_hidden=table.flag("call_hidden", default=default.call_hidden),
         ),
         sse=table.flag("sse", default=True) if table.has("sse") else None,
+        tools=tools.of_group(table, "endpoints.*.tools.*"),
     )
 
 

@@ -4,8 +4,10 @@ Owns: the reading and expanding of `command`, `args`, `env` and `cwd`, and their
 other settings of a server (`parse`), where files of a foreign shape keep these (`shapes`).
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from metamcp_supervisor.wanted.document import Site, shown
 from metamcp_supervisor.wanted.expand import refers
@@ -15,6 +17,7 @@ from metamcp_supervisor.wanted.table import Table, flaw
 
 ARGUMENTS_MAX = 1024
 VARIABLES_MAX = 1024
+_OURSELVES = {"metamcp", "metamcp_supervisor"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,14 @@ def directory(text: str, *, base: Path, home: Path) -> Path:
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return base / text
+
+
+def is_bridge(command: Sequence[str]) -> bool:
+    """Is it `metamcp connect`, however it is started?"""
+    return any(
+        following == "connect" and PurePath(word).name in _OURSELVES
+        for word, following in itertools.pairwise(command)
+    )
 
 
 def _command(table: Table) -> tuple[tuple[str, ...], tuple[Site, ...]]:

@@ -11,8 +11,10 @@ from dataclasses import fields, replace
 from msgspec import structs
 
 from metamcp_supervisor.verbs import Change, ReloadPlan
+from metamcp_supervisor.wanted import lock
 from metamcp_supervisor.wanted.config import (
     Config,
+    Embeddings,
     Endpoint,
     Gateway,
     Log,
@@ -23,13 +25,14 @@ from metamcp_supervisor.wanted.config import (
     Server,
     Traces,
 )
+from metamcp_supervisor.wanted.lock import Lock
 from metamcp_supervisor.wanted.options import OPTIONS
 from metamcp_supervisor.wanted.overrides import GATEWAY, Overrides
 
 HASH_CHARACTERS = 12
 """48 bits: nobody makes a second configuration with the same hash by accident."""
-Told = Log | Recording | Metrics | Traces
-"""What the gateway says, and of what."""
+Told = Log | Recording | Metrics | Traces | Embeddings
+"""What the gateway says, and of what, and what its searches go by."""
 _NAMED_MAX = 8
 """How many changed settings one line of a plan names."""
 
@@ -38,10 +41,9 @@ _NOT_COMPARED = {
     "source", "command_written", "env_written", "url_written", "headers_written", "oauth_written",
     "options_written", "endpoint_written",
 }  # fmt: skip
-_URLS = {"url", "endpoint"}
+_URLS = {"url", "endpoint", "key"}
 _BY_NAME = {"env", "headers", "options"}
 """Settings that are tables of strings: a change is told by the name, without the value."""
-_GROUP_KEYS = {"disabled": "tools"}
 
 
 def plan(old: Config, new: Config) -> ReloadPlan:
@@ -49,9 +51,9 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     One change per server, under its name; servers that are gone come last. Then what else changed:
     `gateway` (never applied: it needs a full restart), `[log]`, `[recording]`, `[metrics]`,
-    `[traces]`, `namespaces.NAME` and `endpoints.NAME`, which no server can be called, because of
-    the brackets and the dot. That a server which comes or goes is also in its namespaces is no
-    change of these.
+    `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`, which no server can be
+    called, because of the brackets and the dot. That a server which comes or goes is also in its
+    namespaces is no change of these.
     """
     return ReloadPlan(
         hash=_hash([fingerprint(old), fingerprint(new)]),
@@ -62,6 +64,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[recording]", old.recording, new.recording),
             *_table("[metrics]", old.metrics, new.metrics),
             *_table("[traces]", old.traces, new.traces),
+            *_table("[embeddings]", old.embeddings, new.embeddings),
             *_namespaces(old, new),
             *_groups("endpoints", old.endpoints, new.endpoints),
         ),
@@ -91,6 +94,14 @@ def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
     return structs.replace(found, changes=tuple(changes))
 
 
+def locked(found: ReloadPlan, old: Lock | None, new: Lock | None) -> ReloadPlan:
+    """The same plan, with another `metamcp.lock`: no server is called so, because of the dot."""
+    action = "add" if old is None else "remove" if new is None else "in-place"
+    change = Change(server="metamcp.lock", action=action, why=lock.difference(old, new))
+    hashed = _hash([found.hash, lock.prints(new)])
+    return structs.replace(found, changes=(*found.changes, change), hash=hashed)
+
+
 def fingerprint(config: Config) -> str:
     """The same for every configuration that means the same: comments, the order of keys and the
     place of a server do not count. Of what may be a secret only a digest goes into it."""
@@ -98,7 +109,7 @@ def fingerprint(config: Config) -> str:
         [
             _plain(config.gateway),
             [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
-            _plain(config.traces),
+            [_plain(config.traces), _plain(config.embeddings)],
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
@@ -202,7 +213,7 @@ def _groups(
             yield Change(server=label, action="add" if was is None else "remove")
         elif was != now:
             keys = [each.name for each in fields(now) if _differ(was, now, each.name)]
-            why = _sentence([f"{_GROUP_KEYS.get(key, key)} changed" for key in keys])
+            why = _sentence([f"{key} changed" for key in keys])
             yield Change(server=label, action="in-place", why=why)
 
 

@@ -14,6 +14,7 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "strings": _STRINGS,
     "command": {"anyOf": [_STRING, _STRINGS]},
     "table of strings": {"type": "object", "additionalProperties": _STRING},
+    "table of values": {"type": "object"},
     "table": {"type": "object"},
     "boolean or table": {"type": "boolean"},
     "boolean": {"type": "boolean"},
@@ -36,11 +37,14 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "recording"): ("recording", False),
     ("", "metrics"): ("metrics", False),
     ("", "traces"): ("traces", False),
+    ("", "embeddings"): ("embeddings", False),
     ("", "servers"): ("servers.*", True),
     ("", "namespaces"): ("namespaces.*", True),
     ("", "endpoints"): ("endpoints.*", True),
     ("servers.*", "oauth"): ("servers.*.oauth", False),
+    ("servers.*", "tools"): ("servers.*.tools.*", True),
     ("namespaces.*", "tools"): ("namespaces.*.tools.*", True),
+    ("endpoints.*", "tools"): ("endpoints.*.tools.*", True),
     ("endpoints.*", "naming"): ("endpoints.*.naming", False),
 }
 """The section inside a table, and whether it is there once for every name."""

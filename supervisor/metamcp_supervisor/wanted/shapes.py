@@ -36,6 +36,8 @@ _REMOTE: dict[str, str] = {
     "remote": "auto", "sse": "sse", "url": "auto",
 }  # fmt: skip
 """Kinds of remote servers, and the transport that each means."""
+_ELSEWHERE = {"--url", "--runtime-dir"}
+"""Options of `metamcp connect` that name another gateway."""
 _OAUTH_KEYS = ("clientId", "clientSecret", "clientMetadataUrl")
 _USED = {"command", "args", "env", "cwd", "disabled", "enabled", "headers", "oauth", *_ADDRESSES,
          *_KINDS}  # fmt: skip
@@ -148,6 +150,12 @@ def _server(
         far = _remote(table, kind, resolving)
     else:
         found = program.read(table, resolving, home, foreign=True)
+        if program.is_bridge(found.command) and not _ELSEWHERE & set(found.command):
+            findings.warning(
+                table.site, f"the server '{name}' is left out: it is the way to this gateway"
+            )
+            yield ServerDraft(name=name, site=table.site, left_out=True)
+            return
     _warn_of_ignored(table.site, _unknown(table.values, _USED | _OF_CLIENTS), findings)
     server = replace(
         described(name, table, found, far),

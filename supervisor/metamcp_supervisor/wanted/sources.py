@@ -14,7 +14,16 @@ from types import MappingProxyType
 from typing import cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.wanted import extras, files, jsonc, parse, shapes, tomltext, transports
+from metamcp_supervisor.wanted import (
+    extras,
+    files,
+    jsonc,
+    parse,
+    shapes,
+    speakers,
+    tomltext,
+    transports,
+)
 from metamcp_supervisor.wanted.assemble import assemble
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Form, Gateway, Problem
 from metamcp_supervisor.wanted.document import (
@@ -89,6 +98,10 @@ def load(
     )
     if config.traces.endpoint and (why := extras.lacking(extras.TRACES)):
         findings.error(reading.drafts[0].site.at("traces", "endpoint"), why)
+    if config.embeddings.folder is not None and (why := extras.lacking(extras.MEANING)):
+        findings.error(reading.drafts[0].site.at("embeddings", "folder"), why)
+    for name, why in speakers.unknown(config.log.levels).items():
+        findings.error(reading.drafts[0].site.at("log", "levels", name), why)
     if form := _log_format(environ, flags, cwd, findings):
         config = replace(config, log=replace(config.log, format=form))
     if findings.problems:

@@ -6,12 +6,13 @@ setting (`wanted.overrides`, `wanted.levels`), carrying anything out (the gatewa
 
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import field
 
 from metamcp_supervisor.verbs import VERSION, Exit, Overridden
-from metamcp_supervisor.wanted.config import ConfigInvalid
+from metamcp_supervisor.wanted import levels, speakers
+from metamcp_supervisor.wanted.config import ConfigInvalid, Problem
 from metamcp_supervisor.wanted.overrides import GATEWAY
 from metamcp_supervisor.watched.keyed import Keyed
 from metamcp_supervisor.watched.line import Line, known
@@ -60,6 +61,8 @@ async def set_(steering: Steering, line: Line, params: Set) -> object:
         _record(steering, line, params.name, "set over", [f"{o.key} {o.written}" for o in found])
     else:
         try:
+            if own:
+                _check_rooms(params.settings)
             steering.override(params.name, params.settings, params.for_s)
         except ConfigInvalid as error:
             data = codec.dump({"problems": [str(problem) for problem in error.problems]})
@@ -100,6 +103,13 @@ def name_of(number: int) -> str:
 def sentence(each: Overridden) -> str:
     until = time.strftime("%H:%M:%S", time.localtime(each.until))
     return f"{each.key} {each.value} until {until} (else {each.written})"
+
+
+def _check_rooms(settings: Mapping[str, str]) -> None:
+    """Raises ConfigInvalid."""
+    rooms = levels.rooms_of(settings)
+    if wrong := speakers.unknown(rooms):
+        raise ConfigInvalid(tuple(Problem("", rooms[name], why) for name, why in wrong.items()))
 
 
 def _record(steering: Steering, line: Line, name: str, what: str, details: Iterable[str]) -> None:

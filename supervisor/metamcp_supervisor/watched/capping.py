@@ -9,12 +9,12 @@ times, then kinds of errors. What is folded is added up under `_OTHER`, so no ca
 that was folded stays so, because a series that comes and goes looks like a counter that fell.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from itertools import chain
 from operator import add
 
 from metamcp_supervisor.watched.families import FAMILIES, OTHER
-from metamcp_supervisor.watched.rendering import Labels, Row
+from metamcp_supervisor.watched.rendering import Columns, Labels, Row
 from metamcp_worker.messages import Durations
 
 SERIES_MAX = 20_000
@@ -43,7 +43,7 @@ _STEPS: tuple[Mapping[str, frozenset[str]], ...] = (
 )
 """Which labels are given up in which families, one step after the other."""
 
-Table = dict[str, list[Row]]
+Table = dict[str, list[Row] | Columns]
 Parts = dict[str, dict[str, list[Row]]]
 """By family and server, so that folding one server does not walk through the others."""
 
@@ -54,7 +54,7 @@ def weight(name: str) -> int:
     return bounds + 3 if bounds else 1
 
 
-def size(table: Mapping[str, Sequence[Row]]) -> int:
+def size(table: Mapping[str, Sized]) -> int:
     return sum(len(rows) * weight(name) for name, rows in table.items())
 
 
@@ -151,7 +151,7 @@ def _cut(table: Table, excess: int) -> None:
     """What is still too much is left out, of the largest families first."""
     while excess > 0:
         name = max(table, key=lambda each: len(table[each]) * weight(each))
-        rows, each = table[name], weight(name)
+        rows, each = list(table[name]), weight(name)
         gone = min(len(rows), max(1, min(-(-excess // each), len(rows) // 2)))
-        del rows[len(rows) - gone :]
+        table[name] = rows[: len(rows) - gone]
         excess -= gone * each

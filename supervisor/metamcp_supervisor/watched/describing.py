@@ -1,4 +1,4 @@
-"""Putting together what `describe` and `top` show.
+"""Putting together what `describe`, `top` and `views` show.
 
 Owns: what of a server belongs on that screen, and that no secret is in the commands of its
 processes. Never: the sentence about its state (`explain`), printing (`cli`), measuring (`usage`).
@@ -6,18 +6,33 @@ processes. Never: the sentence about its state (`explain`), printing (`cli`), me
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from metamcp_supervisor.verbs import Description, Footprint, Load, Process, ServerStatus
+from metamcp_supervisor.verbs import (
+    Description,
+    Exit,
+    Footprint,
+    Load,
+    Process,
+    ServerStatus,
+    ViewShown,
+    ViewsShown,
+)
 from metamcp_supervisor.wanted.masks import masked
+from metamcp_supervisor.wanted.nearest import hint
 from metamcp_supervisor.watched import explain, usage
 from metamcp_supervisor.watched.steering import Steering
+from metamcp_worker import costs
+from metamcp_worker.disclosure import ViewStats
+from metamcp_worker.errors import Refused
 from metamcp_worker.messages import BUCKETS_S
 
 LOG_LINES = 10
 """The last words of a server; `logs` has all of them."""
+NAME_CHARACTERS_MAX = 64
+"""Told of a name that somebody wrote."""
 HIDDEN_CHARACTERS_MIN = 6
 """What is shorter is hidden only where it is a whole argument: inside of others it is chance."""
 #: What of a configuration says with which arguments, credentials or files a server works.
@@ -53,6 +68,7 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
             for process in found
         ),
         overrides=known.overrides,
+        drift=known.drift,
         log=tuple(steering.logs.tail(server.name, LOG_LINES)),
     )
 
@@ -72,6 +88,40 @@ async def load(steering: Steering) -> Load:
         latencies=steering.latencies(),
         bounds_s=BUCKETS_S,
         footprints={name: _sum(processes) for name, processes in found.items() if processes},
+    )
+
+
+def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
+    """Of these endpoints, or of all. Raises Refused."""
+    known = steering.status().endpoints
+    for name in endpoints:
+        if name not in known:
+            told = name[:NAME_CHARACTERS_MAX]
+            raise Refused(Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(name, known)}")
+    return ViewsShown(
+        token_bytes=costs.TOKEN_BYTES,
+        views=tuple(
+            _view(one)
+            for one in steering.views()
+            if one.endpoint in known and (not endpoints or one.endpoint in endpoints)
+        ),
+    )
+
+
+def _view(one: ViewStats) -> ViewShown:
+    saving = costs.Saving(one.everything, one.tokens)
+    return ViewShown(
+        endpoint=one.endpoint,
+        exposure=one.exposure,
+        principal=one.principal,
+        session=one.session,
+        toolset=one.toolset,
+        tools=one.tools,
+        tokens=one.tokens,
+        offered=one.offered,
+        everything=one.everything,
+        saved=saving.tokens,
+        saved_percent=saving.percent,
     )
 
 

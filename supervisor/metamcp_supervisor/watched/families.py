@@ -21,6 +21,9 @@ OUTCOMES = ("answered", "failed", "cancelled")
 STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
 SPANS = ("exported", "lost")
 RECORDED = ("written", "lost")
+EMBEDDED = ("embedded", "late", "kept", "failed")
+DRIFT = ("harmless", "drifted", "quarantined")
+"""How a tool stands that is not as it was approved."""
 RESTARTS = ("exit", "signal", "connect", "start_timeout", "limit", "hang", "operator")
 #: Methods of all revisions; any other is counted as `_OTHER`.
 METHODS = frozenset({
@@ -97,7 +100,7 @@ _SUPERVISION = (
     Family("metamcp_backoff_seconds", "gauge", ("server",),
            "Until the next planned start, 0 if none is planned."),
     Family("metamcp_heartbeat_age_seconds", "gauge", ("server", "role"),
-           "Since the last sign of life of a front or worker, the oldest one."),
+           "Since the last sign of life of a front, a worker or the embedder, the oldest one."),
     Family("metamcp_loop_lag_seconds", "histogram", ("role",),
            "How late event loops were with what was due, looked at once a second or more often.",
            LAG_BUCKETS_S),
@@ -108,6 +111,8 @@ _SUPERVISION = (
            FAILOVER_BUCKETS_S),
     Family("metamcp_stop_escalations_total", "counter", ("server", "step"),
            "Servers and workers that did not stop when asked: SIGTERM, SIGKILL or worker_SIGKILL."),
+    Family("metamcp_drifted_tools", "gauge", ("server", "drift"),
+           "Tools that are not as approved: harmless, drifted, or quarantined and not served."),
     Family("metamcp_orphans_reaped_total", "counter", ("server",),
            "Processes that a server left behind and that were killed."),
 )  # fmt: skip
@@ -140,6 +145,10 @@ _FRONTS = (
            "Clients that were cut because they did not send or read fast enough."),
     Family("metamcp_requests_refused_total", "counter", ("reason",),
            "Requests that were turned away before they reached a server."),
+    Family("metamcp_endpoint_tokens", "gauge", ("endpoint",),
+           "Estimated tokens of all tool definitions behind an endpoint."),
+    Family("metamcp_view_tokens", "gauge", ("endpoint",),
+           "Estimated tokens of the list of tools in the fullest view of an endpoint."),
 )  # fmt: skip
 _HYGIENE = (
     Family("metamcp_stray_stdout_lines_total", "counter", ("server",),
@@ -156,6 +165,8 @@ _HYGIENE = (
            "Calls that were to be recorded: those that are written, and those that are lost."),
     Family("metamcp_spans_total", "counter", ("outcome",),
            "Spans of traced calls that a collector has, or that were lost on the way to it."),
+    Family("metamcp_embedded_texts_total", "counter", ("outcome",),
+           "Tools and queries that became vectors, tools that had one kept, and what failed."),
     Family("metamcp_config_last_reload_successful", "gauge", (),
            "1 if the configuration was valid when it was last read."),
     Family("metamcp_config_last_reload_timestamp_seconds", "gauge", (),

@@ -6,17 +6,17 @@ text (`rendering`), limits of a page (`capping`), measuring (`usage`, the fronts
 """
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from itertools import chain, product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from metamcp_supervisor import handing
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_supervisor.watched import rendering
 from metamcp_supervisor.watched.capping import Caps, Table
 from metamcp_supervisor.watched.families import (
+    DRIFT,
+    EMBEDDED,
     FAILOVER_BUCKETS_S,
-    FAMILIES,
     LAG_BUCKETS_S,
     OUTCOMES,
     RECORDED,
@@ -28,11 +28,20 @@ from metamcp_supervisor.watched.histograms import Histogram
 from metamcp_supervisor.watched.latency import Counts, Lately, quantile
 from metamcp_supervisor.watched.processes import Processes
 from metamcp_supervisor.watched.readings import Readings
-from metamcp_supervisor.watched.rendering import Labels, Row
+from metamcp_supervisor.watched.rendering import Columns
+from metamcp_supervisor.watched.rows import (
+    Values,
+    by_one,
+    by_two,
+    configured,
+    histograms,
+    of_views,
+)
 from metamcp_supervisor.watched.spanned import FAMILY, Spanned
 from metamcp_supervisor.watched.tallies import Fronts, Workers, add_counts
 from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker import sharing
+from metamcp_worker.disclosure import ViewStats
 from metamcp_worker.messages import BUCKETS_S, AnswerStats, Figures, FrontStats
 
 KINDS_MAX = 16
@@ -57,8 +66,6 @@ _OWN_COUNTERS = {
     "oom_kill": "metamcp_oom_kills_total",
 }
 
-Values = Iterable[Row]
-
 
 class Metrics:
     """The sums since the start. One per gateway; everything is called from its event loop."""
@@ -70,6 +77,7 @@ class Metrics:
         self._lately = Lately()
         self._processes = Processes()
         self._caps = Caps()
+        self._pages = rendering.Pages()
         self._counts: dict[str, dict[str, int]] = {name: {} for name in _OWN_COUNTERS.values()}
         self._broken: dict[str, dict[str, int]] = {}
         self._restarts: dict[str, dict[str, int]] = {}
@@ -78,6 +86,7 @@ class Metrics:
         self._lags: dict[str, Histogram] = {}
         self._failovers: dict[str, Histogram] = {}
         self.spans = Spanned()
+        self._embedded: dict[str, int] = dict.fromkeys(EMBEDDED, 0)
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
@@ -133,6 +142,11 @@ class Metrics:
         """How late an event loop was."""
         self._lags.setdefault(role, Histogram(LAG_BUCKETS_S)).observe(seconds)
 
+    def embedded(self, counts: Mapping[str, int]) -> None:
+        """So many more texts became vectors, had some already, or could not become any."""
+        for outcome in EMBEDDED:
+            self._embedded[outcome] += counts.get(outcome, 0)
+
     def usage(self, usages: Mapping[Part, Usage]) -> None:
         """The newest `usage.sample`, of all parts at once."""
         self._processes.sampled(usages)
@@ -179,6 +193,7 @@ class Metrics:
             series_hidden=self._caps.hidden,
             folded=self._caps.folded,
             spans=self.spans.counts,
+            embedded=self._embedded,
         )
 
     def go_on(self, found: handing.Figures) -> None:
@@ -201,6 +216,7 @@ class Metrics:
         self._caps.dropped, self._caps.hidden = found.series_dropped, found.series_hidden
         self._caps.folded = dict(found.folded)
         self.spans.counts |= found.spans
+        self._embedded |= found.embedded
         cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
         self._processes.go_on(cpu_s, found.usages)
 
@@ -213,6 +229,10 @@ class Metrics:
     def latencies(self) -> dict[str, Counts]:
         """How many requests took how long, by server: counts per bucket of `BUCKETS_S`."""
         return self._fronts.buckets()
+
+    def views(self) -> tuple[ViewStats, ...]:
+        """What is in view now, as the fronts told it last."""
+        return self._fronts.views()
 
     def remember(self, now: float) -> None:
         """Called often, so that it is known later what came lately. `now`: monotonic seconds."""
@@ -236,7 +256,7 @@ class Metrics:
         """The page, in the text format of Prometheus or as OpenMetrics."""
         ends = {FAMILY: self.spans.ends()} if openmetrics else {}
         table = self.table(status, readings or Readings())
-        return rendering.page(table, openmetrics=openmetrics, ends=ends)
+        return self._pages.page(table, openmetrics=openmetrics, ends=ends)
 
     def table(self, status: GatewayStatus, readings: Readings) -> Table:
         """All rows by family, as many as a page may have."""
@@ -251,7 +271,7 @@ class Metrics:
             self._connected(readings),
             self._told(status),
         ):
-            found[name] = _configured(name, rows, {*known, ""})
+            found[name] = configured(name, rows, {*known, ""})
         found = self._caps.hold(found)
         found["metamcp_metric_series_dropped_total"] = [((), self._caps.dropped)]
         return found
@@ -272,13 +292,15 @@ class Metrics:
                 for (server, method, version, error, tool), times in calls.items()
             ),
         )
-        yield "metamcp_tool_calls_total", ((key, count) for key, (count, _) in tools.items())
-        yield "metamcp_tool_errors_total", ((key, n) for key, (_, n) in tools.items())
+        called = {server: (one.tools, one.counts) for server, one in tools.items()}
+        yield "metamcp_tool_calls_total", Columns(called)
+        failed = {server: (one.tools, one.errors) for server, one in tools.items()}
+        yield "metamcp_tool_errors_total", Columns(failed)
         yield "mcp_client_operation_duration_seconds", self._workers.durations().items()
         overhead = sums.overhead
         yield "metamcp_overhead_seconds", (((key,), one.durations) for key, one in overhead.items())
         yield "metamcp_call_errors_total", errors.items()
-        yield "metamcp_call_retries_total", _by_two(sums.retries, known, OUTCOMES)
+        yield "metamcp_call_retries_total", by_two(sums.retries, known, OUTCOMES)
         inflight = self._fronts.inflight()
         yield "metamcp_inflight_calls", (((name,), inflight.get(name, 0)) for name in known)
 
@@ -299,12 +321,12 @@ class Metrics:
                 for state in STATES
             ),
         )
-        yield "metamcp_server_restarts_total", _by_two(self._restarts, known, RESTARTS)
+        yield "metamcp_server_restarts_total", by_two(self._restarts, known, RESTARTS)
         yield (
             "metamcp_server_start_duration_seconds",
             (((server.name,), server.start_s) for server in servers if server.start_s > 0),
         )
-        yield "metamcp_server_last_exit_code", _by_one(self._exit_codes)
+        yield "metamcp_server_last_exit_code", by_one(self._exit_codes)
         yield "metamcp_generation", (((server.name,), server.generation) for server in servers)
         yield (
             "metamcp_circuit_open",
@@ -318,10 +340,15 @@ class Metrics:
             (((server.name,), server.retry_in_s or 0.0) for server in servers),
         )
         yield "metamcp_heartbeat_age_seconds", readings.beat_ages_s.items()
-        yield "metamcp_loop_lag_seconds", _histograms(self._lags)
+        yield "metamcp_loop_lag_seconds", histograms(self._lags)
+        drift = ((one, word) for one in servers for word in DRIFT)
+        yield (
+            "metamcp_drifted_tools",
+            (((one.name, word), one.drift.get(word, 0)) for one, word in drift),
+        )
         yield "metamcp_spares_ready", (((name,), readings.spares.get(name, 0)) for name in known)
-        yield "metamcp_failover_duration_seconds", _histograms(self._failovers)
-        yield "metamcp_stop_escalations_total", _by_two(self._steps, known, STEPS)
+        yield "metamcp_failover_duration_seconds", histograms(self._failovers)
+        yield "metamcp_stop_escalations_total", by_two(self._steps, known, STEPS)
 
     def _used(self, known: Sequence[str], readings: Readings) -> Iterator[tuple[str, Values]]:
         """What processes use, and what servers did that is only counted."""
@@ -336,7 +363,7 @@ class Metrics:
         fds = processes.descriptors()
         yield "metamcp_process_open_fds", (((s, role), n) for (role, s), (n, _) in fds.items())
         yield "metamcp_process_max_fds", (((s, role), most) for (role, s), (_, most) in fds.items())
-        yield "metamcp_process_memory_limit_bytes", _by_one(readings.limits_bytes)
+        yield "metamcp_process_memory_limit_bytes", by_one(readings.limits_bytes)
         elsewhere = {
             _OWN_COUNTERS["oom_kill"]: readings.oom_kills,
             _OWN_COUNTERS["late_reply"]: self._fronts.late(),
@@ -344,53 +371,29 @@ class Metrics:
         for name, counts in self._counts.items():
             more = elsewhere.get(name, {})
             yield name, [((s,), counts.get(s, 0) + more.get(s, 0)) for s in known]
-        yield "metamcp_protocol_errors_total", _by_two(self._broken)
+        yield "metamcp_protocol_errors_total", by_two(self._broken)
 
     def _connected(self, readings: Readings) -> Iterator[tuple[str, Values]]:
         """What fronts tell of clients."""
         refused = self._fronts.refused()
         slow = sum(n for reason, n in refused.items() if reason in SLOW)
-        yield "metamcp_sessions", _by_one(self._fronts.sessions())
+        yield "metamcp_sessions", by_one(self._fronts.sessions())
         yield "metamcp_connections", [((), self._fronts.connections())]
         yield "metamcp_streams", [((), self._fronts.streams())]
         if readings.accept_queue is not None:
             yield "metamcp_accept_queue", [((), readings.accept_queue)]
         yield "metamcp_slow_client_disconnects_total", [((), slow)]
-        yield "metamcp_requests_refused_total", _by_one(refused)
+        yield "metamcp_requests_refused_total", by_one(refused)
+        yield from of_views(self._fronts.views())
 
     def _told(self, status: GatewayStatus) -> Iterator[tuple[str, Values]]:
         """What the gateway says of itself."""
         recorded = dict.fromkeys(RECORDED, 0) | self._fronts.recorded()
-        yield "metamcp_recorded_calls_total", _by_one(recorded)
-        yield "metamcp_spans_total", _by_one(self.spans.counts)
+        yield "metamcp_recorded_calls_total", by_one(recorded)
+        yield "metamcp_spans_total", by_one(self.spans.counts)
+        yield "metamcp_embedded_texts_total", by_one(self._embedded)
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
             yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]
         yield "metamcp_build_info", [((self._version, platform.python_version()), 1)]
         yield "metamcp_up", [((), status.state == "active")]
-
-
-def _histograms(found: Mapping[str, Histogram]) -> Values:
-    return (((key,), one.durations) for key, one in found.items())
-
-
-def _by_one(counts: Mapping[str, int]) -> Values:
-    return (((key,), n) for key, n in counts.items())
-
-
-def _by_two(
-    counts: Mapping[str, Mapping[str, int]], known: Iterable[str] = (), keys: Iterable[str] = ()
-) -> Values:
-    """These keys of known servers are there before anything happened: `increase` of Prometheus does
-    not see the value with which a series begins."""
-    found: dict[Labels, int] = dict.fromkeys(product(known, keys), 0)
-    found |= {(server, key): n for server, inner in counts.items() for key, n in inner.items()}
-    return found.items()
-
-
-def _configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row]:
-    """Without those of servers that are not configured: fronts still tell of them, and the last
-    process of one may have been measured after it was forgotten."""
-    if FAMILIES[name].labels[:1] != ("server",):
-        return list(rows)
-    return [row for row in rows if row[0][0] in names]

@@ -15,7 +15,14 @@ from msgspec import Struct
 
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_supervisor.wanted.config import ConfigInvalid
-from metamcp_supervisor.watched import adjusting, awaiting, describing, refusals, streams
+from metamcp_supervisor.watched import (
+    adjusting,
+    awaiting,
+    describing,
+    refusals,
+    streams,
+    toolsets,
+)
 from metamcp_supervisor.watched.answers import Answers
 from metamcp_supervisor.watched.keyed import Keyed
 from metamcp_supervisor.watched.line import Line, known
@@ -49,6 +56,12 @@ class Calls(Struct, frozen=True, forbid_unknown_fields=True):
 
     names: tuple[str, ...] = ()
     slow_s: float = 0.0
+
+
+class Endpoints(Struct, frozen=True, forbid_unknown_fields=True):
+    """Only of these; else of all."""
+
+    names: tuple[str, ...] = ()
 
 
 class Name(Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,6 +160,10 @@ async def _calls(steering: Steering, line: Line, params: Calls) -> object:
     return await steering.calls(params.names, params.slow_s)
 
 
+async def _views(steering: Steering, line: Line, params: Endpoints) -> object:
+    return describing.views(steering, params.names)
+
+
 async def _top(steering: Steering, line: Line, params: Nothing) -> object:
     return await describing.load(steering)
 
@@ -183,8 +200,11 @@ VERBS: dict[str, Verb] = {
     "describe": Verb(Name, _describe, Role.VIEWER),
     "top": Verb(Nothing, _top, Role.VIEWER),
     "calls": Verb(Calls, _calls, Role.VIEWER),
+    "views": Verb(Endpoints, _views, Role.VIEWER),
     "logs": Verb(streams.Logs, streams.logs, Role.VIEWER),
     "events": Verb(streams.Events, streams.events, Role.VIEWER),
+    "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),
+    "toolsets-change": Verb(toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR),
     "wait": Verb(awaiting.Wait, awaiting.wait, Role.VIEWER),
 }
 

@@ -18,10 +18,10 @@ class Pulse(Struct, frozen=True, kw_only=True):
 
 class Readings(Struct, frozen=True, kw_only=True):
     """By server, if not said otherwise. `beat_ages_s`: since the last sign of life, by server and
-    role, fronts without a server; `queued`: calls that wait for their turn at a worker; `spares`:
-    copies that are ready; `limits_bytes`: of memory, where there is a limit; `oom_kills`: by the
-    kernel, in control groups that still are; `accept_queue`: None where the system does not tell;
-    `probing`: servers that make the one attempt of an open circuit.
+    role, without a server for what belongs to none; `queued`: calls that wait for their turn at a
+    worker; `spares`: copies that are ready; `limits_bytes`: of memory, where there is a limit;
+    `oom_kills`: by the kernel, in control groups that still are; `accept_queue`: None where the
+    system does not tell; `probing`: servers that make the one attempt of an open circuit.
     """
 
     beat_ages_s: dict[tuple[str, str], float] = {}

@@ -3,30 +3,53 @@
 Owns: both formats, which of them a scraper wants. Never: values, which series there are
 (`metrics`), HTTP (`admin`).
 
-A histogram is a score of lines of which only the numbers change, so the rest is made once and kept
-as a form to fill in. What is written is, byte for byte, what the library of Prometheus writes.
+From one page to the next little changes but numbers, so the rest is kept as forms to fill in. What
+is written is, byte for byte, what the library of Prometheus writes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from types import MappingProxyType
+from typing import cast
+
+from msgspec import Struct
 
 from metamcp_supervisor.watched.families import FAMILIES, Family
 from metamcp_worker.messages import Durations
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-PREFIXES_MAX = 32_768
-"""Beginnings of series that are kept; a page has fewer series."""
+HISTOGRAMS_MAX = 2048
+"""Of which forms are kept; a page has fewer."""
+ROWS = 128
+"""In one form: where a series is new, only the forms from there on are made anew."""
 PLAIN_MAX = 1_000_000
 """From here on a number is written with an exponent."""
 _WHOLE = b"%d.0\n"
+_WHOLE_KINDS = frozenset({int, bool})
 _OPENMETRICS_VERSIONS = frozenset({"", "1.0.0", "1.0.1"})
 
 Labels = tuple[str, ...]
 Row = tuple[Labels, float | Durations]
-Rows = Mapping[str, Sequence[Row]]
+
+
+class Columns(Struct, frozen=True):
+    """Rows of two labels, of which there are thousands. `parts`: by the first label what the second
+    is, and the values in the same order. A row is made for whoever walks through them only."""
+
+    parts: Mapping[str, tuple[Sequence[str], Sequence[int]]]
+
+    def __len__(self) -> int:
+        return sum(len(values) for _, values in self.parts.values())
+
+    def __iter__(self) -> Iterator[Row]:
+        for first, (names, values) in self.parts.items():
+            for second, value in zip(names, values, strict=True):
+                yield (first, second), value
+
+
+Rows = Mapping[str, Sequence[Row] | Columns]
 """By the name of the family, in its order of labels."""
 Ends = Mapping[Labels, Mapping[int, bytes]]
 """What stands behind the number of a bucket, by labels and bucket."""
@@ -45,19 +68,50 @@ def wants_openmetrics(accept: str) -> bool:
     return False
 
 
-def page(rows: Rows, *, openmetrics: bool = False, ends: Mapping[str, Ends] = _NONE) -> bytes:
-    """Every family that has rows, or an empty list of them. `ends`: by family."""
-    out: list[bytes] = []
-    for name, found in rows.items():
-        family = FAMILIES[name]
-        out.append(_head(family, openmetrics))
-        if family.kind == "histogram":
-            _histograms(out, family, found, ends.get(name, {}))
-        else:
-            _plain(out, family, found)
-    if openmetrics:
-        out.append(b"# EOF\n")
-    return b"".join(out)
+class Pages:
+    """Pages of the same gateway, one after the other."""
+
+    def __init__(self) -> None:
+        self._before: Forms = {}
+        """Of the page before."""
+
+    def page(
+        self, rows: Rows, *, openmetrics: bool = False, ends: Mapping[str, Ends] = _NONE
+    ) -> bytes:
+        """Every family that has rows, or an empty list of them. `ends`: by family."""
+        forms: Forms = {}
+        out: list[bytes] = []
+        for name, found in rows.items():
+            family = FAMILIES[name]
+            out.append(_head(family, openmetrics))
+            if isinstance(found, Columns):
+                for first, (others, values) in found.parts.items():
+                    form = self._form(forms, (name, first), others)
+                    out.append(_filled(form, values))
+            elif family.kind == "histogram":
+                _histograms(out, family, found, ends.get(name, {}))
+            else:
+                for at in range(0, len(found), ROWS):
+                    here = found[at : at + ROWS]
+                    form = self._form(forms, (name, at), [labels for labels, _ in here])
+                    out.append(_filled(form, [cast("float", value) for _, value in here]))
+        self._before = forms
+        if openmetrics:
+            out.append(b"# EOF\n")
+        return b"".join(out)
+
+    def _form(self, forms: "Forms", place: "Place", labels: Sequence[str | Labels]) -> bytes:
+        """Lines for these, with places for their numbers; as before, if they were there then."""
+        found = self._before.get(place)
+        if found is None or found[0] != labels:
+            found = labels, _blank(*place, labels)
+        forms[place] = found
+        return found[1]
+
+
+Place = tuple[str, str | int]
+"""On a page: the family, and the first label or the number of the first row."""
+Forms = dict[Place, tuple[Sequence[str | Labels], bytes]]
 
 
 def number(value: float) -> bytes:
@@ -78,22 +132,30 @@ def _head(family: Family, openmetrics: bool) -> bytes:
     return f"# HELP {name} {text}\n# TYPE {name} {family.kind}\n".encode()
 
 
-def _plain(out: list[bytes], family: Family, rows: Iterable[Row]) -> None:
-    name = family.name
-    for labels, value in rows:
-        assert not isinstance(value, Durations)
-        out.append(_prefix(name, labels))
-        out.append(_line(value))
+def _filled(form: bytes, values: Sequence[float]) -> bytes:
+    """Most numbers are small whole ones."""
+    if not values:
+        return b""
+    if set(map(type, values)) <= _WHOLE_KINDS and min(values) >= 0 and max(values) < PLAIN_MAX:
+        return form % tuple(values)
+    # No label has the end of a line in it.
+    return form.replace(_WHOLE, b"%b") % tuple(map(_line, values))
+
+
+def _blank(name: str, first: str | int, labels: Iterable[str | Labels]) -> bytes:
+    """A line for each, with a place for its number. `first`: the label before a single one."""
+    names = FAMILIES[name].labels
+    each = ((str(first), one) if isinstance(one, str) else one for one in labels)
+    return b"".join(
+        _begin(name, zip(names, one, strict=True)).replace(b"%", b"%%") + _WHOLE for one in each
+    )
 
 
 def _histograms(out: list[bytes], family: Family, rows: Iterable[Row], ends: Ends) -> None:
     for labels, value in rows:
         assert isinstance(value, Durations)
         form, below = _form(family.name, labels), tuple(accumulate(value.buckets))
-        if below[-1] < PLAIN_MAX:
-            lines = form % (*below, below[-1])
-        else:  # no label has the end of a line in it
-            lines = form.replace(_WHOLE, b"%b") % tuple(map(_line, (*below, below[-1])))
+        lines = _filled(form, (*below, below[-1]))
         out.append(_ended(lines, ends[labels]) if labels in ends else lines)
         out.append(_line(value.seconds))
 
@@ -112,12 +174,7 @@ def _line(value: float) -> bytes:
     return number(value) + b"\n"
 
 
-@lru_cache(PREFIXES_MAX)
-def _prefix(name: str, labels: Labels) -> bytes:
-    return _begin(name, zip(FAMILIES[name].labels, labels, strict=True))
-
-
-@lru_cache(PREFIXES_MAX // 16)
+@lru_cache(HISTOGRAMS_MAX)
 def _form(name: str, labels: Labels) -> bytes:
     """All buckets and the count, with places for their numbers, and the beginning of the sum."""
     family = FAMILIES[name]

@@ -14,6 +14,7 @@ from metamcp_supervisor.wanted.nearest import hint, nearest
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.explain import Tries
 from metamcp_supervisor.watched.logs import ServerLogs
+from metamcp_worker.disclosure import Everything, Exposure, Outcome, Pair, ViewStats, Wish
 from metamcp_worker.errors import MetaMCPError
 
 _SHOWN_NAMES = 8
@@ -46,7 +47,8 @@ class ReloadRefused(MetaMCPError):
 class Particulars(Struct, frozen=True, kw_only=True):
     """What the gateway knows of a server beyond its status. `config`: in effect, secrets masked;
     `source`: where it was read; `endpoints`: that expose it; `hidden`: what may be secret in the
-    commands of its processes, and what is shown instead; `overrides`: what is set for a time."""
+    commands of its processes, and what is shown instead; `overrides`: what is set for a time;
+    `drift`: tools that are not as approved, each with how."""
 
     config: Mapping[str, Any]
     source: str
@@ -55,6 +57,29 @@ class Particulars(Struct, frozen=True, kw_only=True):
     tries: Tries
     hidden: Mapping[str, str]
     overrides: tuple[Overridden, ...] = ()
+    drift: tuple[str, ...] = ()
+
+
+class Shelf(Protocol):
+    """What is remembered of views and tool sets."""
+
+    def everything(self) -> Everything: ...
+
+    async def carry_out(self, wish: Wish) -> Outcome:
+        """An order, to its end: every front knows of it then."""
+        ...
+
+    def endpoints(self) -> Mapping[str, Exposure]:
+        """How much each one shows; the default one is the first."""
+        ...
+
+    def tools(self, server: str) -> frozenset[str]:
+        """What it offered last, also in an earlier run; nothing, if that is not known."""
+        ...
+
+    def kept(self) -> frozenset[Pair]:
+        """Tools in quarantine: they come into no view."""
+        ...
 
 
 class Steering(Protocol):
@@ -70,10 +95,17 @@ class Steering(Protocol):
     @property
     def logs(self) -> ServerLogs: ...
 
+    @property
+    def shelf(self) -> Shelf: ...
+
     def status(self) -> GatewayStatus: ...
 
     def latencies(self) -> dict[str, tuple[int, ...]]:
         """How many requests took how long so far, by server: counts per bucket of `BUCKETS_S`."""
+        ...
+
+    def views(self) -> Sequence[ViewStats]:
+        """What is in view, as the fronts told it last, every two seconds."""
         ...
 
     def particulars(self, name: str) -> Particulars:

@@ -8,12 +8,14 @@ when the process is gone the report is folded into a base: sums never go down.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import add
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_supervisor import handing
 from metamcp_supervisor.watched.families import METHODS, OTHER
 from metamcp_supervisor.watched.histograms import Histogram
+from metamcp_worker.disclosure import ViewStats
 from metamcp_worker.messages import (
     BUCKETS_S,
     OVERHEAD_BUCKETS_S,
@@ -47,7 +49,8 @@ class Sums:
 
     def __init__(self, seen: Seen) -> None:
         self.calls: dict[Key, Histogram] = {}
-        self.tools: dict[tuple[str, str], tuple[int, int]] = {}
+        self.tools: dict[str, ToolStats] = {}
+        """By server."""
         self.overhead: dict[str, Histogram] = {}
         self.retries: dict[str, dict[str, int]] = {}
         self._seen = seen
@@ -55,15 +58,29 @@ class Sums:
     def add(self, figures: Figures) -> None:
         for one in figures.calls:
             self.add_calls(one)
-        for tool in figures.tools:
-            name = self._bounded("tool", (tool.server,), tool.tool, TOOLS_MAX)
-            count, errors = self.tools.get((tool.server, name), (0, 0))
-            self.tools[tool.server, name] = count + tool.count, errors + tool.errors
+        for tools in figures.tools:
+            self._add_tools(tools)
         for stage, times in figures.overhead.items():
             histogram = self.overhead.setdefault(stage, Histogram(OVERHEAD_BUCKETS_S))
             histogram.add(times.seconds, times.buckets)
         for server, outcomes in figures.retries.items():
             add_counts(self.retries.setdefault(server, {}), outcomes, OUTCOMES_MAX)
+
+    def _add_tools(self, one: ToolStats) -> None:
+        """Nearly always nothing has to be looked at tool by tool."""
+        seen = self._seen.setdefault(("tool", one.server), set())
+        if not seen.issuperset(one.tools):
+            names = tuple(_bounded(seen, name, TOOLS_MAX) for name in one.tools)
+            one = structs.replace(one, tools=names)
+        before = self.tools.get(one.server)
+        if before is not None and before.tools == one.tools:
+            counts = tuple(map(add, before.counts, one.counts))
+            errors = tuple(map(add, before.errors, one.errors))
+            self.tools[one.server] = ToolStats(one.server, one.tools, counts, errors)
+        elif before is None and one.tools.count(OTHER) <= 1:
+            self.tools[one.server] = one
+        else:
+            self.tools[one.server] = _merged(before or ToolStats(one.server, (), (), ()), one)
 
     def add_calls(self, one: CallStats) -> None:
         told = (one.server, one.method, one.version, one.error_type, one.tool)
@@ -91,7 +108,7 @@ class Sums:
                 )
                 for (server, method, version, error, tool), one in self.calls.items()
             ),
-            tools=tuple(ToolStats(*key, *counts) for key, counts in self.tools.items()),
+            tools=tuple(self.tools.values()),
             overhead={stage: one.durations for stage, one in self.overhead.items()},
             retries=self.retries,
         )  # fmt: skip
@@ -99,8 +116,7 @@ class Sums:
     def forget(self, server: str) -> None:
         for key in [key for key in self.calls if key[0] == server]:
             del self.calls[key]
-        for name in [name for name in self.tools if name[0] == server]:
-            del self.tools[name]
+        self.tools.pop(server, None)
         for seen in [seen for seen in self._seen if seen[1] == server]:
             del self._seen[seen]
         self.retries.pop(server, None)
@@ -229,6 +245,14 @@ class Fronts:
     def streams(self) -> int:
         return sum(front.summary.streams for front in self._live.values())
 
+    def views(self) -> tuple[ViewStats, ...]:
+        """Each once: all fronts show the same, and the newest one knows it best."""
+        found: dict[tuple[str, str, str], ViewStats] = {}
+        for front in self._live.values():
+            for one in front.figures.views:
+                found[one.endpoint, one.principal, one.session] = one
+        return tuple(found.values())
+
     def _by_server(self) -> Mapping[str, _Total]:
         if self._totals is None:
             self._totals = {}
@@ -313,6 +337,16 @@ def _bounded(known: set[str], value: str, most: int) -> str:
         return OTHER
     known.add(value)
     return value
+
+
+def _merged(one: ToolStats, other: ToolStats) -> ToolStats:
+    counts: dict[str, int] = {}
+    errors: dict[str, int] = {}
+    for each in (one, other):
+        for tool, called, failed in zip(each.tools, each.counts, each.errors, strict=True):
+            counts[tool] = counts.get(tool, 0) + called
+            errors[tool] = errors.get(tool, 0) + failed
+    return ToolStats(one.server, tuple(counts), tuple(counts.values()), tuple(errors.values()))
 
 
 def add_counts(total: dict[str, int], more: Mapping[str, int], keys_max: int) -> None:

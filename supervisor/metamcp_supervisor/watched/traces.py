@@ -4,8 +4,8 @@ Owns: the spans that wait, how many may, the thread that exports them, what is c
 that fails. Never: the form in which a collector gets them (`otlp`), which calls are traced (the
 fronts), the loop's time: nothing here is read or written on it.
 
-A collector may be slow, dead, or not there yet. Spans wait for it as far as there is room; then
-they are lost and counted, and the log says so once.
+A collector may be slow, dead, or not there yet, or ask to be left alone for a while. Spans wait for
+it as far as there is room; then they are lost and counted, and the log says so once.
 """
 
 import asyncio
@@ -28,13 +28,15 @@ from metamcp_worker import codec
 from metamcp_worker.messages import Span
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.watched.otlp import Exporter
+    from metamcp_supervisor.watched.otlp import Exporter, Outcome
 
 QUEUE_MAX = 64
 """Batches of fronts that wait: a minute of a front with few spans, tens of thousands from one that
 traces everything."""
 CLOSE_S_MAX = 1.5
 """For the last spans of a gateway that ends; then they are lost."""
+NOTE_S = 60.0
+"""Between two lines about what a collector has to say of spans that it takes."""
 EXPORTED, LOST = SPANS
 
 log = logging.getLogger("metamcp.traces")
@@ -45,6 +47,16 @@ class _Batch(Struct, frozen=True):
 
     blob: bytes
     count: int
+
+
+class _Way(Struct):
+    """To one collector. `where`: its origin; `failed`: how many spans were lost in a row until now,
+    because it took none; `quiet_until`: nothing more of its words until then, monotonic."""
+
+    exporter: "Exporter"
+    where: str
+    failed: int = 0
+    quiet_until: float = 0.0
 
 
 class Traces:
@@ -59,6 +71,10 @@ class Traces:
         self._wanted = Wanted()
         self._queue: queue.Queue[_Batch | Wanted | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
+        self._latest: Wanted | None = None
+        """Of the orders."""
+        self._ordered = threading.Event()
+        """There is an order in the queue: no pause any more."""
 
     def adjust(self, wanted: Wanted) -> None:
         """Export to there from now on; without an endpoint, nowhere."""
@@ -73,7 +89,7 @@ class Traces:
     def take(self, blob: bytes, count: int, lost: int) -> None:
         """From a front: JSON of so many spans, and how many more it has lost. Without a blob these
         are lost too."""
-        if self._thread is None or not blob:
+        if self._thread is None or not blob or not count:
             lost += count
         else:
             try:
@@ -91,6 +107,8 @@ class Traces:
 
     def _put_first(self, order: Wanted | None) -> None:
         """An order that must not be missed; spans make room for it."""
+        self._latest = order
+        self._ordered.set()
         while True:
             with contextlib.suppress(queue.Full):
                 self._queue.put_nowait(order)
@@ -103,54 +121,75 @@ class Traces:
     # --- in the thread ------------------------------------------------------------------------
 
     def _export(self) -> None:
-        exporter: Exporter | None = None
-        failed = 0
-        where = ""
+        way: _Way | None = None
         while (found := self._queue.get()) is not None:
             if isinstance(found, Wanted):
-                if exporter is not None:
-                    exporter.close()
-                exporter, failed = self._exporter(found), 0
-                where = remote.origin(found.endpoint)
-            elif exporter is None:
+                if way is not None:
+                    way.exporter.close()
+                self._ordered.clear()
+                if self._latest is not found:  # another one is behind it
+                    self._ordered.set()
+                way = self._way(found)
+            elif way is None:
                 self._tell(LOST, found.count)
             else:
-                failed = self._exported(exporter, found, where, failed)
-        if exporter is not None:
-            exporter.close()
+                self._ordered.wait(self._exported(way, found))
+        if way is not None:
+            way.exporter.close()
 
-    def _exporter(self, wanted: Wanted) -> "Exporter | None":
+    def _way(self, wanted: Wanted) -> _Way | None:
         if not wanted.endpoint:
             return None
         try:
             from metamcp_supervisor.watched.otlp import Exporter  # it takes its time, and memory
 
-            return Exporter(
+            exporter = Exporter(
                 wanted.endpoint, wanted.headers, version=self._version, instance=self._instance
             )
         except Exception as error:  # noqa: BLE001 - whatever a library makes of its environment
             log.error("spans are lost, because the exporter cannot be made: %r", error)
             return None
+        return _Way(exporter, remote.origin(wanted.endpoint))
 
-    def _exported(self, exporter: "Exporter", batch: _Batch, where: str, failed: int) -> int:
-        """Try it. `failed`: how many spans were lost in a row until now; how many are now."""
+    def _exported(self, way: _Way, batch: _Batch) -> float:
+        """Try it; for how many seconds the collector then wants to be left alone."""
         since_ns = time.time_ns() - time.monotonic_ns()
-        found: list[Exemplar] = []
         try:
             spans = codec.typed(list[Span], batch.blob)
-            why = exporter.export(spans, since_ns)
-            found = exemplars(spans, since_ns)
+            outcome = way.exporter.export(spans, since_ns)
+            found = [] if outcome.lost else exemplars(spans, since_ns)
         except Exception as error:  # noqa: BLE001 - one batch that cannot be exported is one batch
-            why = repr(error)
-        if why:
-            self._tell(LOST, batch.count)
-            if not failed:
-                log.error("spans cannot be exported to %s: %s; calls go on", where, why)
-            return failed + batch.count
-        self._tell(EXPORTED, batch.count, found)
-        if failed:
-            log.warning("spans are exported to %s again; lost meanwhile: %d", where, failed)
-        return 0
+            self._missed(way, batch.count, repr(error))
+            return 0.0
+        if outcome.lost == batch.count:
+            self._missed(way, batch.count, outcome.why or "the collector rejects them")
+            return outcome.pause_s
+        self._tell(EXPORTED, batch.count - outcome.lost, found)
+        if outcome.lost:
+            self._tell(LOST, outcome.lost)
+        if way.failed:
+            log.warning("spans are exported to %s again; lost meanwhile: %d", way.where, way.failed)
+            way.failed = 0
+        self._note(way, batch.count, outcome)
+        return 0.0
+
+    def _missed(self, way: _Way, count: int, why: str) -> None:
+        self._tell(LOST, count)
+        if not way.failed:
+            log.error("spans cannot be exported to %s: %s; calls go on", way.where, why)
+        way.failed += count
+
+    def _note(self, way: _Way, count: int, outcome: "Outcome") -> None:
+        """What the collector says of spans of which it has taken some, at most once in a while."""
+        now = time.monotonic()
+        if now < way.quiet_until or not (outcome.lost or outcome.why):
+            return
+        way.quiet_until = now + NOTE_S
+        why = outcome.why or "it does not say why"
+        if outcome.lost:
+            log.warning("%s rejects %d of %d spans: %s", way.where, outcome.lost, count, why)
+        else:
+            log.warning("%s takes spans, and says: %s", way.where, why)
 
     def _tell(self, outcome: str, count: int, found: Sequence[Exemplar] = ()) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads it

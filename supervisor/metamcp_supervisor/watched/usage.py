@@ -25,8 +25,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Part(Struct, frozen=True):
-    """One of our processes as a root of measuring. `role`: supervisor, nursery, front, worker or
-    server; `server`: whose worker or server it is; `number`: tells several of a role apart."""
+    """One of our processes as a root of measuring. `role`: supervisor, nursery, front, embedder,
+    worker or server; `server`: whose worker or server it is; `number`: tells several of a role
+    apart."""
 
     role: str
     server: str = ""

@@ -1,20 +1,25 @@
 """Server objects of the SDK, hosted in the worker."""
 
+import gc
 import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
+from metamcp_worker import codec, packets
 from metamcp_worker.frames import Ask, Reply
-from metamcp_worker.messages import Beat, Spawned
+from metamcp_worker.messages import Beat, Forked, RunServer, Spawned
+from tests.fakes.nursery_hand import Hand
 from tests.waiting import until
 from tests.worker.child.worker import ChildWorker, alive
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M13")]
 
+NURSERY = (sys.executable, "-P", "-m", "metamcp_worker", "nursery")
 MODULE = """
-import os, subprocess, sys, time
+import gc, json, multiprocessing, os, random, subprocess, sys, tempfile, threading, time, uuid
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel
@@ -50,6 +55,25 @@ async def greet(ctx: Context) -> str:
     found = await ctx.elicit("Your name?", Name)
     return f"Hello {found.data.name}" if found.action == "accept" else found.action
 
+def inherited() -> str:
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, json.dumps([random.random(), threading.active_count()]).encode())
+        os._exit(0)
+    os.wait()
+    return os.read(reader, 1000).decode()
+
+@app.tool()
+def facts() -> str:
+    return json.dumps({
+        "own": [
+            random.random(), uuid.uuid4().hex, next(tempfile._get_candidate_names()),
+            multiprocessing.current_process().authkey.hex(), os.urandom(8).hex(), os.getpid(),
+        ],
+        "collects_at": gc.get_threshold(),
+        "forks": [json.loads(inherited()) for _ in range(2)],
+    })
+
 def make():
     return app._lowlevel_server
 
@@ -69,6 +93,21 @@ def hosted(folder: Path, name: str, **spec: Any) -> ChildWorker:
     return ChildWorker(**{"command": (), "module": module, "cwd": str(folder), "env": env, **spec})
 
 
+class Nursed(ChildWorker):
+    """The same, forked by a nursery."""
+
+    nursery: Hand
+
+    def __enter__(self) -> Self:
+        self.sock = self.nursery.ask("hosted")
+        assert isinstance(self.nursery.heard(), Forked)
+        self.tell(RunServer(generation=1, version="0"), packets.blob(codec.dump(self.spec)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+
 @pytest.mark.parametrize("name", ["app", "make", "Nested.app"])
 def test_an_object_or_a_factory_is_served(tmp_path: Path, name: str) -> None:
     with hosted(tmp_path, name) as worker:
@@ -80,6 +119,30 @@ def test_an_object_or_a_factory_is_served(tmp_path: Path, name: str) -> None:
         assert front.text(front.tool("add", a=1, b=2)) == "3"
         assert front.text(front.tool("where")) == f"{tmp_path} yes"
         assert worker.stop().reason == "clean"
+
+
+def test_servers_that_were_forked_after_each_other_share_nothing_that_is_to_be_secret_or_random(
+    tmp_path: Path,
+) -> None:
+    found: list[dict[str, Any]] = []
+    hosted(tmp_path, "app")
+    spec: dict[str, Any] = {"command": (), "module": "hosted_server:app", "cwd": str(tmp_path)}
+    with Hand(NURSERY) as nursery:
+        nursery.born()
+        for _ in range(2):
+            worker = Nursed(**spec, env={"GIVEN": "yes"})
+            worker.nursery = nursery
+            with worker:
+                worker.ready()
+                front = worker.front()
+                found.append(json.loads(front.text(front.tool("facts"))))
+    one, other = found
+    assert not set(one["own"]) & set(other["own"])
+    for each in found:
+        assert each["collects_at"] == list(gc.get_threshold())
+        (dice, threads), (again, _) = each["forks"]
+        assert dice != again
+        assert threads == 1
 
 
 def test_a_module_is_found_by_the_python_path_of_its_environment(tmp_path: Path) -> None:

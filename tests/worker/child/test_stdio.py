@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from metamcp_worker import loop
 from metamcp_worker.child.stdio import QUEUE_BYTES_MAX, WRITE_S_MAX, Writer
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 ROOM_BYTES = 1024 * 1024
 """More than any pipe holds."""
 

@@ -175,7 +175,7 @@ def test_a_supervisor_that_vanishes_cuts_the_steps_of_a_stop_short() -> None:
         worker.tell(Stop(grace_s=0.0))
         front.down()
         worker.sock.close()
-        until(lambda: not alive(pid), "the server is killed", 10)
+        until(lambda: not alive(pid), "the server is killed")
 
 
 def test_a_stop_lets_calls_finish_and_takes_no_more() -> None:

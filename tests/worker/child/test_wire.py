@@ -14,13 +14,16 @@ from metamcp_worker.frames import Call
 PREFIX = "io.modelcontextprotocol/"
 json_of: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10,
 )
 
 
 @settings(max_examples=50)
-@given(st.dictionaries(st.text().filter(lambda key: key != "_meta"), json_of), st.booleans())
+@given(
+    st.dictionaries(st.text().filter(lambda key: key != "_meta"), json_of, max_size=4),
+    st.booleans(),
+)
 def test_a_request_is_one_line_that_says_the_same(params: dict[str, Any], pretty: bool) -> None:
     raw = json.dumps(params, indent=2 if pretty else None).replace("\n", "\r\n").encode()
     line = wire.request(b"7", "tools/call", raw, b'{"progressToken":7}')

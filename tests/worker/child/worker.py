@@ -108,6 +108,10 @@ class ChildWorker:
     fields of its ServerSpec. `logs`, `counts`: what it reported so far."""
 
     python_path = str(ROOT / "worker")
+    run = RUN
+    """Its program, for what is to happen before it is a worker."""
+    folder: Path | None = None
+    """In which it is started."""
 
     def __init__(self, *flags: str, **spec: Any) -> None:
         spec.setdefault("command", (*SERVER, *flags))
@@ -121,9 +125,10 @@ class ChildWorker:
         self.sock, far = packets.pair()
         self.sock.settimeout(WAIT_S)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", RUN, str(far.fileno())],
+            [sys.executable, "-c", self.run, str(far.fileno())],
             pass_fds=[far.fileno()],
             env={**os.environ, "PYTHONPATH": self.python_path},
+            cwd=self.folder,
         )
         far.close()
         self.tell(RunServer(generation=1, version="0"), packets.blob(codec.dump(self.spec)))

@@ -53,6 +53,10 @@ class Client:
         """Do the bridge's ends still block everybody else who has them?"""
         return all(map(os.get_blocking, self._owned))
 
+    def hold(self, *, on: bool) -> None:
+        """Read nothing for now, or go on."""
+        (self._transports[0].pause_reading if on else self._transports[0].resume_reading)()
+
     def stop_reading(self) -> None:
         self._transports[0].close()
 

@@ -210,6 +210,61 @@ def test_a_stream_that_cannot_be_taken_up_fails_its_request() -> None:
     assert refusal(bridge.over(again.number)) == (2, -10001)
 
 
+def broken_off(bridge: Session) -> Send:
+    """A call whose stream broke off, on its way to be taken up again."""
+    call = send(bridge.received(line("tools/call", 1)))
+    bridge.head(call.number, 200, b"")
+    bridge.event(call.number, Event(b"", id=b"c1"))
+    return send(bridge.over(call.number))
+
+
+def test_a_gateway_that_is_not_ready_for_a_broken_stream_is_asked_for_it_again() -> None:
+    bridge = made()
+    opened(bridge)
+    call = broken_off(bridge)
+    again = send(bridge.head(call.number, 503, b""))
+    assert (again.verb, again.body, again.after_s) == ("GET", b"", session.BUSY_S)
+    assert again.headers["Last-Event-ID"] == b"c1"
+
+
+def test_a_refused_stream_never_says_that_its_request_was_refused() -> None:
+    bridge = made()
+    opened(bridge)
+    call = broken_off(bridge)
+    bridge.head(call.number, 404, b"")
+    refused = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"unknown session"}}'
+    assert bridge.message(call.number, refused) == []
+    (answer,) = written(bridge.over(call.number))
+    assert "may have been processed" in answer["error"]["message"]
+
+
+def test_a_cancelled_request_is_never_sent_again() -> None:
+    for status in (503, 404):
+        bridge = made()
+        opened(bridge)
+        call = send(bridge.received(line("tools/call", 1)))
+        send(bridge.received(line("notifications/cancelled", requestId=1)))
+        assert bridge.head(call.number, status, b"") == []
+        assert bridge.over(call.number) == []
+        assert bridge.idle
+    bridge = made()
+    opened(bridge)
+    call = broken_off(bridge)
+    send(bridge.received(line("notifications/cancelled", requestId=1)))
+    bridge.head(call.number, 200, b"")
+    assert bridge.over(call.number) == []
+    assert bridge.idle
+
+
+def test_what_waits_for_a_cancelled_initialize_does_not_wait_for_ever() -> None:
+    bridge = made()
+    hello = send(bridge.received(line("initialize", 0)))
+    bridge.received(line("notifications/cancelled", requestId=0))
+    bridge.received(line("ping", 1))
+    again = send(bridge.head(hello.number, 503, b""))
+    assert refusal(bridge.over(again.number, AWAY)) == (1, -10001)
+
+
 def test_a_stream_without_ids_that_ends_early_fails_its_request() -> None:
     bridge = made()
     opened(bridge)

@@ -5,12 +5,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metamcp_worker.connect.glimpse import Glimpse
 from metamcp_worker.connect.pipes import Cutter, Input, Output, Overlong, apart
 from tests.worker.rawhttp import run
 
@@ -29,9 +31,11 @@ def test_lines_are_cut_at_line_ends_however_they_come(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_line_above_the_limit_is_passed_over_and_the_next_is_read(size: int) -> None:
     data = b'{"jsonrpc":"2.0","id":7,"method":"' + b"x" * 100 + b'"}\n{"a":1}\n'
-    assert cut(data, size) == [Overlong(b"7"), b'{"a":1}']
-    assert cut(data[:120], size) == [Overlong(b"7")]
+    assert cut(data, size) == [Overlong(Glimpse(b"7")), b'{"a":1}']
+    assert cut(data[:120], size) == [Overlong(Glimpse(b"7"))]
     assert cut(b"x" * 100 + b"\r\n", size) == [b"x" * 100]
+    late = b'{"method":"' + b"x" * 100 + b'","jsonrpc":"2.0","id":7}\n{"a":1}\n'
+    assert cut(late, size) == [Overlong(Glimpse(b"7")), b'{"a":1}']
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,7 @@ def test_a_line_above_the_limit_is_passed_over_and_the_next_is_read(size: int) -
 def test_the_id_of_such_a_line_is_known_if_it_stands_at_the_beginning(
     head: bytes, raw_id: bytes
 ) -> None:
-    assert cut(head + b" " * 100 + b"1\n", 10) == [Overlong(raw_id)]
+    assert cut(head + b" " * 100 + b"1\n", 10) == [Overlong(Glimpse(raw_id))]
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 9))
@@ -57,26 +61,21 @@ def test_how_the_input_is_cut_never_matters(lines: list[bytes], size: int) -> No
     assert cut(data, size, 20) == cut(data, len(data) + 1, 20)
 
 
-def with_pipe(work: Callable[[int, int], None]) -> None:
+def with_pipe(work: Callable[[FileIO, FileIO], None]) -> None:
+    """Both ends are closed once, by the work or after it."""
     reader, writer = os.pipe()
-    try:
-        work(reader, writer)
-    finally:
-        for fd in (reader, writer):
-            try:
-                os.close(fd)
-            except OSError:
-                continue
+    with FileIO(reader, "r") as source, FileIO(writer, "w") as sink:
+        work(source, sink)
 
 
 def test_the_end_of_the_input_is_seen_before_the_last_lines_are_taken() -> None:
-    def work(reader: int, writer: int) -> None:
+    def work(reader: FileIO, writer: FileIO) -> None:
         async def main() -> None:
-            source = Input(reader)
-            os.write(writer, b"a\nb\nc")
+            source = Input(reader.fileno())
+            os.write(writer.fileno(), b"a\nb\nc")
             lines = source.lines()
             assert await anext(lines) == b"a"
-            os.close(writer)
+            writer.close()
             await source.ended.wait()
             assert [line async for line in lines] == [b"b", b"c"]
 
@@ -86,20 +85,20 @@ def test_the_end_of_the_input_is_seen_before_the_last_lines_are_taken() -> None:
 
 
 def test_who_does_not_read_makes_the_others_wait_and_loses_nothing() -> None:
-    def work(reader: int, writer: int) -> None:
+    def work(reader: FileIO, writer: FileIO) -> None:
         async def main() -> None:
-            output = Output(writer, lambda: None, limit_bytes=200_000)
+            output = Output(writer.fileno(), lambda: None, limit_bytes=200_000)
             lines = [b"%d" % number * 50_000 for number in range(6)]
             for line in lines:
                 output.put(line)
             assert output.full
             waiting = asyncio.ensure_future(output.room())
-            source = Input(reader, 400_000)
+            source = Input(reader.fileno(), 400_000)
             got = source.lines()
             assert [await anext(got) for _ in lines] == lines
             await waiting
             await output.close(1.0)
-            os.close(writer)
+            writer.close()
             assert [line async for line in got] == []
 
         run(main)
@@ -108,12 +107,12 @@ def test_who_does_not_read_makes_the_others_wait_and_loses_nothing() -> None:
 
 
 def test_an_output_that_nobody_will_read_is_told_and_takes_no_more() -> None:
-    def work(reader: int, writer: int) -> None:
-        os.close(reader)
+    def work(reader: FileIO, writer: FileIO) -> None:
+        reader.close()
 
         async def main() -> None:
             lost = asyncio.Event()
-            output = Output(writer, lost.set, limit_bytes=10)
+            output = Output(writer.fileno(), lost.set, limit_bytes=10)
             output.put(b"x" * 20)
             await lost.wait()
             output.put(b"y" * 20)

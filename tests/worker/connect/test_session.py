@@ -6,6 +6,7 @@ import pytest
 
 from metamcp_worker.connect import session
 from metamcp_worker.connect.exchanges import Failure, Stop, Warn, Write
+from metamcp_worker.connect.glimpse import Glimpse
 from metamcp_worker.sse import Event
 from tests.worker.connect.talk import (
     AWAY,
@@ -40,9 +41,38 @@ def test_what_is_no_message_is_refused_and_goes_nowhere(raw: bytes, code: int) -
 
 
 def test_a_line_above_the_limit_is_answered_if_its_id_was_seen() -> None:
-    actions = made().overlong(b'"a"', 10)
+    actions = made().overlong(Glimpse(b'"a"'), 10)
     assert refusal(actions) == ("a", -10004)
     assert any(isinstance(action, Warn) for action in actions)
+
+
+def test_what_cannot_be_read_takes_no_answer_away_from_another_request() -> None:
+    bridge = made()
+    opened(bridge)
+    send(bridge.received(line("ping", 7)))
+    assert refusal(bridge.overlong(Glimpse(b"7"), 10)) == (None, -10004)
+    assert refusal(bridge.overlong(Glimpse(b"9" * 300), 10)) == (None, -10004)
+
+
+def test_an_answer_above_the_limit_is_an_error_for_the_server_that_asked() -> None:
+    bridge = made()
+    opened(bridge)
+    send(bridge.received(line("ping", 7)))
+    actions = bridge.overlong(Glimpse(b"7", answer=True), 10)
+    assert written(actions) == []
+    told = json.loads(send(actions).body)
+    assert (told["id"], told["error"]["code"]) == (7, -10004)
+    assert not sends(bridge.overlong(Glimpse(b"", answer=True), 10))
+
+
+def test_a_request_that_is_nested_too_deeply_is_refused_under_its_id() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    early = b'{"jsonrpc":"2.0","id":7,"method":"x","params":' + deep + b"}"
+    late = b'{"method":"x","params":' + deep + b',"jsonrpc":"2.0","id":"a"}'
+    bridge = made()
+    opened(bridge)
+    assert refusal(bridge.received(early)) == (7, -32700)
+    assert refusal(bridge.received(late)) == ("a", -32700)
 
 
 def test_requests_above_the_limit_are_refused_and_so_is_an_id_that_is_in_use() -> None:
@@ -143,10 +173,12 @@ def test_an_answer_finds_its_request_on_whatever_stream_it_comes() -> None:
     stream = opened(bridge)
     one = send(bridge.received(line("ping", "a")))
     two = send(bridge.received(line("ping", "b")))
-    assert bridge.event(stream.number, Event(result("a"))) == [Write(result("a"))]
+    ended = [Write(result("a")), Stop(one.number)]
+    assert bridge.event(stream.number, Event(result("a"))) == ended
     assert bridge.event(two.number, Event(result("nobody"))) == []
     three = send(bridge.received(line("ping", "c")))
-    assert bridge.event(two.number, Event(result("c"))) == [Write(result("c"))]
+    ended = [Write(result("c")), Stop(three.number)]
+    assert bridge.event(two.number, Event(result("c"))) == ended
     assert [bridge.cares(each.number) for each in (one, two, three)] == [False, True, False]
 
 
@@ -198,7 +230,46 @@ def test_the_end_of_the_client_ends_everything_and_the_session() -> None:
     assert made().goodbye() == []
 
 
+def test_what_waits_at_the_end_is_answered_and_what_comes_then_is_refused() -> None:
+    bridge = made()
+    hello = send(bridge.received(line("initialize", 0)))
+    bridge.received(line("ping", 1))
+    known, parked = written(bridge.goodbye())
+    assert (known["id"], parked["id"]) == (0, 1)
+    assert "may have been processed" in known["error"]["message"]
+    assert "processed" not in parked["error"]["message"]
+    assert bridge.idle
+    assert bridge.message(hello.number, result(0)) == []
+    assert refusal(bridge.received(line("ping", 2))) == (2, -10001)
+    assert refusal(bridge.received(modern("ping", 3))) == (3, -10001)
+    assert bridge.received(line("notifications/x")) == []
+    assert bridge.received(result("q")) == []
+
+
+def test_at_the_end_a_cancelled_request_has_no_answer() -> None:
+    bridge = made()
+    opened(bridge)
+    send(bridge.received(line("ping", 1)))
+    send(bridge.received(line("notifications/cancelled", requestId=1)))
+    assert written(bridge.goodbye()) == []
+    assert bridge.idle
+
+
 # Failures
+
+
+@pytest.mark.parametrize(
+    ("status", "may_have_run"),
+    [(200, True), (202, True), (400, False), (404, False), (500, True), (502, True), (504, True)],
+)
+def test_an_answer_without_a_message_says_what_may_have_happened(
+    status: int, may_have_run: bool
+) -> None:
+    bridge = made()
+    call = send(bridge.received(modern("tools/call", 1)))
+    bridge.head(call.number, status, b"")
+    (answer,) = written(bridge.over(call.number))
+    assert ("may have been processed" in answer["error"]["message"]) == may_have_run
 
 
 def test_an_unreachable_gateway_is_an_error_for_each_request_and_one_sentence() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from metamcp_worker import codec, framing
 from metamcp_worker.frames import Call, Cancel, Frame, Keep
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class Peer:

@@ -47,6 +47,20 @@ def opened(one: Front) -> str:
     return answer.session
 
 
+def news(one: Front, session: str) -> list[str]:
+    """The methods of all that is told on the stream of a session until the client ends it."""
+    host, port = one.listener.getsockname()
+    stream = http.client.HTTPConnection(host, port, timeout=WAIT_S)
+    headers = {"Accept": "text/event-stream", "Mcp-Session-Id": session}
+    stream.request("GET", "/metamcp/default/mcp", headers=headers)
+    answer = stream.getresponse()
+    assert Answer(one, "DELETE", session).status() == 200
+    lines = answer.read().splitlines()
+    stream.close()
+    said = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: {")]
+    return [codec.envelope(one).method or "" for one in said]
+
+
 def record(session: str, **more: object) -> bytes:
     fields = {"id": session, "endpoint": "default", "protocol": PROTOCOL, "caller": "{}"}
     return codec.dump({**fields, **more})
@@ -87,6 +101,18 @@ def test_what_a_session_watched_is_asked_for_by_the_next_front() -> None:
         adopt(one, record("s-1", subscriptions=["file:///a"]))
         one.listen()
         assert subscribed(worker).params == b'{"uri":"file:///a"}'
+
+
+def test_a_client_that_could_not_hear_of_other_lists_hears_of_them_once() -> None:
+    with front() as one:
+        one.serve()
+        one.offer("git", "status")
+        for untold in (True, False):
+            records = packets.blob(b"[%b]" % record(f"s-{untold}"))
+            one.send(Adopt(untold=untold), [records])
+        one.listen()
+        assert news(one, "s-True") == ["notifications/tools/list_changed"]
+        assert news(one, "s-False") == []
 
 
 def test_the_end_of_a_session_is_told() -> None:

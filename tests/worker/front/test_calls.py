@@ -10,6 +10,7 @@ from metamcp_worker.frames import Notice, Progress, Result
 from metamcp_worker.front.calls import Answer
 from metamcp_worker.front.eras import NOT_FOUND_LEGACY
 from metamcp_worker.front.methods import NAME_BYTES_MAX
+from metamcp_worker.front.viewers import Changed
 from metamcp_worker.messages import ToolStats
 
 from .called import Front, request, with_front
@@ -254,7 +255,7 @@ def test_each_call_is_counted_with_how_it_ended() -> None:
             ("_OTHER", ""): 1,
         }
         assert sum(figures["tools/call", ""].buckets) == 2
-        assert front.stats.tools() == (ToolStats("a", "t", 5, 3),)
+        assert front.stats.tools() == (ToolStats("a", ("t",), (5,), (3,)),)
 
     with_front(talk, a=offer("t"))
 
@@ -283,8 +284,9 @@ def test_list_changes_are_told_after_the_view_is_the_new_one() -> None:
     async def talk(front: Front) -> None:
         told: list[tuple[str, frozenset[str], bytes]] = []
 
-        def listen(name: str, kinds: frozenset[str]) -> None:
-            told.append((name, kinds, front.view.page("tools/list", {}, modern=False)))
+        def listen(changed: Changed) -> None:
+            ((whose, kinds),) = changed.items()
+            told.append((whose.endpoint, kinds, front.view.page("tools/list", {}, modern=False)))
 
         front.calls.lists_changed = listen
         front.calls.refresh()

@@ -114,7 +114,8 @@ def view(*servers: str, **offers: ServerCatalogue) -> View:
     for server, catalogue in offers.items():
         catalog.put(server, catalogue)
         catalog.set_listed(server, True)
-    return View(catalog.merge(endpoint(*(servers or offers))), "1")
+    spec = endpoint(*(servers or offers))
+    return View(catalog.merge(spec), spec, "1")
 
 
 def test_a_server_of_which_nothing_is_known_may_have_any_list() -> None:

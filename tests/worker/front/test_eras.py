@@ -90,7 +90,10 @@ def test_an_error_that_is_no_object_keeps_its_code() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
 )
 KEYS = st.sampled_from(["structuredContent", "resultType", "ttlMs", "cacheScope", "content"])
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from metamcp_worker import codec
+from metamcp_worker.disclosure import Whose
 from metamcp_worker.frames import Cancel, Error, Progress, Result
+from metamcp_worker.front import policy
 from metamcp_worker.front.session import CALLER_BYTES_MAX
 
 from ..rawhttp import Client, post, until
@@ -18,6 +20,9 @@ PARAMS: dict[str, Any] = {
     "capabilities": {"roots": {}, "sampling": {}, "elicitation": {}, "experimental": {"x": [1.5]}},
     "clientInfo": {"name": "c", "version": "1"},
 }
+
+
+HERE = Whose("default", policy.LOCAL)
 
 
 def news(session: str) -> bytes:
@@ -259,7 +264,7 @@ def test_the_stream_of_a_session_tells_of_changed_lists_also_of_those_before_it(
         assert await stream.event() == changed
         door.offer(offer("t", "u"))
         assert await stream.event() == changed
-        door.app.lists_changed("default", frozenset({"resources", "resourceTemplates"}))
+        door.app.lists_changed({HERE: frozenset({"resources", "resourceTemplates"})})
         assert (await stream.event())["method"] == "notifications/resources/list_changed"
 
     with_door(talk)

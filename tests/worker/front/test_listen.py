@@ -8,9 +8,10 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker import codec
+from metamcp_worker.disclosure import Whose
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import Call, Error, Notice, Result, Tell
-from metamcp_worker.front import listen
+from metamcp_worker.front import listen, policy
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.streams import Streams
@@ -23,6 +24,7 @@ from ..rawhttp import Client, until
 from .door import META, Door, modern, with_door
 from .offers import MODERN, offer, resource
 
+HERE = Whose("default", policy.LOCAL)
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -58,9 +60,9 @@ def test_a_subscription_is_acknowledged_told_and_ended_under_the_id_of_its_reque
         client = await door.connect()
         client.send(wish(toolsListChanged=True, promptsListChanged=False, x=True))
         assert await acknowledged(client) == {"toolsListChanged": True}
-        door.app.lists_changed("default", frozenset({"prompts", "resources"}))
-        door.app.lists_changed("dev", frozenset({"tools"}))
-        door.app.lists_changed("default", frozenset({"tools"}))
+        door.app.lists_changed({HERE: frozenset({"prompts", "resources"})})
+        door.app.lists_changed({Whose("dev", policy.LOCAL): frozenset({"tools"})})
+        door.app.lists_changed({HERE: frozenset({"tools"})})
         tag = {SUBSCRIPTION: "7"}
         assert await client.event() == {
             "jsonrpc": "2.0",

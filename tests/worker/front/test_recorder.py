@@ -129,8 +129,8 @@ def test_what_waits_for_a_disk_that_hangs_is_bounded(tmp_path: Path) -> None:
         )
         ended(recorder, 0, 1)
         await fact(held.is_set)
-        for number in range(1, 41):
-            ended(recorder, number, 1, body)
+        for number in range(1, 41, 8):
+            ended(recorder, number, 8, body)
             await fact(lambda: not recorder.waits)
         assert recorder.waiting_bytes <= QUEUE_BYTES_MAX + len(body)
         go_on.set()

@@ -240,7 +240,7 @@ def test_the_document_describes_each_tool_with_the_schemas_of_its_server() -> No
         assert operation["operationId"] == "refers"
         assert (operation["summary"], operation["description"]) == ("Refers", "dé")
         assert set(operation["responses"]) == {
-            "200", "400", "404", "413", "422", "501", "502", "503", "504",
+            "200", "400", "403", "404", "413", "422", "501", "502", "503", "504",
         }  # fmt: skip
         schemas = found["components"]["schemas"]
         here = "#/components/schemas/refers.input"

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from metamcp_worker.disclosure import Whose
 from metamcp_worker.frames import Ask, Call, Cancel, Progress, Result
-from metamcp_worker.front import streams
+from metamcp_worker.front import policy, streams
 
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door
@@ -157,7 +158,7 @@ def test_the_stream_of_a_session_tells_what_was_lost_on_the_way() -> None:
         door.offer(offer("t"))
         assert await first.event() == CHANGED
         await lost(door, first, 1)
-        door.app.lists_changed("default", frozenset({"prompts"}))
+        door.app.lists_changed({Whose("default", policy.LOCAL): frozenset({"prompts"})})
         second = await resumed(door, session, first.event_ids[0])
         assert await second.event() == CHANGED  # it claims not to have read that
         assert (await second.event())["method"] == "notifications/prompts/list_changed"

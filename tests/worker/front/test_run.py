@@ -3,8 +3,11 @@
 import resource
 
 import pytest
+from msgspec import structs
 
 from metamcp_worker import codec, messages, packets
+from metamcp_worker.disclosure import Outcome
+from metamcp_worker.embedding import Embedded, Vectors
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Down, Result
 from metamcp_worker.front import run
@@ -12,6 +15,9 @@ from metamcp_worker.messages import (
     AttachFailed,
     AttachServer,
     Beat,
+    Change,
+    Changed,
+    Disclosed,
     Figures,
     ForgetServer,
     FrontReady,
@@ -102,7 +108,7 @@ def test_beats_and_figures_tell_what_the_front_does() -> None:
         (calls,) = counted.calls
         assert (calls.server, calls.method, calls.count) == ("git", "tools/call", 1)
         assert (calls.error_type, calls.version) == ("tool_error", "2026-07-28")
-        assert counted.tools == (ToolStats("git", "status", 1, 1),)
+        assert counted.tools == (ToolStats("git", ("status",), (1,), (1,)),)
         worker.write(Result(open_call.id, b"{}"))
         worker.write(Result(open_call.id, b"{}"))
         assert "result" in first.answer()
@@ -202,3 +208,28 @@ def test_a_front_without_free_descriptors_says_what_it_could_not_take() -> None:
         resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, usual)
         one.offer("git", "status")
         until(one.tools, "the tools of the server")
+
+
+def test_without_a_free_descriptor_an_order_has_an_answer_and_the_front_lives_on() -> None:
+    with front() as one:
+        one.serve(structs.replace(endpoint("git"), exposure="toolset"))
+        one.heard(FrontReady)
+        asked = one.post("tools/call", name="unequip-toolset", arguments={})
+        ticket = one.heard(Change).ticket
+        usual = resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+        one.send(Embedded(ticket=7), [packets.blob(codec.dump(Vectors()))])
+        one.send(Changed(ticket=ticket), [packets.blob(codec.dump(Outcome()))])
+        result = asked.answer()["result"]
+        assert result["isError"]
+        assert run.UNREAD in result["content"][0]["text"]
+        resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, usual)
+        assert "equip-toolset" in one.tools()
+
+
+def test_a_front_that_cannot_read_what_is_in_view_ends_as_it_is_told_only_what_changes() -> None:
+    with front() as one:
+        one.serve()
+        one.heard(FrontReady)
+        one.send(Disclosed(number=1, whole=False), [packets.blob(b"[]")])
+        assert one.ended() == run.EXIT_FAILED

@@ -1,5 +1,6 @@
 """The table of sessions, with values."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from metamcp_worker import codec
@@ -117,16 +118,21 @@ def test_the_newest_stream_replaces_the_one_before() -> None:
     assert one.stream is second
 
 
+def news(*methods: str) -> Callable[[str, str, str], Sequence[str]]:
+    """Lists of the default endpoint have changed."""
+    return lambda endpoint, principal, who: sorted(methods) if endpoint == "default" else ()
+
+
 def test_changed_lists_without_a_stream_are_told_on_the_next_one_once() -> None:
     table = Table()
     one, other = opened(table, "a"), opened(table, "b", endpoint="dev")
-    table.listed("default", frozenset(LISTS[:1]))
-    table.listed("default", frozenset(LISTS))
+    table.listed(news(*LISTS[:1]))
+    table.listed(news(*LISTS))
     stream, later, of_other = Part(), Part(), Part()
     one.attach(stream)
     one.catch_up()
     assert stream.methods == list(LISTS)
-    table.listed("default", frozenset(LISTS[1:]))
+    table.listed(news(*LISTS[1:]))
     assert stream.methods == [*LISTS, LISTS[1]]
     one.detach(stream, 1.0)
     for session_, part in ((one, later), (other, of_other)):

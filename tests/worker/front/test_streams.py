@@ -125,7 +125,7 @@ def test_standing_streams_are_limited_by_address_but_not_on_loopback() -> None:
         tasks: list[asyncio.Task[None]] = []
         for address in ("192.0.2.1", "127.0.0.1"):
             for _ in range(streams.PEER_STREAMS_MAX):
-                standing = Standing(wire.stream(), "default", address, {"n": b"e"})
+                standing = Standing(wire.stream(), "default", "me", address, {"n": b"e"})
                 tasks.append(asyncio.create_task(wire.streams.stand(standing)))
         await until(lambda: wire.streams.running == len(tasks))
         full = {
@@ -139,8 +139,8 @@ def test_standing_streams_are_limited_by_address_but_not_on_loopback() -> None:
             "": False,
             "192.0.2.2": False,
         }
-        wire.streams.announce("default", ["n", "m"])
-        wire.streams.announce("dev", ["n"])
+        news = {("default", "me"): ["n", "m"], ("dev", "me"): ["n"], ("default", "you"): ["n"]}
+        wire.streams.announce(lambda endpoint, who: news.get((endpoint, who), []))
         wire.streams.close()
         await asyncio.gather(*tasks)
         assert wire.body == b"e" * len(tasks)

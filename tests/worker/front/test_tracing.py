@@ -195,6 +195,11 @@ def test_headers_say_what_the_message_does_not() -> None:
         call = begun(tracing, headers=headers, traceparent=other)
         assert over(tracing, call)[0].trace_id == other[3:35], "the message is nearer"
 
+        call = begun(tracing, headers=headers[:1], baggage="m=1", tracestate="stray=1")
+        assert told(call)["baggage"] == "m=1", "it belongs to no trace"
+        assert "tracestate" not in told(call)
+        over(tracing, call)
+
         call = begun(tracing, headers=((b"traceparent", UNSAMPLED.encode()),))
         assert told(call) == {"traceparent": UNSAMPLED}
         assert over(tracing, call) == []

@@ -11,17 +11,19 @@ from msgspec.structs import replace
 
 from metamcp_worker import codec
 from metamcp_worker.catalogue import DISCOVER, Hint, ServerCatalogue
+from metamcp_worker.disclosure import Whose
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import policy, views
-from metamcp_worker.front.views import View, Views
+from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front.views import View
 from metamcp_worker.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint, offer, prompt, resource, template, tool
 
 
-def made(*endpoints: EndpointSpec, **offers: ServerCatalogue) -> Views:
+def made(*endpoints: EndpointSpec, **offers: ServerCatalogue) -> Viewers:
     """These endpoints over these servers, all of them listed."""
-    found = Views()
+    found = Viewers()
     found.configure(FrontSpec(version="1.2", endpoints=endpoints, hosts=()))
     for server, catalogue in offers.items():
         found.put(server, catalogue)
@@ -217,12 +219,12 @@ def test_only_endpoints_whose_lists_became_others_are_told() -> None:
     found.put("a", offer("x"))
     assert found.refresh() == {}
     found.put("a", offer("x", "z", prompts=[prompt("p")]))
-    assert found.refresh() == {"one": frozenset({"tools", "prompts"})}
+    assert found.refresh() == {Whose("one", policy.LOCAL): frozenset({"tools", "prompts"})}
     found.set_listed("b", False)
-    assert found.refresh() == {"two": frozenset({"tools"})}
+    assert found.refresh() == {Whose("two", policy.LOCAL): frozenset({"tools"})}
     found.set_listed("b", False)
     found.forget("a")
-    assert found.refresh() == {"one": frozenset({"tools", "prompts"})}
+    assert found.refresh() == {Whose("one", policy.LOCAL): frozenset({"tools", "prompts"})}
 
 
 @pytest.mark.promise("M28")
@@ -231,7 +233,7 @@ def test_a_new_configuration_tells_those_who_see_another_list_now() -> None:
     same, renamed = endpoint("a", name="one"), endpoint("a", name="two", style="bare")
     spec = FrontSpec(version="1.2", endpoints=(same, renamed, endpoint("a", name="new")), hosts=())
     found.configure(spec)
-    assert found.refresh() == {"two": frozenset({"tools"})}
+    assert found.refresh() == {Whose("two", policy.LOCAL): frozenset({"tools"})}
     assert found.get("new") is not None
     found.configure(FrontSpec(version="1.2", endpoints=(same,), hosts=()))
     assert found.refresh() == {}

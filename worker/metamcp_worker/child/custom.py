@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib import metadata
 from typing import Protocol, cast
 
-from metamcp_worker.child import replies
+from metamcp_worker.child import foreign, replies
 from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.distant import Distant
 from metamcp_worker.child.host import SpawnFailed
@@ -58,6 +58,7 @@ def custom(spec: ServerSpec, listener: Listener) -> Transport:
         # All of this process is there for this server.
         os.environ.clear()
         os.environ.update(spec.env)
+    foreign.prepare()
     return Custom(spec, _find(spec.transport), listener)
 
 

@@ -19,13 +19,13 @@ import importlib
 import io
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
+from metamcp_worker.child import foreign
 from metamcp_worker.child.host import Exit, Exited, SpawnFailed
-from metamcp_worker.packets import close_all
+from metamcp_worker.packets import blob, close_all
 from metamcp_worker.spec import ServerSpec
 
 _THREAD_NAME = "metamcp-server"
@@ -33,6 +33,7 @@ _THREAD_NAME = "metamcp-server"
 
 def host(spec: ServerSpec, on_exit: Exited) -> "Hosted":
     """Start hosting `spec.module`. Raises SpawnFailed; what the import raises comes as the exit."""
+    foreign.prepare()
     ends: list[int] = []
     try:
         for _ in range(3):
@@ -121,7 +122,7 @@ class Hosted:
 
 def stacks() -> list[str]:
     """What the threads of this process do now, line by line; nothing without room for a file."""
-    with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
+    with contextlib.suppress(OSError), open(blob(b""), "w+b") as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         return file.read().decode(errors="replace").splitlines()

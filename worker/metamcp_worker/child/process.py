@@ -32,20 +32,24 @@ UNDO_S_MAX = 1.0
 UNDO_PAUSE_S = 0.001
 """Between two looks whether it has come."""
 
-_PLACE = getattr(os, "O_PATH", os.O_RDONLY)
-"""To come back to a directory one need not be able to read it."""
+FIRST_LINE_BYTES_MAX = 256
+"""Of a script; the kernel reads no more of it either."""
+
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
+_NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM})
 
 
 def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
     """Start the server's command. Raises SpawnFailed."""
     if not spec.command:
         raise SpawnFailed(f"cannot start {spec.name}: it has neither a command nor a module")
+    _enter(spec)
     ends: list[int] = []
     try:
         for _ in range(3):
             ends += os.pipe()
         stdin, to_stdin, from_stdout, stdout, from_stderr, stderr = ends
-        pid = _start(spec, (stdin, stdout, stderr))
+        pid = _spawned(spec, (stdin, stdout, stderr))
     except (OSError, ValueError) as error:
         close_all(ends)
         raise SpawnFailed(f"cannot start {spec.name}: {_reason(spec, error)}") from None
@@ -57,25 +61,22 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
     return Process(pid, (to_stdin, from_stdout, from_stderr), on_exit)
 
 
-def _start(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
-    """The pid of a new process in a session of its own. Raises OSError and ValueError.
-
-    The working directory is that of the whole process, so it is another one for the moment of the
-    start: a worker that starts a command has one thread.
-    """
+def _enter(spec: ServerSpec) -> None:
+    """Go to the server's directory, to stay: a worker has one server, and no use for a directory.
+    To come back would be to need the right to enter that of the gateway. Raises SpawnFailed."""
     if spec.cwd is None:
-        return _spawned(spec, streams)
-    before = os.open(".", _PLACE | os.O_DIRECTORY | os.O_CLOEXEC)
+        return
     try:
         os.chdir(spec.cwd)
-        return _spawned(spec, streams)
-    finally:
-        os.fchdir(before)
-        os.close(before)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        what = f"its working directory '{spec.cwd}' cannot be entered: {why}"
+        raise SpawnFailed(f"cannot start {spec.name}: {what}") from None
 
 
 def _spawned(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
-    """Start the first program of this name that can be started."""
+    """The pid of a new process in a session of its own: of the first program of this name that can
+    be started. Raises OSError, about the one that says most, and ValueError."""
     actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
     failure: OSError | None = None
     for program in _programs(spec):
@@ -84,10 +85,11 @@ def _spawned(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
                 program, spec.command, spec.env, file_actions=actions, setsid=True,
                 setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
             )  # fmt: skip
-        except (FileNotFoundError, NotADirectoryError) as error:
-            failure = failure or error
-        except OSError as error:  # it is there, which says more
-            failure = error
+        except OSError as error:
+            if error.errno in _NO_PROCESS:  # which is no reason to start another program
+                raise
+            if failure is None or error.errno not in _NOT_THERE or os.path.exists(program):
+                failure = error
     raise failure or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
@@ -216,15 +218,25 @@ def _reason(spec: ServerSpec, error: Exception) -> str:
     program = spec.command[0]
     if not isinstance(error, OSError):
         return f"its command cannot be passed to the system: {error}"
-    # What failed is the change of directory if the error names the directory.
-    if spec.cwd is not None and error.filename == spec.cwd:
-        return f"its working directory '{spec.cwd}' cannot be entered: {error.strerror}"
-    if error.errno == errno.ENOENT and "/" not in program:
-        return f"no program '{program}' on the PATH"
-    if error.errno == errno.ENOENT:
-        return f"no program '{program}'"
+    found = str(error.filename or program)
+    if error.errno in _NOT_THERE and os.path.exists(found):
+        return f"'{found}' is there, but {_unloaded(found)}"
+    if error.errno in _NOT_THERE:
+        return f"no program '{program}'" + (" on the PATH" if "/" not in program else "")
     if error.errno == errno.EACCES:
-        return f"'{program}' is not an executable file, or permission is denied"
+        return f"'{found}' is not an executable file, or permission is denied"
     if error.errno == errno.ENOEXEC:
-        return f"'{program}' is no program: it has no '#!' line and is no binary of this system"
-    return f"'{program}': {error.strerror}"
+        return f"'{found}' is no program: it has no '#!' line and is no binary of this system"
+    return f"'{found}': {error.strerror}"
+
+
+def _unloaded(path: str) -> str:
+    """Why the kernel says that a file does not exist which does."""
+    first = b""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        first = file.readline(FIRST_LINE_BYTES_MAX)
+    if not first.startswith(b"#!"):
+        return "what is to load it is not: it was built for another system"
+    name = os.fsdecode(first[2:].replace(b"\t", b" ").strip(b" \n").split(b" ")[0])
+    tail = "; it ends as lines do on Windows" if first.endswith(b"\r\n") else ""
+    return f"its '#!' line names {name!r}, which is not{tail}"

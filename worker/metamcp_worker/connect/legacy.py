@@ -81,6 +81,9 @@ class Legacy:
     def head(self, exchange: Exchange, status: int, session: bytes) -> list[Action]:
         """The gateway begins to answer. `session`: the id that it gave."""
         if status == _GONE and exchange.session and not exchange.moved and not exchange.resumes:
+            if exchange.silent:  # cancelled meanwhile: not to be done in another session
+                self._exchanges.done(exchange)
+                return []
             return self._lost(exchange)
         if status >= 400:
             return []

@@ -7,12 +7,13 @@ an answer may take. Never: which connection (`plain`), what HTTP looks like (`an
 import asyncio
 import select
 from collections.abc import Callable
-from typing import Protocol, Self, cast
+from typing import Protocol, cast
 
-from metamcp_worker import causes, frames
+from metamcp_worker import causes
 from metamcp_worker.connect.answers import Answer, Malformed, Reader
-from metamcp_worker.errors import MetaMCPError, TooLarge
+from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.fetch import Broken, Unreachable
+from metamcp_worker.incoming import Incoming
 
 AHEAD_BYTES = 64 * 1024
 """Of an answer that nobody takes: then nothing more is read."""
@@ -39,8 +40,8 @@ class Owner(Protocol):
         """Perhaps not for the first time."""
 
 
-class Reply:
-    """One request and its answer, as `fetch.Response`."""
+class Reply(Incoming):
+    """One request and its answer."""
 
     def __init__(self, line: "Line", answer: Answer) -> None:
         self.answer = answer
@@ -58,17 +59,14 @@ class Reply:
         """Is all of the body there?"""
         return self.answer.whole
 
+    @property
+    def origin(self) -> str:
+        return self._origin
+
     def header(self, name: str) -> str:
-        """A header's value without blanks around it, or nothing. `name` in lower case."""
         return self.answer.header(name)
 
-    @property
-    def media_type(self) -> str:
-        """Of the content, in lower case, without parameters."""
-        return self.header("content-type").partition(";")[0].strip().lower()
-
     async def piece(self, *, wait_s: float | None) -> bytes:
-        """What has come of the body; nothing at its end. Raises Broken."""
         while not self.answer.held:
             if self._failure is not None:
                 raise self._failure
@@ -85,20 +83,6 @@ class Reply:
             self._line.taken()
         return data
 
-    async def read(self, *, wait_s: float, limit_bytes: int = frames.BODY_BYTES_MAX) -> bytes:
-        """The whole body. `wait_s` is for each piece. Raises Broken and TooLarge."""
-        length = self.header("content-length")
-        if length.isdecimal() and len(length) < 20 and int(length) > limit_bytes:
-            raise TooLarge(f"an answer of {self._origin}", int(length), limit_bytes)
-        pieces: list[bytes] = []
-        size = 0
-        while data := await self.piece(wait_s=wait_s):
-            size += len(data)
-            if size > limit_bytes:
-                raise TooLarge(f"an answer of {self._origin}", size, limit_bytes)
-            pieces.append(data)
-        return b"".join(pieces)
-
     def cancel(self) -> None:
         """Nobody wants it any more; before its end this closes the connection, so that the gateway
         learns of it. Nothing is called back then."""
@@ -107,12 +91,6 @@ class Reply:
             line.abort()
 
     async def close(self) -> None:
-        self.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
         self.cancel()
 
     # What its connection calls

@@ -11,7 +11,7 @@ costs two wake-ups with each message; everywhere else threads block on them.
 import asyncio
 import os
 import queue
-import re
+import select
 import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -21,25 +21,19 @@ from msgspec import Struct
 
 from metamcp_worker import frames
 from metamcp_worker.connect import ends
+from metamcp_worker.connect.glimpse import ENDS_BYTES, Glimpse, glimpse
 
 T = TypeVar("T")
 
 LINE_BYTES_MAX = frames.BODY_BYTES_MAX
-HEAD_BYTES = 1024
-"""Of a line that is too long, for finding its id."""
 OUT_BYTES_MAX = 32 * 1024 * 1024
 """What may wait for a client that does not read; two of the largest messages."""
 
-_ID = re.compile(
-    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*|"method"\s*:\s*"[^"\\]*"\s*,\s*)*'
-    rb'"id"\s*:\s*(?P<id>-?\d+|"(?:[^"\\\x00-\x1f]|\\.)*")\s*,'
-)
-
 
 class Overlong(Struct, frozen=True):
-    """In the place of a line above the limit. `raw_id`: if it stood at the beginning."""
+    """In the place of a line above the limit."""
 
-    raw_id: bytes
+    seen: Glimpse
 
 
 class Cutter:
@@ -48,7 +42,8 @@ class Cutter:
     def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
         self._limit = limit_bytes
         self._held = bytearray()
-        self._over: bytes | None = None  # the head of a line that is passed over
+        self._over: bytes | None = None  # the beginning of a line that is passed over
+        self._last = b""  # and its end
 
     def feed(self, data: bytes) -> list[bytes | Overlong]:
         found: list[bytes | Overlong] = []
@@ -67,17 +62,20 @@ class Cutter:
 
     def _hold(self, piece: bytes) -> None:
         if self._over is not None:
+            self._last = (self._last + piece)[-ENDS_BYTES:]
             return
         self._held += piece
         if len(self._held) > self._limit + 1:  # one for the carriage return
-            self._over = bytes(self._held[:HEAD_BYTES])
+            self._over = bytes(self._held[:ENDS_BYTES])
+            self._last = bytes(self._held[-ENDS_BYTES:])
             self._held = bytearray()
 
     def _end(self, found: list[bytes | Overlong]) -> None:
         line = bytes(self._held).strip(b" \t\r") if self._held else b""
-        if self._over is not None or len(line) > self._limit:
-            match = _ID.match(line[:HEAD_BYTES] if self._over is None else self._over)
-            found.append(Overlong(match["id"] if match else b""))
+        if self._over is not None:
+            found.append(Overlong(glimpse(self._over, self._last)))
+        elif len(line) > self._limit:
+            found.append(Overlong(glimpse(line, line)))
         elif line:
             found.append(line)
         self._held = bytearray()
@@ -149,7 +147,9 @@ class Input:
         while data:
             self._wanted.acquire()
             try:
-                data = os.read(self._fd, ends.READ_BYTES)
+                data = _patiently(
+                    self._fd, select.POLLIN, lambda: os.read(self._fd, ends.READ_BYTES)
+                )
             except OSError:
                 data = b""
             if not _tell(self._loop, partial(self._arrived, data)):
@@ -265,7 +265,8 @@ class Output:
             try:
                 left = memoryview(line)
                 while left:
-                    left = left[os.write(self._fd, left) :]
+                    wrote = _patiently(self._fd, select.POLLOUT, partial(os.write, self._fd, left))
+                    left = left[wrote:]
             except OSError:
                 _tell(self._loop, self._gone)
                 return
@@ -309,6 +310,18 @@ async def apart(function: Callable[[], T]) -> T:
 
     threading.Thread(target=work, name="apart", daemon=True).start()
     return await future
+
+
+def _patiently(fd: int, event: int, call: Callable[[], T]) -> T:
+    """The result of a call that is to wait for `fd`, also if somebody made that non-blocking for
+    everybody who has it, as shells and other programs on a terminal do. Raises OSError."""
+    while True:
+        try:
+            return call()
+        except BlockingIOError:
+            ready = select.poll()
+            ready.register(fd, event)
+            ready.poll()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> bool:

@@ -11,6 +11,7 @@ written in the same turn of the loop (`at_once`), and its answer calls back.
 import asyncio
 import os
 import re
+import resource
 import socket
 from collections.abc import Callable, Mapping
 
@@ -25,6 +26,9 @@ IDLE_CONNECTIONS_MAX = 64
 ADDRESS_S = 2.0
 """For one address of a name to take a connection, while it has others."""
 
+DESCRIPTORS = 4096
+"""More than one bridge has connections."""
+
 _PLAIN = re.compile(
     r"http://(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[1-9]\d{0,4}))?"
     r"(?P<target>/[A-Za-z0-9\-._~:/?@!$&'()*+,;=%]*)?"
@@ -38,6 +42,14 @@ def opened(url: str, limits: Limits | None = None) -> "Plain | Origin":
     origin = Origin(url, limits=limits)
     found = _PLAIN.fullmatch(url)
     return origin if found is None else Plain(found, origin, limits)
+
+
+def allow() -> None:
+    """Let this process have a connection for each request at once, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 class Plain:

@@ -11,6 +11,7 @@ done in callbacks (`_at_once`, `_came`); for everything else there is a task.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections import deque
@@ -21,7 +22,7 @@ from metamcp_worker import loop, sse
 from metamcp_worker.connect.exchanges import Action, Failure, Send, Stop, Warn, Write
 from metamcp_worker.connect.line import Reply
 from metamcp_worker.connect.pipes import LINE_BYTES_MAX, Input, Output, Overlong, apart
-from metamcp_worker.connect.plain import Plain, opened
+from metamcp_worker.connect.plain import Plain, allow, opened
 from metamcp_worker.connect.session import Session
 from metamcp_worker.errors import MetaMCPError, TooLarge
 from metamcp_worker.fetch import Broken, Origin, Response, Unreachable
@@ -31,6 +32,8 @@ ANSWER_S = 24 * 3600.0
 gateway that is gone without a trace."""
 TAKE_S = 10.0
 """For the gateway to take a notification, and for the whole of an answer that is no stream."""
+READS_MAX = 4
+"""Answers in many parts that are read at once: each may be large, and then wait for the client."""
 DRAIN_S = 1.0
 """For a stream to end behind the answer; then its connection can be used again."""
 EOF_S = 1.0
@@ -55,6 +58,7 @@ def run(url: str, locate: Locate, *, remedy: str = "") -> int:
     """Bridge standard input and output to the gateway until the client is gone. Returns an exit
     code. `remedy`: a sentence on what to do when the gateway cannot be reached. Raises MetaMCPError
     for a URL that is none."""
+    allow()
     # What a library prints would be taken for a message.
     out = os.dup(1)
     os.dup2(2, 1)
@@ -78,6 +82,7 @@ class Bridge:
     ) -> None:
         self._url: str = url
         self._origin: Plain | Origin = opened(url)
+        self._left: list[Plain | Origin] = []  # where the gateway was last, and may still answer
         self._locate = locate
         self._located_at = 0.0
         self._remedy = remedy
@@ -94,6 +99,7 @@ class Bridge:
         self._all_begun.set()
         self._one_ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._reading = asyncio.Semaphore(READS_MAX)
         self._stopped = asyncio.Event()
         self._answered = asyncio.Event()
         self._code = 0
@@ -108,10 +114,9 @@ class Bridge:
         pump = self._loop.create_task(self._pump())
         ended = self._loop.create_task(self._input.ended.wait())
         stopped = self._loop.create_task(self._stopped.wait())
-        first = asyncio.FIRST_COMPLETED
         try:
-            await asyncio.wait({ended, stopped, pump}, return_when=first)
-            await asyncio.wait({stopped, pump}, timeout=EOF_S, return_when=first)
+            await asyncio.wait({ended, stopped, pump}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stopped, pump}, timeout=EOF_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (ended, stopped):
                 task.cancel()
@@ -119,23 +124,26 @@ class Bridge:
         return self._code
 
     async def _end(self, pump: asyncio.Task[None]) -> None:
-        pump.cancel()
+        if not self._input.ended.is_set():
+            pump.cancel()
         self._input.close()
         self._do(self._session.goodbye())
-        try:
+        self._answered.set()
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
+                await asyncio.wait({pump})  # what else the client asked is refused
                 await self._all_begun.wait()
                 while self._running:
                     self._one_ended.clear()
                     await self._one_ended.wait()
-        except TimeoutError:
-            pass
+        pump.cancel()
         self._waiting.clear()
         tasks = [one for one in self._running.values() if isinstance(one, asyncio.Task)]
         for number in list(self._running):
             self._stop(number)
         outcomes = await asyncio.gather(pump, *tasks, return_exceptions=True)
-        await self._origin.close()
+        for origin in (self._origin, *self._left):
+            await origin.close()
         await self._output.close(GOODBYE_S)
         await self._errors.close(GOODBYE_S)
         for outcome in outcomes:
@@ -146,7 +154,7 @@ class Bridge:
         """Lines of the client, one after the other; at their end until all are answered."""
         async for line in self._input.lines():
             if isinstance(line, Overlong):
-                self._do(self._session.overlong(line.raw_id, LINE_BYTES_MAX))
+                self._do(self._session.overlong(line.seen, LINE_BYTES_MAX))
             else:
                 self._do(self._session.received(line))
             await self._all_begun.wait()
@@ -207,6 +215,7 @@ class Bridge:
     def _stop(self, number: int) -> None:
         running = self._running.get(number)
         if running is None:
+            self._waiting = deque(one for one in self._waiting if one.number != number)
             return
         running.cancel()
         if isinstance(running, Reply):  # a task tells its end itself
@@ -290,10 +299,11 @@ class Bridge:
         self._do(self._session.over(number, failure, retry_ms))
 
     def _failure(self, why: Exception) -> Failure:
+        text = f"No answer from the gateway: {why}."
         if isinstance(why, Unreachable):
-            return Failure(f"{_sentence(why)} {self._remedy}".strip(), may_have_run=False)
+            return Failure(f"{text} {self._remedy}".strip(), may_have_run=False)
         if isinstance(why, Broken | TooLarge):
-            return Failure(_sentence(why))
+            return Failure(text)
         return Failure(f"The bridge failed: {type(why).__name__}: {why}.")
 
     async def _exchange(self, send: Send) -> int | None:
@@ -342,9 +352,10 @@ class Bridge:
         finally:
             self._located_at = self._loop.time()
         self._url = url
-        old, self._origin = self._origin, origin
+        left, self._left, self._origin = self._left, [self._origin], origin
         self._session.gateway = _name(origin)
-        await old.close()
+        for old in left:
+            await old.close()
         return True
 
     # Answers
@@ -363,8 +374,9 @@ class Bridge:
         retry_ms: int | None = None
         if response.media_type != EVENTS:
             # The largest message of a server has grown a little on its way, like an event.
-            data = await response.read(wait_s=TAKE_S, limit_bytes=sse.EVENT_BYTES_MAX)
-            await self._output.room()
+            async with self._reading:
+                await self._output.room()
+                data = await response.read(wait_s=TAKE_S, limit_bytes=sse.EVENT_BYTES_MAX)
             self._told(number, data)
             return retry_ms
         reader = sse.EventReader()
@@ -383,7 +395,3 @@ class Bridge:
 
 def _name(origin: Plain | Origin) -> str:
     return f"The gateway at {origin}"
-
-
-def _sentence(why: Exception) -> str:
-    return f"No answer from the gateway: {why}."

@@ -25,6 +25,7 @@ from metamcp_worker.connect.exchanges import (
     key,
     one_line,
 )
+from metamcp_worker.connect.glimpse import Glimpse, glimpse
 from metamcp_worker.connect.legacy import Legacy
 from metamcp_worker.connect.modern import VERSION, Modern, members
 from metamcp_worker.errors import Code
@@ -57,6 +58,7 @@ class Session:
         self._modern = Modern(self._exchanges)
         self._era: bool | None = None  # is it modern?
         self._away = False
+        self._ended = False
 
     @property
     def idle(self) -> bool:
@@ -76,32 +78,55 @@ class Session:
         except codec.Malformed as why:
             if line.lstrip().startswith(b"["):
                 return [_refusal(b"", Code.INVALID_REQUEST, "Batches are not served.")]
-            return [_refusal(b"", Code.PARSE_ERROR, f"The line is no JSON-RPC message: {why}.")]
+            text = f"The line is no JSON-RPC message: {why}."
+            return [self._unread(glimpse(line, line), Code.PARSE_ERROR, text)]
         if message.method is None:
             if not (message.result or message.error):
                 text = "The message is no request, notification or answer."
                 return [_refusal(bytes(message.id), Code.INVALID_REQUEST, text)]
-            return self._legacy.send(Exchange(Purpose.NOTICE, line))
+            return [] if self._ended else self._legacy.send(Exchange(Purpose.NOTICE, line))
         if not message.id:
-            return self._noted(message, line)
+            return [] if self._ended else self._noted(message, line)
         if not codec.id_ok(bytes(message.id)):
             text = "The id must be a string or an integer."
             return [_refusal(b"", Code.INVALID_REQUEST, text)]
         return self._asked(message, line)
 
-    def overlong(self, raw_id: bytes, limit_bytes: int) -> list[Action]:
-        """A line was above the limit and is gone. `raw_id`: of the request, if it could be seen."""
+    def overlong(self, seen: Glimpse, limit_bytes: int) -> list[Action]:
+        """A line was above the limit and is gone."""
         text = f"The message has more than {limit_bytes} bytes."
-        return [_refusal(raw_id, Code.TOO_LARGE, text), Warn(f"{text} It was dropped.")]
+        told = Warn(f"{text} It was dropped.")
+        if seen.answer:  # a server waits for it
+            if not seen.raw_id or self._ended:
+                return [told]
+            answer = error(seen.raw_id, Code.TOO_LARGE, text)
+            return [told, *self._legacy.send(Exchange(Purpose.NOTICE, answer))]
+        return [self._unread(seen, Code.TOO_LARGE, text), told]
 
     def goodbye(self) -> list[Action]:
-        """The client is gone: end everything."""
+        """The client is gone: end everything. It may still read, so what it asked is answered; what
+        comes of it from now on is refused."""
+        self._ended = True
         actions: list[Action] = [Stop(number) for number in self._exchanges.numbers]
+        for request in self._exchanges.waiting():
+            text = "The connection ended before the answer came."
+            actions += self._fail(request, Failure(text, may_have_run=request.number > 0))
         return [*actions, *self._legacy.goodbye()]
+
+    def _unread(self, seen: Glimpse, code: int, text: str) -> Write:
+        """The refusal of a message of which that much is known. An id that another request has,
+        or that is none of a request, would take an answer away from its owner."""
+        raw_id = seen.raw_id
+        if seen.answer or not codec.id_ok(raw_id) or self._exchanges.request(raw_id) is not None:
+            raw_id = b""
+        return _refusal(raw_id, code, text)
 
     def _asked(self, message: Envelope, line: bytes) -> list[Action]:
         assert message.method is not None
         raw_id = bytes(message.id)
+        if self._ended:
+            text = "The connection ended before this request was sent."
+            return [_refusal(raw_id, Code.SERVER_DOWN, text)]
         modern = VERSION in members(members(message.params).get("_meta", _NONE))
         if self._era is not None and modern != self._era:
             return [_foreign(message, raw_id, modern=modern)]
@@ -154,11 +179,20 @@ class Session:
             actions.append(Warn(f"{self.gateway} is back."))
         if status == 503 and exchange.purpose in _RETRIED and exchange.busy < BUSY_MAX:
             exchange.busy += 1
-            return [*actions, self._exchanges.send(exchange, after_s=BUSY_S)]
+            return actions + self._again(exchange)
         if exchange.modern:
             self._modern.head(exchange, status)
             return actions
         return actions + self._legacy.head(exchange, status, session)
+
+    def _again(self, exchange: Exchange) -> list[Action]:
+        """The gateway was not ready for it."""
+        if exchange.silent and exchange.method != "initialize":  # on which others wait
+            self._exchanges.done(exchange)
+            return []
+        if exchange.resumes:
+            return [self._legacy.resume(exchange, BUSY_S)]
+        return [self._exchanges.send(exchange, after_s=BUSY_S)]
 
     def event(self, number: int, event: Event) -> list[Action]:
         """An event of a stream."""
@@ -183,8 +217,7 @@ class Session:
         if exchange.purpose is Purpose.REQUEST:
             return self._answer(exchange, message, data)
         if exchange.purpose is Purpose.STREAM:
-            request = self._exchanges.request(bytes(message.id))
-            return [] if request is None else self._answer(request, message, data)
+            return self._astray(message, data)
         if exchange.purpose is Purpose.HELLO:
             return self._unpark(self._legacy.answered(exchange, message))
         if exchange.purpose is Purpose.LIST:
@@ -224,11 +257,10 @@ class Session:
         if raw_id in {b"", b"null"}:
             # Refused before the gateway knew the id; the client needs it to understand.
             data = b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (exchange.raw_id, bytes(message.error))
-            if not message.error:
+            if not message.error or exchange.resumes:  # then not the request was refused
                 return []
         elif key(raw_id) != key(exchange.raw_id):
-            request = self._exchanges.request(raw_id)
-            return [] if request is None else self._answer(request, message, data)
+            return self._astray(message, data)
         line = one_line(data)
         after: list[Action] = []
         if self._era is None:
@@ -243,13 +275,22 @@ class Session:
         answer: list[Action] = [] if exchange.silent else [Write(line)]
         return answer + (self._unpark(after) if exchange.method == "initialize" else after)
 
+    def _astray(self, message: Envelope, data: bytes) -> list[Action]:
+        """An answer that came on another stream than that of its request, which may stay open."""
+        request = self._exchanges.request(bytes(message.id))
+        if request is None:
+            return []
+        number = request.number
+        actions = self._answer(request, message, data)
+        return actions if not number or self.cares(number) else [*actions, Stop(number)]
+
     def _unanswered(
         self, exchange: Exchange, failure: Failure | None, retry_ms: int | None
     ) -> list[Action]:
         """A request is over and has no answer."""
         begun = exchange.status == 200 and exchange.last_id and not exchange.modern
         again = exchange.resumes > 0 and exchange.status < 400
-        if (begun or again) and exchange.resumes < RESUMES_MAX:
+        if (begun or again) and not exchange.silent and exchange.resumes < RESUMES_MAX:
             exchange.resumes += 1
             after_s = RESUME_S if retry_ms is None else min(retry_ms / 1000, RESUME_S_MAX)
             return [self._legacy.resume(exchange, after_s)]
@@ -279,8 +320,12 @@ class Session:
     def _nothing(self, exchange: Exchange) -> Failure:
         if exchange.status == 200:
             return Failure(f"{self.gateway} ended the stream of this request without an answer.")
-        text = f"{self.gateway} answered with HTTP {exchange.status} and no message."
-        return Failure(text, may_have_run=False)
+        status = exchange.status
+        if exchange.resumes:
+            text = f"{self.gateway} has the answer of this request no more: HTTP {status}."
+            return Failure(text)
+        text = f"{self.gateway} answered with HTTP {status} and no message."
+        return Failure(text, may_have_run=not (400 <= status < 500 or status == 503))
 
 
 def _refusal(raw_id: bytes, code: int, text: str) -> Write:

@@ -14,23 +14,27 @@ from functools import partial
 from time import monotonic
 from typing import Protocol
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from metamcp_worker import codec, sampling, sharing
 from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.front import eras, methods, policy, task_ids
+from metamcp_worker.front import builtin, eras, mending, methods, policy, task_ids
+from metamcp_worker.front.builtin import Forward, Reply
+from metamcp_worker.front.builtins import Builtins
 from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.claims import Claims, Note
 from metamcp_worker.front.links import Answer, Call, Origin
 from metamcp_worker.front.methods import METHODS, NAME_BYTES_MAX, Request
 from metamcp_worker.front.overhead import Overhead
+from metamcp_worker.front.quarantine import Quarantine
 from metamcp_worker.front.questions import Caller
-from metamcp_worker.front.retries import Retries
+from metamcp_worker.front.retries import Retries, outcome
 from metamcp_worker.front.routing import Routing
 from metamcp_worker.front.stats import OTHER, Stats
-from metamcp_worker.front.views import View, Views
+from metamcp_worker.front.viewers import Changed, Viewers
+from metamcp_worker.front.views import View
 from metamcp_worker.front.witness import Witness
 from metamcp_worker.messages import ServerState
 from metamcp_worker.spec import FrontSpec
@@ -49,20 +53,22 @@ class Claimant(Caller, Protocol):
 
 
 class Calls:
-    """All views, all links, and the way from one to the other.
+    """All views, all links, and the way from one to the other. `viewers`, `builtins`: told by the
+    supervisor what is in view.
 
-    `lists_changed(endpoint, kinds)`: told after the lists of an endpoint have become others.
+    `lists_changed(changed)`: told after lists of views have become others.
     `on_wanted(server)`: told when a call asks for a server that does not run. `notified(server,
     method, params)`: told what a server says that belongs to no call. `witness`: told of each call,
     if anybody wants that.
     """
 
     def __init__(self, stats: Stats, on_wanted: Callable[[str], None]) -> None:
-        self.lists_changed: Callable[[str, frozenset[str]], None] = lambda endpoint, kinds: None
+        self.lists_changed: Callable[[Changed], None] = lambda changed: None
         self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
         self.witness: Witness | None = None
         self._stats = stats
-        self._views = Views()
+        self.viewers = Viewers()
+        self.builtins = Builtins(self.viewers)
         self._retries = Retries()
         self._per_session: set[str] = set()
         self._timeouts_ms: Mapping[str, int] = {}
@@ -75,11 +81,12 @@ class Calls:
             self._notified,
         )
         self._claims = Claims(self._routing)
+        self._quarantine = Quarantine(self._routing)
         self.overhead = Overhead()
         self.on_notice(sampling.NOTICE, self.overhead.told)
 
     def view(self, endpoint: str) -> View | None:
-        return self._views.get(endpoint)
+        return self.viewers.get(endpoint)
 
     def start(self, view: View, request: Request, caller: Caller | None) -> Call:
         """Send the request to its server. `caller` takes what comes before the answer. Raises
@@ -91,41 +98,38 @@ class Calls:
         if rule is None:
             policy.authorize(view.principal, view.endpoint, method, "")
             owner = merged.only
-            if owner is None:
+            if owner is None or owner.server in merged.closed:
                 what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
                 raise Refused(Code.METHOD_NOT_FOUND, what)
         else:
             subject = methods.subject_of(rule, request)
             policy.authorize(view.principal, view.endpoint, method, subject)
             owner = rule.find(merged, subject)
-            if owner is None or rule.one_era:
+            if owner is not None and not owner.server:
+                return self._own(view, subject, request, caller)
+            if owner is None or rule.one_era or owner.kept:
                 owner = methods.checked(merged, owner, rule, subject, request)
             params = rule.rename(params, owner.original)
+            if owner.mend is not None:
+                params = mending.mended(params, owner.mend)
         caller_said = request.caller
         if not request.modern and b"/tasks" in caller_said:  # whether the slash is escaped or not
             caller_said = methods.without_tasks(caller_said)
+        server = self.process(owner.server, request.who)
+        if self._quarantine.apart and method == task_ids.CALL:
+            self._quarantine.check(server, owner.original or subject)
         routing = self._routing
         frame = CallFrame(
-            routing.new_id(),
-            method,
-            codec.dump(params),
-            codec.dump(request.meta) if request.meta else b"",
-            caller_said,
+            routing.new_id(), method, codec.dump(params),
+            codec.dump(request.meta) if request.meta else b"", caller_said,
             wants_progress=request.wants_progress,
-            deadline_ms=self._timeouts_ms.get(owner.server, 0),
-            peer=request.peer,
-        )
+            deadline_ms=self._timeouts_ms.get(owner.server, 0), peer=request.peer,
+        )  # fmt: skip
         call = Call(
-            self.process(owner.server, request.who),
-            frame,
-            routing.loop.create_future(),
-            routing.cancel,
-            monotonic(),
-            label=method if rule is not None else OTHER,
-            modern=request.modern,
-            legacy=owner.legacy,
-            caller=caller,
-        )
+            server, frame, routing.loop.create_future(), routing.cancel, monotonic(),
+            label=method if rule is not None else OTHER, modern=request.modern,
+            legacy=owner.legacy, caller=caller,
+        )  # fmt: skip
         name = subject if rule is not None and rule.named else ""
         call.origin = Origin(
             view.endpoint, name, request.caller, request.who, request.wants_progress,
@@ -141,6 +145,41 @@ class Calls:
         if call.id & sampling.MASK >= sampling.NEXT:
             self.overhead.started(call)
         return call
+
+    def _own(self, view: View, name: str, request: Request, caller: Caller | None) -> Call:
+        """A call of a built-in tool, or of the one that it calls."""
+        began, routing = monotonic(), self._routing
+        decision = self.builtins.decide(view, name, request)
+        if isinstance(decision, Forward):
+            named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
+            return self.start(view, structs.replace(request, params=request.params | named), caller)
+        call = Call(
+            OWN,
+            CallFrame(routing.new_id(), request.method, codec.dump(request.params)),
+            routing.loop.create_future(),
+            self._left,
+            began,
+            label=request.method,
+            modern=request.modern,
+            legacy=not request.modern,
+        )
+        call.origin = Origin(
+            view.endpoint, name, request.caller, request.who, request.wants_progress,
+            request.version, name,
+        )  # fmt: skip
+        if self.witness is not None:
+            self.witness.begun(call, name, request, request.params)
+        self.builtins.carry_out(view, request, decision, partial(self._replied, call))
+        return call
+
+    def _replied(self, call: Call, reply: Reply) -> None:
+        if not call.answer.cancelled():
+            self._answered(call, Answer(builtin.result(reply, modern=call.modern)))
+
+    def _left(self, call: Call, reason: str) -> None:
+        """Nobody waits for a built-in tool any more. What it ordered is carried out."""
+        if not call.answer.done():
+            self._answered(call, None)
 
     async def claim(
         self,
@@ -213,18 +252,21 @@ class Calls:
 
     def configure(self, spec: FrontSpec) -> None:
         self._stats.per_tool = spec.tool_times
-        self._views.configure(spec)
+        self.viewers.configure(spec)
+        self.builtins.seek(spec.meaning)
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
+        self._quarantine.configure(spec.quarantined)
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
-        self._views.put(server, catalogue)
+        self.viewers.put(server, catalogue)
         self._retries.learn(server, catalogue)
 
     def server_state(self, news: ServerState) -> None:
         if not sharing.whose(news.server):
-            self._views.set_listed(news.server, news.listed)
+            self.viewers.set_listed(news.server, news.listed)
+            self.builtins.learn(news)
             (self._per_session.add if news.per_session else self._per_session.discard)(news.server)
         self._routing.learn(news)
 
@@ -236,15 +278,19 @@ class Calls:
 
     def forget(self, server: str) -> None:
         if not sharing.whose(server):
-            self._views.forget(server)
+            self.viewers.forget(server)
+            self.builtins.forget(server)
             self._retries.forget(server)
             self._per_session.discard(server)
         self._routing.forget(server)
 
     def refresh(self) -> None:
         """Swap the views that are to be built anew, and tell whose lists are others now."""
-        for endpoint, kinds in self._views.refresh().items():
-            self.lists_changed(endpoint, kinds)
+        if changed := self.viewers.refresh():
+            self.lists_changed(changed)
+        self.builtins.refreshed()
+        for sentence in self.viewers.noted():
+            log.info("%s", sentence)
 
     async def close(self) -> None:
         """Answer everybody who still waits, and close the pipes."""
@@ -301,7 +347,7 @@ class Calls:
                 call.answer.set_result(answer)
         server = sharing.base(call.server)
         if call.ends:
-            self._stats.retried(server, _outcome(answer))
+            self._stats.retried(server, outcome(answer))
         seconds, of = monotonic() - call.started, call.origin or _NOWHERE
         self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
         if self.witness is not None:
@@ -319,17 +365,10 @@ def _expose_tasks(call: Call, merged: Merged) -> None:
         call.caller = task_ids.Related(call.caller, expose)
 
 
+OWN = "_gateway"
+"""Whose call that of a built-in tool is, for people who look. No server is called so."""
 _NOWHERE = Origin("", "", b"", "", progress=False)
-_UNANSWERED = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT, Code.OVERLOADED})
-
-
-def _outcome(answer: Answer | None) -> str:
-    """Of a call that was to be sent once more."""
-    if answer is None:
-        return "cancelled"
-    return "failed" if answer.code in _UNANSWERED else "answered"
-
-
+_WELL = b'"isError":false}'
 _IS_ERROR = re.compile(rb'"isError"\s*:\s*true')
 _ENDS_WELL = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
 
@@ -337,6 +376,8 @@ _ENDS_WELL = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
 def _is_error(body: bytes) -> bool:
     """Is this result of a tool a failure? Opened only where the bytes make it likely. Most servers
     say it last, so a large result is looked at from its end."""
+    if body.endswith(_WELL):  # as most servers write it
+        return False
     at = body.rfind(b'"isError"')
     if at < 0 or _ENDS_WELL.match(body, at) or _IS_ERROR.search(body) is None:
         return False

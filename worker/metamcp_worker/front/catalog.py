@@ -9,14 +9,18 @@ call to a server that is away is told so instead of "unknown tool".
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from msgspec import Struct
 
-from metamcp_worker import codec, names
+from metamcp_worker import codec, costs, names
 from metamcp_worker.catalogue import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
 from metamcp_worker.front.capabilities import Declared
-from metamcp_worker.front.offers import Item, Offer, Owner, relinked
+from metamcp_worker.front.offers import Offer, Owner
+from metamcp_worker.front.overriding import Overrides
+from metamcp_worker.front.parts import Entry as Entry  # noqa: PLC0414 - it is had from here
+from metamcp_worker.front.parts import Part, Parts, mark
 from metamcp_worker.front.uris import Exposed, Places, Uris
 from metamcp_worker.spec import EndpointSpec
 
@@ -24,22 +28,30 @@ NOTES_MAX = 100
 """Sentences about what a merge left out; the rest is alike."""
 
 
-class Entry(Struct, frozen=True, gc=False):
-    """One definition in a merged list. `key`: the exposed name, or the exposed URI."""
-
-    key: str
-    item: Item
+def sent_bytes(entry: Entry) -> int:
+    """Of a tool or prompt, as it is in a list."""
+    item = entry.item
+    if entry.key == item.key:
+        return len(item.raw)
+    return costs.sent_bytes(item.raw, item.raw_key, codec.dump(entry.key))
 
 
 class Merged(Struct, frozen=True):
     """What one endpoint makes of its servers. A value: rebuilt as a whole, never changed.
 
-    `apps`: tools by the names that the user interface of their own server knows, where the endpoint
-    has others. `kinds`: the lists that some server has. `declared`: the servers' capabilities.
+    `offered`: the definitions of all tools in the table, be their servers there or away, but for
+    those in quarantine; these are `kept`, with the sentence for who calls one. Those that are
+    `hidden` are not among them either, though they can be called. `aliases`: tools by further
+    names, which no list has. `apps`:
+    tools by the names that the user interface of their own server knows, where the endpoint has
+    others. `kinds`: the lists that some server has. `declared`: the servers' capabilities.
     `eras`: is a server of the handshake era? `tasked`: the servers whose tasks have other ids here
     than there. `unknown`: servers of which nothing is known yet. `only`: the owner of everything
     else, on an endpoint with one server. `barred`: names that are not, where names are bare; None:
-    no name that is not in a table is anybody's.
+    no name that is not in a table is anybody's. `held`: is that so of tools in any case, as their
+    server is held to what was approved? `closed`: servers of which nothing can be asked
+    for, as nothing of them is in view. `parts`: the same tools, server by server; `listed`: of
+    these, what the list of tools is put together from.
     """
 
     endpoint: str
@@ -59,18 +71,37 @@ class Merged(Struct, frozen=True):
     only: Owner | None
     barred: frozenset[str] | None
     notes: tuple[str, ...]
+    held: bool = False
+    closed: frozenset[str] = frozenset()
+    offered: tuple[Entry, ...] = ()
+    kept: Mapping[names.Pair, str] = {}
+    hidden: frozenset[names.Pair] = frozenset()
+    aliases: Mapping[str, Owner] = {}
+    parts: tuple[Part, ...] = ()
+    listed: tuple[Part, ...] = ()
 
     def tool(self, name: str) -> Owner | None:
-        return self.tools.get(name) or self.apps.get(name) or self._unlisted(name)
+        owner = self.tools.get(name) or self._unexposed(name)
+        return self._unlisted(name) if owner is None and not self.held else owner
+
+    def tool_named(self, name: str) -> Owner | None:
+        """Only of those that have this name here, be it in a list or not."""
+        return self.tools.get(name) or self.aliases.get(name)
 
     def prompt(self, name: str) -> Owner | None:
         return self.prompts.get(name) or self._unlisted(name)
 
     def resource(self, uri: str) -> Owner | None:
-        return self.uris.resource(uri) or self.only
+        return self._open(self.uris.resource(uri) or self.only)
 
     def resource_or_template(self, uri: str) -> Owner | None:
-        return self.uris.resource_or_template(uri) or self.only
+        return self._open(self.uris.resource_or_template(uri) or self.only)
+
+    def _unexposed(self, name: str) -> Owner | None:
+        return self.aliases.get(name) or self.apps.get(name)
+
+    def _open(self, owner: Owner | None) -> Owner | None:
+        return owner if owner is None or owner.server not in self.closed else None
 
     def _unlisted(self, name: str) -> Owner | None:
         """A server may have what it does not list, and says best itself that it has not."""
@@ -85,6 +116,18 @@ class Catalog:
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
         self._listed: set[str] = set()
+        self._kept: dict[str, dict[str, str]] = {}
+        self._held: frozenset[str] = frozenset()
+        self._overrides: dict[str, Overrides] = {}
+        self._parts: dict[str, Parts] = {}
+
+    def keep_back(self, kept: Mapping[names.Pair, str], held: frozenset[str] = frozenset()) -> None:
+        """These tools are nobody's from the next merge on, and so are their names. `held`: of these
+        servers so is every tool that they do not list, as nobody can have approved it."""
+        self._held = held
+        self._kept = {}
+        for (server, tool), why in kept.items():
+            self._kept.setdefault(server, {})[tool] = why
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
         self._offers[server] = Offer(catalogue)
@@ -96,20 +139,28 @@ class Catalog:
         (self._listed.add if listed else self._listed.discard)(server)
         return True
 
+    def is_listed(self, server: str) -> bool:
+        return server in self._listed
+
     def forget(self, server: str) -> None:
         self._offers.pop(server, None)
         self._listed.discard(server)
 
-    def merge(self, endpoint: EndpointSpec) -> Merged:
+    def merge(self, endpoint: EndpointSpec, reserved: Collection[str] = ()) -> Merged:
+        """`reserved`: names that no tool gets."""
         offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
-        merge = _Merge(endpoint, offers, self._listed)
+        overrides = self._overrides_of(endpoint)
+        parts = Parts(self._parts.get(endpoint.name))
+        merge = _Merge(endpoint, offers, self._listed, self._kept, overrides, reserved, parts)
         uris = merge.by_uri()
         tools = merge.named("tools", frozenset(endpoint.disabled))
         prompts = merge.named("prompts", frozenset())
+        parts.seal()
+        self._parts[endpoint.name] = parts
         return Merged(
             endpoint=endpoint.name,
             lists=merge.lists,
-            hashes={kind: _hash(entries) for kind, entries in merge.lists.items()},
+            hashes=merge.hashes,
             hints={what: merge.hint(what) for what in (*KINDS, DISCOVER)},
             tools=tools,
             apps=_apps(tools, offers),
@@ -126,22 +177,59 @@ class Catalog:
             instructions=_instructions(endpoint, offers, self._listed),
             unknown=tuple(name for name in endpoint.servers if name not in offers),
             only=_only(endpoint, offers),
-            barred=_barred(endpoint),
+            barred=_barred(endpoint, overrides, merge.kept),
+            held=not self._held.isdisjoint(endpoint.servers),
             notes=tuple(merge.notes),
+            offered=merge.offered,
+            kept=merge.kept,
+            hidden=frozenset(merge.hidden),
+            aliases=merge.aliases,
+            parts=merge.parts,
+            listed=merge.listed,
         )
+
+    def unmerge(self, endpoint: str) -> None:
+        """It is not served any more."""
+        self._overrides.pop(endpoint, None)
+        self._parts.pop(endpoint, None)
+
+    def _overrides_of(self, endpoint: EndpointSpec) -> Overrides:
+        """With what was made of definitions before, as long as the same is wanted."""
+        known = self._overrides.get(endpoint.name)
+        if known is None or known.wanted != endpoint.overrides:
+            known = self._overrides[endpoint.name] = Overrides(endpoint.overrides)
+        return known
 
 
 class _Merge:
     """One merge in the making: fills lists and tables kind by kind."""
 
     def __init__(
-        self, endpoint: EndpointSpec, offers: Mapping[str, Offer], listed: Iterable[str]
+        self,
+        endpoint: EndpointSpec,
+        offers: Mapping[str, Offer],
+        listed: Iterable[str],
+        kept: Mapping[str, Mapping[str, str]],
+        overrides: Overrides,
+        reserved: Collection[str],
+        made: Parts,
     ) -> None:
         self._endpoint = endpoint
+        self._reserved = reserved
         self._offers = offers
         self._listed = frozenset(listed)
+        self._all_kept = kept
+        self._overrides = overrides
+        self._made = made
+        self.kept: dict[names.Pair, str] = {}
+        self.hidden: set[names.Pair] = set()
+        self.aliases: Mapping[str, Owner] = {}
         self._exposed: dict[str, Exposed] = {}
         self.lists: dict[str, tuple[Entry, ...]] = {}
+        self.hashes: dict[str, bytes] = {}
+        self.offered: tuple[Entry, ...] = ()
+        self.parts: tuple[Part, ...] = ()
+        self.listed: tuple[Part, ...] = ()
         self.notes: list[str] = []
 
     def by_uri(self) -> Uris:
@@ -152,31 +240,68 @@ class _Merge:
         }
         for kind in ("resources", "resourceTemplates"):
             self.lists[kind] = tuple(
-                Entry(self._exposed[server][kind][item.key], item)
+                Entry(self._exposed[server][kind][item.key], item, server)
                 for server, offer in self._offers.items()
                 if server in self._listed
                 for item in offer.items[kind]
                 if item.key in self._exposed[server][kind]
             )
+            self.hashes[kind] = hash_of(self.lists[kind])
         return places.uris()
 
     def named(self, kind: str, disabled: frozenset[names.Pair]) -> dict[str, Owner]:
         """Tools or prompts under their exposed names; `by_uri` comes first."""
-        found: dict[names.Pair, Item] = {}
-        for server, offer in self._offers.items():
-            moved = self._moved(server)
-            for item in offer.items[kind]:
-                if (server, item.key) not in disabled:
-                    found[server, item.key] = relinked(item, moved) if moved else item
-        exposed = names.expose(list(found), self._endpoint.naming)
-        entries: list[Entry] = []
+        off: dict[str, set[str]] = {}
+        for server, key in disabled:
+            off.setdefault(server, set()).add(key)
+        naming = self._endpoint.naming
+        pools = [
+            self._made.pool(kind, server, offer, off.get(server, ()), self._moved(server), naming)
+            for server, offer in self._offers.items()
+        ]
+        pairs = list(chain.from_iterable(pool.pairs for pool in pools))
+        plain = list(chain.from_iterable(pool.names for pool in pools))
+        reserved = self._reserved if kind == "tools" else ()
+        overrides = self._overrides if kind == "tools" else _NO_OVERRIDES
+        kept = self._all_kept if kind == "tools" else _NOTHING_KEPT
+        given = overrides.names(disabled, reserved)
+        exposed = names.parted(pairs, plain, naming, reserved, given)
+        parts: list[Part] = []
         table: dict[str, Owner] = {}
-        for (pair, item), name in zip(found.items(), exposed, strict=True):
-            table[name] = Owner(pair[0], item.raw_key, self._offers[pair[0]].legacy)
-            if pair[0] in self._listed:
-                entries.append(Entry(name, item))
-        self.lists[kind] = tuple(entries)
+        start = 0
+        for server, pool in zip(self._offers, pools, strict=True):
+            theirs = exposed[start : (start := start + len(pool.pairs))]
+            part = self._made.part(kind, server, theirs, kept.get(server, {}), overrides)
+            table.update(zip(part.exposed, part.owners, strict=True))
+            parts.append(part)
+        self._list(kind, parts)
+        if overrides:
+            self._note_overrides(parts, table, reserved)
         return table
+
+    def _list(self, kind: str, parts: Sequence[Part]) -> None:
+        listed = tuple(part for part in parts if part.server in self._listed)
+        self.lists[kind] = tuple(chain.from_iterable(part.entries for part in listed))
+        self.hashes[kind] = hash_of_marks(chain.from_iterable(part.marks for part in listed))
+        if kind == "tools":
+            self.parts, self.listed = tuple(parts), listed
+            self.offered = tuple(chain.from_iterable(part.entries for part in parts))
+            for part in parts:
+                self.kept.update(part.kept)
+                self.hidden.update(part.hidden)
+
+    def _note_overrides(
+        self, parts: Sequence[Part], table: Mapping[str, Owner], reserved: Collection[str]
+    ) -> None:
+        found = {
+            pair: name
+            for part in parts
+            if part.server in self._overrides.servers
+            for pair, name in zip(part.pool.pairs, part.exposed, strict=True)
+        }
+        self.aliases, lost = self._overrides.aliases(found, table, reserved)
+        for sentence in (*lost, *self._overrides.notes(found, self._offers)):
+            self._note(sentence)
 
     def hint(self, what: str) -> Hint:
         """How long this list, or the discovery, may be kept: as briefly as one server wants. A
@@ -199,24 +324,31 @@ class _Merge:
             self.notes.append(sentence)
 
 
+_NO_OVERRIDES = Overrides()
+_NOTHING_KEPT: Mapping[str, Mapping[str, str]] = {}
+
+
 def _apps(tools: Mapping[str, Owner], offers: Mapping[str, Offer]) -> dict[str, Owner]:
     """The script of a user interface calls the tools of its server by the names that these have
     there. Those that stand for one tool only, of a server with a user interface, are understood."""
+    having = {server for server, offer in offers.items() if offer.has_app}
     found: dict[str, list[Owner]] = {}
-    for owner in tools.values():
-        if offers[owner.server].has_app():
-            found.setdefault(codec.text(owner.original) or "", []).append(owner)
+    if having:
+        for owner in tools.values():
+            if owner.server in having:
+                found.setdefault(codec.text(owner.original) or "", []).append(owner)
     return {
         name: owners[0] for name, owners in found.items() if len(owners) == 1 and name not in tools
     }
 
 
-def _hash(entries: Iterable[Entry]) -> bytes:
+def hash_of(entries: Iterable[Entry]) -> bytes:
     """Moves when a client would see another list."""
-    digest = hashlib.sha256()
-    for entry in entries:
-        digest.update(entry.key.encode("utf-8", "surrogatepass") + b"\0" + entry.item.digest)
-    return digest.digest()
+    return hash_of_marks(map(mark, entries))
+
+
+def hash_of_marks(marks: Iterable[bytes]) -> bytes:
+    return hashlib.sha256(b"".join(marks)).digest()
 
 
 def _only(endpoint: EndpointSpec, offers: Mapping[str, Offer]) -> Owner | None:
@@ -226,10 +358,13 @@ def _only(endpoint: EndpointSpec, offers: Mapping[str, Offer]) -> Owner | None:
     return Owner(server, legacy=offers[server].legacy if server in offers else True)
 
 
-def _barred(endpoint: EndpointSpec) -> frozenset[str] | None:
+def _barred(
+    endpoint: EndpointSpec, overrides: Overrides, kept: Iterable[names.Pair]
+) -> frozenset[str] | None:
     if len(endpoint.servers) != 1 or endpoint.naming.style != "bare":
         return None
-    return frozenset(name for server, name in endpoint.disabled if server in endpoint.servers)
+    off = (*endpoint.disabled, *overrides.barred, *kept)
+    return frozenset(name for server, name in off if server in endpoint.servers)
 
 
 def _instructions(

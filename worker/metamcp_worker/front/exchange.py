@@ -15,6 +15,7 @@ from metamcp_worker.front.calls import Answer, Call
 from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.streams import Standing, Stream, Streams
+from metamcp_worker.front.views import View
 from metamcp_worker.http1 import Headers
 from metamcp_worker.requests import Pending, Request
 
@@ -112,11 +113,14 @@ class Exchange:
     def stream(self, farewell: bytes = b"") -> Stream:
         return Stream(self._streams, self.request, farewell)
 
-    async def stand(self, stream: Stream, endpoint: str, news: Mapping[str, bytes]) -> None:
+    async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
         """Answer with a stream that tells these news, until one side ends it."""
         self.watch(stream.end)
+        address = self.request.address
         try:
-            await self._streams.stand(Standing(stream, endpoint, self.request.address, news))
+            await self._streams.stand(
+                Standing(stream, view.endpoint, view.principal, address, news)
+            )
         finally:
             self.unwatch()
 

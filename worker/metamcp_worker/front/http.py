@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from metamcp_worker import moves
 from metamcp_worker.codec import Envelope
+from metamcp_worker.disclosure import Whose
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused, TooLarge
 from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import answers, guard, inbound
@@ -31,6 +32,7 @@ from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.front.viewers import Changed
 from metamcp_worker.front.views import View
 from metamcp_worker.messages import SessionRecord
 from metamcp_worker.requests import Pending, Request
@@ -117,14 +119,19 @@ class App:
         self._sessions.keep(names)
         self._endpoints = names
 
-    def lists_changed(self, endpoint: str, kinds: frozenset[str]) -> None:
-        """Tell every client of this endpoint that wants to know. `kinds`: as in a catalogue."""
-        methods = frozenset(LIST_CHANGED[kind] for kind in kinds)
-        self._sessions.listed(endpoint, methods)
-        self._streams.announce(endpoint, methods)
+    def lists_changed(self, changed: Changed) -> None:
+        """Tell every client that wants to know and whose lists these are."""
 
-    def adopt(self, records: Iterable[SessionRecord]) -> None:
-        """Go on with these sessions of another front."""
+        def news(endpoint: str, principal: str, session: str = "") -> list[str]:
+            kinds = self._calls.viewers.told(changed, Whose(endpoint, principal, session))
+            return _methods(kinds)
+
+        self._sessions.listed(news)
+        self._streams.announce(news)
+
+    def adopt(self, records: Iterable[SessionRecord], *, untold: bool = False) -> None:
+        """Go on with these sessions of another front. `untold`: their lists may be others than
+        their clients know, and nobody knows which."""
         known = {record.id: record for record in records}
         served = [one for one in known.values() if one.endpoint in self._endpoints]
         adopted = self._legacy.adopt(served)
@@ -133,6 +140,9 @@ class App:
             if view is not None:
                 for uri in session.watched:
                     self._subscriptions.adopt(view, uri, session)
+                if untold:
+                    for method in _methods(view.merged.kinds):
+                        session.listed(method)
         if lost := tuple(name for name in known if name not in self._sessions):
             self._on_over(lost)
 
@@ -308,6 +318,11 @@ class App:
     def _expire(self) -> None:
         self._sessions.expire(self._loop.time())
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
+
+
+def _methods(kinds: Iterable[str]) -> list[str]:
+    """The notifications that tell of changes in these lists."""
+    return sorted({LIST_CHANGED[kind] for kind in kinds})
 
 
 def _name(size_bytes: int, front: int) -> str:

@@ -82,7 +82,7 @@ class Legacy:
             session.news.prime()
         session.catch_up()
         try:
-            await exchange.stand(stream, session.endpoint, {})
+            await exchange.stand(stream, view, {})
         finally:
             session.news.lose(stream)
             session.detach(stream, self._now())

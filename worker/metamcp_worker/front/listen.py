@@ -94,7 +94,7 @@ class Listening:
                 method: answers.event(answers.notification(method, tag))
                 for method in wishes.lists.values()
             }
-            await exchange.stand(stream, exchange.facts.endpoint, news)
+            await exchange.stand(stream, view, news)
         finally:
             self._subscriptions.forget(listener)
             self._tasks.forget(listener)

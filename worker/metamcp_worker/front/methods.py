@@ -20,6 +20,8 @@ from metamcp_worker.front.offers import Owner
 from metamcp_worker.front.uris import URI_BYTES_MAX
 from metamcp_worker.http1 import Headers
 
+KEPT = b'{"reason":"quarantine"}'
+"""The data of an error about a tool in quarantine."""
 NAME_BYTES_MAX = 128
 """Of a tool or prompt, as the protocol recommends; no endpoint exposes a longer one."""
 
@@ -154,18 +156,30 @@ def checked(
     merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: Request
 ) -> Owner:
     """The owner that was found, if it is one for this client. Raises Refused."""
+    if owner is not None and owner.kept:
+        raise quarantined(owner.kept)
     if owner is None and rule is _TASK:
         raise _unknown_task(merged, subject, request)
     if owner is None:
         legacy_read = rule is _RESOURCE and not request.modern
         code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
-        raise Refused(code, f"Unknown {rule.what}: {subject}")
-    if owner.legacy is request.modern:
+        hidden = out_of_view(merged, subject) if rule.what == "tool" else ""
+        raise Refused(code, hidden or f"Unknown {rule.what}: {subject}")
+    if rule.one_era and owner.legacy is request.modern:
         raise Refused(
             Code.METHOD_NOT_FOUND,
             f"{request.method} does not lead to {owner.server}: it has no tasks of this revision",
         )
     return owner
+
+
+def out_of_view(merged: Merged, name: str) -> str:
+    """Why a tool that there is cannot be called, where only what is in view can be, and what brings
+    it there; empty if that is not why."""
+    if name in merged.tools or all(entry.key != name for entry in merged.offered):
+        return ""
+    guide = merged.instructions or ""
+    return f"The tool {name} is not in view, and only what is in view may be called here. {guide}"
 
 
 def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
@@ -192,6 +206,11 @@ def without_tasks(caller: bytes) -> bytes:
     extensions.pop(TASKS_EXTENSION, None)
     capabilities["extensions"] = Raw(codec.dump(extensions))
     return codec.dump({**members, "clientCapabilities": Raw(codec.dump(capabilities))})
+
+
+def quarantined(why: str) -> Refused:
+    """For a call of a tool that is kept back. `why`: a sentence."""
+    return Refused(Code.INVALID_PARAMS, why, KEPT)
 
 
 def _unknown_task(merged: Merged, task: str, request: Request) -> Refused:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec, headers, sharing
+from metamcp_worker import codec, headers
 from metamcp_worker.catalogue import DISCOVER
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused
@@ -174,7 +174,9 @@ class Modern:
         call = self._calls.start(view, request, client)
         interactive = call.legacy and method in mrtr.METHODS
         if interactive and asking.may_be_asked_anything(asked.caller):
-            bound = _bound(view, method, sharing.base(call.server), asked.params)
+            subject = subject_of(METHODS[method], request)
+            owner = METHODS[method].find(view.merged, subject)
+            bound = _bound(view, method, owner.server if owner is not None else "", asked.params)
             client.talk = Talk(self._parking, call, bound, asked.caller)
         return call
 

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Raw, Struct
 
 from metamcp_worker import codec
-from metamcp_worker.catalogue import KINDS, ServerCatalogue
+from metamcp_worker.catalogue import KINDS, ServerCatalogue, keyed
 from metamcp_worker.front.capabilities import Declared
+from metamcp_worker.front.mending import Mend
 
 MODERN_SINCE = "2026-07-28"
 """The first protocol revision without sessions. Revisions are dates, so they compare as text."""
 
-#: The member that names a definition, per kind.
-KEYS = {"tools": "name", "prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate"}
 #: The capability under which the lists of each kind are declared.
 CAPABILITIES = {"tools": "tools", "prompts": "prompts", "resources": "resources",
                 "resourceTemplates": "resources"}  # fmt: skip
@@ -29,25 +28,30 @@ _FLAT_LINK = "ui/resourceUri"
 
 class Item(Struct, frozen=True, gc=False):
     """One definition of a server. `key`: the server's own name of it, `raw_key` as JSON; `digest`
-    of the whole definition."""
+    of the whole definition; `renamed`: an operator gave it another name, which is not in it."""
 
     key: str
     raw_key: bytes
     raw: bytes
     digest: bytes
+    renamed: bool = False
 
 
 class Owner(Struct, frozen=True, gc=False):
     """Where requests about one thing go. `original`: the server's own name as raw JSON, or empty
-    where that is what the client says."""
+    where that is what the client says. `kept`: why nobody gets it, a sentence; empty: everybody
+    does. `mend`: what becomes of the arguments of a tool."""
 
     server: str
     original: bytes = b""
     legacy: bool = True
+    kept: str = ""
+    mend: Mend | None = None
 
 
 class Offer:
-    """What one server offers. `links`: the URIs that its tools name as their user interface."""
+    """What one server offers. `links`: the URIs that its tools name as their user interface;
+    `has_app`: has it such a user interface of its own (MCP Apps)?"""
 
     def __init__(self, catalogue: ServerCatalogue) -> None:
         self.legacy = catalogue.protocol < MODERN_SINCE
@@ -56,6 +60,7 @@ class Offer:
         self.items = {kind: _items(kind, catalogue.of(kind)) for kind in KINDS}
         self.declared = Declared.read(catalogue.capabilities, legacy=self.legacy)
         self.links = tuple(link for tool in self.items["tools"] for link in _links(tool.raw))
+        self.has_app = self._has_app()
 
     def kinds(self) -> frozenset[str]:
         """The lists that it has, even if they are empty."""
@@ -64,8 +69,7 @@ class Offer:
             kind for kind in KINDS if self.items[kind] or CAPABILITIES[kind] in declared
         )
 
-    def has_app(self) -> bool:
-        """Has it a user interface of its own (MCP Apps)?"""
+    def _has_app(self) -> bool:
         listed = (
             item.key for kind in ("resources", "resourceTemplates") for item in self.items[kind]
         )
@@ -90,16 +94,10 @@ def relinked(tool: Item, moved: Mapping[str, str]) -> Item:
 
 
 def _items(kind: str, definitions: Sequence[Raw]) -> tuple[Item, ...]:
-    """The definitions that name themselves; what does not cannot be asked for, nor can the second
-    one of a name."""
-    items: dict[str, Item] = {}
-    for definition in definitions:
-        raw_key = _level(definition).get(KEYS[kind], Raw(b"null"))
-        key = codec.text(raw_key)
-        if key is not None and key not in items:
-            raw = bytes(definition)
-            items[key] = Item(key, bytes(raw_key), raw, hashlib.sha256(raw).digest())
-    return tuple(items.values())
+    return tuple(
+        Item(key, raw_key, raw, hashlib.sha256(raw).digest())
+        for key, raw_key, raw in keyed(kind, definitions)
+    )
 
 
 def _links(tool: bytes) -> Iterator[str]:

@@ -60,6 +60,7 @@ _SHARED: dict[str, object] = {
 #: What each status means, but for success.
 _STATUSES = {
     "400": "The arguments are no JSON object, or the server does not accept them.",
+    "403": "The tool is in quarantine: it is not as it was approved.",
     "404": "There is no such tool.",
     "413": "The arguments or the result are too large.",
     "501": "The tool needs a client that can be asked something.",

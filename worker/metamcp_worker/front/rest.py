@@ -19,7 +19,7 @@ from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import openapi, policy
 from metamcp_worker.front.calls import Answer, Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.methods import NAME_BYTES_MAX, Request
+from metamcp_worker.front.methods import NAME_BYTES_MAX, Request, out_of_view
 from metamcp_worker.front.openapi import Tool
 from metamcp_worker.front.views import View
 from metamcp_worker.http1 import Headers
@@ -43,6 +43,7 @@ STATUSES: Mapping[int, int] = {
 }
 #: Of a definition, what the list shows beside the name.
 _SHOWN = ("description", "inputSchema", "outputSchema")
+_ALL = "a GET of the path above this one tells all that are in view."
 _ASKS = "The tool asks its caller something, and a caller of REST cannot be asked."
 
 
@@ -78,9 +79,14 @@ class Rest:
     def _call(
         self, exchange: Exchange, name: str, body: bytes, view: View, version: str
     ) -> Pending:
-        if name not in view.merged.tools:
-            error = _error(Code.INVALID_PARAMS, f"There is no tool {name[:NAME_BYTES_MAX]}.")
-            exchange.json(404, error)
+        owner = view.merged.tool_named(name)
+        if owner is None:
+            told = name[:NAME_BYTES_MAX]
+            why = out_of_view(view.merged, told) or f"There is no tool {told}; {_ALL}"
+            exchange.json(404, _error(Code.INVALID_PARAMS, why))
+            return None
+        if why := owner.kept:
+            exchange.json(403, _error(Code.INVALID_PARAMS, why))
             return None
         request = _request(name, body, version, exchange.facts.headers)
         call = self._calls.start(view, request, None)

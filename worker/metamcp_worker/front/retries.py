@@ -15,6 +15,8 @@ from msgspec import Raw
 
 from metamcp_worker import codec
 from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.errors import Code
+from metamcp_worker.front.links import Answer
 
 READ_ONLY = "read-only"
 IDEMPOTENT = "idempotent"
@@ -77,3 +79,13 @@ def _level(raw: Raw) -> dict[str, Raw]:
         return codec.level(raw)
     except codec.Malformed:
         return {}
+
+
+_UNANSWERED = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT, Code.OVERLOADED})
+
+
+def outcome(answer: Answer | None) -> str:
+    """Of a call that was to be sent once more."""
+    if answer is None:
+        return "cancelled"
+    return "failed" if answer.code in _UNANSWERED else "answered"

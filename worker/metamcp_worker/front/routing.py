@@ -174,7 +174,7 @@ class Routing:
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
-    def cancel(self, call: Call, reason: str) -> None:
+    def cancel(self, call: Call, reason: str, answer: Answer | None = None) -> None:
         wire = call.wire
         if wire is not None:
             if wire.waiting.pop(call.id, None) is None:
@@ -185,7 +185,7 @@ class Routing:
             link = self._links.get(call.server)
             if link is None or not link.drop(call):
                 return
-        self._on_answer(call, None)
+        self._on_answer(call, answer)
 
     def tell(self, server: str, method: str, params: bytes = b"") -> None:
         """A notification of a client for this server, if it is there."""

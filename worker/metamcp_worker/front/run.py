@@ -13,12 +13,16 @@ import gc
 import itertools
 import logging
 import socket
-from collections.abc import Coroutine
+from functools import partial
 
 from metamcp_worker import catalogue, codec, logs, loop, memory, messages, moved, packets, spans
+from metamcp_worker.chores import Chores
+from metamcp_worker.disclosure import Announce, Outcome
+from metamcp_worker.embedding import Embedded, Vectors
 from metamcp_worker.errors import TooLarge
-from metamcp_worker.front import showing
+from metamcp_worker.front import figures, showing
 from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.disclosing import Disclosing
 from metamcp_worker.front.handover import Handover, taken
 from metamcp_worker.front.http import App
 from metamcp_worker.front.keeping import Keeping
@@ -33,10 +37,10 @@ from metamcp_worker.messages import (
     Beat,
     CallsShown,
     Catalogue,
-    Figures,
+    Changed,
+    Disclosed,
     ForgetServer,
     FrontReady,
-    FrontStats,
     HandOver,
     Listen,
     Message,
@@ -64,6 +68,10 @@ all clients wait leaves some MiB of holes."""
 END_S = 1.0
 """For cancelled tasks to end: a few turns of the loop."""
 
+EMBED_AGAIN_S = 30.0
+"""After vectors of tools that this process had no free descriptor for."""
+UNREAD = "what came of it cannot be read, as there is no free descriptor; look at what is in view"
+
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
 EXIT_SUPERVISOR_GONE = 2
@@ -86,7 +94,8 @@ class Front:
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self._stats = Stats()
-        self._calls = Calls(self._stats, self._want)
+        self._calls = Calls(self._stats, lambda server: self._tell(Wanted(server=server)))
+        self._disclosing = Disclosing(self._calls, self._tell)
         self._recorder: Recorder | None = None
         self._tracer: Tracer | None = None
         self._app: App | None = None
@@ -94,20 +103,21 @@ class Front:
         self._listeners: list[socket.socket] = []
         self._inbox: asyncio.Queue[tuple[ToFront, list[int]]] = asyncio.Queue(INBOX_MAX)
         self._over: asyncio.Future[int] = self._loop.create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores(self._faulty)
         self._draining = False
-        self._channel = Channel(sock, self._packet, self._supervisor_gone, self._fds_lost)
+        gone = partial(self._finish, EXIT_SUPERVISOR_GONE)
+        self._channel = Channel(sock, self._packet, gone, self._fds_lost)
         self._keeping = Keeping(self._tell, lambda: self._channel.queued)
         self._handover = Handover(self._tell, lambda: self._channel.queued)
 
     async def run(self) -> int:
         """Serve until it is over; then end everything. Returns the exit code."""
-        self._spawn(self._obey())
-        self._spawn(self._beat())
-        self._spawn(self._report())
-        self._spawn(self._give_back())
-        self._spawn(self._keeping.run())
-        self._spawn(logs.counting())
+        self._chores.begin(self._obey())
+        self._chores.begin(self._beat())
+        self._chores.begin(self._report())
+        self._chores.begin(self._give_back())
+        self._chores.begin(self._keeping.run())
+        self._chores.begin(logs.counting())
         try:
             return await self._over
         finally:
@@ -133,22 +143,21 @@ class Front:
                 self._tell(AttachFailed(what=server, number=generation))
             case Catalogue(server=server):
                 self._tell(AttachFailed(what=server, number=0))
-            case Reconfigure():
+            case Reconfigure(vital=False):
                 log.error("no free descriptor for a new configuration; the old one stays")
             case HandOver():
                 self._tell(Taken())  # its client is cut: the socket is gone
                 self._stats.refused("handover")
+            case Changed(ticket=ticket):
+                self._calls.builtins.changed(ticket, Outcome(error=UNREAD))
+            case Embedded(ticket=ticket):
+                lost = Vectors(pause_s=EMBED_AGAIN_S)
+                self._calls.builtins.embedded(ticket, codec.dump(lost))
             case Adopt() if self._server is not None and self._server.started:
                 log.error("no free descriptor for sessions of another front; they are lost")
             case _:
                 log.error("no free descriptor for what the front must serve; the front ends")
                 self._finish(EXIT_FAILED)
-
-    def _supervisor_gone(self) -> None:
-        self._finish(EXIT_SUPERVISOR_GONE)
-
-    def _want(self, server: str) -> None:
-        self._tell(Wanted(server=server))
 
     def _tell(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         self._channel.send(messages.pack(message), fds)
@@ -173,30 +182,40 @@ class Front:
         """Do what one message says; descriptors that are taken over leave `fds`."""
         match message:
             case ServeOn(front=number):
-                self._prepare(number, codec.typed(FrontSpec, _blob(fds)), fds)
-            case Adopt():
-                self._adopt(codec.typed(list[SessionRecord], _blob(fds)))
+                self._prepare(number, codec.typed(FrontSpec, packets.value(fds)), fds)
+            case Adopt(untold=untold):
+                self._adopt(codec.typed(list[SessionRecord], packets.value(fds)), untold=untold)
             case HandOver():
                 await self._take_in(message, fds)
             case Listen():
                 self._calls.refresh()
                 await self._listen()
             case Reconfigure():
-                self._reconfigure(codec.typed(FrontSpec, _blob(fds)))
+                self._reconfigure(codec.typed(FrontSpec, packets.value(fds)))
             case Catalogue(server=server):
-                self._calls.catalogue(server, catalogue.unpack(_blob(fds)))
+                self._calls.catalogue(server, catalogue.unpack(packets.value(fds)))
             case AttachServer(server=server, generation=generation):
-                await self._calls.attach(server, generation, _take(fds))
+                await self._calls.attach(server, generation, packets.taken(fds))
             case ServerState():
                 self._calls.server_state(message)
             case ForgetServer(server=server):
                 self._calls.forget(server)
+            case Disclosed():
+                self._disclosing.disclosed(message, packets.value(fds))
+            case Announce(number=number):
+                self._disclosing.announce(number)
+            case Changed(ticket=ticket):
+                self._calls.refresh()  # who hears of it finds it done
+                self._calls.builtins.changed(ticket, codec.typed(Outcome, packets.value(fds)))
+            case Embedded(ticket=ticket):
+                self._calls.builtins.embedded(ticket, packets.value(fds))
             case ShowCalls():
                 self._show(message)
             case Stop():
                 if not self._draining:
                     self._draining = True
-                    self._spawn(self._drain(message.grace_s, heirs=message.heirs))
+                    self._disclosing.finish()
+                    self._chores.begin(self._drain(message.grace_s, heirs=message.heirs))
                     await asyncio.sleep(0)  # a connection that comes next finds a front that ends
 
     def _failed(self, message: ToFront, error: Exception) -> None:
@@ -207,6 +226,8 @@ class Front:
             case AttachServer(server=server, generation=generation):
                 self._tell(AttachFailed(what=server, number=generation))
             case ServeOn() if self._app is None:
+                self._finish(EXIT_FAILED)
+            case Reconfigure(vital=True) | Disclosed():  # others are told only what changes
                 self._finish(EXIT_FAILED)
             case _:
                 pass
@@ -223,6 +244,7 @@ class Front:
         self._calls.on_notice(spans.NOTICE, self._tracer.told)
         self._witness(spec)
         self._calls.configure(spec)
+        self._disclosing.several = spec.several
         self._app = App(
             self._calls,
             self._stats,
@@ -232,15 +254,16 @@ class Front:
             on_over=self._keeping.over,
             move=self._handover.give,
         )
-        self._calls.lists_changed = self._app.lists_changed
+        self._disclosing.clients = self._app.lists_changed
+        self._calls.builtins.tell = self._tell
         self._server = MovableServer(self._app, on_refused=self._stats.refused)
 
-    def _adopt(self, records: list[SessionRecord]) -> None:
+    def _adopt(self, records: list[SessionRecord], *, untold: bool) -> None:
         if self._app is None:
             log.error("the front was given sessions before it was told what to serve")
             return
         self._calls.refresh()  # what they watch is looked up in the views
-        self._app.adopt(records)
+        self._app.adopt(records, untold=untold)
 
     async def _take_in(self, message: HandOver, fds: list[int]) -> None:
         if self._server is not None and self._server.ended:
@@ -256,6 +279,7 @@ class Front:
         logs.tune(spec.log)
         self._witness(spec)
         self._calls.configure(spec)
+        self._disclosing.several = spec.several and not self._draining
         self._calls.refresh()
         if self._app is not None:
             self._app.reconfigure(spec)
@@ -324,25 +348,12 @@ class Front:
     def _tell_figures(self) -> None:
         if self._app is None or self._server is None:
             return
-        counts = self._app.counts()
-        figures = FrontStats(
-            connections=self._server.connections,
-            streams=counts.streams,
-            sessions=counts.sessions,
-            refused=dict(self._stats.refusals),
-            recorded=self._recorder.counts() if self._recorder is not None else {},
-        )
-        counted = Figures(
-            calls=self._stats.calls(),
-            tools=self._stats.tools(),
-            overhead=self._calls.overhead.figures(),
-            inflight={server: count for server, count in self._calls.inflight().items() if count},
-            held=self._calls.held_by_server(),
-            late_replies=self._stats.late_replies,
-            retries=self._stats.retries,
-        )
+        recorded = self._recorder.counts() if self._recorder is not None else {}
+        open_now = self._server.connections
+        told = figures.summary(self._app.counts(), self._stats, recorded, open_now)
+        counted = figures.figures(self._calls, self._stats)
         try:
-            self._tell(figures, (packets.blob(codec.dump(counted)),))
+            self._tell(told, (packets.blob(codec.dump(counted)),))
         except (OSError, TooLarge) as error:
             log.warning("no figures for the supervisor this time: %s", error)
 
@@ -353,23 +364,12 @@ class Front:
         if not self._over.done():
             self._over.set_result(code)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the front ends, it has a fault", exc_info=error)
-            self._finish(EXIT_FAILED)
+    def _faulty(self, error: BaseException) -> None:
+        log.error("the front ends, it has a fault", exc_info=error)
+        self._finish(EXIT_FAILED)
 
     async def _close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=END_S)
+        await self._chores.close(END_S)
         await self._calls.close()
         if self._app is not None and self._server is not None:
             # Nobody is waited for: in an orderly end nobody is left, and a broken one is at once.
@@ -385,14 +385,3 @@ class Front:
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()
-
-
-def _take(fds: list[int]) -> int:
-    if not fds:
-        raise codec.Malformed("it came without its descriptor")
-    return fds.pop(0)
-
-
-def _blob(fds: list[int]) -> bytes:
-    """The value that came with a message. Raises codec.Malformed, TooLarge, OSError."""
-    return packets.read_blob(_take(fds))

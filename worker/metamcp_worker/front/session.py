@@ -7,7 +7,7 @@ for what the client said at `initialize`, so that later requests need not say it
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from metamcp_worker import codec, sharing
@@ -255,12 +255,12 @@ class Sessions:
         """Only these endpoints are left."""
         self._close([one for one in self._sessions.values() if one.endpoint not in endpoints])
 
-    def listed(self, endpoint: str, methods: frozenset[str]) -> None:
-        """Lists of this endpoint have changed."""
+    def listed(self, news: Callable[[str, str, str], Iterable[str]]) -> None:
+        """Lists have changed. `news`: which notifications there are for a session, by its endpoint,
+        its principal and the word for its client."""
         for session in self._sessions.values():
-            if session.endpoint == endpoint:
-                for method in sorted(methods):
-                    session.listed(method)
+            for method in news(session.endpoint, session.principal, session.who):
+                session.listed(method)
 
     def by_protocol(self) -> Mapping[str, int]:
         counts = dict.fromkeys(HANDSHAKE_VERSIONS, 0)

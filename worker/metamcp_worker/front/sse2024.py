@@ -98,7 +98,7 @@ class Sse:
         where = f"/metamcp/{quote(view.endpoint)}/messages?session_id={quote(name)}"
         stream.put(b"event: endpoint\ndata: %b\n\n" % where.encode())
         try:
-            await exchange.stand(stream, view.endpoint, {})
+            await exchange.stand(stream, view, {})
         finally:
             del self._lines[name]
             line.open = False

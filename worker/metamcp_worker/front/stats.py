@@ -112,9 +112,13 @@ class Stats:
 
     def tools(self) -> tuple[ToolStats, ...]:
         return tuple(
-            ToolStats(server, name, one.count, one.errors)
+            ToolStats(
+                server,
+                tuple(tools),
+                tuple(one.count for one in tools.values()),
+                tuple(one.errors for one in tools.values()),
+            )
             for server, tools in self._tools.items()
-            for name, one in tools.items()
         )
 
     def _begun(self, key: Key) -> Series:

@@ -203,6 +203,7 @@ class Standing(Struct, frozen=True):
 
     stream: Stream
     endpoint: str
+    principal: str
     address: str
     news: Mapping[str, bytes]
 
@@ -244,11 +245,12 @@ class Streams:
             if not self._addresses[address]:
                 del self._addresses[address]
 
-    def announce(self, endpoint: str, methods: Iterable[str]) -> None:
-        """Tell the streams of this endpoint that want to know."""
+    def announce(self, news: Callable[[str, str], Iterable[str]]) -> None:
+        """Tell the streams that want to know. `news`: which notifications there are for an endpoint
+        and a principal."""
         for standing in list(self._standing.values()):
-            if standing.endpoint == endpoint:
-                for method in methods:
+            if standing.news:
+                for method in news(standing.endpoint, standing.principal):
                     if method in standing.news:
                         standing.stream.announce(standing.news[method])
 

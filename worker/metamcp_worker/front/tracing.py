@@ -26,7 +26,6 @@ from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import Request
 from metamcp_worker.spans import Leg, Span, Value
 from metamcp_worker.tracecontext import (
-    KEYS,
     SAMPLED,
     SPAN_BYTES,
     STATE_CHARACTERS_MAX,
@@ -229,7 +228,7 @@ def _attributes(call: Call, method: str, name: str, outcome: str, code: int) -> 
 
 def _parent(request: Request) -> tuple[Context | None, dict[str, Raw]]:
     """What the client says of its place in a trace, and `_meta` as the server is to get it: what
-    only headers say stands in it as well."""
+    only headers say stands in it as well. Baggage is of the request, whoever says where it is."""
     meta = request.meta
     found = tracecontext.parse(codec.text(meta.get(TRACEPARENT, b"null")) or "")
     if found is not None or not request.headers:
@@ -238,7 +237,7 @@ def _parent(request: Request) -> tuple[Context | None, dict[str, Raw]]:
     found = tracecontext.parse(said.get(TRACEPARENT, ""))
     if found is None:
         return None, meta
-    others = {key: raw for key, raw in meta.items() if key not in KEYS}
+    others = {key: raw for key, raw in meta.items() if key not in (TRACEPARENT, TRACESTATE)}
     return found, others | {key: Raw(codec.dump(text)) for key, text in said.items()}
 
 

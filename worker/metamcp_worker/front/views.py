@@ -1,8 +1,7 @@
 """What a principal sees on one endpoint: the lists as ready bytes, page by page and era by era.
 
-Owns: `View` (pages, cursors, capabilities, instructions), and `Views`, which builds them anew when
-a server or the configuration changes and says which lists really are others now. Never: sending,
-HTTP, calls.
+Owns: `View`: pages, cursors, capabilities, instructions. Never: which views there are (`viewers`),
+what is in view (`exposing`), sending, HTTP, calls.
 
 A view is never changed: it is built as a whole and swapped as one. Its bytes are made at the first
 request for them and kept, because every client asks for the same few pages.
@@ -12,16 +11,18 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
+from weakref import ref
 
 from msgspec import Raw
 
 from metamcp_worker import codec
-from metamcp_worker.catalogue import KINDS, ServerCatalogue
+from metamcp_worker.catalogue import KEYS, KINDS
+from metamcp_worker.disclosure import Shown
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import capabilities, policy
-from metamcp_worker.front.catalog import Catalog, Entry, Merged
-from metamcp_worker.front.offers import CAPABILITIES, KEYS
-from metamcp_worker.spec import EndpointSpec, FrontSpec
+from metamcp_worker.front.catalog import Entry, Merged
+from metamcp_worker.front.offers import CAPABILITIES
+from metamcp_worker.spec import EndpointSpec
 
 LIST_METHODS: Mapping[str, str] = {
     "tools/list": "tools",
@@ -37,18 +38,84 @@ PAGE_BYTES_MAX = 8 * 1024 * 1024
 CHECKSUM_BYTES = 6
 """Enough to tell our cursors of this list from anything else; a cursor opens nothing."""
 
+_NOTHING = Shown()
+
+
+Place = tuple[str, bool, int]
+"""Of a page: its kind, era, and where it starts."""
+PAGES_BYTES_MAX = 64 * 1024 * 1024
+"""Of all views of a front. A page that is not there is made again, which takes a millisecond."""
+
+
+class Shelf:
+    """The ready bytes of all views. When they are more than `bytes_max`, those of the lists go that
+    are here longest; with a view its own go."""
+
+    def __init__(self, bytes_max: int = PAGES_BYTES_MAX) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._sizes: dict[ref[Pages], int] = {}
+
+    def pages(self) -> "Pages":
+        """For one more list."""
+        found = Pages(self)
+        found.name = ref(found, self.gone)
+        hash(found.name)  # which it keeps: it is looked for when these are gone
+        return found
+
+    def grown(self, pages: "ref[Pages]", size: int) -> None:
+        """There is so much more of these."""
+        self.bytes += size
+        self._sizes[pages] = self._sizes.get(pages, 0) + size
+        while self.bytes > self._bytes_max and len(self._sizes) > 1:
+            oldest = next(one for one in self._sizes if one is not pages)
+            if (found := oldest()) is not None:
+                found.ready.clear()
+            self.gone(oldest)
+
+    def gone(self, pages: "ref[Pages]") -> None:
+        """There is nothing of these any more."""
+        self.bytes -= self._sizes.pop(pages, 0)
+
+
+class Pages:
+    """The bytes of one list of each kind, had once by all views that show the same."""
+
+    __slots__ = ("__weakref__", "_shelf", "name", "ready")
+    name: "ref[Pages]"
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.ready: dict[Place, bytes] = {}
+        self._shelf = shelf
+
+    def put(self, place: Place, page: bytes) -> None:
+        self.ready[place] = page
+        self._shelf.grown(self.name, len(page))
+
 
 class View:
-    """What `principal` sees on one endpoint. `merged`: its lists and tables."""
+    """What `principal` sees on one endpoint. `merged`: its lists and tables; `shown`: what is in
+    view beside the built-in tools; `spec`: of the endpoint. `pages`: of a view with the same lists,
+    whose bytes are had once."""
 
-    def __init__(self, merged: Merged, version: str, principal: str = policy.LOCAL) -> None:
+    def __init__(
+        self,
+        merged: Merged,
+        spec: EndpointSpec,
+        version: str,
+        principal: str = policy.LOCAL,
+        shown: Shown = _NOTHING,
+        pages: Pages | None = None,
+    ) -> None:
         self.endpoint = merged.endpoint
         self.principal = principal
         self.merged = merged
+        self.spec = spec
+        self.shown = shown
         self.instructions: str | None = merged.instructions
         self._version = version
         self._capabilities: dict[bool, bytes] = {}
-        self._pages: dict[tuple[str, bool, int], bytes] = {}
+        self.pages = Shelf().pages() if pages is None else pages
         self._starts = {(kind, modern, 0) for kind in KINDS for modern in (False, True)}
         self._places: dict[str, dict[str, int]] = {}
 
@@ -58,11 +125,11 @@ class View:
         kind = LIST_METHODS[method]
         start = self._start(kind, params.get("cursor"))
         place = (kind, modern, start)
-        page = self._pages.get(place)
+        page = self.pages.ready.get(place)
         if page is None:
             page, end = self._build(kind, start, modern=modern)
             if place in self._starts:  # not for a cursor of an earlier list: they could be many
-                self._pages[place] = page
+                self.pages.put(place, page)
                 self._starts.add((kind, modern, end))
         return page
 
@@ -136,63 +203,6 @@ class View:
         scope = f"{self.endpoint}\0{kind}\0".encode()
         checksum = hashlib.sha256(scope + name).digest()[:CHECKSUM_BYTES]
         return base64.urlsafe_b64encode(checksum + name).decode("ascii").rstrip("=")
-
-
-class Views:
-    """The views of all endpoints, and which of them are to be built anew."""
-
-    def __init__(self) -> None:
-        self._catalog = Catalog()
-        self._version = ""
-        self._endpoints: dict[str, EndpointSpec] = {}
-        self._views: dict[str, View] = {}
-        self._stale: set[str] = set()
-
-    def get(self, endpoint: str) -> View | None:
-        return self._views.get(endpoint)
-
-    def configure(self, spec: FrontSpec) -> None:
-        self._version = spec.version
-        self._endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints}
-        self._stale.update(self._endpoints, self._views)
-
-    def put(self, server: str, catalogue: ServerCatalogue) -> None:
-        self._catalog.put(server, catalogue)
-        self._touch(server)
-
-    def set_listed(self, server: str, listed: bool) -> None:
-        if self._catalog.set_listed(server, listed):
-            self._touch(server)
-
-    def forget(self, server: str) -> None:
-        self._catalog.forget(server)
-        self._touch(server)
-
-    def refresh(self) -> dict[str, frozenset[str]]:
-        """Build what is stale. Returns the endpoints with the kinds of lists that are others now
-        than before; a new endpoint is not among them, as nobody has seen its lists."""
-        changed: dict[str, frozenset[str]] = {}
-        for name in sorted(self._stale):
-            before = self._views.pop(name, None)
-            if name not in self._endpoints:
-                continue
-            after = View(self._catalog.merge(self._endpoints[name]), self._version)
-            self._views[name] = after
-            if before is not None:
-                kinds = frozenset(
-                    kind
-                    for kind in KINDS
-                    if before.merged.hashes[kind] != after.merged.hashes[kind]
-                )
-                if kinds:
-                    changed[name] = kinds
-        self._stale.clear()
-        return changed
-
-    def _touch(self, server: str) -> None:
-        self._stale.update(
-            name for name, endpoint in self._endpoints.items() if server in endpoint.servers
-        )
 
 
 def _definition(kind: str, entry: Entry, *, objects: bool) -> bytes:

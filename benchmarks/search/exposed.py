@@ -1,0 +1,42 @@
+"""What a client has in context at the start, under each exposure of an endpoint with these tools.
+
+Owns: the endpoint that is made of a set of tools, and its table. Never: the reckoning, which is the
+one of `metamcp tools --tokens`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Raw
+
+from metamcp_worker import costs, owntools, priced
+from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.disclosure import Exposure
+from metamcp_worker.search.index import Document
+from metamcp_worker.spec import EndpointSpec
+
+
+def savings(documents: Sequence[Document]) -> dict[Exposure, costs.Saving]:
+    """By exposure; `shown` is what is in context at the start."""
+    tools: dict[str, list[Raw]] = {}
+    for document in documents:
+        tools.setdefault(document.pair[0], []).append(Raw(document.definition))
+    catalogues = {
+        server: ServerCatalogue(protocol="2025-11-25", tools=tuple(found))
+        for server, found in tools.items()
+    }
+    endpoint = EndpointSpec(name="default", servers=tuple(catalogues))
+    behind = priced.tools(endpoint, catalogues)
+    everything = priced.at_start("all", behind)
+    return {
+        exposure: costs.Saving(everything, priced.at_start(exposure, behind))
+        for exposure in priced.EXPOSURES
+    }
+
+
+def table(documents: Sequence[Document]) -> Iterator[str]:
+    yield "| exposure | definitions at the start | tokens | less than `all` |"
+    yield "|---|---|---|---|"
+    for exposure, saving in savings(documents).items():
+        count = len(owntools.of(exposure)) or len(documents)
+        less = f"{saving.tokens / saving.everything:.1%}"
+        yield f"| `{exposure}` | {count} | {saving.shown:,} | {less} |"

@@ -1,0 +1,40 @@
+"""A gateway that counts no calls: `rigs.uncounted` puts this folder into the path of one, and
+Python imports this file by its name at every start.
+
+Only the nursery goes on from here, before it forks: there everything that a front and a worker do
+with a call so that it is counted is replaced by nothing, and no call is timed in each part of the
+gateway. What is left of counting is the call of each empty function and the test whether a call is
+timed. What is to be replaced must be there: with another name for it the nursery does not start.
+"""
+
+import sys
+
+NO_CALL = 1 << 62
+"""A bit that the number of no call has."""
+
+
+def nothing(*_: object) -> None:
+    """Instead of counting."""
+
+
+def take_out() -> None:
+    from metamcp_worker import sampling
+    from metamcp_worker.child.timing import Timing
+    from metamcp_worker.front import calls
+    from metamcp_worker.front.stats import Stats
+
+    for owner, name, instead in (
+        (Stats, "observe", nothing),
+        (calls, "_is_error", nothing),  # opens answers to know what they count as
+        (Timing, "answered", nothing),
+        (Timing, "ended", nothing),
+        (sampling, "MASK", NO_CALL),
+        (sampling, "NEXT", NO_CALL),
+    ):
+        if not hasattr(owner, name):
+            sys.exit(f"{owner} has no {name} to take out")  # Python goes on after any other error
+        setattr(owner, name, instead)
+
+
+if {"metamcp_worker", "nursery"} <= set(sys.orig_argv):
+    take_out()

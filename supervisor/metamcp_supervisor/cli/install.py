@@ -1,0 +1,338 @@
+"""`metamcp install`, `uninstall` and `snippet`: MetaMCP in the configuration of a client.
+
+Owns: the options, what is refused, and what is told. Never: where an entry leads (`leading`), text
+(`clients.texts`), bytes (`clients.disk`), the skill (`skill`).
+"""
+
+import difflib
+import functools
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+import click
+
+from metamcp_supervisor.cli import leading
+from metamcp_supervisor.cli.leading import Wish
+from metamcp_supervisor.cli.refusing import Command, Refused
+from metamcp_supervisor.clients import disk, entries, texts
+from metamcp_supervisor.clients.edits import Unfit
+from metamcp_supervisor.clients.known import Client, Kept, Scope, candidates, chosen
+from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.wanted import files, naming
+from metamcp_supervisor.wanted.document import BrokenSyntax, printable, shown, table_of
+from metamcp_worker.masking import Masks
+
+_Text = TypeVar("_Text", str, str | None)
+_CLIENT = click.argument("client", metavar="CLIENT")
+_NAME = click.option("--name", default="metamcp", show_default=True, help="Of the entry.")
+_SCOPE = click.option(
+    "--scope",
+    type=click.Choice(["user", "project"]),
+    default="user",
+    show_default=True,
+    help="Your own file, or the one of the project in this folder.",
+)
+_FILE = click.option(
+    "--config-file", "path", type=click.Path(path_type=Path), help="Another file than the usual."
+)
+_DRY = click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
+_FORCE = click.option("--force", is_flag=True, help="Also an entry that is not of this gateway.")
+_SKILL = click.option("--skill", is_flag=True, help="The skill of Claude Code, too: /metamcp.")
+_HTTP = click.option("--http", is_flag=True, help="Name the URL of the endpoint, not a command.")
+_URL = click.option("--url", metavar="URL", help="With this URL; nothing is looked for then.")
+_ENDPOINT = click.option("--endpoint", metavar="NAME", help="Which; without it the default one.")
+_START = click.option("--start", is_flag=True, help="The command starts a gateway if none runs.")
+_RUNTIME = click.option("--runtime-dir", metavar="PATH", help="Where that gateway is reached.")
+
+
+def _wishing(command: Callable[..., None]) -> Callable[..., None]:
+    """What `install` and `snippet` can be told of the entry reaches them as one `wish`."""
+
+    @functools.wraps(command)
+    def taking(
+        *,
+        name: str,
+        scope: Scope,
+        http: bool,
+        url: str | None,
+        endpoint: str | None,
+        start: bool,
+        runtime_dir: str | None,
+        **others: object,
+    ) -> None:
+        if flaw := naming.flaw(name):
+            raise click.UsageError(f"--name {flaw}")
+        wish = Wish(
+            name=name,
+            scope=scope,
+            http=http,
+            url=url,
+            endpoint=endpoint,
+            start=start,
+            runtime_dir=runtime_dir,
+        )
+        command(wish=wish, **others)
+
+    decorated: Callable[..., None] = taking
+    for option in (_RUNTIME, _START, _SCOPE, _NAME, _ENDPOINT, _URL, _HTTP, _CLIENT):
+        decorated = option(decorated)
+    return decorated
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """One file of one client, read."""
+
+    client: Client
+    kept: Kept
+    content: disk.Content
+    others: tuple[Path, ...]
+    found: Mapping[str, Mapping[str, object]]
+    taken: frozenset[str]
+
+    @property
+    def label(self) -> str:
+        return printable(str(self.content.path))
+
+    def ours(self, origins: set[str]) -> set[str]:
+        return {
+            name
+            for name, values in self.found.items()
+            if entries.is_ours(entries.found(name, values), origins)
+        }
+
+
+@click.command(cls=Command)
+@_wishing
+@_FILE
+@_SKILL
+@_DRY
+@_FORCE
+def install(
+    client: str, wish: Wish, path: Path | None, skill: bool, dry_run: bool, force: bool
+) -> None:
+    """Put MetaMCP into the configuration of CLIENT. Again and again does no harm.
+
+    What else is in the file stays as it is, to the byte, and a copy is kept beside it.
+    """
+    target = _target(client, wish, path)
+    if skill and target.client.name != "claude-code":
+        raise click.UsageError("--skill is for claude-code.")
+    _install(target, wish, dry_run=dry_run, force=force)
+    if skill:
+        from metamcp_supervisor.cli.skill import put
+
+        put(dry_run=dry_run, force=force)
+
+
+@click.command(cls=Command)
+@_CLIENT
+@_NAME
+@_SCOPE
+@_FILE
+@_DRY
+@_FORCE
+def uninstall(
+    client: str, path: Path | None, dry_run: bool, force: bool, scope: str, name: str
+) -> None:
+    """Take MetaMCP out of the configuration of CLIENT, and the skill with it."""
+    wish = Wish(name=name, scope=cast("Scope", scope))
+    target = _target(client, wish, path)
+    _uninstall(target, name, dry_run=dry_run, force=force)
+    if target.client.name == "claude-code" and path is None and scope == "user":
+        from metamcp_supervisor.cli.skill import drop
+
+        drop(dry_run=dry_run)
+
+
+@click.command(cls=Command)
+@_wishing
+def snippet(client: str, wish: Wish) -> None:
+    """Print what CLIENT needs in its configuration, ready to be pasted."""
+    known = leading.known(client)
+    wish.check(known)
+    kept = known.how(wish.scope)
+    values = leading.entry(kept, wish)
+    path, _ = chosen(_candidates(known, wish.scope), Path.exists)
+    click.echo(f"# {known.title}: {printable(str(path))}", err=True)
+    if verb := leading.own_verb(known, wish, values):
+        click.echo(f"# or: {verb}", err=True)
+    bare = Kept(kept.shape, kept.format, kept.place)
+    click.echo(texts.put(bare, "", wish.name, values), nl=False)
+
+
+# Putting in and taking out
+
+
+def _install(target: _Target, wish: Wish, *, dry_run: bool, force: bool) -> None:
+    name, kept = wish.name, target.kept
+    new = leading.entry(kept, wish)
+    origins = leading.origins(wish.url, entries.found(name, new).url)
+    ours = target.ours(origins)
+    if (old := target.found.get(name)) and not _differ(name, old, new):
+        ours.add(name)
+    if name in target.taken and name not in ours and not force:
+        raise Refused(
+            f"{target.label} has an entry '{shown(name)}' that does not lead to this gateway;"
+            " choose another --name, or replace it with --force"
+        )
+    if name in ours:
+        new = entries.renewed(target.found[name], new)
+    made = _edited(target, lambda: texts.put(kept, target.content.text, name, new))
+    if made == target.content.text:
+        click.echo(f"{target.label}: unchanged")
+    elif dry_run:
+        _show(target, made)
+    else:
+        is_kept = ours and disk.backup_of(target.content.path).exists()
+        kept_at = None if is_kept else disk.keep(target.content)
+        _write(target, made)
+        click.echo(f"{target.label}: {'written' if target.content.exists else 'made'}")
+        if kept_at is not None:
+            click.echo(f"{printable(str(kept_at))}: what was there before")
+        click.echo(f"start {target.client.title} anew, or have it read its configuration again")
+    for other in target.others:
+        click.echo(f"there is {printable(str(other))}, too; name it with --config-file", err=True)
+    _warn_of_command(new, wish)
+
+
+def _uninstall(target: _Target, name: str, *, dry_run: bool, force: bool) -> None:
+    if name not in target.taken:
+        click.echo(f"{target.label}: has no entry '{shown(name)}'")
+        return
+    path = target.content.path
+    backup = _read(disk.backup_of(path))
+    origins = leading.origins()
+    ours = target.ours(origins)
+    was = _earlier(target.kept, backup, name)
+    if backup.exists and was is None:
+        ours.add(name)
+    if name not in ours and not force:
+        raise Refused(
+            f"the entry '{shown(name)}' in {target.label} does not lead to this gateway; it stays"
+            " (--force removes it nevertheless)"
+        )
+    before = backup.text if backup.exists else None
+    if before is None and force and name not in ours:
+        before = target.content.text  # it was never ours: whatever is left is its owner's
+    restore = was is not None and not entries.is_ours(entries.found(name, was), origins)
+    made = _edited(
+        target,
+        lambda: texts.drop(target.kept, target.content.text, name, before, restore=restore),
+    )
+    if dry_run:
+        _show(target, made)
+        return
+    _write(target, made)
+    click.echo(f"{target.label}: {'written' if made is not None else 'removed'}")
+    if backup.exists and disk.read(path).data == backup.data:
+        disk.forget(path)
+    elif backup.exists:
+        click.echo(f"{printable(str(backup.path))}: what was there before, still kept")
+
+
+def _edited(target: _Target, edit: Callable[[], _Text]) -> _Text:
+    """Raises Refused."""
+    try:
+        return edit()
+    except BrokenSyntax as broken:
+        raise _broken(target.content.path, broken) from None
+    except Unfit as unfit:
+        raise Refused(
+            f"{target.label} {unfit}; nothing is changed: do it by hand, with what 'metamcp snippet"
+            f" {target.client.name}' prints",
+            Exit.CONFIG,
+        ) from None
+
+
+def _earlier(kept: Kept, backup: disk.Content, name: str) -> Mapping[str, object] | None:
+    """What stood under that name before our first edit; None for nothing."""
+    try:
+        found = texts.entries(kept, backup.text)
+    except (BrokenSyntax, Unfit):
+        return {}
+    return table_of(found[name]) or {} if name in found else None
+
+
+def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> bool:
+    """Do they lead elsewhere?"""
+    one, other = entries.found(name, old), entries.found(name, new)
+    return (one.words, one.url) != (other.words, other.url)
+
+
+# What is there
+
+
+def _target(name: str, wish: Wish, given: Path | None) -> _Target:
+    """Raises click.UsageError and Refused."""
+    client = leading.known(name)
+    wish.check(client)
+    usual = _candidates(client, wish.scope)
+    paths = usual if given is None else (Path(os.path.abspath(given)),)
+    path, others = chosen(paths, Path.exists)
+    content = _read(path)
+    kept = client.how(wish.scope)
+    try:
+        kept = texts.native(kept, content.text)
+        values = texts.entries(kept, content.text)
+    except BrokenSyntax as broken:
+        raise _broken(path, broken) from None
+    except Unfit as unfit:
+        raise Refused(f"{printable(str(path))} {unfit}; nothing is changed", Exit.CONFIG) from None
+    found = {key: table for key, value in values.items() if (table := table_of(value)) is not None}
+    return _Target(client, kept, content, others, found, frozenset(values))
+
+
+def _candidates(client: Client, scope: Scope) -> tuple[Path, ...]:
+    return candidates(
+        client,
+        scope,
+        platform=leading.PLATFORM,
+        environ=os.environ,
+        home=Path.home(),
+        cwd=Path.cwd(),
+    )
+
+
+def _read(path: Path) -> disk.Content:
+    try:
+        return disk.read(path)
+    except files.Unreadable as why:
+        raise Refused(f"{printable(str(path))} {why}", Exit.CONFIG) from None
+
+
+def _broken(path: Path, broken: BrokenSyntax) -> Refused:
+    line = f", line {broken.line}" if broken.line else ""
+    return Refused(
+        f"{printable(str(path))}{line}: {broken.message}; nothing is changed: mend it and run this"
+        " again, or paste what 'metamcp snippet' prints",
+        Exit.CONFIG,
+    )
+
+
+def _write(target: _Target, text: str | None) -> None:
+    try:
+        disk.write(target.content, text)
+    except disk.Changed:
+        raise Refused(f"{target.label} was changed meanwhile; run this again") from None
+
+
+def _show(target: _Target, made: str | None) -> None:
+    old, new = target.content.text, made or ""
+    if made is None:
+        click.echo(f"{target.label}: would be removed")
+    masks = Masks()
+    for line in difflib.unified_diff(
+        old.splitlines(), new.splitlines(), target.label, target.label, lineterm=""
+    ):
+        click.echo(printable(masks.json(line.replace("\t", "    "))))
+
+
+def _warn_of_command(values: Mapping[str, object], wish: Wish) -> None:
+    words = entries.found(wish.name, values).words
+    if words and "/" not in words[0] and shutil.which(words[0]) is None:
+        click.echo(f"warning: there is no '{words[0]}' on the PATH of this shell", err=True)

@@ -1,0 +1,256 @@
+"""`metamcp lock`: write down which definitions of tools are approved, see what drifted, approve it.
+
+Owns: the verbs, their options and exit codes, what they print. Never: the file (`wanted.lock`),
+what drifted (`wanted.lockdrift`), where it is looked for (`offered`).
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import unified_diff
+from pathlib import Path
+
+import click
+from msgspec import Raw
+
+from metamcp_supervisor.cli import offered, recorded
+from metamcp_supervisor.cli.offered import Sight
+from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_supervisor.wanted import lockdrift, lockfile
+from metamcp_supervisor.wanted.document import printable
+from metamcp_supervisor.wanted.lock import Lock, LockedServer, LockedTool
+from metamcp_supervisor.wanted.lockdrift import ToolDrift
+from metamcp_supervisor.watched.client import Failed
+from metamcp_worker import codec
+
+DIFF_LINES_MAX = 300
+"""Of one tool; the lock and the server have all of it."""
+
+config_option = click.option(
+    "--config", "path", type=click.Path(path_type=Path), help="The configuration of the gateway."
+)
+state_option = click.option(
+    "--state-dir", metavar="PATH", help="Of the gateway; else as its configuration says."
+)
+lock_option = click.option(
+    "--lock",
+    "where",
+    type=click.Path(path_type=Path),
+    help="The file; else metamcp.lock beside the configuration.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+what_argument = click.argument("what", metavar="[SERVER[.TOOL]]", required=False)
+
+
+@click.group()
+def lock() -> None:
+    """Say which definitions of tools are approved, and see what drifted since.
+
+    The file is metamcp.lock beside the configuration, and made for version control. What the
+    servers offer is taken from what the gateway has kept of them, so they need not run.
+    """
+
+
+@lock.command()
+@config_option
+@state_option
+@lock_option
+def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
+    """Approve everything that is offered now, in a new file."""
+
+    def work() -> int:
+        sight = offered.look(path, state_dir, where)
+        if sight.lock is not None:
+            what = f"{sight.path} is there already; 'metamcp lock approve' takes over what changed"
+            raise Failed(Exit.FAILED, what)
+        servers = {
+            name: lockdrift.taken(LockedServer(), each.tools, None, each.info)
+            for name, each in sight.offered.items()
+            if each.tools is not None
+        }
+        _tell_unseen(sight)
+        if not servers:
+            what = "no server was seen yet, so there is nothing to approve; start the gateway once"
+            raise Failed(Exit.FAILED, what)
+        _save(sight.path, Lock(servers))
+        tools = sum(len(each.tools) for each in servers.values())
+        counts = f"{_count(tools, 'tool')} of {_count(len(servers), 'server')}"
+        click.echo(f"{printable(str(sight.path))}: {counts}")
+        _tell_running()
+        return Exit.OK
+
+    recorded.ending(work)
+
+
+@lock.command()
+@what_argument
+@config_option
+@state_option
+@lock_option
+@json_option
+def diff(
+    what: str | None, path: Path | None, state_dir: str | None, where: Path | None, as_json: bool
+) -> None:
+    """Show what is offered otherwise than approved. Exit 1 if anything is."""
+
+    def work() -> int:
+        sight = _there(offered.look(path, state_dir, where))
+        found = [each for each in sight.drifts(offered.wish(what, sight)) if each.change != "same"]
+        if as_json:
+            click.echo(codec.dump(as_value(found)))
+        else:
+            _tell_unseen(sight)
+            tell(found)
+        return Exit.FAILED if found else Exit.OK
+
+    recorded.ending(work)
+
+
+@lock.command()
+@what_argument
+@config_option
+@state_option
+@lock_option
+def approve(what: str | None, path: Path | None, state_dir: str | None, where: Path | None) -> None:
+    """Take over what is offered now: of all servers, of one, or one tool.
+
+    That of one server makes the file if there is none.
+    """
+
+    def work() -> int:
+        sight = offered.look(path, state_dir, where)
+        wish = offered.wish(what, sight)
+        if wish.server is not None and sight.offered[wish.server].tools is None:
+            raise Failed(Exit.FAILED, offered.unseen(wish.server))
+        held = sight.lock if wish.server is not None else _there(sight).lock
+        held = held or Lock()
+        servers, told = dict(held.servers), list[str]()
+        if wish.tool is not None and wish.server not in servers:
+            why = f"{sight.path} has no entry of '{wish.server}'"
+            more = f"'metamcp lock approve {wish.server}' approves all of its tools"
+            raise Failed(Exit.FAILED, f"{why}; {more}")
+        for name, each in sight.offered.items():
+            if wish.server in (None, name) and each.tools is not None:
+                before = servers.get(name, LockedServer())
+                servers[name] = lockdrift.taken(before, each.tools, wish.tool, each.info)
+                told += _approved(name, before, servers[name], each.tools)
+        for name in servers.keys() - sight.config.servers.keys() if what is None else ():
+            told.append(f"{name}: not configured any more, taken out")
+            del servers[name]
+        now = replace(held, servers=servers)
+        _save(sight.path, now)
+        _tell_unseen(sight._replace(lock=now))
+        for line in told or ["everything is as approved"]:
+            click.echo(printable(line))
+        if told:
+            _tell_running()
+        return Exit.OK
+
+    recorded.ending(work)
+
+
+def tell(found: Sequence[ToolDrift]) -> None:
+    """Each tool with what was found and how its definition reads before and after."""
+    if not found:
+        click.echo("everything is as approved")
+    for each in found:
+        click.echo(printable(f"{each.server}.{each.tool}: {each.word}: {each.why}"))
+        for finding in each.comparison.findings if each.comparison is not None else ():
+            place = finding.pointer or "/"
+            click.echo(printable(f"  {finding.weight}  {place}: {finding.text}"))
+        for line in lines(each):
+            click.echo(printable(f"    {line}"))
+
+
+def lines(drift: ToolDrift) -> Iterator[str]:
+    """The difference between both definitions, line by line."""
+    before, after = _pretty(drift.old), _pretty(drift.new)
+    if drift.change in ("same", "unreadable"):
+        return
+    for number, line in enumerate(unified_diff(before, after, "approved", "offered", lineterm="")):
+        if number >= DIFF_LINES_MAX:
+            yield "…"
+            return
+        yield line
+
+
+def as_value(found: Sequence[ToolDrift]) -> dict[str, object]:
+    """For programs."""
+    return {
+        "v": VERSION,
+        "tools": [
+            {
+                "server": each.server,
+                "tool": each.tool,
+                "change": each.change,
+                "verdict": None if each.comparison is None else str(each.comparison.verdict),
+                "words": each.comparison is not None and each.comparison.drift,
+                "harmless": each.harmless,
+                "approved": None if each.old is None else each.old.fingerprint,
+                "offered": None if each.new is None else each.new.fingerprint,
+                "findings": [
+                    {
+                        "pointer": finding.pointer,
+                        "kind": finding.kind,
+                        "weight": str(finding.weight),
+                        "text": finding.text,
+                    }
+                    for finding in (each.comparison.findings if each.comparison else ())
+                ],
+            }
+            for each in found
+        ],
+    }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _pretty(tool: LockedTool | None) -> list[str]:
+    if tool is None:
+        return []
+    text = json.dumps(tool.definition, ensure_ascii=False, indent=2, sort_keys=True)
+    return text.split("\n")
+
+
+def _approved(
+    server: str, before: LockedServer, after: LockedServer, tools: Sequence[Raw]
+) -> Iterator[str]:
+    for each in lockdrift.drifts(server, before, tools):
+        if each.change == "unreadable":
+            yield f"{server}.{each.tool}: not approved: {each.why}"
+        elif before.tools.get(each.tool) != after.tools.get(each.tool):
+            yield f"{server}.{each.tool}: approved: {each.word}"
+
+
+def _there(sight: Sight) -> Sight:
+    """Raises Failed where there is no lock."""
+    if sight.lock is None:
+        what = f"there is no {sight.path}; 'metamcp lock write' makes one of what is offered now"
+        raise Failed(Exit.FAILED, what)
+    return sight
+
+
+def _tell_unseen(sight: Sight) -> None:
+    for note in sight.notes:
+        click.echo(f"metamcp: {printable(note)}", err=True)
+    for name in sight.unseen():
+        text = f"{name} was not seen yet as it is configured now; its tools are not looked at"
+        click.echo(f"metamcp: {printable(text)}", err=True)
+    for name in sight.unlocked() if sight.lock is not None else ():
+        text = f"{name} is not in {sight.path}; 'metamcp lock approve {name}' takes it in"
+        click.echo(f"metamcp: {printable(text)}", err=True)
+
+
+def _tell_running() -> None:
+    click.echo("a gateway that runs knows it after 'metamcp ctl reload'", err=True)
+
+
+def _save(path: Path, content: Lock) -> None:
+    """Raises Failed."""
+    try:
+        lockfile.save(path, content)
+    except OSError as error:
+        what = f"{path} cannot be written: {error.strerror}"
+        raise Failed(Exit.NO_PERMISSION, what) from None

@@ -1,0 +1,359 @@
+"""`metamcp toolsets`: named choices of tools, for operators.
+
+Owns: these verbs at the prompt, the table, asking before one is deleted. Never: what an order does
+(`watched.toolsets`), files of tool sets (`toolsetfile`).
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli.ctl import (
+    Ending,
+    begin,
+    complete_endpoints,
+    json_option,
+    key_option,
+    outward,
+)
+from metamcp_supervisor.verbs import Exit, ToolSetChanged, ToolSets, ToolSetShown
+from metamcp_supervisor.watched import client
+from metamcp_supervisor.watched.client import Client, Failed
+from metamcp_worker import codec
+from metamcp_worker.disclosure import Pair, read
+
+LIST = ("NAME", "TOOLS", "EQUIPPED ON", "CHANGED", "DESCRIPTION")
+SHOW = ("TOOL",)
+SHOWS_ALL = "all tools are in view, whatever is equipped"
+DESCRIPTION_CHARACTERS_MAX = 60
+"""A table is for the eye; `show` and `--json` have all of it."""
+
+
+def _complete_sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from metamcp_supervisor.cli.completion import toolsets as names
+
+    above = ctx.parent.params if ctx.parent is not None else {}
+    return [name for name in names(above.get("runtime_dir")) if name.startswith(incomplete)]
+
+
+@click.group(cls=Ending)
+@outward
+@click.pass_context
+def toolsets(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet: bool) -> None:
+    """Look at and change the tool sets of a running gateway."""
+    begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
+
+
+name_argument = click.argument("name", shell_complete=_complete_sets)
+tools_argument = click.argument("tools", nargs=-1, required=True, metavar="SERVER.TOOL…")
+endpoint_option = click.option(
+    "--endpoint",
+    default="",
+    metavar="NAME",
+    shell_complete=complete_endpoints,
+    help="Whose view; else that of the default endpoint.",
+)
+force_option = click.option("--force", is_flag=True, help="Also tools that no server offers.")
+
+
+@toolsets.command("list")
+@json_option
+@click.pass_obj
+def list_(runtime_dir: str | None, as_json: bool) -> None:
+    """All tool sets, and where they are equipped."""
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("toolsets")
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(ToolSets, raw)
+    rows = [_row(one, found) for one in found.toolsets]
+    foot = "" if rows else "there are no tool sets; 'metamcp toolsets create' makes one"
+    show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"TOOLS"})))
+
+
+@toolsets.command("show")
+@name_argument
+@json_option
+@click.pass_obj
+def show_(runtime_dir: str | None, name: str, as_json: bool) -> None:
+    """One tool set, with all of its tools."""
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("toolsets", {"names": [name]})
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(ToolSets, raw)
+    (one,) = found.toolsets
+    about = f"{one.name}: {one.description}" if one.description else one.name
+    where = _where(one.name, found) or "nowhere"
+    show.picture(
+        show.Picture(
+            SHOW,
+            [(tool.namespacedName,) for tool in one.tools],
+            head=show.printable(about),
+            foot=f"equipped on {where}; created {one.createdAt}, changed {one.updatedAt}",
+            sentences=False,
+        )
+    )
+
+
+@toolsets.command()
+@name_argument
+@tools_argument
+@click.option("--description", default="", metavar="TEXT", help="What it is for.")
+@click.option("--equip", is_flag=True, help="At once, on --endpoint.")
+@endpoint_option
+@click.option("--replace", is_flag=True, help="In place of one of that name, if there is one.")
+@force_option
+@json_option
+@key_option
+@click.pass_obj
+def create(
+    runtime_dir: str | None,
+    name: str,
+    tools: tuple[str, ...],
+    description: str,
+    equip: bool,
+    endpoint: str,
+    replace: bool,
+    force: bool,
+    as_json: bool,
+    key: str,
+) -> None:
+    """A new tool set of these tools, written as git.status."""
+    order: dict[str, object] = {
+        "type": "Build", "toolset": name, "tools": _pairs(tools), "description": description,
+        "equip": equip, "replace": replace,
+    }  # fmt: skip
+    with client.connect(runtime_dir) as gateway:
+        raw = _order(gateway, order, endpoint=endpoint, force=force, key=key)
+    then = f", equipped on endpoint {_of(raw).endpoint}" if equip else ""
+    _say(raw, f"{name}: {_count(raw)}{then}", as_json=as_json)
+
+
+@toolsets.command()
+@name_argument
+@tools_argument
+@force_option
+@json_option
+@key_option
+@click.pass_obj
+def add(
+    runtime_dir: str | None,
+    name: str,
+    tools: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+    key: str,
+) -> None:
+    """Put tools into a tool set. Where it is equipped they are in view at once."""
+    order: dict[str, object] = {"type": "Amend", "toolset": name, "add": _pairs(tools)}
+    with client.connect(runtime_dir) as gateway:
+        raw = _order(gateway, order, force=force, key=key)
+    _say(raw, f"{name}: {_count(raw)}", as_json=as_json)
+
+
+@toolsets.command()
+@name_argument
+@tools_argument
+@json_option
+@key_option
+@click.pass_obj
+def remove(
+    runtime_dir: str | None, name: str, tools: tuple[str, ...], as_json: bool, key: str
+) -> None:
+    """Take tools out of a tool set, and out of the views in which it is equipped."""
+    order: dict[str, object] = {"type": "Amend", "toolset": name, "remove": _pairs(tools)}
+    with client.connect(runtime_dir) as gateway:
+        raw = _order(gateway, order, key=key)
+    _say(raw, f"{name}: {_count(raw)}", as_json=as_json)
+
+
+@toolsets.command()
+@name_argument
+@click.option("--yes", is_flag=True, help="Without asking.")
+@json_option
+@key_option
+@click.pass_obj
+def delete(runtime_dir: str | None, name: str, yes: bool, as_json: bool, key: str) -> None:
+    """Forget a tool set. Nothing of it stays in view where it is equipped."""
+    with client.connect(runtime_dir) as gateway:
+        found = codec.typed(ToolSets, gateway.call("toolsets", {"names": [name]}))
+        if not yes:
+            _confirm(name, found)
+        raw = _order(gateway, {"type": "Delete", "toolset": name}, key=key)
+    _say(raw, f"{name}: deleted", as_json=as_json)
+
+
+@toolsets.command()
+@name_argument
+@endpoint_option
+@json_option
+@key_option
+@click.pass_obj
+def equip(runtime_dir: str | None, name: str, endpoint: str, as_json: bool, key: str) -> None:
+    """Bring the tools of a tool set into view, and everything else out of it."""
+    with client.connect(runtime_dir) as gateway:
+        raw = _order(gateway, {"type": "Equip", "toolset": name}, endpoint=endpoint, key=key)
+    _say(raw, f"{name}: equipped on endpoint {_of(raw).endpoint}", as_json=as_json)
+
+
+@toolsets.command()
+@endpoint_option
+@json_option
+@key_option
+@click.pass_obj
+def unequip(runtime_dir: str | None, endpoint: str, as_json: bool, key: str) -> None:
+    """Nothing but the built-in tools stays in view."""
+    with client.connect(runtime_dir) as gateway:
+        raw = _order(gateway, {"type": "Unequip"}, endpoint=endpoint, key=key)
+    _say(raw, f"endpoint {_of(raw).endpoint}: {_put_away(_of(raw))}", as_json=as_json)
+
+
+@toolsets.command("import")
+@click.argument("file", metavar="FILE|-", type=click.Path(allow_dash=True))
+@click.option("--replace", is_flag=True, help="In place of those of the same names.")
+@force_option
+@click.pass_obj
+def import_(runtime_dir: str | None, file: str, replace: bool, force: bool) -> None:
+    """Take over tool sets from a file, as 'export' writes one: all of them, or none."""
+    from metamcp_supervisor.cli import toolsetfile
+
+    orders: list[dict[str, object]] = [
+        {
+            "type": "Build", "toolset": one.name, "tools": one.tools,
+            "description": one.description, "replace": replace,
+        }
+        for one in toolsetfile.load(file)
+    ]  # fmt: skip
+    with client.connect(runtime_dir) as gateway:
+        for order in orders:
+            _order(gateway, order, force=force, dry_run=True)
+        done = [(order, _order(gateway, order, force=force)) for order in orders]
+    for order, raw in done:
+        click.echo(show.printable(f"{order['toolset']}: {_count(raw)}"))
+
+
+@toolsets.command("export")
+@click.argument("names", nargs=-1, metavar="[NAME…]", shell_complete=_complete_sets)
+@click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Else standard output.")
+@click.pass_obj
+def export(runtime_dir: str | None, names: tuple[str, ...], output: str | None) -> None:
+    """Tool sets as JSON: one, if one is named, else a list."""
+    with client.connect(runtime_dir) as gateway:
+        level = codec.level(gateway.call("toolsets", {"names": names}))
+    found: list[Any] = codec.value(level["toolsets"])
+    text = json.dumps(found[0] if len(names) == 1 else found, indent=2, ensure_ascii=False) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with open(output, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise Failed(Exit.FAILED, f"{output} cannot be written: {error.strerror}") from None
+
+
+# Asking and saying
+
+
+def _order(
+    gateway: Client,
+    order: dict[str, object],
+    *,
+    endpoint: str = "",
+    force: bool = False,
+    key: str = "",
+    dry_run: bool = False,
+) -> bytes:
+    """The raw answer. Raises Failed."""
+    return gateway.call(
+        "toolsets-change",
+        {"order": order, "endpoint": endpoint, "force": force, "key": key, "dry_run": dry_run},
+    )
+
+
+def _confirm(name: str, found: ToolSets) -> None:
+    """Raises Failed unless somebody says yes."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Failed(Exit.USAGE, "nobody can be asked here: say --yes to delete it")
+    where = _where(name, found)
+    equipped = f", which is equipped on {where}" if where else ""
+    tools = len(found.toolsets[0].tools)
+    question = f"Delete the tool set {name} of {_tools(tools)}{equipped}?"
+    if not click.confirm(show.printable(question), default=False, err=True):
+        raise Failed(Exit.FAILED, "nothing is deleted")
+
+
+def _pairs(tools: Iterable[str]) -> list[Pair]:
+    found: list[Pair] = []
+    for text in tools:
+        pair = read(text)
+        if pair is None:
+            raise click.UsageError(f"{text!r} is no tool: one is written SERVER.TOOL, git.status")
+        found.append(pair)
+    return found
+
+
+def _of(raw: bytes) -> ToolSetChanged:
+    return codec.typed(ToolSetChanged, raw)
+
+
+def _count(raw: bytes) -> str:
+    toolset = _of(raw).toolset
+    return _tools(0 if toolset is None else len(toolset.tools))
+
+
+def _put_away(changed: ToolSetChanged) -> str:
+    """What is not in view any more, be it a tool set, single tools or whole servers."""
+    tools, servers = changed.tools_before, changed.servers_before
+    everything = changed.exposure == "all"
+    if changed.before:
+        told = f"{changed.before} is not equipped any more"
+        return f"{told}; {SHOWS_ALL}" if everything else told
+    if everything:
+        told = "what was chosen with another exposure is forgotten"
+        return f"{told}; {SHOWS_ALL}" if tools or servers else SHOWS_ALL
+    gone = [_tools(tools)] if tools else []
+    if servers:
+        gone.append(f"everything of {'1 server' if servers == 1 else f'{servers} servers'}")
+    if not gone:
+        return "nothing was in view but the built-in tools"
+    verb = "is" if tools + servers == 1 or not tools else "are"
+    return f"{' and '.join(gone)} {verb} not in view any more"
+
+
+def _tools(count: int) -> str:
+    return "1 tool" if count == 1 else f"{count} tools"
+
+
+def _say(raw: bytes, sentence: str, *, as_json: bool) -> None:
+    click.echo(raw if as_json else show.printable(sentence))
+    for warning in () if as_json else _of(raw).warnings:
+        click.echo(f"metamcp: {show.printable(warning)}", err=True)
+
+
+def _where(name: str, found: ToolSets) -> str:
+    places = [
+        one.endpoint
+        + (f" for {one.principal}" if one.principal != "local" else "")
+        + (f" in session {one.session}" if one.session else "")
+        for one in found.equipped
+        if one.toolset == name
+    ]
+    return ", ".join(places)
+
+
+def _row(one: ToolSetShown, found: ToolSets) -> Sequence[str]:
+    return (
+        one.name,
+        str(len(one.tools)),
+        _where(one.name, found) or columns.NONE,
+        one.updatedAt,
+        columns.cut(" ".join(one.description.split()), DESCRIPTION_CHARACTERS_MAX),
+    )

@@ -1,0 +1,208 @@
+"""The MCP clients that MetaMCP can be put into: where each keeps its servers, on each platform.
+
+Owns: that table, and which of several files it is. Never: looking at files, what an entry says
+(`entries`). docs/clients.md has a row for each, with where it is documented.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Format = Literal["json", "toml", "yaml-list", "yaml-mapping"]
+Shape = Literal[
+    "claude", "desktop", "cursor", "vscode", "windsurf", "codex", "gemini", "zed", "cline",
+    "continue", "goose", "opencode",
+]  # fmt: skip
+Scope = Literal["user", "project"]
+Platform = Literal["linux", "darwin"]
+
+_SUPPORT = "~/Library/Application Support"
+_CLINE = "User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How a file keeps servers. `place`: of the table or list of them; `new`: what a file begins
+    with that we make."""
+
+    shape: Shape
+    format: Format
+    place: tuple[str, ...]
+    new: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """`linux`, `darwin`: the user's own files, by preference; `~` is the home directory, `$CONFIG`
+    what XDG_CONFIG_HOME says or ~/.config, and a path with another variable is the only one when
+    that is set. `project`: in the folder of a project. `verb`, `verb_http`: how it does the same
+    itself, with {scope}, {name}, {command}, {url} and {json}."""
+
+    name: str
+    title: str
+    kept: Kept
+    linux: tuple[str, ...]
+    darwin: tuple[str, ...]
+    project: str = ""
+    kept_in_project: Kept | None = None
+    verb: str = ""
+    verb_http: str = ""
+
+    def how(self, scope: Scope) -> Kept:
+        return self.kept_in_project or self.kept if scope == "project" else self.kept
+
+
+def _of(*clients: Client) -> dict[str, Client]:
+    return {client.name: client for client in clients}
+
+
+CLIENTS: Mapping[str, Client] = _of(
+    Client(
+        name="claude-code",
+        title="Claude Code",
+        kept=Kept("claude", "json", ("mcpServers",)),
+        linux=("$CLAUDE_CONFIG_DIR/.claude.json", "~/.claude.json"),
+        darwin=("$CLAUDE_CONFIG_DIR/.claude.json", "~/.claude.json"),
+        project=".mcp.json",
+        verb="claude mcp add --scope {scope} {name} -- {command}",
+        verb_http="claude mcp add --scope {scope} --transport http {name} {url}",
+    ),
+    Client(
+        name="claude-desktop",
+        title="Claude Desktop",
+        kept=Kept("desktop", "json", ("mcpServers",)),
+        linux=("$CONFIG/Claude/claude_desktop_config.json",),
+        darwin=(f"{_SUPPORT}/Claude/claude_desktop_config.json",),
+    ),
+    Client(
+        name="cursor",
+        title="Cursor",
+        kept=Kept("cursor", "json", ("mcpServers",)),
+        linux=("~/.cursor/mcp.json",),
+        darwin=("~/.cursor/mcp.json",),
+        project=".cursor/mcp.json",
+    ),
+    Client(
+        name="vscode",
+        title="VS Code",
+        kept=Kept("vscode", "json", ("servers",)),
+        linux=("$CONFIG/Code/User/mcp.json",),
+        darwin=(f"{_SUPPORT}/Code/User/mcp.json",),
+        project=".vscode/mcp.json",
+        verb="code --add-mcp {json}",
+        verb_http="code --add-mcp {json}",
+    ),
+    Client(
+        name="windsurf",
+        title="Windsurf",
+        kept=Kept("windsurf", "json", ("mcpServers",)),
+        linux=("~/.codeium/windsurf/mcp_config.json",),
+        darwin=("~/.codeium/windsurf/mcp_config.json",),
+    ),
+    Client(
+        name="codex",
+        title="Codex",
+        kept=Kept("codex", "toml", ("mcp_servers",)),
+        linux=("$CODEX_HOME/config.toml", "~/.codex/config.toml"),
+        darwin=("$CODEX_HOME/config.toml", "~/.codex/config.toml"),
+        project=".codex/config.toml",
+        verb="codex mcp add {name} -- {command}",
+        verb_http="codex mcp add {name} --url {url}",
+    ),
+    Client(
+        name="gemini-cli",
+        title="Gemini CLI",
+        kept=Kept("gemini", "json", ("mcpServers",)),
+        linux=("~/.gemini/settings.json",),
+        darwin=("~/.gemini/settings.json",),
+        project=".gemini/settings.json",
+        verb="gemini mcp add --scope {scope} {name} {command}",
+        verb_http="gemini mcp add --scope {scope} --transport http {name} {url}",
+    ),
+    Client(
+        name="zed",
+        title="Zed",
+        kept=Kept("zed", "json", ("context_servers",)),
+        linux=("$CONFIG/zed/settings.json",),
+        darwin=("~/.config/zed/settings.json",),
+    ),
+    Client(
+        name="cline",
+        title="Cline",
+        kept=Kept("cline", "json", ("mcpServers",)),
+        linux=(
+            "$CLINE_MCP_SETTINGS_PATH",
+            "~/.cline/data/settings/cline_mcp_settings.json",
+            f"$CONFIG/Code/{_CLINE}",
+            f"$CONFIG/Cursor/{_CLINE}",
+        ),
+        darwin=(
+            "$CLINE_MCP_SETTINGS_PATH",
+            "~/.cline/data/settings/cline_mcp_settings.json",
+            f"{_SUPPORT}/Code/{_CLINE}",
+            f"{_SUPPORT}/Cursor/{_CLINE}",
+        ),
+    ),
+    Client(
+        name="continue",
+        title="Continue",
+        kept=Kept(
+            "continue",
+            "yaml-list",
+            ("mcpServers",),
+            "name: Local Config\nversion: 1.0.0\nschema: v1\n",
+        ),
+        linux=("~/.continue/config.yaml",),
+        darwin=("~/.continue/config.yaml",),
+        project=".continue/mcpServers/mcp.json",
+        kept_in_project=Kept("claude", "json", ("mcpServers",)),
+    ),
+    Client(
+        name="goose",
+        title="goose",
+        kept=Kept("goose", "yaml-mapping", ("extensions",)),
+        linux=("$CONFIG/goose/config.yaml",),
+        darwin=("~/.config/goose/config.yaml",),
+    ),
+    Client(
+        name="opencode",
+        title="OpenCode",
+        kept=Kept("opencode", "json", ("mcp",)),
+        linux=("$CONFIG/opencode/opencode.json", "$CONFIG/opencode/opencode.jsonc"),
+        darwin=("~/.config/opencode/opencode.json", "~/.config/opencode/opencode.jsonc"),
+        project="opencode.json",
+    ),
+)
+
+
+def candidates(
+    client: Client,
+    scope: Scope,
+    *,
+    platform: Platform,
+    environ: Mapping[str, str],
+    home: Path,
+    cwd: Path,
+) -> tuple[Path, ...]:
+    """The files that it may be, by preference; none for a client without that scope."""
+    if scope == "project":
+        return (cwd / client.project,) if client.project else ()
+    found: list[Path] = []
+    for written in client.linux if platform == "linux" else client.darwin:
+        head, _, rest = written.partition("/")
+        if head == "~":
+            found.append(home / rest)
+        elif head == "$CONFIG":
+            config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+            found.append((config if config.is_absolute() else home / ".config") / rest)
+        elif value := environ.get(head[1:]):
+            return (cwd / value / rest if rest else cwd / value,)
+    return tuple(found)
+
+
+def chosen(paths: tuple[Path, ...], there: Callable[[Path], bool]) -> tuple[Path, tuple[Path, ...]]:
+    """The file to take, the first that is there or else the first; and what else is there."""
+    existing = [path for path in paths if there(path)]
+    path = existing[0] if existing else paths[0]
+    return path, tuple(other for other in existing if other != path)

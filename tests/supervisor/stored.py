@@ -1,0 +1,49 @@
+"""A database as a gateway leaves it, and as the next one finds it."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from metamcp_supervisor.remembered.ledger import Delta
+from metamcp_supervisor.remembered.store import FILE, STEPS, Steps, Store
+from metamcp_worker.disclosure import Everything, Shown, ToolSet, Whose
+
+ME, ANN = Whose("desk", "local"), Whose("desk", "ann")
+OVER, ALIVE = Whose("desk", "local", "8a01"), Whose("desk", "local", "8a02")
+DEV = ToolSet("dev", (("git", "status"), ("db", "query")), "for wörk", 1.5, 2.5)
+EQUIPPED = Shown(DEV.tools, toolset="dev")
+PUT = Delta(((ME, EQUIPPED),), put=DEV)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 50))
+
+
+async def read(folder: Path, *living: str, steps: Steps = STEPS) -> Everything:
+    """What a gateway finds that starts now."""
+    store = Store(folder, busy_s=0.1, steps=steps)
+    try:
+        return await store.read(living)
+    finally:
+        await store.close()
+
+
+async def written(folder: Path, *deltas: Delta) -> None:
+    """What a gateway leaves."""
+    store = Store(folder, busy_s=0.1)
+    await store.read(())
+    try:
+        for delta in deltas:
+            await store.write(delta)
+    finally:
+        await store.close()
+
+
+def sql(folder: Path, *statements: str) -> None:
+    """Somebody else at work in the file."""
+    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as database:
+        for statement in statements:
+            database.execute(statement)

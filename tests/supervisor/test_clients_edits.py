@@ -1,0 +1,269 @@
+"""Files of clients as text: what is not our entry stays as it is, to the byte."""
+
+import json
+import random
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # has no types
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from metamcp_supervisor.clients import jsonedit, texts, tomledit, yamledit
+from metamcp_supervisor.clients.edits import Unfit
+from metamcp_supervisor.clients.known import Kept
+from metamcp_supervisor.wanted import jsonc
+from metamcp_supervisor.wanted.document import BrokenSyntax
+from tests.supervisor.test_jsonc import with_comments
+
+JSON = Kept("claude", "json", ("mcpServers",))
+TOML = Kept("codex", "toml", ("mcp_servers",))
+LIST = Kept("continue", "yaml-list", ("mcpServers",), "name: Local\n")
+MAPPING = Kept("goose", "yaml-mapping", ("extensions",))
+ENTRY = {"type": "stdio", "command": "/opt/a b/metamcp", "args": ["connect", "--endpoint", "x"]}
+NAMED = {"name": "metamcp", **ENTRY}
+DUMP: Callable[..., str] = yaml.safe_dump
+KEYS = st.text(st.sampled_from("abc-_ é\"'#:"), min_size=1, max_size=4)
+SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+TABLES = st.dictionaries(KEYS, VALUES, max_size=4)
+SERVERS = st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=3), max_size=3)
+LAYOUTS: list[Callable[[Any], str]] = [
+    json.dumps,
+    lambda value: json.dumps(value, separators=(",", ":")),
+    lambda value: json.dumps(value, indent=2) + "\n",
+    lambda value: json.dumps(value, indent="\t", ensure_ascii=False),
+    lambda value: json.dumps(value, indent=4).replace("\n", "\r\n") + "\r\n",
+]
+
+
+def both_ways(kept: Kept, text: str, entry: dict[str, Any] = ENTRY) -> str:
+    """Put in twice and taken out again; what it was with the entry."""
+    made = texts.put(kept, text, "metamcp", entry)
+    assert texts.entries(kept, made)["metamcp"] == entry
+    assert texts.put(kept, made, "metamcp", entry) == made
+    assert texts.drop(kept, made, "metamcp", text) == text
+    if text != "{,}":  # where not only the whole shows what was there
+        assert taken_out(kept, made, text) == text
+    return made
+
+
+def taken_out(kept: Kept, made: str, before: str) -> str:
+    """By the place of the entry, as after a change by hand."""
+    if kept.format == "json":
+        return jsonedit.drop(made, kept.place, "metamcp", before)
+    if kept.format == "toml":
+        return tomledit.drop(made, kept.place, "metamcp", before)
+    return yamledit.drop(made, kept.place[0], "metamcp", before)
+
+
+@given(TABLES, SERVERS | st.none(), st.sampled_from(LAYOUTS))
+def test_json_gets_the_entry_and_loses_it_without_a_trace(
+    table: dict[str, Any], servers: dict[str, Any] | None, layout: Callable[[Any], str]
+) -> None:
+    whole = dict(table) if servers is None else {**table, "mcpServers": servers}
+    made = both_ways(JSON, layout(whole))
+    assert json.loads(made) == {**whole, "mcpServers": {**(servers or {}), "metamcp": ENTRY}}
+
+
+@given(TABLES, SERVERS, st.randoms(use_true_random=False))
+def test_comments_and_trailing_commas_stay_where_they_are(
+    table: dict[str, Any], servers: dict[str, Any], dice: random.Random
+) -> None:
+    text = with_comments(json.dumps({"mcpServers": servers, **table}), dice)
+    made = both_ways(JSON, text)
+    assert jsonc.loads(made) == {**table, "mcpServers": {**servers, "metamcp": ENTRY}}
+
+
+@given(TABLES, SERVERS | st.none(), st.sampled_from(LAYOUTS), KEYS)
+def test_a_change_by_hand_outlives_the_entry(
+    table: dict[str, Any], servers: dict[str, Any] | None, layout: Callable[[Any], str], key: str
+) -> None:
+    """The same change, made to the file with the entry and to the file without."""
+    assume(key not in table)
+    whole = dict(table) if servers is None else {"mcpServers": servers, **table}
+    text = layout(whole)
+    by_hand = Kept("claude", "json", ())
+    with_it = texts.put(by_hand, texts.put(JSON, text, "metamcp", ENTRY), key, {"by": "hand"})
+    without = texts.drop(JSON, with_it, "metamcp", text)
+    assert without is not None
+    assert jsonc.loads(without) == {**whole, key: {"by": "hand"}}
+    if servers is not None and table:  # where the change does not stand beside ours
+        assert without == texts.put(by_hand, text, key, {"by": "hand"})
+
+
+@pytest.mark.promise("M7")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}", "{ }\n", "{\n}\n", '{"mcpServers": {}}', "{ /* c */ }", "// x\n{ // a\n}",
+        '{"a": 1 // n\n}', '{\n  "a": 1, // n\n}\n', '{\r\n  "a": [1, 2] // n  \r\n}\r\n',
+        '{\n  "mcpServers": {\n    "x": {"command": "y"}, // z\n    /* more */\n  }\n}',
+        '{"mcpServers":{"x":{}}}', "{,}",
+    ],
+)  # fmt: skip
+def test_every_layout_of_json_comes_back(text: str) -> None:
+    both_ways(JSON, text)
+
+
+def test_an_entry_looks_like_those_around_it() -> None:
+    text = '{\n\t"mcpServers": {\n\t\t"a": {\n\t\t\t"command": "x"\n\t\t}\n\t}\n}\n'
+    made = texts.put(JSON, text, "metamcp", {"command": "m", "args": ["connect"]})
+    assert made == (
+        '{\n\t"mcpServers": {\n\t\t"a": {\n\t\t\t"command": "x"\n\t\t},\n'
+        '\t\t"metamcp": {\n\t\t\t"command": "m",\n\t\t\t"args": ["connect"]\n\t\t}\n\t}\n}\n'
+    )
+
+
+def test_lines_beside_the_entry_stay_when_it_leaves() -> None:
+    before = '{\n  "mcpServers": {}\n}\n'
+    made = texts.put(JSON, before, "metamcp", ENTRY)
+    by_hand = made.replace('  "mcpServers"', '  // mine\n  "mcpServers"')
+    assert texts.drop(JSON, by_hand, "metamcp", before) == '{\n  // mine\n  "mcpServers": {}\n}\n'
+
+
+@given(st.sampled_from(["", "\n", "a = 1", "a = 1\n", "# c\r\na = 1\r\n", "a = 1\n\n\n"]))
+@example('[mcp_servers.x]\ncommand = "y"\n[mcp_servers.x.env]\nA = "b" # n')
+@example('s = """\n[mcp_servers.metamcp]\n"""\n')
+@example("a = [\n 1,\n 2 # ]\n]\n[[z]]\nb = 1\n")
+@example('[mcp_servers]\nx = {command="y"}\n')
+def test_toml_gets_the_table_and_loses_it_without_a_trace(text: str) -> None:
+    made = both_ways(TOML, text)
+    values = tomllib.loads(made)
+    assert values["mcp_servers"].pop("metamcp") == ENTRY
+    old = tomllib.loads(text)
+    assert values == {**old, "mcp_servers": old.get("mcp_servers", {})}
+
+
+@given(
+    values=st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), SCALARS),
+    ends=st.sampled_from(["", "\n"]),
+)
+def test_toml_with_other_servers_keeps_them(values: dict[str, Any], ends: str) -> None:
+    settings = [f"{key} = {tomledit.dumped(value or 0)}" for key, value in values.items()]
+    text = "\n".join(["[mcp_servers.other] # mine", *settings, "", "[tui]", "theme = 'x'"])
+    made = both_ways(TOML, text + ends)
+    assert tomllib.loads(made)["tui"] == {"theme": "x"}
+
+
+def test_a_table_that_moved_and_grew_leaves_whole() -> None:
+    text = 'model = "m"\n'
+    made = texts.put(TOML, text, "metamcp", ENTRY)
+    grown = made + 'startup_timeout_sec = 9\n[mcp_servers.metamcp.env]\nA = "b"\n\n[tui]\nx = 1\n'
+    assert texts.drop(TOML, grown, "metamcp", text) == 'model = "m"\n\n[tui]\nx = 1\n'
+
+
+def test_a_table_with_another_target_keeps_its_other_lines() -> None:
+    text = '[mcp_servers.metamcp]\n# mine\ncommand = "old"\nenabled = false # yet\n'
+    made = texts.put(TOML, text, "metamcp", {"url": "http://127.0.0.1:1/mcp", "enabled": False})
+    assert made == (
+        '[mcp_servers.metamcp]\n# mine\nenabled = false # yet\nurl = "http://127.0.0.1:1/mcp"\n'
+    )
+
+
+def test_an_inline_table_is_left_alone() -> None:
+    text = 'mcp_servers = { x = { command = "y" } }\n'
+    with pytest.raises(Unfit, match=r"write it as a table \[mcp_servers.metamcp\]"):
+        texts.put(TOML, text, "metamcp", ENTRY)
+
+
+WORDS = st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), max_size=8)
+PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | WORDS
+ITEMS = st.dictionaries(WORDS.filter(bool), PLAIN | st.lists(PLAIN, max_size=3), max_size=3)
+STYLES = st.fixed_dictionaries(
+    {
+        "indent": st.integers(2, 4),
+        "default_flow_style": st.just(value=False),
+        "allow_unicode": st.booleans(),
+        "explicit_start": st.booleans(),
+        "width": st.just(10_000),
+        "line_break": st.sampled_from(["\n", "\r\n"]),
+    }
+)
+
+
+@given(st.dictionaries(WORDS.filter(bool), ITEMS, max_size=3), ITEMS, STYLES)
+def test_a_yaml_mapping_gets_the_entry_and_loses_it(
+    servers: dict[str, Any], rest: dict[str, Any], style: dict[str, Any]
+) -> None:
+    whole = {**rest, "extensions": servers, "last": "x"}
+    text = DUMP(whole, sort_keys=False, **style)
+    assume("metamcp" not in servers)
+    try:
+        made = both_ways(MAPPING, text)
+    except Unfit:
+        return  # what is not understood is refused, and that is all
+    assert yaml.safe_load(made) == {**whole, "extensions": {**servers, "metamcp": ENTRY}}
+
+
+@given(st.lists(ITEMS, max_size=3), ITEMS, STYLES)
+def test_a_yaml_list_gets_the_entry_and_loses_it(
+    servers: list[dict[str, Any]], rest: dict[str, Any], style: dict[str, Any]
+) -> None:
+    named = [{"name": f"s{at}", **server} for at, server in enumerate(servers)]
+    whole = {**rest, "mcpServers": named, "last": "x"}
+    text = DUMP(whole, sort_keys=False, **style)
+    assume(all(set(server) - {"name"} == set(server) for server in servers))
+    try:
+        made = both_ways(LIST, text, NAMED)
+    except Unfit:
+        return
+    assert yaml.safe_load(made) == {**whole, "mcpServers": [*named, NAMED]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1", "a: 1\n", "extensions:", "extensions:\nb: 1\n", "extensions: {}  # none\nb: 2\n",
+        "extensions:\n  x:\n    type: builtin\n\n  # note\n  y: {a: b}\nz: |\n  extensions:\n  a\n",
+        "# c\r\nextensions:\r\n    x:\r\n        args:\r\n        - a\r\n        - 'b'\r\n",
+        "extensions:\n  x:\n    about: |\n      several\n\n      lines\n",
+    ],
+)  # fmt: skip
+def test_every_layout_of_yaml_comes_back(text: str) -> None:
+    made = both_ways(MAPPING, text)
+    values = yaml.safe_load(made)
+    assert values["extensions"].pop("metamcp") == ENTRY
+    old = yaml.safe_load(text)
+    assert values == {**old, "extensions": old.get("extensions") or {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("extensions: {a: {b: c}}\n", "on one line"),
+        ("a: 1\n---\nb: 2\n", "several documents"),
+        ('a: "x\n  y"\n', "over several lines"),
+        ("a: [1,\n  2]\n", "over several lines"),
+        ("a: 1\njust words\n", "in line 2"),
+        ("- a\n- b\n", "a list without a key in line 1"),
+        ("a: 1\n- b\n", "a list without a key in line 2"),
+        ("  a: 1\n", "begins with an indentation"),
+        ("? a\n: b\n", "in line 1"),
+    ],
+)
+def test_yaml_that_is_not_understood_is_refused(text: str, why: str) -> None:
+    with pytest.raises(Unfit, match=why):
+        texts.put(MAPPING, text, "metamcp", ENTRY)
+
+
+@pytest.mark.parametrize(
+    ("kept", "text", "line"),
+    [
+        (JSON, '{\n  "a": }', 2),
+        (JSON, '{"a": 1,\n "a": 2}', 2),
+        (TOML, "a = 1\nb = \n", 2),
+        (MAPPING, "extensions:\n\ta: b\n", 2),
+        (MAPPING, "extensions:\nb: 1\nextensions:\n", 3),
+    ],
+)
+def test_a_broken_file_is_told_with_its_line(kept: Kept, text: str, line: int) -> None:
+    with pytest.raises(BrokenSyntax) as caught:
+        texts.put(kept, text, "metamcp", ENTRY)
+    assert caught.value.line == line

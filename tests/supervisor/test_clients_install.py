@@ -1,0 +1,313 @@
+"""`metamcp install`, `uninstall` and `snippet`, on files as clients have them."""
+
+import json
+import os
+import stat
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # has no types
+
+from metamcp_supervisor.clients import disk, entries, texts
+from metamcp_supervisor.clients.known import CLIENTS
+from metamcp_supervisor.wanted import jsonc, sources
+from metamcp_supervisor.wanted.document import table_of
+from tests.supervisor.clienthome import FILES, Home
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the paths are those of Linux")
+
+WITH_PROJECT = {name for name, client in CLIENTS.items() if client.project}
+BOM = "\ufeff".encode()
+SCRIPT = str(Path(sys.executable).parent / "metamcp")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def parsed(path: Path) -> Any:
+    """As the client itself would read it."""
+    text = path.read_text(encoding="utf-8-sig")
+    if path.suffix == ".toml":
+        return tomllib.loads(text)
+    return yaml.safe_load(text) if path.suffix == ".yaml" else jsonc.loads(text)
+
+
+def servers(client: str, path: Path) -> dict[str, Any]:
+    kept = CLIENTS[client].kept
+    value = parsed(path)
+    for key in kept.place:
+        value = value[key]
+    if kept.format == "yaml-list":
+        return {each["name"]: each for each in value}
+    found: dict[str, Any] = value
+    return found
+
+
+@pytest.mark.promise("M7")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_entry_goes_into_the_file_and_out_without_a_trace(home: Home, client: str) -> None:
+    path = home.fill(client)
+    before, values = path.read_bytes(), parsed(path)
+    path.chmod(0o640)
+    home.works("install", client)
+    found = servers(client, path)
+    ours = entries.found("metamcp", found["metamcp"])
+    assert ours.words == (SCRIPT, "connect")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert disk.backup_of(path).read_bytes() == before
+    made = path.read_bytes()
+    assert "unchanged" in home.works("install", client)
+    assert path.read_bytes() == made
+    home.works("uninstall", client)
+    assert path.read_bytes() == before
+    assert parsed(path) == values
+    assert not disk.backup_of(path).exists(), "it says nothing that the file does not"
+
+
+@pytest.mark.promise("M7")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_is_changed_by_hand_meanwhile_stays(home: Home, client: str) -> None:
+    path = home.fill(client)
+    before = path.read_bytes()
+    home.works("install", client)
+    mark = b"#" if path.suffix in (".toml", ".yaml") else b"//"
+    bom = BOM if before.startswith(BOM) else b""
+    path.write_bytes(bom + mark + b" by hand\n" + path.read_bytes().removeprefix(bom))
+    output = home.works("uninstall", client)
+    assert path.read_bytes() == bom + mark + b" by hand\n" + before.removeprefix(bom)
+    assert "still kept" in output
+    assert disk.backup_of(path).exists()
+
+
+@pytest.mark.promise("M7")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_file_that_is_missing_is_made_and_removed_again(home: Home, client: str) -> None:
+    home.works("install", client)
+    path = home.folder / FILES[client][0]
+    assert entries.found("metamcp", servers(client, path)["metamcp"]).words[-1] == "connect"
+    assert path.stat().st_mode & 0o777 == 0o600
+    home.works("uninstall", client)
+    assert home.listing() == set()
+
+
+@pytest.mark.parametrize("client", sorted(WITH_PROJECT))
+def test_the_file_of_a_project_names_no_path_of_this_machine(home: Home, client: str) -> None:
+    home.works("install", client, "--scope", "project", "--endpoint", "dev")
+    path = home.project / CLIENTS[client].project
+    kept = CLIENTS[client].how("project")
+    entry = texts.entries(kept, path.read_text())["metamcp"]
+    assert entries.found("metamcp", table_of(entry) or {}).words == (
+        "metamcp",
+        "connect",
+        "--endpoint",
+        "dev",
+    )
+    home.works("uninstall", client, "--scope", "project")
+    assert not path.exists()
+
+
+@pytest.mark.promise("M7")
+@pytest.mark.parametrize("client", [each for each in CLIENTS if each != "claude-desktop"])
+def test_an_entry_can_name_the_url(home: Home, client: str) -> None:
+    path = home.fill(client)
+    before = path.read_bytes()
+    home.works("install", client)
+    home.works("install", client, "--http", "--endpoint", "dev")
+    ours = entries.found("metamcp", servers(client, path)["metamcp"])
+    assert ours.url == "http://127.0.0.1:6270/metamcp/dev/mcp"
+    assert ours.words == ()
+    home.works("install", client)
+    assert entries.found("metamcp", servers(client, path)["metamcp"]).url == ""
+    home.works("uninstall", client)
+    assert path.read_bytes() == before
+
+
+def test_what_its_user_added_to_our_entry_stays(home: Home) -> None:
+    path = home.fill("claude-desktop")
+    home.works("install", "claude-desktop")
+    values = parsed(path)
+    values["mcpServers"]["metamcp"]["env"] = {"A": "b"}
+    path.write_text(json.dumps(values))
+    assert "unchanged" in home.works("install", "claude-desktop")
+    home.works("install", "claude-desktop", "--endpoint", "dev")
+    ours = servers("claude-desktop", path)["metamcp"]
+    assert ours["env"] == {"A": "b"}
+    assert ours["args"] == ["connect", "--endpoint", "dev"]
+
+
+@pytest.mark.promise("M7")
+def test_the_entry_of_somebody_else_is_not_overwritten(home: Home) -> None:
+    path = home.folder / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text('{"mcpServers": {"metamcp": {"url": "http://localhost:12008/metamcp/x/mcp"}}}')
+    before = path.read_bytes()
+    result = home.run("install", "cursor")
+    assert result.exit_code == 1
+    assert "has an entry 'metamcp' that does not lead to this gateway" in result.output
+    assert home.run("uninstall", "cursor").exit_code == 1
+    assert path.read_bytes() == before
+    home.works("install", "cursor", "--name", "mine")
+    home.works("uninstall", "cursor", "--name", "mine")
+    assert path.read_bytes() == before
+    home.works("install", "cursor", "--force")
+    assert entries.found("metamcp", servers("cursor", path)["metamcp"]).words
+    home.works("uninstall", "cursor")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize(
+    ("client", "text", "sentence"),
+    [
+        ("zed", '{\n  "a": }', "settings.json, line 2: Expecting value"),
+        ("codex", "a = 1\nb =\n", "config.toml, line 2: Invalid value"),
+        ("goose", "extensions: {a: {b: c}}\n", "has 'extensions' on one line (line 1)"),
+        ("cursor", '{"mcpServers": []}', "has no table in 'mcpServers'"),
+        ("cursor", "[]", "must be a JSON object"),
+        ("cursor", "\udcff", "is no UTF-8 text (byte 0)"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_left_alone(
+    home: Home, client: str, text: str, sentence: str
+) -> None:
+    path = home.fill(client)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    before = path.read_bytes()
+    for verb in ("install", "uninstall"):
+        result = home.run(verb, client)
+        assert result.exit_code == 65
+        assert sentence in result.output
+        assert len(result.output.splitlines()) == 1
+    assert path.read_bytes() == before
+    assert home.listing() == {FILES[client][0]}
+
+
+def test_a_dry_run_shows_the_difference_and_writes_nothing(home: Home) -> None:
+    path = home.fill("codex")
+    before = path.read_bytes()
+    output = home.works("install", "codex", "--dry-run")
+    assert "+[mcp_servers.metamcp]" in output
+    assert f'+command = "{SCRIPT}"' in output
+    assert path.read_bytes() == before
+    assert home.listing() == {".codex/config.toml"}
+    home.works("install", "codex")
+    assert "-[mcp_servers.metamcp]" in home.works("uninstall", "codex", "--dry-run")
+    assert b"metamcp" in path.read_bytes()
+
+
+def test_a_difference_shows_no_secret(home: Home) -> None:
+    path = home.folder / "mcp.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x", "env": {"API_KEY": "geheim-123"}}}}')
+    output = home.works("install", "cursor", "--config-file", str(path), "--dry-run")
+    assert "metamcp" in output
+    assert "geheim" not in output
+
+
+def test_links_are_followed_and_stay(home: Home) -> None:
+    path = home.fill("claude-code")
+    real = home.folder / "dotfiles" / "claude.json"
+    real.parent.mkdir()
+    path.rename(real)
+    path.symlink_to(real)
+    home.works("install", "claude-code")
+    assert path.is_symlink()
+    assert "metamcp" in servers("claude-code", real)
+    assert disk.backup_of(path) == real.with_name("claude.json.metamcp-backup")
+
+
+def test_backups_are_few_and_the_newest_is_what_was_there(home: Home) -> None:
+    path = home.fill("cursor")
+    for number in range(disk.BACKUPS_MAX + 2):
+        path.write_text(json.dumps({"number": number}))
+        home.works("install", "cursor")
+        path.write_text(path.read_text() + "\n")
+        home.works("uninstall", "cursor")
+    kept = sorted(path.parent.glob("*.metamcp-backup*"))
+    assert len(kept) == disk.BACKUPS_MAX
+    assert json.loads(disk.backup_of(path).read_text()) == {"number": disk.BACKUPS_MAX + 1}
+
+
+def test_a_backup_of_another_time_is_not_taken_for_the_file(home: Home) -> None:
+    path = home.folder / ".cursor/mcp.json"
+    path.parent.mkdir()
+    disk.backup_of(path).write_text('{"mcpServers": {}}')
+    home.works("install", "cursor")
+    home.works("uninstall", "cursor")
+    assert not path.exists()
+
+
+def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("one")
+    content = disk.read(path)
+    path.write_text("two")
+    with pytest.raises(disk.Changed):
+        disk.write(content, "three")
+    assert path.read_text() == "two"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.promise("M7")
+def test_a_url_that_is_not_known_any_more_is_taken_out(home: Home) -> None:
+    """The gateway that it was of has another port by now, or is gone."""
+    path = home.fill("cursor")
+    before = path.read_bytes()
+    home.works("install", "cursor", "--url", "https://far.example/mcp")
+    assert "unchanged" in home.works("install", "cursor", "--url", "https://far.example/mcp")
+    home.works("uninstall", "cursor")
+    assert path.read_bytes() == before
+
+
+def test_an_entry_of_somebody_else_is_removed_when_that_is_said(home: Home) -> None:
+    path = home.folder / "mcp.json"
+    path.write_text('{"mcpServers": {"metamcp": {"command": "other"}}}')
+    home.works("uninstall", "cursor", "--config-file", str(path), "--force")
+    assert json.loads(path.read_text()) == {"mcpServers": {}}
+
+
+def test_an_entry_is_removed_although_the_backup_is_lost(home: Home) -> None:
+    path = home.fill("cursor")
+    home.works("install", "cursor")
+    disk.backup_of(path).unlink()
+    home.works("install", "cursor", "--endpoint", "dev")
+    assert "metamcp" in servers("cursor", disk.backup_of(path).rename(path.with_suffix(".b.json")))
+    path.with_suffix(".b.json").rename(disk.backup_of(path))
+    home.works("uninstall", "cursor")
+    assert set(servers("cursor", path)) == {"filesystem"}
+
+
+@pytest.mark.promise("M16")
+def test_a_gateway_beside_a_client_does_not_start_its_own_bridge(home: Home) -> None:
+    path = home.project / ".mcp.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    home.works("install", "claude-code", "--scope", "project")
+    config = sources.load(path, environ={}, cwd=home.project, home=home.folder)
+    assert set(config.servers) == {"a"}
+    assert "'metamcp' is left out: it is the way to this gateway" in "".join(config.warnings)
+    home.works("install", "claude-code", "--scope", "project", "--runtime-dir", "/elsewhere")
+    config = sources.load(path, environ={}, cwd=home.project, home=home.folder)
+    assert set(config.servers) == {"a", "metamcp"}
+
+
+def test_the_second_form_of_opencode_is_written_where_it_is_used(home: Home) -> None:
+    path = home.folder / ".config/opencode/opencode.jsonc"
+    path.parent.mkdir(parents=True)
+    text = (
+        '{\n  "mcp": {\n    "servers": {"a": {"type": "local", "command": ["b"]}} // two\n  }\n}\n'
+    )
+    path.write_text(text)
+    home.works("install", "opencode")
+    assert set(parsed(path)["mcp"]["servers"]) == {"a", "metamcp"}
+    home.works("uninstall", "opencode")
+    assert path.read_text() == text
+
+
+def test_mode_of_a_new_file_keeps_strangers_out(home: Home) -> None:
+    home.works("install", "goose")
+    path = home.folder / FILES["goose"][0]
+    assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)

@@ -1,0 +1,127 @@
+"""What a built-in tool may look at, made of true views: servers, what is in view, tool sets."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from metamcp_worker import codec
+from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.disclosure import Exposure, Outcome, Pair, Shown, ToolSet, Whose
+from metamcp_worker.front import builtin, families, policy
+from metamcp_worker.front.builtin import Ask, Context, Decision, Reply, Seek
+from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front.views import View
+from metamcp_worker.messages import ServerState
+from metamcp_worker.spec import EndpointSpec, FrontSpec
+
+from .offers import endpoint
+
+HERE = Whose("default", policy.LOCAL)
+
+
+def toolset(name: str, *tools: Pair, description: str = "") -> ToolSet:
+    return ToolSet(name, tools, description, created=1.0, updated=2.0)
+
+
+class Place:
+    """An endpoint with these servers, all of them there; None: nothing is known of that one yet."""
+
+    def __init__(
+        self, exposure: Exposure, *toolsets: ToolSet, style: str = "flat", **servers: Any
+    ) -> None:
+        self.viewers = Viewers()
+        self.toolsets = {one.name: one for one in toolsets}
+        self.states: dict[str, ServerState] = {}
+        self.configure(replace(endpoint(*servers, style=style), exposure=exposure))
+        for server, catalogue in servers.items():
+            if catalogue is not None:
+                self.put(server, catalogue)
+
+    def configure(self, spec: EndpointSpec) -> None:
+        self.spec = spec
+        self.viewers.configure(FrontSpec(version="1", endpoints=(spec,), hosts=()))
+        self.viewers.refresh()
+
+    def put(self, server: str, catalogue: ServerCatalogue) -> None:
+        self.viewers.put(server, catalogue)
+        self.up(server)
+
+    def up(self, server: str) -> None:
+        self.state(ServerState(server=server, state="ready", listed=True))
+
+    def down(self, server: str, message: str = "it exited with 3") -> None:
+        self.state(ServerState(server=server, state="error", listed=False, message=message))
+
+    def state(self, news: ServerState) -> None:
+        self.states[news.server] = news
+        self.viewers.set_listed(news.server, news.listed)
+        self.viewers.refresh()
+
+    def show(self, shown: Shown) -> None:
+        self.viewers.show({HERE: shown})
+        self.viewers.refresh()
+
+    @property
+    def view(self) -> View:
+        view = self.viewers.get("default")
+        assert view is not None
+        return view
+
+    @property
+    def listed(self) -> list[str]:
+        """What clients see, by name."""
+        return [entry.key for entry in self.view.merged.lists["tools"]]
+
+    def context(self) -> Context:
+        return Context(
+            self.view.spec,
+            self.viewers.everything("default"),
+            self.view.shown,
+            self.toolsets,
+            self.states,
+            self.viewers.is_listed,
+            self.viewers.index("default").search,
+            lambda when: f"at {when:.0f} s",
+        )
+
+    def decide(self, name: str, /, **arguments: Any) -> Decision:
+        tool = families.of(self.spec.exposure).tools[name]
+        return tool.decide(codec.dump(arguments), self.context())
+
+    def reply(self, name: str, /, **arguments: Any) -> Reply:
+        """What a tool answers at once, or when it has searched by words alone."""
+        decision = self.decide(name, **arguments)
+        if isinstance(decision, Seek):
+            decision = decision.then((), self.context())
+        assert isinstance(decision, Reply), decision
+        return sent(decision)
+
+    def ask(self, name: str, /, **arguments: Any) -> Ask:
+        """What a tool wants of the supervisor."""
+        decision = self.decide(name, **arguments)
+        assert isinstance(decision, Ask), decision
+        return decision
+
+    def done(self, ask: Ask, after: Shown, made: ToolSet | None = None) -> Reply:
+        """The supervisor carried the order out: this is in view now."""
+        before = self.view.shown
+        self.show(after)
+        return sent(ask.then(Outcome("", before, after, made), self.context()))
+
+    def refused(self, ask: Ask, why: str) -> Reply:
+        """The supervisor did not; nothing is other than before."""
+        shown = self.view.shown
+        return sent(ask.then(Outcome(why, shown, shown), self.context()))
+
+
+def sent(reply: Reply) -> Reply:
+    """It can be: what clients get is read again, so that it is JSON and a result."""
+    result = codec.value(builtin.result(reply, modern=False))
+    assert result["content"] == [{"type": "text", "text": reply.text}]
+    assert result["isError"] is reply.failed
+    return replace(reply, structured=result.get("structuredContent"))
+
+
+def structured(reply: Reply) -> dict[str, Any]:
+    assert reply.structured is not None
+    return dict(reply.structured)

@@ -1,0 +1,88 @@
+"""A call through `call_tool`: for the server, and for who looks, it is a call like any other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from metamcp_worker import codec
+from metamcp_worker.frames import Result
+from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.methods import Request
+from metamcp_worker.front.witness import Witness
+
+from .called import Front, request, with_front
+from .offers import endpoint, offer
+
+SPEC = replace(endpoint("a", "b"), exposure="search")
+ARGUMENTS = b'{"n": 1.50, "s":"\\u00e9"}'
+RESULT = b'{"content":[], "x-own": 1.0}'
+
+
+def asked(name: str, *, modern: bool = True) -> Request:
+    params = b'{"name":"call_tool","arguments":{"name":"%b","arguments":%b}}'
+    found = request("tools/call", params % (name.encode(), ARGUMENTS))
+    found.modern = modern
+    return found
+
+
+class Counting(Witness):
+    """Which calls began, and which are over."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+        self.begun_: list[tuple[str, str]] = []
+        self.over: list[str] = []
+
+    def begun(self, call: Call, subject: str, request: Request, params: Mapping[str, Raw]) -> None:
+        self.begun_.append((call.server, subject))
+
+    def finished(self, call: Call, answer: Answer | None, seconds: float, outcome: str) -> None:
+        self.over.append(call.server)
+
+
+@pytest.mark.promise("M37")
+@pytest.mark.promise("M22")
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("name", ["a__t", "a.t"])
+def test_arguments_and_result_cross_as_the_bytes_that_they_are(name: str, *, modern: bool) -> None:
+    async def talk(front: Front) -> None:
+        call = front.calls.start(front.view, asked(name, modern=modern), None)
+        sent = await front.peers["a"].call()
+        params = codec.level(sent.params)
+        assert bytes(params["name"]) == b'"t"'
+        assert bytes(params["arguments"]) == ARGUMENTS
+        front.peers["a"].write(Result(sent.id, RESULT))
+        answer = await call.answer
+        assert (answer.code, b'"x-own": 1.0' in answer.body) == (0, True)
+
+    with_front(talk, SPEC, a=offer("t"), b=offer("u"))
+
+
+def test_it_is_one_call_and_that_of_its_server() -> None:
+    async def talk(front: Front) -> None:
+        witness = front.calls.witness = Counting()
+        call = front.calls.start(front.view, asked("a.t"), None)
+        sent = await front.peers["a"].call()
+        front.peers["a"].write(Result(sent.id, RESULT))
+        await call.answer
+        assert witness.begun_ == [("a", "a__t")]
+        assert witness.over == ["a"]
+        (figures,) = front.stats.tools()
+        assert (figures.server, figures.tools, figures.counts) == ("a", ("t",), (1,))
+
+    with_front(talk, SPEC, a=offer("t"), b=offer("u"))
+
+
+def test_what_a_built_in_tool_answers_itself_is_one_call_too() -> None:
+    async def talk(front: Front) -> None:
+        witness = front.calls.witness = Counting()
+        call = front.calls.start(front.view, asked("a.nothing"), None)
+        result: dict[str, Any] = codec.value((await call.answer).body)
+        assert result["isError"]
+        assert witness.begun_ == [("_gateway", "call_tool")]
+        assert witness.over == ["_gateway"]
+
+    with_front(talk, SPEC, a=offer("t"), b=offer("u"))

@@ -1,0 +1,157 @@
+"""What an endpoint costs is the same for whoever reckons it: the lists that are sent, the figures
+that a front tells, and what follows from the configuration alone."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import replace
+
+from metamcp_worker import codec, costs, owntools, priced
+from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.disclosure import Exposure, Shown, ViewStats, Whose
+from metamcp_worker.front import outlays
+from metamcp_worker.front.catalog import Entry
+from metamcp_worker.front.outlays import Outlays
+from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front.views import View
+from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec, ToolOverride
+
+from .offers import MODERN, endpoint, offer, tool
+
+GIT = offer(tool("status", description="Shows it."), tool("log"), protocol=MODERN)
+DB = offer(tool("query", description="Asks."), tool("log"), protocol=MODERN)
+"""Compact, as nearly all servers send them."""
+
+
+def viewers(*specs: EndpointSpec, **offers: ServerCatalogue) -> Viewers:
+    found = Viewers()
+    found.configure(FrontSpec(version="1", endpoints=specs, hosts=()))
+    for server, each in offers.items():
+        found.put(server, each)
+        found.set_listed(server, True)
+    found.refresh()
+    return found
+
+
+def sent(found: Viewers, session: str = "") -> list[bytes]:
+    """The definitions in the list, as a client of the newest revision gets them."""
+    whole = found.get("default")
+    assert whole is not None
+    view = found.own(whole, session)
+    page = codec.level(Raw(view.page("tools/list", {}, modern=True)))
+    return [bytes(raw) for raw in codec.items(page["tools"])]
+
+
+def told(found: Viewers) -> dict[Whose, ViewStats]:
+    return {Whose(one.endpoint, one.principal, one.session): one for one in found.stats()}
+
+
+@pytest.mark.promise("M38")
+@pytest.mark.parametrize("style", ["namespaced", "flat", "dotted", "bare"])
+@pytest.mark.parametrize("exposure", priced.EXPOSURES)
+def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
+    style: str, exposure: Exposure
+) -> None:
+    spec = replace(
+        endpoint("git", "db", style=style, disabled=(("git", "status"),)), exposure=exposure
+    )
+    offers = {"git": GIT, "db": DB}
+    found = viewers(spec, **offers)
+    tools = priced.tools(spec, offers)
+    assert priced.at_start(exposure, tools) == costs.together(sent(found))
+    if exposure == "all":
+        assert [one.size for one in tools] == [len(raw) for raw in sent(found)]
+        assert [one.exposed for one in tools] == [json.loads(raw)["name"] for raw in sent(found)]
+    else:
+        assert sent(found) == [one.definition() for one in owntools.of(exposure)]
+    view = told(found)[Whose("default", "local")]
+    assert (view.tools, view.tokens) == (len(sent(found)), costs.together(sent(found)))
+    assert (view.offered, view.everything) == (len(tools), priced.at_start("all", tools))
+
+
+@given(
+    names=st.lists(st.text(max_size=80), max_size=6),
+    style=st.sampled_from(["namespaced", "flat", "dotted", "bare"]),
+)
+def test_whatever_tools_are_called_both_reckon_the_same(names: list[str], style: str) -> None:
+    named = [Raw(codec.dump({"name": name, "x": name})) for name in names]
+    spec = EndpointSpec(
+        name="default", servers=("a", "b"), naming=NamingSpec(style=style, length_max=24)
+    )
+    offers = {"a": offer(*named, protocol=MODERN), "b": offer(*named, Raw(b'{"x":1}'))}
+    found = viewers(spec, **offers)
+    assert [one.size for one in priced.tools(spec, offers)] == [len(raw) for raw in sent(found)]
+
+
+def test_tools_that_are_withheld_or_hidden_cost_nothing_and_keep_their_names() -> None:
+    spec = endpoint("git", "db", style="bare")
+    whole = {(one.server, one.name): one for one in priced.tools(spec, {"git": GIT, "db": DB})}
+    left = priced.tools(spec, {"git": GIT, "db": DB}, withheld={("git", "log")})
+    assert left == [one for pair, one in whole.items() if pair != ("git", "log")]
+    assert priced.tools(spec, {}) == []
+    hidden = ToolOverride(server="git", tool="log", hidden=True)
+    named = ToolOverride(server="db", tool="query", name="ask")
+    spec = replace(spec, overrides=(hidden, named))
+    listed = [json.loads(raw)["name"] for raw in sent(viewers(spec, git=GIT, db=DB))]
+    assert [one.exposed for one in priced.tools(spec, {"git": GIT, "db": DB})] == listed
+    assert "ask" in listed
+
+
+@pytest.mark.promise("M38")
+def test_what_comes_into_view_is_counted_for_whom_it_does() -> None:
+    spec = replace(endpoint("git", "db"), exposure="toolset", per_session=True)
+    found = viewers(spec, git=GIT, db=DB)
+    ann, own = Whose("default", "ann"), Whose("default", "local", "8a")
+    found.show({
+        ann: Shown((("git", "status"), ("db", "query")), toolset="dev"),
+        own: Shown((("db", "log"),)),
+    })  # fmt: skip
+    found.refresh()
+    views = told(found)
+    start = costs.of_bytes(owntools.size("toolset"))
+    assert (views[Whose("default", "local")].tokens, views[ann].toolset) == (start, "dev")
+    assert views[own].tokens == costs.together(sent(found, "8a"))
+    assert [views[one].tools for one in (ann, own)] == [7 + 2, 7 + 1]
+    found.set_listed("git", False)
+    found.refresh()
+    assert told(found)[ann].tools == 7 + 1
+    assert told(found)[ann].offered == 4, "what is away is still behind the endpoint"
+
+
+class Looked(tuple[Entry, ...]):  # noqa: SLOT001 - it counts
+    """A list that knows how often somebody went through it."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_a_list_is_summed_once_however_often_it_is_told() -> None:
+    spec = replace(endpoint("git"), exposure="servers")
+    merged = viewers(spec, git=GIT).everything("default")
+    listed, offered = Looked(merged.lists["tools"]), Looked(merged.offered)
+    merged = replace(merged, lists={**merged.lists, "tools": listed}, offered=offered)
+    views = {Whose("default", name): View(merged, spec, "1", name) for name in ("local", "ann")}
+    counting = Outlays()
+    first = counting.stats(views, {"default": merged})
+    assert counting.stats(views, {"default": merged}) == first
+    assert (listed.times, offered.times) == (1, 1)
+    counting.stats({}, {})
+    counting.stats(views, {"default": merged})
+    assert (listed.times, offered.times) == (2, 2), "of a list that is gone nothing is kept"
+
+
+def test_of_very_many_views_the_first_are_told() -> None:
+    found = viewers(replace(endpoint("git"), exposure="toolset"), git=GIT)
+    many = outlays.VIEWS_TOLD_MAX + 10
+    found.show({Whose("default", f"p{n}"): Shown((("git", "log"),)) for n in range(many)})
+    found.refresh()
+    views = found.stats()
+    assert len(views) == outlays.VIEWS_TOLD_MAX
+    assert views[0].principal == "local"

@@ -1,0 +1,77 @@
+"""The API of an endpoint for embeddings, as OpenAI has it: what is asked, what an answer says.
+
+Owns: the body of a request, reading an answer, what is wrong with one. Never: HTTP (`endpoint`).
+"""
+
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from metamcp_worker import codec
+from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.search.vectors import DIMENSIONS_MAX, shrunk
+
+NUMBER_BYTES = 32
+"""Of one number in an answer, with what is around it; usual ones take 12 to 24."""
+ANSWER_BYTES_MIN = 64 * 1024
+"""That an answer may have, however few texts were asked for."""
+
+
+class Unusable(MetaMCPError):
+    """No vectors. The text says what is wrong, as the end of a sentence about the endpoint."""
+
+
+class Refused(Unusable):
+    """It does not take one of these texts, perhaps because it is too long for its model."""
+
+
+class _One(Struct, frozen=True):
+    embedding: list[float]
+    index: int = -1
+
+
+class _Answer(Struct, frozen=True):
+    data: list[_One]
+
+
+def request(model: str, texts: Sequence[str]) -> bytes:
+    return codec.dump({"model": model, "input": texts})
+
+
+def bytes_max(texts: int) -> int:
+    """Of an answer about so many texts."""
+    return ANSWER_BYTES_MIN + texts * DIMENSIONS_MAX * NUMBER_BYTES
+
+
+def read(body: bytes, texts: int) -> list[list[float]]:
+    """A vector for each of the texts, in their order. Raises Unusable."""
+    try:
+        found = codec.typed(_Answer, body).data
+    except codec.Malformed as error:
+        raise Unusable(f"its answer is none of the API for embeddings: {error}") from None
+    if len(found) != texts:
+        raise Unusable(f"it was asked for {texts} vectors and sent {len(found)}")
+    if any(one.index >= 0 for one in found):
+        found = sorted(found, key=lambda one: one.index)
+        if [one.index for one in found] != list(range(texts)):
+            raise Unusable("it does not say which vector is of which text")
+    return [one.embedding for one in found]
+
+
+def checked(vectors: Sequence[Sequence[float]], size: int) -> list[bytes]:
+    """The same as bytes; empty for a text that means nothing. `size`: that earlier ones have, 0 if
+    there are none. Raises Unusable."""
+    for one in vectors:
+        if not 0 < len(one) <= DIMENSIONS_MAX:
+            raise Unusable(
+                f"a vector of it has {len(one)} numbers; 1 to {DIMENSIONS_MAX} can be used"
+            )
+        if len(one) != (size or len(vectors[0])):
+            raise Unusable(
+                f"a vector of it has {len(one)} numbers and others have {size or len(vectors[0])};"
+                " is it another model now? Then give it another name in 'model'"
+            )
+        if not all(map(math.isfinite, one)):
+            raise Unusable("a vector of it has numbers that are none")
+    return [shrunk(one) for one in vectors]

@@ -1,0 +1,76 @@
+"""An endpoint elsewhere that makes vectors of texts.
+
+Owns: one request to it, and what of an answer is no answer. Never: its API (`answers`), when it is
+asked again after a failure (`run`), connections and where they may lead (`fetch`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from metamcp_worker.embedder import answers
+from metamcp_worker.embedder.answers import Refused, Unusable
+from metamcp_worker.errors import TooLarge
+from metamcp_worker.fetch import Broken, Limits, Origin, Unreachable
+from metamcp_worker.spec import EmbeddingsSpec
+
+REQUESTS_MAX = 16
+"""At once: queries of all fronts, and one for tools."""
+END_S = 1.0
+"""Beyond its time for an answer that is on its way; one that only drips does not end."""
+
+
+class Endpoint:
+    """Raises Unusable for a URL that is none."""
+
+    def __init__(self, spec: EmbeddingsSpec) -> None:
+        self._spec = spec
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if spec.key:
+            headers["Authorization"] = f"Bearer {spec.key}"
+        limits = Limits(requests_max=REQUESTS_MAX, connect_s=spec.timeout_s)
+        try:
+            self._origin = Origin(spec.url, headers=headers, limits=limits)
+        except (Unreachable, UnicodeEncodeError) as error:
+            raise Unusable(str(error)) from None
+
+    def __str__(self) -> str:
+        return str(self._origin)
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text. Raises Unusable."""
+        wait_s = self._spec.timeout_s
+        try:
+            async with asyncio.timeout(wait_s + END_S):
+                answer = await self._asked(texts, wait_s)
+        except TimeoutError:
+            raise Unusable(f"{self} did not end its answer in {wait_s:g} s") from None
+        except (Unreachable, Broken, TooLarge) as error:
+            raise Unusable(str(error)) from None
+        return answers.read(answer, len(texts))
+
+    async def _asked(self, texts: Sequence[str], wait_s: float) -> bytes:
+        """Raises Unusable, Unreachable, Broken, TooLarge."""
+        body = answers.request(self._spec.model, texts)
+        async with await self._origin.send("POST", {}, body, answer_s=wait_s) as response:
+            if response.status != 200:
+                raise _refused(response.status)
+            limit = answers.bytes_max(len(texts))
+            return await response.read(wait_s=wait_s, limit_bytes=limit)
+
+    async def close(self) -> None:
+        await self._origin.close()
+
+
+def _refused(status: int) -> Unusable:
+    said = f"it answers with status {status}"
+    match status:
+        case 400 | 413 | 422:
+            return Refused(said)
+        case 401 | 403:
+            return Unusable(f"{said}; does 'key' have the right token?")
+        case 404:
+            return Unusable(f"{said}; 'url' must end as its /embeddings does")
+        case 429:
+            return Unusable(f"{said}, too many requests")
+        case _:
+            return Unusable(said)

@@ -1,0 +1,128 @@
+"""A small model of meanings on this machine: the folder of a BERT encoder, run with numpy.
+
+Owns: reading the folder (`config.json`, `tokenizer.json`, `model.safetensors`), the arithmetic of
+the encoder, the mean of its last layer. Never: where vectors are kept, who asks.
+
+This is what models of the family of all-MiniLM-L6-v2 need: absolute positions, GELU, layer norms
+behind each step. Another architecture is refused, because its numbers would mean nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from metamcp_worker import codec
+from metamcp_worker.errors import MetaMCPError
+
+TOKENS_MAX = 256
+"""Of one text; what comes behind that does not count. These models were trained with as many."""
+FILES = ("config.json", "tokenizer.json", "model.safetensors")
+
+#: Of the error function: Abramowitz and Stegun, 7.1.26; wrong by less than 2e-7.
+_ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+_ERF_P = 0.3275911
+
+Array = Any
+"""Of numpy, whose own types say neither shape nor size."""
+
+# Few installations have these, so types are checked without them.
+np: Any = import_module("numpy")
+
+
+class Unfit(MetaMCPError):
+    """The folder holds no model that can be run. The text is a sentence without a full stop."""
+
+
+class _Config(Struct, frozen=True):
+    model_type: str
+    hidden_size: int
+    num_attention_heads: int
+    num_hidden_layers: int
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    max_position_embeddings: int = 512
+
+
+class Model:
+    """One model, loaded. Raises Unfit."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._config = codec.typed(_Config, (folder / FILES[0]).read_bytes())
+            tokenizers, safetensors = (
+                import_module("tokenizers"),
+                import_module("safetensors.numpy"),
+            )
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / FILES[1]))
+            self._weights: dict[str, Array] = safetensors.load_file(folder / FILES[2])
+        except Exception as error:  # noqa: BLE001 - whatever three libraries make of foreign files
+            raise Unfit(f"no model can be read in {folder}: {error}") from None
+        config = self._config
+        if config.model_type != "bert" or config.hidden_act != "gelu":
+            raise Unfit(f"the model in {folder} is no BERT encoder with GELU")
+        tokens = min(TOKENS_MAX, config.max_position_embeddings)
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(tokens)
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector of length 1 for each text. Raises Unfit."""
+        try:
+            return [self._embedded(text) for text in texts]
+        except (KeyError, ValueError, IndexError) as error:
+            raise Unfit(f"the model lacks what a BERT encoder has: {error}") from None
+
+    def _embedded(self, text: str) -> list[float]:
+        ids = np.array(self._tokenizer.encode(text).ids)
+        weights = self._weights
+        at = "embeddings."
+        hidden = (
+            weights[at + "word_embeddings.weight"][ids]
+            + weights[at + "position_embeddings.weight"][: len(ids)]
+            + weights[at + "token_type_embeddings.weight"][0]
+        )
+        hidden = self._even(hidden, at + "LayerNorm")
+        for layer in range(self._config.num_hidden_layers):
+            hidden = self._layer(hidden, f"encoder.layer.{layer}.")
+        mean = hidden.mean(axis=0)
+        found: list[float] = (mean / np.linalg.norm(mean)).tolist()
+        return found
+
+    def _layer(self, hidden: Array, at: str) -> Array:
+        heads = self._config.num_attention_heads
+        size = self._config.hidden_size // heads
+
+        def apart(name: str) -> Array:
+            whole = self._through(hidden, f"{at}attention.self.{name}")
+            return whole.reshape(-1, heads, size).transpose(1, 0, 2)
+
+        query, key, value = apart("query"), apart("key"), apart("value")
+        scores = query @ key.transpose(0, 2, 1) / math.sqrt(size)
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        scores /= scores.sum(axis=-1, keepdims=True)
+        seen = (scores @ value).transpose(1, 0, 2).reshape(len(hidden), -1)
+        seen = self._through(seen, at + "attention.output.dense") + hidden
+        seen = self._even(seen, at + "attention.output.LayerNorm")
+        inner = gelu(self._through(seen, at + "intermediate.dense"))
+        inner = self._through(inner, at + "output.dense") + seen
+        return self._even(inner, at + "output.LayerNorm")
+
+    def _through(self, hidden: Array, name: str) -> Array:
+        return hidden @ self._weights[name + ".weight"].T + self._weights[name + ".bias"]
+
+    def _even(self, hidden: Array, name: str) -> Array:
+        apart = hidden - hidden.mean(axis=-1, keepdims=True)
+        spread = np.sqrt((apart**2).mean(axis=-1, keepdims=True) + self._config.layer_norm_eps)
+        return apart / spread * self._weights[name + ".weight"] + self._weights[name + ".bias"]
+
+
+def gelu(hidden: Array) -> Array:
+    """The Gaussian error linear unit, as the models were trained with it."""
+    x = hidden / math.sqrt(2)
+    t = 1 / (1 + _ERF_P * np.abs(x))
+    series = t * (_ERF[0] + t * (_ERF[1] + t * (_ERF[2] + t * (_ERF[3] + t * _ERF[4]))))
+    erf = np.sign(x) * (1 - series * np.exp(-x * x))
+    return hidden * (1 + erf) / 2

@@ -1,0 +1,303 @@
+"""The process that makes vectors: what the supervisor asks, answered; and the news that it wants.
+
+Owns: the control socket, which requests may be under way, how long a source that failed is left
+alone, what is counted and said of it, the end of the process. Never: sources of vectors
+(`endpoint`, `local`), the file (`shelf`), who needs vectors and for what.
+
+Queries go before tools, because somebody waits for them; nobody waits for tools.
+"""
+
+import asyncio
+import itertools
+import logging
+import math
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from msgspec import structs
+
+from metamcp_worker import codec, logs, loop, messages, packets
+from metamcp_worker.chores import Chores
+from metamcp_worker.embedder import answers
+from metamcp_worker.embedder.answers import Refused, Unusable
+from metamcp_worker.embedder.endpoint import Endpoint
+from metamcp_worker.embedder.shelf import Shelf, Unkept
+from metamcp_worker.embedding import (
+    QUERY_S_MAX,
+    TEXTS_MAX,
+    Embed,
+    Embedded,
+    EmbedFigures,
+    EmbedOn,
+    Vectors,
+)
+from metamcp_worker.errors import TooLarge
+from metamcp_worker.message import Message
+from metamcp_worker.messages import Beat, Stop, Tune
+from metamcp_worker.packets import Channel
+from metamcp_worker.spec import EmbeddingsSpec
+
+BEAT_S = 1.0
+END_S = 1.0
+"""For cancelled tasks to end."""
+QUERIES_MAX = 8
+"""At the source at once; one more is answered with nothing."""
+ASKS_MAX = 64
+"""That wait or are carried out: each front has one for tools, and a few queries."""
+REFUSED_MAX = 4
+"""Texts that are refused before any is taken: then it is not the texts."""
+PAUSE_S_MIN = 1.0
+"""That a source which failed is left alone; it doubles with every further failure."""
+PAUSE_S_MAX = 60.0
+NOTE_S = 300.0
+"""Between two lines about a source that fails in other ways than it did before."""
+
+log = logging.getLogger("metamcp.embeddings")
+T = TypeVar("T")
+_read = codec.reader(EmbedOn | Embed | Tune | Stop)
+
+
+class Source(Protocol):
+    """Who makes vectors."""
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Raises Unusable."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def main(sock: socket.socket) -> int:
+    """The life of this process; the exit code. `sock`: the control socket to the supervisor."""
+    return loop.run(_live(sock))
+
+
+async def _live(sock: socket.socket) -> int:
+    return await Embedder(sock).run()
+
+
+class Embedder:
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[int] = self._loop.create_future()
+        self._spec = EmbeddingsSpec()
+        self._source: Source | None = None
+        self._shelf: Shelf | None = None
+        self._keeps = False
+        self._size = 0
+        """Numbers of a vector; 0: none was seen."""
+        self._tools, self._disk = asyncio.Lock(), asyncio.Lock()
+        self._queries = 0
+        self._failures = 0
+        self._until = 0.0
+        """The source is left alone until then."""
+        self._said, self._quiet_until = "", 0.0
+        self._counts: Counter[str] = Counter()
+        self._chores = Chores(self._faulty)
+        self._channel = Channel(sock, self._packet, lambda: self._finish(0))
+
+    async def run(self) -> int:
+        self._chores.begin(self._beat())
+        self._chores.begin(logs.counting())
+        try:
+            return await self._over
+        finally:
+            await self._chores.close(END_S)
+            if self._source is not None:
+                await self._source.close()
+            self._channel.close()
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        try:
+            match _read(data):
+                case EmbedOn():
+                    self._begin(codec.typed(EmbeddingsSpec, packets.value(fds)))
+                case Embed(ticket=ticket, query=query):
+                    texts = codec.typed(list[str], packets.value(fds))
+                    self._ask(ticket, texts, query=query)
+                case Tune(format=form, level=level, levels=levels):
+                    logs.tune(
+                        structs.replace(self._spec.log, format=form, level=level, levels=levels)
+                    )
+                case _:
+                    self._finish(0)
+        except (codec.Malformed, TooLarge, OSError) as error:
+            log.error("a message of the supervisor cannot be read: %s", error)
+        finally:
+            packets.close_all(fds)
+
+    def _begin(self, spec: EmbeddingsSpec) -> None:
+        self._spec = spec
+        logs.tune(spec.log)
+        self._keeps = True
+        try:
+            if spec.folder:
+                from metamcp_worker.embedder.machine import Machine  # with a thread of its own
+
+                self._source = Machine(Path(spec.folder))
+            else:
+                self._source = Endpoint(spec)
+        except Unusable as why:
+            self._failed(str(why))
+
+    # Texts
+
+    def _ask(self, ticket: int, texts: Sequence[str], *, query: bool) -> None:
+        if not 0 < len(texts) <= TEXTS_MAX or len(self._chores) > ASKS_MAX:
+            self._answer(ticket, Vectors(pause_s=PAUSE_S_MIN))
+        else:
+            work = self._query(texts) if query else self._of_tools(texts)
+            self._chores.begin(self._answered(ticket, work))
+
+    async def _answered(self, ticket: int, work: Coroutine[None, None, Vectors]) -> None:
+        try:
+            found = await work
+        except Unusable as why:
+            self._failed(str(why))
+            found = Vectors(pause_s=self._pause_s)
+        self._answer(ticket, found)
+
+    async def _query(self, texts: Sequence[str]) -> Vectors:
+        """Raises Unusable."""
+        if self._queries >= QUERIES_MAX or self._pause_s:
+            return Vectors()
+        self._queries += 1
+        try:
+            return Vectors(tuple(await self._made(texts, QUERY_S_MAX)))
+        except Refused:  # of no concern to others
+            return Vectors()
+        finally:
+            self._queries -= 1
+
+    async def _of_tools(self, texts: Sequence[str]) -> Vectors:
+        """Raises Unusable."""
+        found = await self._kept(texts)
+        self._counts["kept"] += sum(one is not None for one in found.values())
+        lacking = [text for text, one in found.items() if one is None]
+        async with self._tools:
+            for at in range(0, len(lacking), self._spec.batch):
+                if self._pause_s:
+                    return Vectors(pause_s=self._pause_s)
+                part = lacking[at : at + self._spec.batch]
+                try:
+                    made = dict(zip(part, await self._made(part), strict=True))
+                except Refused:
+                    made = await self._made_apart(part)
+                found |= made
+                await self._keep(made)
+        return Vectors(tuple([found[text] or b"" for text in texts]))
+
+    async def _made(self, texts: Sequence[str], wait_s: float = math.inf) -> list[bytes]:
+        """`wait_s`: for so long somebody waits. Raises Unusable."""
+        began = self._loop.time()
+        try:
+            if self._source is None:
+                raise Unusable("it cannot be used")
+            made = await self._source.embed(texts)
+            found = answers.checked(made, self._size)
+        except Unusable:
+            self._counts["failed"] += len(texts)
+            raise
+        late = self._loop.time() - began > wait_s
+        self._counts["late" if late else "embedded"] += len(texts)
+        self._size = len(made[0])
+        if self._failures:
+            log.warning("vectors are made again; searches go by meaning too")
+        self._failures, self._until, self._said = 0, 0.0, ""
+        return found
+
+    async def _made_apart(self, texts: Sequence[str]) -> dict[str, bytes]:
+        """One by one, because of one that is refused: without those that are, which are asked for
+        again after a restart. Raises Unusable."""
+        made: dict[str, bytes] = {}
+        for tried, text in enumerate(texts, 1):
+            try:
+                (made[text],) = await self._made([text])
+            except Refused:
+                last = tried == REFUSED_MAX or (tried == len(texts) and not self._size)
+                if last and not made:
+                    raise
+        said = "%s refuses the texts of %d tools, which are found by words alone"
+        log.warning(said, self._source, len(texts) - len(made))
+        return made
+
+    # What is kept
+
+    async def _kept(self, texts: Sequence[str]) -> dict[str, bytes | None]:
+        found: list[bytes | None] | None = await self._on_disk(lambda shelf: shelf.get(texts))
+        kept = dict(zip(texts, found or [None] * len(texts), strict=True))
+        self._size = self._size or max((len(one) for one in kept.values() if one), default=0)
+        return kept
+
+    async def _keep(self, made: dict[str, bytes]) -> None:
+        await self._on_disk(lambda shelf: shelf.put(made))
+
+    async def _on_disk(self, work: Callable[[Shelf], T]) -> T | None:
+        """In a thread, opening it too: a disk may hang. Nothing more, once it failed."""
+        async with self._disk:
+            if not self._keeps:
+                return None
+            try:
+                return await asyncio.to_thread(self._at_shelf, work)
+            except Unkept as why:
+                log.warning("%s", why)
+                self._keeps = False
+                if self._shelf is not None:
+                    self._shelf.close()
+                return None
+
+    def _at_shelf(self, work: Callable[[Shelf], T]) -> T:
+        """Raises Unkept."""
+        if self._shelf is None:
+            self._shelf = Shelf(Path(self._spec.store), self._spec.id)
+        return work(self._shelf)
+
+    # A source that fails
+
+    @property
+    def _pause_s(self) -> float:
+        return max(0.0, self._until - self._loop.time())
+
+    def _failed(self, why: str) -> None:
+        """Leave it alone for a while, and say so if that was not said."""
+        now = self._loop.time()
+        if not self._pause_s:  # of several that failed together, one counts
+            pause_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2.0 ** min(self._failures, 16))
+            self._failures += 1
+            self._until = now + pause_s
+        if why != self._said and (not self._said or now >= self._quiet_until):
+            self._said, self._quiet_until = why, now + NOTE_S
+            where = self._spec.folder or str(self._source or "the endpoint")
+            log.error("%s makes no vectors: %s; searches go by words alone", where, why)
+
+    # News
+
+    def _answer(self, ticket: int, found: Vectors) -> None:
+        try:
+            self._tell(Embedded(ticket=ticket), (packets.blob(codec.dump(found)),))
+        except OSError as error:
+            log.error("an answer is lost: %s", error)
+
+    async def _beat(self) -> None:
+        told: dict[str, int] = {}
+        for number in itertools.count(1):
+            due = self._loop.time() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            self._tell(Beat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
+            if told != self._counts:
+                told = dict(self._counts)
+                self._tell(EmbedFigures(counts=told))
+
+    def _tell(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        self._channel.send(messages.pack(message), fds)
+
+    def _finish(self, code: int) -> None:
+        if not self._over.done():
+            self._over.set_result(code)
+
+    def _faulty(self, error: BaseException) -> None:
+        log.error("the process that makes vectors ends, it has a fault", exc_info=error)
+        self._finish(1)

@@ -1,0 +1,176 @@
+"""One tool's definition, opened for those who look for a tool or read about it.
+
+Owns: title, description and parameters of a raw definition, also of a broken one, and how the type
+of a parameter is written for people. Never: calls, validation of arguments, the bytes that clients
+get.
+
+Whatever a definition is, reading it does not fail: what is not as it should be is not there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+from msgspec import Raw, Struct
+
+from metamcp_worker import codec
+
+DEFINITION_BYTES_MAX = 1 << 20
+"""What is larger is known by its name only."""
+PARAMETERS_MAX = 200
+"""Of one tool, nested ones among them."""
+DEPTH_MAX = 4
+"""Of parameters in parameters; also how many references one type is followed through."""
+CHOICES_MAX = 8
+"""Values of an enumeration that are written out."""
+TYPE_CHARACTERS_MAX = 120
+
+Schema = Mapping[str, Any]
+
+_NESTING = frozenset({"$ref", "allOf", "anyOf", "items", "oneOf", "properties"})
+"""Only under these a parameter has parameters of its own."""
+
+
+class Parameter(Struct, frozen=True):
+    """`name`: with those that it is nested in, as `options.path`; `schema`: as it came; `root`:
+    what its references are looked up in."""
+
+    name: str
+    required: bool
+    schema: Schema
+    root: Schema
+
+    @property
+    def description(self) -> str:
+        return _text(self.schema.get("description"))
+
+    @property
+    def type(self) -> str:
+        """As in `string`, `"a" | "b"`, `integer[]`; "any" where nothing is said."""
+        return _type(self.schema, self.root, DEPTH_MAX)[:TYPE_CHARACTERS_MAX]
+
+
+class Definition(Struct, frozen=True):
+    """`more`: are there parameters beyond the limits?"""
+
+    title: str = ""
+    description: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    more: bool = False
+
+
+def read(raw: bytes) -> Definition:
+    """What can be read of it; of a definition that is broken or too large, nothing."""
+    if len(raw) > DEFINITION_BYTES_MAX:
+        return Definition()
+    members = _level(raw)
+    root = _schema(_value(members.get("inputSchema")))
+    parameters: list[Parameter] = []
+    more = False
+    for parameter in _parameters(root):
+        if len(parameters) == PARAMETERS_MAX:
+            more = True
+            break
+        parameters.append(parameter)
+    title = _text(_value(members.get("title")))
+    return Definition(
+        title or _text(_schema(_value(members.get("annotations"))).get("title")),
+        _text(_value(members.get("description"))),
+        tuple(parameters),
+        more,
+    )
+
+
+def _parameters(root: Schema) -> Iterator[Parameter]:
+    """In the order of the schema, those of an object behind itself."""
+    waiting = [("", root, 0)]
+    while waiting:
+        prefix, schema, depth = waiting.pop()
+        required = _list(schema.get("required"))
+        nested: list[tuple[str, Schema, int]] = []
+        for name, found in _schema(schema.get("properties")).items():
+            inner = _schema(found)
+            yield Parameter(prefix + name, name in required, inner, root)
+            if depth + 1 < DEPTH_MAX and not _NESTING.isdisjoint(inner):
+                nested.extend(
+                    (f"{prefix}{name}.", below, depth + 1) for below in _objects(inner, root)
+                )
+        waiting.extend(reversed(nested))
+
+
+def _objects(schema: Schema, root: Schema) -> Iterator[Schema]:
+    """What in one parameter has parameters of its own: itself, its items, its alternatives."""
+    if "$ref" in schema:
+        schema = _referred(schema, root)
+    if "properties" in schema:
+        yield schema
+    for key in ("items", "anyOf", "oneOf", "allOf"):
+        if key not in schema:
+            continue
+        found = schema[key]
+        for one in _list(found) or [found]:
+            inner = _referred(_schema(one), root)
+            if "properties" in inner:
+                yield inner
+
+
+def _referred(schema: Schema, root: Schema) -> Schema:
+    """What a local reference names (`#/$defs/Place`), or the schema itself if it has none."""
+    for _ in range(DEPTH_MAX):
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        found: Any = root
+        for step in reference[2:].split("/"):
+            found = _schema(found).get(step.replace("~1", "/").replace("~0", "~"))
+        schema = _schema(found)
+    return schema
+
+
+def _type(schema: Schema, root: Schema, depth: int) -> str:
+    if depth == 0:
+        return "any"
+    schema = _referred(schema, root)
+    choices = [schema["const"]] if "const" in schema else _list(schema.get("enum"))
+    if choices:
+        shown = [codec.dump(one).decode() for one in choices[:CHOICES_MAX]]
+        return " | ".join([*shown, "…"] if len(choices) > CHOICES_MAX else shown)
+    said = schema.get("type")
+    kinds = [one for one in _list(said) if isinstance(one, str)] or [_text(said)]
+    if kinds == ["array"]:
+        inner = _type(_schema(schema.get("items")), root, depth - 1)
+        return f"({inner})[]" if " | " in inner else f"{inner}[]"
+    if kinds != [""]:
+        return " | ".join(kinds)
+    for key in ("anyOf", "oneOf"):
+        inners = (_type(_schema(one), root, depth - 1) for one in _list(schema.get(key)))
+        if named := list(dict.fromkeys(inners)):
+            return " | ".join(named)
+    return "object" if "properties" in schema else "any"
+
+
+def _level(raw: bytes) -> dict[str, Raw]:
+    try:
+        return codec.level(raw)
+    except codec.Malformed:
+        return {}
+
+
+def _value(raw: Raw | None) -> Any:
+    if raw is None:
+        return None
+    try:
+        return codec.value(raw)
+    except codec.Malformed:
+        return None
+
+
+def _schema(found: Any) -> Schema:
+    return cast(Schema, found) if isinstance(found, dict) else {}
+
+
+def _list(found: Any) -> list[Any]:
+    return list(cast(Iterable[Any], found)) if isinstance(found, list) else []
+
+
+def _text(found: Any) -> str:
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,165 @@
+"""What a text says, as the terms that a search compares.
+
+Owns: how text falls into words, how words fall into terms, light stemming, the words that say
+nothing, and the key under which a name is found whole. Never: documents, weights, ranking.
+
+A word is a run of letters and digits, so `_-./` part words. A word falls into its pieces where the
+case changes or digits begin (`getUserByID2`: get, user, by, id, 2), and is a term itself too if it
+has several pieces, so that `GitHub` and `github` meet. What is written without spaces (Chinese,
+Japanese, Korean) becomes pairs of neighbouring characters. Accents are dropped.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TypeVar
+
+WORD_CHARACTERS_MAX = 64
+"""Of what is longer (keys, hashes, base64) only the beginning counts."""
+PIECES_MAX = 16
+"""Of one word; more of them are no name."""
+WORDS_KEPT = 1 << 14
+"""Words whose terms are remembered, and whose keys are: the vocabulary of many servers."""
+STEM_CHARACTERS_MIN = 3
+"""What stemming leaves at least, or it changes nothing."""
+
+T = TypeVar("T")
+
+_WORDS = re.compile(r"[^\W_]+")
+_APART = "".join(chr(at) if chr(at).isalnum() else " " for at in range(128))
+"""What parts words of ASCII, for `str.translate`, which is several times as fast as `_WORDS`."""
+_PIECES = re.compile(r"[0-9]+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SCRIPTS = (
+    "\u1100-\u11ff\u3040-\u30ff\u3100-\u318f\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_UNSPACED = re.compile(f"[{_SCRIPTS}]+")
+_RUNS = re.compile(f"[0-9]+|[{_SCRIPTS}]+|[^0-9{_SCRIPTS}]+")
+_PLAIN = re.compile(r"[a-z]+\Z")
+_VOWEL = re.compile(r"[aeiouy]")
+
+_SAYING_NOTHING = """
+a about all also am an and any are as at be been being but by can could did do does doing each else
+etc for from had has have having he her here his how i if in into is it its just let me might must
+my need needs of on onto or other our please shall she should so some such than that the their them
+then there these they this those through to too us very via want was we were what when where whether
+which while who whom whose why will with would you your
+"""
+STOP_WORDS = frozenset(_SAYING_NOTHING.split())
+"""Words of English that hardly tell one tool from another. Verbs of tools (get, list, find) do."""
+AROUND_NAMES = frozenset({"mcp", "server", "tool"})
+"""What people say around the name of a tool."""
+
+
+def words(text: str) -> list[str]:
+    """The words of `text` in order, as they are written."""
+    if text.isascii():
+        return text.translate(_APART).split()
+    return _WORDS.findall(unicodedata.normalize("NFC", text))
+
+
+def terms(text: str) -> list[str]:
+    """What `text` says, in order and with repetitions, without stop words."""
+    return list(chain.from_iterable(map(_TERMS.__getitem__, words(text))))
+
+
+def key(text: str, *, without: frozenset[str] = frozenset()) -> str:
+    """The same for all ways to write one name: `create_issue`, `Create-Issues`, `createIssue`."""
+    return "".join([_KEYS[word] for word in words(text) if word.lower() not in without])
+
+
+def plain(text: str) -> str:
+    """Letters and digits of `text` and nothing else: what the beginning of a name is a beginning
+    of, which it is not of a key."""
+    found = "".join(words(text))
+    return found.lower() if found.isascii() else _even(found).casefold()
+
+
+class _Remembered(dict[str, T]):
+    """What `find` says of each word, found once; anew when there are too many."""
+
+    def __init__(self, find: Callable[[str], T]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, word: str) -> T:
+        if len(self) >= WORDS_KEPT:
+            self.clear()
+        found = self[word] = self._find(word)
+        return found
+
+
+def _terms(word: str) -> tuple[str, ...]:
+    """Nothing for a stop word."""
+    found = pieces(word)
+    kept = [stem(piece) for piece in found if piece not in STOP_WORDS]
+    whole = _folded(word).casefold()
+    if len(found) > 1 and whole not in STOP_WORDS and not _UNSPACED.search(word):
+        kept.append(stem(whole))
+    return tuple(kept)
+
+
+def _key(word: str) -> str:
+    return "".join([stem(piece) for piece in pieces(word)])
+
+
+_TERMS = _Remembered(_terms)
+_KEYS = _Remembered(_key)
+
+
+def pieces(word: str) -> list[str]:
+    """Where its case changes, or digits or pairs of characters begin, in lower case. The case of
+    words with letters beyond ASCII is not looked at."""
+    word = _folded(word)
+    if word.isascii():
+        return [piece.lower() for piece in _PIECES.findall(word)[:PIECES_MAX]]
+    found: list[str] = []
+    for run in _RUNS.findall(word.casefold()):
+        found.extend(_pairs(run) if _UNSPACED.match(run) else [run])
+    return found[:PIECES_MAX]
+
+
+def stem(term: str) -> str:
+    """Without the endings of plurals, -ed and -ing. Only for plain English letters; what comes out
+    need not be a word, only the same for the forms of one."""
+    if len(term) <= STEM_CHARACTERS_MIN or not _PLAIN.match(term):
+        return term
+    if term.endswith("ies") and len(term) > 4:
+        term = term[:-3] + "y"
+    elif term.endswith(("sses", "shes", "ches", "xes", "zes")):
+        term = term[:-2]
+    elif term.endswith("s") and not term.endswith(("ss", "us", "is")):
+        term = term[:-1]
+    for ending in ("ing", "ed"):
+        root = term[: -len(ending)]
+        if term.endswith(ending) and len(root) >= STEM_CHARACTERS_MIN and _VOWEL.search(root):
+            term = _undoubled(root)
+            break
+    if term.endswith("e") and len(term) > STEM_CHARACTERS_MIN:
+        term = term[:-1]
+    return term[:-1] + "i" if term.endswith("y") and len(term) > STEM_CHARACTERS_MIN else term
+
+
+def _undoubled(root: str) -> str:
+    """`stopp` is `stop`, but `pass` and `call` stay."""
+    if root[-1] == root[-2] and root[-1] not in "lsz":
+        return root[:-1]
+    return root
+
+
+def _pairs(run: str) -> Sequence[str]:
+    return [run] if len(run) == 1 else [run[at : at + 2] for at in range(len(run) - 1)]
+
+
+def _folded(word: str) -> str:
+    """Of a long word only the beginning."""
+    word = word[:WORD_CHARACTERS_MAX]
+    return word if word.isascii() else _even(word)[:WORD_CHARACTERS_MAX]
+
+
+def _even(text: str) -> str:
+    """Compatible forms made equal (full width, ligatures), accents dropped."""
+    apart = unicodedata.normalize("NFKD", text)
+    kept = "".join([one for one in apart if unicodedata.category(one) != "Mn"])
+    return unicodedata.normalize("NFC", kept)
