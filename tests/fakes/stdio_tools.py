@@ -102,6 +102,12 @@ class Tools(Wire):
     def tool_close_stdout(self, _: object) -> None:
         os.close(1)
 
+    def tool_close_stdin(self, _: object) -> Json:
+        """Nothing more can be written to it, though it lives on."""
+        os.close(0)
+        self.deaf = True
+        return content("closed")
+
     def tool_odd(self, number: int, kind: str = "both") -> None:
         """Answers that are none."""
         result = content("odd")

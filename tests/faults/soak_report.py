@@ -16,7 +16,7 @@ COUNTED = ("processes", "descriptors", "threads")
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`ends`: (kind of client, end) -> requests; `before`, `after`: role -> processes, descriptors,
-    threads and bytes of PSS; `problems`: a sentence for each broken invariant; `said`: further
+    threads and bytes of memory; `problems`: a sentence for each broken invariant; `said`: further
     lines."""
 
     seed: int
@@ -63,7 +63,7 @@ def words(outcome: Outcome) -> str:
         lines += [f"| all | {outcome.done.total()} | {outcome.missed.total() or '-'} |", ""]
     lines += [*_ends(outcome.ends), "", f"worst wait: {outcome.worst}", *outcome.said]
     lines.append(f"metrics parsed: {outcome.scrapes} times")
-    lines += ["", "| processes of | how many | descriptors | threads | PSS MiB |"]
+    lines += ["", "| processes of | how many | descriptors | threads | memory MiB |"]
     lines.append("|---|---|---|---|---|")
     for role, old in outcome.before.items():
         new = outcome.after.get(role, old)

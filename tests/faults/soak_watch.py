@@ -28,15 +28,14 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the gateway's own processes. `by_role`: role -> (processes, descriptors, threads, PSS in
-    bytes), each the sum; `below`: processes below the supervisor, servers included."""
+    """Of the gateway's own processes. `by_role`: role -> (processes, descriptors, threads, bytes of
+    memory), each the sum; `below`: processes below the supervisor, servers included.
+
+    Memory without the files that are mapped: a share of those is more as soon as any other program
+    on this machine that has them as well, another test for example, ends."""
 
     by_role: dict[str, tuple[int, int, int, int]]
     below: int
-
-    @property
-    def pss(self) -> int:
-        return sum(one[3] for one in self.by_role.values())
 
 
 def figures(gateway: Soaked, status: GatewayStatus) -> Figures:
@@ -53,7 +52,7 @@ def figures(gateway: Soaked, status: GatewayStatus) -> Figures:
             len(ones),
             sum(processes.descriptors(pid) for pid in ones),
             sum(len(os.listdir(f"/proc/{pid}/task")) for pid in ones),
-            sum(processes.memory(pid) for pid in ones),
+            sum(processes.memory(pid, "Pss_Anon") for pid in ones),
         )
     return Figures(by_role, len(processes.below(status.pid)))
 

@@ -69,7 +69,7 @@ def askers(port: int) -> list[Ear]:
 def sizes(gateway: Gateway) -> dict[int, tuple[int, int]]:
     """Descriptors and memory of each front."""
     pids = [front["pid"] for front in gateway.status()["fronts"]]
-    return {pid: (processes.descriptors(pid), processes.memory(pid)) for pid in pids}
+    return {pid: (processes.descriptors(pid), processes.memory(pid, "Pss_Anon")) for pid in pids}
 
 
 @pytest.mark.promise("M32")

@@ -1,6 +1,8 @@
 """The page is, byte for byte, what the library of Prometheus would write, and has a limit."""
 
+import gc
 import random
+import sys
 import time
 from collections.abc import Iterable
 
@@ -303,3 +305,16 @@ def test_a_page_of_very_many_servers_is_bounded_in_time_too() -> None:
         assert size(metrics.table(status, Readings())) <= SERIES_MAX
         spent.append(time.thread_time() - begun)
     assert min(spent) < 0.2, "20 ms on an idle machine; ten times as much is something else"
+
+
+def test_a_page_leaves_nothing_behind_that_the_next_one_adds_to() -> None:
+    found = Durations(1.0, tuple(range(len(BUCKETS_S) + 1)))
+    table: dict[str, list[Row]] = {
+        SERVED: [(("git", "tools/call", "v", "", f"t{n}"), found) for n in range(300)]
+    }
+    pages = Pages()
+    page = pages.page(table)
+    gc.collect()  # what Python keeps for the next tuple, too
+    before = sys.getallocatedblocks()
+    assert pages.page(table) == page
+    assert sys.getallocatedblocks() - before < 200

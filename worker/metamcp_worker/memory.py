@@ -4,6 +4,7 @@ Owns: how the C library keeps large blocks, how often cycles are looked for. Nev
 anything may have.
 """
 
+import asyncio
 import ctypes
 import gc
 import mmap
@@ -18,6 +19,9 @@ its pages, more than all that is done with a message of a MiB; so those share th
 SPARE_BYTES_MAX = 8 * 1024 * 1024
 """What the heap keeps at its end for the next message. Whoever passes on messages calls `trim` from
 time to time."""
+RARE_BYTES = 256 * 1024
+"""Both of these for a process that passes on no messages, and has a block of this size only now and
+then: for a page of metrics, or a list of tools."""
 
 SMALL_BYTES_MAX = 512
 """What Python places itself; larger blocks are the C library's."""
@@ -36,12 +40,14 @@ _GC_USUAL = gc.get_threshold()
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
-def give_back_large_blocks() -> bool:
+def give_back_large_blocks(
+    large_bytes: int = LARGE_BYTES, spare_bytes: int = SPARE_BYTES_MAX
+) -> bool:
     """For this process and those forked from it. False where the C library has no such setting."""
     if not hasattr(_libc, "mallopt"):
         return False
-    _libc.mallopt(_M_TRIM_THRESHOLD, SPARE_BYTES_MAX)
-    return bool(_libc.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES))
+    _libc.mallopt(_M_TRIM_THRESHOLD, spare_bytes)
+    return bool(_libc.mallopt(_M_MMAP_THRESHOLD, large_bytes))
 
 
 def share_one_heap() -> bool:
@@ -55,6 +61,13 @@ def trim() -> None:
     """Give back what is free already, however small the pieces are that it was freed in."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
+
+
+async def trim_every(seconds: float) -> None:
+    """Until it is cancelled. A trim takes about a millisecond."""
+    while True:
+        await asyncio.sleep(seconds)
+        trim()
 
 
 def collect_seldom() -> None:

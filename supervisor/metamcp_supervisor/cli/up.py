@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from metamcp_supervisor.wanted.config import Config
     from metamcp_worker.spec import LogSpec
 
+TRIM_S = 30.0
+"""So often the memory that is free is given back."""
+
 #: Parts of an event that a person at a terminal wants to see at once, beside the gateway's own.
 _TOLD = ("→ready", "→backoff", "→failed", "→quarantined", "→disabled", "→error", "error", "bug",
          "note", "lists changed", "tools drifted", "tools released", "kill", "heartbeat",
@@ -240,6 +243,7 @@ def _run(
         raise SystemExit(Exit.OK)
     faulthandler.enable(2)  # what the watchdog aborts says where it hung
     memory.share_one_heap()
+    memory.give_back_large_blocks(memory.RARE_BYTES, memory.RARE_BYTES)
     told = Notify.take(os.environ, os.getpid())
     try:
         given = inherited.take(os.environ, os.getpid())
@@ -258,6 +262,7 @@ def _run(
         if found.outdated:
             gateway.succession.read_again()
         counting = asyncio.create_task(logs.counting())
+        trimming = asyncio.create_task(memory.trim_every(TRIM_S))
         on_up = watch(gateway)
 
         def risen() -> None:
@@ -268,6 +273,7 @@ def _run(
             return await gateway.run(risen)
         finally:
             counting.cancel()
+            trimming.cancel()
 
     try:
         code = asyncio.run(main())

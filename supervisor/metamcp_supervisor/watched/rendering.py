@@ -154,10 +154,12 @@ def _blank(name: str, first: str | int, labels: Iterable[str | Labels]) -> bytes
 def _histograms(out: list[bytes], family: Family, rows: Iterable[Row], ends: Ends) -> None:
     for labels, value in rows:
         assert isinstance(value, Durations)
-        form, below = _form(family.name, labels), tuple(accumulate(value.buckets))
-        lines = _filled(form, (*below, below[-1]))
+        # A list: Python keeps tuples that grew while they were made, two thousand of each length,
+        # and, before 3.12, tuples of twenty, which the buckets with their count would be.
+        (form, total), below = _form(family.name, labels), list(accumulate(value.buckets))
+        lines = _filled(form, below)
         out.append(_ended(lines, ends[labels]) if labels in ends else lines)
-        out.append(_line(value.seconds))
+        out += (_line(below[-1]), total, _line(value.seconds))
 
 
 def _ended(lines: bytes, ends: Mapping[int, bytes]) -> bytes:
@@ -175,17 +177,18 @@ def _line(value: float) -> bytes:
 
 
 @lru_cache(HISTOGRAMS_MAX)
-def _form(name: str, labels: Labels) -> bytes:
-    """All buckets and the count, with places for their numbers, and the beginning of the sum."""
+def _form(name: str, labels: Labels) -> tuple[bytes, bytes]:
+    """All buckets, with places for their numbers, and the beginning of the count; that of the
+    sum."""
     family = FAMILIES[name]
     known = list(zip(family.labels, labels, strict=True))
     bounds = (*(number(bound).decode() for bound in family.bounds_s), "+Inf")
     parts = (
         *(_begin(f"{name}_bucket", [*known, ("le", bound)]) for bound in bounds),
         _begin(f"{name}_count", known),
-        _begin(f"{name}_sum", known),
     )
-    return _WHOLE.join(part.replace(b"%", b"%%") for part in parts)
+    form = _WHOLE.join(part.replace(b"%", b"%%") for part in parts)
+    return form, _begin(f"{name}_sum", known)
 
 
 def _begin(name: str, labels: Iterable[tuple[str, str]]) -> bytes:

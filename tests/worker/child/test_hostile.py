@@ -206,6 +206,17 @@ def test_a_server_that_closes_its_output_is_ended() -> None:
         assert not alive(pid)
 
 
+def test_what_comes_for_a_server_that_cannot_be_written_to_hears_that_it_went_down() -> None:
+    with ChildWorker("--ignore-eof", stop_eof_s=0.1) as worker:
+        worker.ready()
+        front = worker.front()
+        assert front.text(front.tool("close_stdin")) == "closed"
+        while front.quiet():
+            front.tool("echo", text="nobody reads this")
+        assert front.down()["reason"] == "protocol"
+        assert not [frame for frame in front.seen if isinstance(frame, Error)]
+
+
 def test_endless_pages_do_not_keep_a_server_from_starting() -> None:
     with ChildWorker("--cursor-loop", "--tools", "5", "--page", "3") as worker:
         assert worker.ready().tools

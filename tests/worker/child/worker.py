@@ -35,6 +35,7 @@ RUN = (
     "os._exit(run.main(socket.socket(fileno=int(sys.argv[1]))))"
 )
 WAIT_S = 20.0
+QUIET_S = 0.01
 
 M = TypeVar("M", bound=Message)
 
@@ -65,6 +66,10 @@ class Front:
     def read(self) -> Frame:
         assert self._near.poll(WAIT_S), "no frame came"
         return framing.unpack(self._near.recv_bytes())
+
+    def quiet(self) -> bool:
+        """Does nothing come, for a moment?"""
+        return not self._near.poll(QUIET_S)
 
     def answer(self, number: int) -> Result | Error:
         """The answer to the call `number`; it must be the next answer."""

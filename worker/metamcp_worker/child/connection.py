@@ -65,7 +65,7 @@ class Connection:
     @property
     def lost(self) -> bool:
         """Is the server gone, or about to be ended?"""
-        return self._lost
+        return self._lost or self._stdin.closed or self._stdout.closed
 
     @property
     def exit(self) -> Exit | None:

@@ -346,7 +346,8 @@ class Worker:
         assert self._connection is not None
         if not self._connection.request(request):
             self._report.count("lost_write")
-            if self._session is not None:
+            # Of a server that is gone, `Down` tells all who wait for it.
+            if self._session is not None and not self._connection.lost:
                 self._do(self._session.unsent(request.key, self._loop.time()))
 
     def _send(self, action: Write | Drop) -> None:

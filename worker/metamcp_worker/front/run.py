@@ -115,7 +115,7 @@ class Front:
         self._chores.begin(self._obey())
         self._chores.begin(self._beat())
         self._chores.begin(self._report())
-        self._chores.begin(self._give_back())
+        self._chores.begin(memory.trim_every(TRIM_S))
         self._chores.begin(self._keeping.run())
         self._chores.begin(logs.counting())
         try:
@@ -339,11 +339,6 @@ class Front:
         while True:
             await asyncio.sleep(STATS_S)
             self._tell_figures()
-
-    async def _give_back(self) -> None:
-        while True:
-            await asyncio.sleep(TRIM_S)
-            memory.trim()
 
     def _tell_figures(self) -> None:
         if self._app is None or self._server is None:
