@@ -24,6 +24,7 @@ DESCRIPTIONS = 16
 PEAK_S = 2.5
 """Nobody is answered for so long, and everybody waits."""
 LINES_EACH = 10
+GUEST_S = 1.0
 
 
 async def remember(gateway: Soaked) -> None:
@@ -34,19 +35,21 @@ async def remember(gateway: Soaked) -> None:
 
 
 def faults(dice: Random, seconds: float, names: list[str]) -> tuple[Fault, ...]:
-    """One for each server that faults are for, one for a front, and a pause of all servers, in
-    which as many calls are under way as there are clients."""
+    """One for each server that faults are for, one for a front, a guest that comes and goes with a
+    reload each, and a pause of all servers, in which as many calls are under way as there are
+    clients."""
     victims = [name for name in names if name not in bystanders(names)]
     step_s = seconds / 2 / len(victims)
     made = [
         Fault(at * step_s, KINDS[at % len(KINDS)], name, 1.0, dice.getrandbits(32))
         for at, name in enumerate(victims)
     ]
+    made.append(Fault(seconds / 4, "guest", "", GUEST_S, dice.getrandbits(32)))
     made.append(Fault(seconds / 2, "kill-front", "", 0.0, dice.getrandbits(32)))
     peak = (
         Fault(seconds * 0.7, "stop-child", name, PEAK_S, dice.getrandbits(32)) for name in names
     )
-    return (*made, *peak)
+    return (*sorted(made, key=lambda one: one.at_s), *peak)
 
 
 def _chatter(port: int, name: str) -> None:

@@ -1,5 +1,10 @@
+import tracemalloc
+
+import pytest
+
 from metamcp_supervisor.verbs import LogLine
 from metamcp_supervisor.watched.logs import (
+    BLOCK_LINES,
     LINE_BYTES_EXTRA,
     LINE_CHARS_MAX,
     RING_BYTES_MAX,
@@ -39,6 +44,36 @@ def test_a_server_that_writes_without_end_keeps_its_last_megabyte() -> None:
     kept = logs.tail("git", 10_000)
     assert len(kept) == RING_BYTES_MAX // (1000 + LINE_BYTES_EXTRA)
     assert kept[-1].text.startswith("2999")
+
+
+@pytest.mark.parametrize("count", [BLOCK_LINES - 1, BLOCK_LINES, 10 * BLOCK_LINES + 7, 9000])
+def test_all_that_is_kept_is_read_as_it_was_written(count: int) -> None:
+    clock = iter(range(count))
+    logs = ServerLogs(lambda: next(clock) + 0.25)
+    for number in range(count):
+        logs.add("git", ("stderr", "stdout")[number % 2], [f"é\n{number}"])
+    kept = logs.tail("git", count)
+    assert len(kept) == count or len(kept) > 4000
+    for line, number in zip(reversed(kept), reversed(range(count)), strict=False):
+        assert line == LogLine(
+            seq=number + 1, time=number + 0.25, server="git",
+            stream=("stderr", "stdout")[number % 2], text=f"é\n{number}",
+        )  # fmt: skip
+    assert logs.newest(10**9) == kept
+    assert logs.tail("git", 3) == kept[-3:]
+
+
+def test_many_short_lines_take_much_less_than_they_may() -> None:
+    logs = ServerLogs(lambda: 0.125)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(5200):
+            logs.add("git", "stderr", [f"line {number}"])
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < RING_BYTES_MAX / 2
 
 
 def test_empty_and_wide_lines_are_bounded_too() -> None:

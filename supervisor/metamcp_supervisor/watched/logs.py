@@ -5,31 +5,66 @@ its rate (the worker does both), files, printing.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from metamcp_supervisor.verbs import LogLine
 from metamcp_supervisor.watched.events import Feed, Follower
+from metamcp_worker import codec
 
 RING_BYTES_MAX = 1024 * 1024
 """Kept per server: what `ctl logs` can show of the past."""
 LINE_BYTES_EXTRA = 200
-"""What a kept line costs beside its text, so that empty lines do not fill the memory."""
+"""What a kept line may cost beside its text, so that empty lines do not fill the memory."""
 LINE_CHARS_MAX = 16 * 1024
 """Longer lines are cut: one line must fit a line of the control socket many times over."""
+BLOCK_LINES = 64
+"""So many are kept as one piece: as objects they would take three times as much, and what comes and
+goes all day would leave holes everywhere."""
+
+_read = codec.reader(list[tuple[int, float, str, str]])
 
 
 class _Ring:
     """The lines of one server, bounded by what they cost."""
 
-    def __init__(self) -> None:
-        self.lines: deque[LogLine] = deque()
-        self.cost = 0
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._oldest: deque[LogLine] = deque()
+        self._blocks: deque[bytes] = deque()
+        self._latest: list[LogLine] = []
+        self._cost = 0
 
     def add(self, line: LogLine) -> None:
-        self.lines.append(line)
-        self.cost += _cost(line)
-        while self.cost > RING_BYTES_MAX:
-            self.cost -= _cost(self.lines.popleft())
+        self._latest.append(line)
+        self._cost += _cost(line)
+        if len(self._latest) >= BLOCK_LINES:
+            self._blocks.append(_block(self._latest))
+            self._latest = []
+        while self._cost > RING_BYTES_MAX:
+            if not self._oldest:
+                self._oldest.extend(self._next())
+            self._cost -= _cost(self._oldest.popleft())
+
+    def newest(self) -> Iterator[LogLine]:
+        """All lines, the newest first."""
+        yield from reversed(self._latest)
+        for block in reversed(self._blocks):
+            yield from reversed(self._lines(block))
+        yield from reversed(self._oldest)
+
+    def _next(self) -> list[LogLine]:
+        """The oldest that are still together."""
+        if self._blocks:
+            return self._lines(self._blocks.popleft())
+        latest, self._latest = self._latest, []
+        return latest
+
+    def _lines(self, block: bytes) -> list[LogLine]:
+        return [
+            LogLine(seq=seq, time=time, server=self._server, stream=stream, text=text)
+            for seq, time, stream, text in _read(block)
+        ]
 
 
 class ServerLogs:
@@ -55,16 +90,15 @@ class ServerLogs:
     def tail(self, server: str, n: int) -> list[LogLine]:
         """The last `n` lines, oldest first; of a server that never wrote, none."""
         ring = self._rings.get(server)
-        if ring is None or n <= 0:
-            return []
-        start = max(0, len(ring.lines) - n)
-        return [line for at, line in enumerate(ring.lines) if at >= start]
+        return [*islice(ring.newest(), max(0, n))][::-1] if ring is not None else []
 
     def past(self, server: str, seconds: float | None = None) -> list[LogLine]:
         """All kept lines, or those of the last `seconds`; oldest first."""
         ring = self._rings.get(server)
         oldest = float("-inf") if seconds is None else self._now() - seconds
-        return [line for line in ring.lines if line.time >= oldest] if ring is not None else []
+        if ring is None:
+            return []
+        return [line for line in ring.newest() if line.time >= oldest][::-1]
 
     def follow(self, server: str, wake: Callable[[], None]) -> Follower[LogLine]:
         return self._feeds.setdefault(server, Feed()).follow(wake)
@@ -78,7 +112,7 @@ class ServerLogs:
         share = cost_max // max(1, len(self._rings))
         for ring in self._rings.values():
             room = share
-            for line in reversed(ring.lines):
+            for line in ring.newest():
                 room -= _cost(line)
                 if room < 0:
                     break
@@ -93,23 +127,33 @@ class ServerLogs:
     def go_on(self, lines: Sequence[LogLine], last: int) -> None:
         """After those of the program before. `last`: the number of its newest line."""
         for line in lines:
-            self._rings.setdefault(line.server, _Ring()).add(line)
+            self._ring(line.server).add(line)
         self._last = last
 
     def forget(self, server: str) -> None:
         """The server is no longer configured. Its followers stay: it may be back."""
         self._rings.pop(server, None)
 
+    def _ring(self, server: str) -> _Ring:
+        ring = self._rings.get(server)
+        if ring is None:
+            ring = self._rings[server] = _Ring(server)
+        return ring
+
     def _keep(self, server: str, stream: str, text: str) -> None:
         if len(text) > LINE_CHARS_MAX:
             text = text[:LINE_CHARS_MAX] + f"… [{len(text) - LINE_CHARS_MAX} more characters]"
         self._last += 1
         line = LogLine(seq=self._last, time=self._now(), server=server, stream=stream, text=text)
-        self._rings.setdefault(server, _Ring()).add(line)
+        self._ring(server).add(line)
         if server in self._feeds:
             self._feeds[server].push(line)
         if self.sink is not None:
             self.sink(line)
+
+
+def _block(lines: Sequence[LogLine]) -> bytes:
+    return codec.dump([(line.seq, line.time, line.stream, line.text) for line in lines])
 
 
 def _cost(line: LogLine) -> int:
