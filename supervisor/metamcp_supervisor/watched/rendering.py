@@ -154,8 +154,8 @@ def _blank(name: str, first: str | int, labels: Iterable[str | Labels]) -> bytes
 def _histograms(out: list[bytes], family: Family, rows: Iterable[Row], ends: Ends) -> None:
     for labels, value in rows:
         assert isinstance(value, Durations)
-        # A list: Python keeps tuples that grew while they were made, two thousand of each length,
-        # and, before 3.12, tuples of twenty, which the buckets with their count would be.
+        # A list, and without the count: Python keeps tuples that grew while they were made, up to
+        # two thousand of each length, and 3.11 also those of twenty, and never takes one of these.
         (form, total), below = _form(family.name, labels), list(accumulate(value.buckets))
         lines = _filled(form, below)
         out.append(_ended(lines, ends[labels]) if labels in ends else lines)

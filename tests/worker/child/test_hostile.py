@@ -14,6 +14,7 @@ from metamcp_worker.child.run import TICK_S
 from metamcp_worker.child.stdio import READ_BYTES
 from metamcp_worker.frames import Error, Result
 from metamcp_worker.messages import Beat, Counted, LogLines, Spawned
+from tests.waiting import until
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M98")]
@@ -211,8 +212,12 @@ def test_what_comes_for_a_server_that_cannot_be_written_to_hears_that_it_went_do
         worker.ready()
         front = worker.front()
         assert front.text(front.tool("close_stdin")) == "closed"
-        while front.quiet():
+
+        def told() -> bool:
             front.tool("echo", text="nobody reads this")
+            return not front.quiet()
+
+        until(told, "the front hears something")
         assert front.down()["reason"] == "protocol"
         assert not [frame for frame in front.seen if isinstance(frame, Error)]
 
