@@ -19,7 +19,7 @@ LINE_BYTES_EXTRA = 200
 LINE_CHARS_MAX = 16 * 1024
 """Longer lines are cut: one line must fit a line of the control socket many times over."""
 BLOCK_LINES = 64
-"""So many are kept as one piece: as objects they would take three times as much, and what comes and
+"""So many are kept as one piece: as objects they would take four times as much, and what comes and
 goes all day would leave holes everywhere."""
 
 _read = codec.reader(list[tuple[int, float, str, str]])
@@ -95,9 +95,9 @@ class ServerLogs:
     def past(self, server: str, seconds: float | None = None) -> list[LogLine]:
         """All kept lines, or those of the last `seconds`; oldest first."""
         ring = self._rings.get(server)
-        oldest = float("-inf") if seconds is None else self._now() - seconds
         if ring is None:
             return []
+        oldest = float("-inf") if seconds is None else self._now() - seconds
         return [line for line in ring.newest() if line.time >= oldest][::-1]
 
     def follow(self, server: str, wake: Callable[[], None]) -> Follower[LogLine]:
