@@ -12,8 +12,6 @@ SLACK_BYTES = 4 * 1024 * 1024
 """What is kept of whatever is done for the first time: caches, a table that has grown once, and
 blocks below 1 MiB that the C library does not give back because others between them are in use."""
 
-GIVEN_BACK_S = 30.0
-
 
 def resident(pid: int) -> int:
     return processes.memory(pid, "Rss")
@@ -39,10 +37,6 @@ class Watched:
     def kept(self) -> int:
         """Now."""
         return resident(self.pid) - self.before
-
-    def settles(self, most_bytes: int) -> None:
-        """Wait until it has no more than this. What is free already is given back every 15 s."""
-        until(lambda: self.kept <= most_bytes, f"process {self.pid} has not grown", GIVEN_BACK_S)
 
     def returns(self, kept_bytes: int = 0) -> None:
         """Wait until it has given back all but this."""

@@ -106,7 +106,7 @@ def test_sessions_are_all_gone_after_the_idle_time_and_so_is_what_they_cost(
     assert end_of_time(front) == ids
     client = Client(port, path="/metamcp/default/mcp")
     assert not ids & {client.session, *opened(client, SESSIONS_MAX - 1)}
-    watched.settles(cost + MORE_BYTES_MAX)
+    assert watched.kept - cost <= MORE_BYTES_MAX
     client.close()
 
 
@@ -117,15 +117,17 @@ def test_sessions_that_are_closed_cost_neither_memory_nor_processes_any_more() -
         client = Client(gateway.port)
         pid: int = gateway.status()["fronts"][0]["pid"]
         watched, children = Watched(pid), processes.below(gateway.pid)
-        most = CLOSED * SESSION_BYTES_MAX
-        for _ in range(2):
+        costs: list[int] = []
+        for _ in range(3):
             first = client.session
             ids = opened(client, CLOSED)
-            watched.settles(most)
-            most = min(most, watched.kept + MORE_BYTES_MAX)
+            costs.append(watched.kept)
             assert processes.below(gateway.pid) == children
             for session in ids:
                 closed(client, session)
             client.session = first
             until(lambda: gateway.status()["fronts"][0]["sessions"] == 1, "one is left")
+        _, cost, again = costs  # the first ones leave holes and tables, once: 0.9 to 1.05 MiB
+        assert cost <= CLOSED * SESSION_BYTES_MAX
+        assert again - cost <= MORE_BYTES_MAX
         client.close()
