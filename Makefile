@@ -6,12 +6,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUITE := tests/conformance/node_modules/.installed
 CLIENTS := tests/clients/node_modules/.installed
+PYTHON_V1 := $(VENV)/python-v1/.installed
 PEERS := benchmarks/peers
 PEERS_NPM := $(PEERS)/npm/node_modules/.installed
 PEERS_PYPI := $(PEERS)/mcp-proxy/.venv/.installed $(PEERS)/fastmcp/.venv/.installed
+COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	--strip-extras --no-header --allow-unsafe
 SECONDS ?= 3600
+PROFILE ?= check
 
-.PHONY: help setup run demo check style types pure test conformance bench bench-publish bench-peers profile soak soak-load lock clean
+.PHONY: help setup run demo check style types strict pure test conformance bench bench-publish bench-peers profile soak soak-load lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -24,13 +28,13 @@ $(STAMP): pyproject.toml requirements/dev.txt
 
 setup: $(STAMP) ## virtual environment with everything in it
 
-run: $(STAMP) ## the gateway in the foreground, in front of six real servers
-	$(BIN)/python examples/demo/demo.py run
+run: ## the gateway in the foreground, in front of six real servers
+	@$(PYTHON) examples/demo/demo.py run
 
-demo: $(STAMP) ## the same, calls one tool of each server in both eras, and stops
-	$(BIN)/python examples/demo/demo.py demo
+demo: ## the same, calls one tool of each server in both eras, and stops
+	@$(PYTHON) examples/demo/demo.py demo
 
-check: $(STAMP) ## style, types and the pure tests, a minute or two
+check: $(STAMP) ## style, types and the pure tests: a minute
 	@$(MAKE) --no-print-directory --jobs=2 style types pure
 
 style: $(STAMP)
@@ -39,12 +43,14 @@ style: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy --no-error-summary
+
+strict: $(STAMP) ## types by a second judge, who takes as long as all of check
 	$(BIN)/pyright --warnings
 
 pure: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not live and not process" -n auto --maxprocesses 8 --dist worksteal tests
+	$(BIN)/python -m pytest -q -m "not live and not process" -n auto --maxprocesses 8 --dist worksteal $(if $(PROFILE),--hypothesis-profile=$(PROFILE)) tests
 
-test: check $(SUITE) $(CLIENTS) ## everything: check, then the real processes
+test: check strict $(SUITE) $(CLIENTS) $(PYTHON_V1) ## everything: check, then the real processes
 	@# In lanes, a file in one of them: most of these tests wait for processes.
 	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
 
@@ -57,6 +63,11 @@ $(SUITE): tests/conformance/package.json tests/conformance/package-lock.json
 $(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	npm ci --prefix tests/clients --silent --no-audit --no-fund --ignore-scripts
 	@touch $(CLIENTS)
+
+$(PYTHON_V1): tests/clients/v1/requirements.txt $(STAMP)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
 
 conformance: $(STAMP) $(SUITE) ## the official suite in every cell: direct, and through the gateway
 	$(BIN)/python -m tests.conformance.run
@@ -91,10 +102,10 @@ $(PEERS)/%/.venv/.installed: $(PEERS)/%/requirements.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
-lock: ## resolve requirements/dev.txt anew
+lock: ## resolve the requirements of development and of the demo anew
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--strip-extras --no-header --allow-unsafe -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) -o examples/demo/requirements.txt pyproject.toml examples/demo/requirements.in
 
 clean: ## remove what the other verbs made
 	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules $(PEERS)/npm/node_modules $(PEERS)/mcp-proxy/.venv $(PEERS)/fastmcp/.venv dist .mypy_cache .ruff_cache .hypothesis

@@ -29,7 +29,7 @@ from tests.waiting import until
 OUTAGE_S = 60.0
 STARTS_BAR = 8
 MEAN_BAR_S = 2.0
-STARTED, READY = "queued→warming", "warming→ready"
+STARTED, READY = "launched", "warming→ready"
 
 
 def servers(port: int) -> dict[str, dict[str, Any]]:
@@ -59,8 +59,8 @@ def peak(told: list[dict[str, Any]], after: float) -> int:
     starting: set[str] = set()
     most = 0
     for event in told:
-        if event["time"] > after and "warming" in event["what"]:
-            (starting.add if event["what"].endswith("→warming") else starting.discard)(event["who"])
+        if event["time"] > after and (event["what"] == STARTED or "warming→" in event["what"]):
+            (starting.add if event["what"] == STARTED else starting.discard)(event["who"])
             most = max(most, len(starting))
     return most
 

@@ -9,6 +9,9 @@ from collections.abc import Generator
 from typing import Protocol
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("check", max_examples=25)  # `make check` chooses it; .ci/run does not
 
 ERRORS = pytest.StashKey[int]()
 """Where standard error leads while nothing is captured."""

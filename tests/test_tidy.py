@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 
 SOURCES = sorted(
@@ -33,32 +33,33 @@ EVERYTHING = sorted(
 CONTRACT = {
     "accepting", "catalogue", "codec", "compat", "connect", "costs", "disclosure", "embedding",
     "errors", "fingerprints", "finished", "frames", "headers", "http1", "lean", "logs", "masking",
-    "memory", "messages", "names", "oauth", "orphans", "owntools", "packets", "pipe", "priced",
-    "records", "requests", "serve", "sharing", "spec",
+    "hosts", "memory", "messages", "names", "oauth", "orphans", "owntools", "packets", "pipe",
+    "priced", "records", "requests", "roots", "serve", "sharing", "spec", "validation",
 }  # fmt: skip
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
     "metamcp_worker": (
         "bounds catalogue codec compat costs disclosure embedding errors figures fingerprints"
-        " finished frames framing headers http1 masking message messages moves names owntools"
-        " priced records repeats sampling sharing spans spec sse tracecontext"
+        " finished frames framing glimpse headers hosts http1 masking message messages moves names"
+        " owntools priced records repeats roots sampling sharing spans spec sse tracecontext"
+        " validation"
     ),
     "metamcp_worker.child": (
-        "actions asks calls faults handshake headers holders kept levels lines listening listing"
-        " logs notices opening own pace probing replies resume session sessions subscriptions"
-        " timing turns wire"
+        "actions asks budget calls faults handshake headers holders kept levels lines listening"
+        " listing logs notices opening own pace probing replies resume session sessions"
+        " subscriptions timing turns wire"
     ),
-    "metamcp_worker.connect": "answers exchanges glimpse legacy modern session",
+    "metamcp_worker.connect": "answers exchanges legacy modern session",
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.schemas": "checks containment findings known members sides wording",
     "metamcp_worker.embedder": "answers",
     "metamcp_worker.front": (
         "activating answers asked asking behind builtin capabilities catalog discovering"
         " elsewhere equipping eras exposing families faults found guard inbound indexing levels"
-        " loading meaning mending methods mrtr offers openapi outlays overriding params parked"
-        " parts peers picking portions recording referring resume retries session showing stats"
-        " task_ids tracing uris viewers views watches wording"
+        " loading meaning mending methods modern_roots mrtr offers openapi outlays overriding page"
+        " params parked parts peers picking portions processes recording referring resume retries"
+        " session showing stats task_ids tracing uris viewers views watches wording"
     ),
     "metamcp_worker.search": "definitions fusing index names postings vectors weighing words",
     "metamcp_supervisor": "handing verbs",
@@ -71,9 +72,10 @@ PURE_BY_ROOM = {
         " sharing states vitals workers"
     ),
     "metamcp_supervisor.wanted": (
-        "assemble config confirm dependencies document draft effective expand headers jsonc levels"
-        " limits lock lockdrift masks meanings naming nearest options overrides parse program"
-        " reload remote resolving schema shapes table told tomltext toolnames tools units"
+        "assemble config confirm dependencies document draft effective environment expand"
+        " headers jsonc levels limits lock lockdrift masks meanings naming nearest options"
+        " overrides parse program reload remote resolving schema shapes table told tomltext"
+        " toolnames tools units"
     ),
     "metamcp_supervisor.watched": (
         "capping explain families health histograms histories keyed latency processes rations"
@@ -395,3 +397,16 @@ def test_the_changelog_has_its_shape() -> None:
         kinds = re.findall(r"^### (.+)$", section, re.MULTILINE)
         order = [kind for kind in ("Breaking", "Added", "Changed", "Fixed") if kind in kinds]
         assert kinds == order, f"sections in the order Breaking, Added, Changed, Fixed: {kinds}"
+
+
+def test_what_a_user_runs_needs_no_tools_of_development() -> None:
+    demo, development = (
+        dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / path).read_text(), re.MULTILINE))
+        for path in ("examples/demo/requirements.txt", "requirements/dev.txt")
+    )
+    assert not {"hypothesis", "mypy", "numpy", "pyright", "pytest", "ruff"} & set(demo)
+    assert {
+        name for name, version in demo.items() if development.get(name, version) != version
+    } == set()
+    verbs = re.findall(r"^(run|demo):(.*?)##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert [(verb, needs.split()) for verb, needs in verbs] == [("run", []), ("demo", [])]

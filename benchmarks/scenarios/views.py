@@ -58,10 +58,12 @@ exposure = "toolset"
 [endpoints.find]
 namespace = "default"
 exposure = "search"
+view_scope = "principal"
 
 [endpoints.whole]
 namespace = "default"
 exposure = "servers"
+view_scope = "principal"
 
 [endpoints.some]
 namespace = "some"
@@ -156,7 +158,8 @@ def ordered(
 def running(names: list[str], some: int) -> Gateway:
     """Not started yet. `some`: servers of which everything is in view at another endpoint."""
     own = str(TOOLS - listing.OWN_TOOLS)
-    extra = f"{EXTRA}\n[namespaces.some]\nservers = {json.dumps(names[:some])}\n"
+    extra = f'{EXTRA}\n[namespaces.default]\nservers = ["*"]\n'
+    extra += f"[namespaces.some]\nservers = {json.dumps(names[:some])}\n"
     return Gateway(rigs.children(len(names), "--tools", own), extra=extra)
 
 

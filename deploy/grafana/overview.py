@@ -28,7 +28,7 @@ from deploy.grafana.queries import (
     total,
 )
 
-COLOURS = ("text", "blue", "yellow", "semi-dark-green", "green", "purple", "red")
+COLOURS = ("text", "blue", "yellow", "semi-dark-green", "green", "purple", "red", "dark-red")
 WORDS = {str(at): word for at, word in enumerate(zip(STATES, COLOURS, strict=True))}
 UP = {"0": ("not serving", "red"), "1": ("serving", "green")}
 FIRING = 'ALERTS{alertname=~"MetaMCP.+",alertname!="MetaMCPWatchdog",alertstate="firing"}'
@@ -61,9 +61,10 @@ def _now() -> list[dashboard.Panel]:
                "none", f"min(metamcp_up{{{HERE}}})", words=UP, absent="unreachable"),
         number("Usable servers", "Ready, active, or idle until somebody calls them.",
                "short", f"sum({usable})"),
-        number("Servers in trouble", "In the state `error`: waiting for the next start, failed, or "
-               "in quarantine.", "short",
-               total("metamcp_server_state", f'{SERVER},state="error"'), steps=BAD_ABOVE_ZERO),
+        number("Servers in trouble", "In the state `error` or `quarantined`: waiting for the next "
+               "start, failed, or kept out.", "short",
+               total("metamcp_server_state", f'{SERVER},state=~"error|quarantined"'),
+               steps=BAD_ABOVE_ZERO),
         number("Requests", "Of all clients, per second.", "reqps",
                rate(f"{CALLS}_count", SERVER)),
         number("Failing", "Share of the requests that failed. Errors that tell the caller "

@@ -11,7 +11,8 @@ CALLS = "mcp_server_operation_duration_seconds"
 """As clients see it: from a request to the end of its answer."""
 UPSTREAM = "mcp_client_operation_duration_seconds"
 """As servers cause it: from the worker to the server and back."""
-STATES = ("stopped", "idle", "warming", "ready", "active", "draining", "error")
+STATES = ("stopped", "idle", "warming", "ready", "active", "draining", "error",
+          "quarantined")  # fmt: skip
 """In the order of the values that a timeline shows them with."""
 ASKED_FOR = "tool_error|cancelled|-32700|-32600|-32601|-32602|-32002|-32042|-3202[0-2]|-1000[45]"
 """Errors that tell the caller something, and are no failure of a server or of the gateway."""

@@ -145,5 +145,6 @@ def _manners() -> list[dashboard.Panel]:
               "short", Ask(grown("metamcp_call_retries_total", SERVER, "outcome"), "{{outcome}}"),
               bars=True),
         graph("Tools that are not as approved", "Those in quarantine are kept from clients.",
-              "short", Ask(f"max by (drift) (metamcp_drifted_tools{{{SERVER}}})", "{{drift}}")),
+              "short", Ask(f"max by (drift) (metamcp_drifted_tools{{{SERVER}}})", "{{drift}}"),
+              Ask(f"max(metamcp_invalid_definitions{{{SERVER}}})", "not valid, left out")),
     ]  # fmt: skip

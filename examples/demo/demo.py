@@ -4,22 +4,26 @@
     python demo.py demo    the same on free ports; call one tool of each server in both protocol
                            eras through the official SDK client, print the answers, and stop
 
-Everything is installed below this folder. Needs Python 3.11+, Node.js 20+ with npm, and git.
+The gateway and the servers are installed below this folder, without any tools of development.
+Needs Python 3.11+, Node.js 20+ with npm, and git.
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 VENV = HERE / ".venv"
+PYTHON = VENV / "bin" / "python"
 WORK = HERE / "work"
 START_S_MAX = 120
 CALL_S_MAX = 60
@@ -43,17 +47,8 @@ def install() -> None:
     for program in ("node", "npm", "git"):
         if shutil.which(program) is None:
             sys.exit(f"demo: {program} is needed and not on the PATH; install it and try again")
-    stamp = VENV / ".installed"
-    wanted = (HERE / "requirements.txt").read_text()
-    if not stamp.exists() or stamp.read_text() != wanted:
-        print("demo: installing git, time and fetch from PyPI", flush=True)
-        run(sys.executable, "-m", "venv", VENV)
-        pip = (VENV / "bin" / "python", "-m", "pip", "install", "--quiet")
-        run(*pip, "--disable-pip-version-check", "--require-hashes", "-r", "requirements.txt")
-        stamp.write_text(wanted)
-    if not (HERE / "node_modules").exists():
-        print("demo: installing filesystem and memory from npm", flush=True)
-        run("npm", "ci", "--silent", "--no-audit", "--no-fund")
+    with packages_of_node():
+        packages_of_python()
     (WORK / "files").mkdir(parents=True, exist_ok=True)
     (WORK / "files" / "hello.txt").write_text("Hello from a file.\n")
     repository = WORK / "repository"
@@ -63,6 +58,34 @@ def install() -> None:
         run("git", "init", "--quiet", "--initial-branch", "main", cwd=repository)
         run("git", "add", ".", cwd=repository)
         run("git", "commit", "--quiet", "-m", "First words", env=GIT, cwd=repository)
+
+
+def packages_of_python() -> None:
+    """The gateway and three servers. What is imported gets compiled then, the rest never."""
+    stamp = VENV / ".installed"
+    wanted = (HERE / "requirements.txt").read_text()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print("demo: installing the gateway, git, time and fetch from PyPI", flush=True)
+    run(sys.executable, "-m", "venv", VENV)
+    pip = (PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
+    run(*pip, "--require-hashes", "-r", "requirements.txt")
+    run(*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    stamp.write_text(wanted)
+
+
+@contextlib.contextmanager
+def packages_of_node() -> Generator[None, None, None]:
+    """Two servers, installed meanwhile."""
+    if (HERE / "node_modules").exists():
+        yield
+        return
+    print("demo: installing filesystem and memory from npm", flush=True)
+    command = ("npm", "ci", "--silent", "--no-audit", "--no-fund")
+    with subprocess.Popen(command, cwd=HERE) as npm:
+        yield
+    if npm.returncode:
+        sys.exit("demo: npm failed")
 
 
 def calls(ops_url: str) -> list[tuple[str, dict[str, Any]]]:
@@ -96,14 +119,14 @@ async def call_each(url: str, ops_url: str, mode: str) -> bool:
             async with asyncio.timeout(CALL_S_MAX):
                 result = await client.call_tool(name, arguments)
             text = " ".join(getattr(block, "text", "") for block in result.content)
-            words = " ".join(text.split())[:100]
+            words = " ".join(text.split())[: max(0, shutil.get_terminal_size().columns - 32)]
             good = good and not result.is_error and name in names and bool(words)
             print(f"  {name:28} {'ERROR ' if result.is_error else ''}{words}")
     return good
 
 
 def metamcp(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "metamcp_supervisor", *map(str, arguments)]
+    return [str(PYTHON), "-m", "metamcp_supervisor", *map(str, arguments)]
 
 
 def demo() -> int:
@@ -141,8 +164,10 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     install()
+    if Path(sys.prefix) != VENV:  # the client is installed there, too
+        os.execv(PYTHON, [PYTHON, __file__, sys.argv[1]])
     if sys.argv[1] == "run":
-        os.execv(sys.executable, metamcp("up", "--yes", "--config", HERE / "metamcp.toml"))
+        os.execv(PYTHON, metamcp("up", "--yes", "--config", HERE / "metamcp.toml"))
     return demo()
 
 

@@ -7,10 +7,30 @@ import click
 
 from metamcp_worker import lean
 
+CTL = ""
+"""In the place of a file: a verb of `ctl` that stands alone, too."""
 VERBS: dict[str, tuple[str, str]] = {
     "up": ("metamcp_supervisor.cli.up:up", "Start the gateway in the foreground."),
     "serve": ("metamcp_supervisor.cli.up:serve", "Run the gateway as a service."),
-    "ctl": ("metamcp_supervisor.cli.ctl:ctl", "Look at and steer a running gateway."),
+    "down": (CTL, "End the gateway of this folder."),
+    "status": (CTL, "What runs, and what is wrong."),
+    "logs": (CTL, "What a server wrote to its stderr."),
+    "events": (CTL, "The journal: who became what, and why."),
+    "top": (CTL, "Which server uses how much."),
+    "start": (CTL, "Start servers."),
+    "stop": (CTL, "Stop servers, after their calls in flight."),
+    "restart": (CTL, "Stop servers and start them again."),
+    "reload": (CTL, "Read the configuration anew and restart only what changed."),
+    "confirm": (CTL, "Show what a changed configuration starts, and start it."),
+    "wait": (CTL, "Return when servers are there."),
+    "doctor": (CTL, "What stands in the way, and what to do about it."),
+    "ctl": (
+        "metamcp_supervisor.cli.ctl:ctl",
+        "Everything else about a running gateway, and all of the above.",
+    ),
+    "init": ("metamcp_supervisor.cli.server_entries:init", "Make metamcp.toml in this folder."),
+    "add": ("metamcp_supervisor.cli.server_entries:add", "Add a server to the configuration."),
+    "remove": ("metamcp_supervisor.cli.server_entries:remove", "Take a server out of it."),
     "calls": (
         "metamcp_supervisor.cli.finished:calls",
         "Show recorded calls that are over ('ctl calls': those under way).",
@@ -58,6 +78,51 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.systemd:systemd",
         "Run the gateway as a service of systemd.",
     ),
+    "completion": (CTL, "Print the script that completes all this in your shell."),
+}
+
+_LIST = "servers are listed by 'metamcp status', their tools by 'metamcp tools'"
+_END = "the gateway ends with 'metamcp down'"
+_VIEW = "a client brings it into view, or an operator with 'metamcp toolsets equip NAME'"
+_CHECK = "the configuration is checked by 'metamcp config check'"
+#: Words that people bring along, and what they are here.
+WORDS = {
+    "run": "the gateway starts with 'metamcp up'",
+    "gateway": "the gateway starts with 'metamcp up'",
+    "daemon": "the gateway is a service with 'metamcp serve'",
+    "server": "did you mean 'serve', or 'status' for the servers behind the gateway?",
+    "list": _LIST,
+    "ls": _LIST,
+    "ps": _LIST,
+    "servers": _LIST,
+    "discover": _LIST,
+    "kill": _END,
+    "quit": _END,
+    "exit": _END,
+    "shutdown": _END,
+    "new": "metamcp.toml is made by 'metamcp init'",
+    "create": "metamcp.toml is made by 'metamcp init', a tool set by 'metamcp toolsets create'",
+    "delete": "a server is taken out with 'metamcp remove NAME'",
+    "rm": "a server is taken out with 'metamcp remove NAME'",
+    "check": _CHECK,
+    "validate": _CHECK,
+    "test": _CHECK,
+    "setup": "a client gets the gateway by 'metamcp install CLIENT'",
+    "proxy": "the bridge on stdin and stdout is 'metamcp connect'",
+    "stdio": "the bridge on stdin and stdout is 'metamcp connect'",
+    "health": "did you mean 'doctor'?",
+    "save": "a tool set is made by 'metamcp toolsets create NAME SERVER.TOOL…'",
+    "load": _VIEW,
+    "equip": _VIEW,
+    "activate": _VIEW,
+    "unequip": "it is put away by 'metamcp toolsets unequip'",
+    "deactivate": "it is put away by a client, or by 'metamcp toolsets unequip'",
+    "namespaces": "namespaces and endpoints are shown by 'metamcp config show'",
+    "endpoints": "namespaces and endpoints are shown by 'metamcp config show'",
+    "auth": "did you mean 'login', for a remote server that is configured with oauth?",
+    "keys": "there are no API keys in this version; the gateway listens on this machine only",
+    "version": "the version is told by 'metamcp --version'",
+    "help": "verbs are listed by 'metamcp --help'",
 }
 
 STAYING = {"up", "serve"}
@@ -78,14 +143,40 @@ class LazyGroup(click.Group):
             lean.import_when_used("asyncio.sslproto", "msgspec.inspect")
             lean.import_without("ssl", "asyncio")
             lean.import_without("typing_extensions", "msgspec")
-        module, _, name = VERBS[cmd_name][0].partition(":")
+        place = VERBS[cmd_name][0]
+        if place == CTL:
+            from metamcp_supervisor.cli import ctl
+
+            return ctl.alone(cmd_name)
+        module, _, name = place.partition(":")
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in VERBS and not word.startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(f"no command is named {word!r}; {_meant(word)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, short) for name, (_, short) in VERBS.items()])
+
+
+def _meant(word: str) -> str:
+    """The second half of a sentence about an unknown verb."""
+    from metamcp_supervisor.cli.ctl import ctl
+    from metamcp_supervisor.wanted.nearest import hint
+    from metamcp_worker import owntools
+
+    if word in owntools.names():
+        return "it is a tool: clients call it at an endpoint, operators have 'metamcp toolsets'"
+    if word in ctl.list_commands(click.Context(ctl)):
+        return f"it is one of ctl: 'metamcp ctl {word}'"
+    return WORDS.get(word) or hint(word, VERBS)
 
 
 @click.command(

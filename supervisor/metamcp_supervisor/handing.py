@@ -24,6 +24,7 @@ from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker import disclosure, embedding, frames, messages, spec
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import FrontStats
+from metamcp_worker.roots import Asked
 
 VERSION = 1
 """Of these values."""
@@ -127,7 +128,10 @@ class Server(Struct, frozen=True, kw_only=True):
     rested: bool
     probe: bool
     contested: bool = False
+    one_era: str = ""
     used_at: float = 0.0
+    tenants: tuple[messages.Tenant, ...] = ()
+    asks_roots: Asked = ""
     removed: bool
     answered: dict[int, int]
     copies: tuple[Copy, ...]
@@ -207,11 +211,14 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Control(Struct, frozen=True, kw_only=True):
+    """`lock`, `state`: what holds the runtime directory and the state directory."""
+
     directory: str
     lock: int
     listener: int
     token: str
     answers: tuple[Answer, ...] = ()
+    state: int = -1
 
 
 class Gateway(Struct, frozen=True, kw_only=True):
@@ -316,6 +323,7 @@ def descriptors(state: State) -> list[int]:
     """All that must stay open."""
     found = [*state.gateway.clients, *state.gateway.ops]
     found += [state.control.lock, state.control.listener]
+    found += [state.control.state] if state.control.state >= 0 else []
     lines = [front.line for front in state.fronts.fronts]
     for nursery in state.nurseries:
         lines.append(nursery.line)

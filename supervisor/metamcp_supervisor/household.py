@@ -20,7 +20,7 @@ from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_worker.disclosure import Change, News
 from metamcp_worker.embedding import Embed
-from metamcp_worker.messages import Figures, FrontStats
+from metamcp_worker.messages import Figures, FrontStats, Tenant
 
 
 class Household:
@@ -60,8 +60,11 @@ class Household:
         self.tree.welcome(front)
         self.views.welcome(front)
 
-    def wanted(self, server: str) -> None:
-        self.tree.wanted(server)
+    def wanted(self, server: str, tenant: Tenant | None) -> None:
+        self.tree.wanted(server, tenant)
+
+    def rooted(self, who: str, roots: str) -> None:
+        self.tree.apart.rooted(who, roots)
 
     def ended(self, sessions: Sequence[str]) -> None:
         self.tree.apart.ended(sessions)

@@ -101,9 +101,9 @@ def _flaw(sock: socket.socket, name: str) -> str:
         if not place.isprintable():
             return "is a unix socket whose path cannot be shown"
     elif sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return "is no socket of the internet"
+        return "is not a socket of the internet"
     if sock.type != socket.SOCK_STREAM:
-        return "is no stream socket"
+        return "is not a stream socket"
     if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return "does not listen (Accept=yes hands in connections; it must be Accept=no)"
     return ""

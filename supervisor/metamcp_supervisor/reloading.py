@@ -25,21 +25,27 @@ from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.verbs import Overridden, ReloadPlan
 from metamcp_supervisor.wanted import levels, lockfile
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid
-from metamcp_supervisor.wanted.confirm import NotConfirmed
+from metamcp_supervisor.wanted.confirm import NotConfirmed, lost
 from metamcp_supervisor.wanted.effective import server_table
 from metamcp_supervisor.wanted.lock import Lock
 from metamcp_supervisor.wanted.overrides import GATEWAY, Override, Overrides, text_of
-from metamcp_supervisor.wanted.reload import fingerprint, plan, staying
+from metamcp_supervisor.wanted.reload import fingerprint, plan, spoilt, staying
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_supervisor.watched.steering import NotNow, ReloadRefused
+from metamcp_supervisor.watched.steering import NotNow, ReloadRefused, Unconfirmed
 from metamcp_supervisor.watched.traces import Traces
 from metamcp_worker import logs, sharing
 from metamcp_worker.masking import Masks
 
 WATCH_S = 0.5
-"""Between two looks at the files. What changed is read when two looks found the same, so that no
-half of a file is."""
+"""Between two looks at the files."""
+QUIET_S = 1.0
+"""Without a change until what changed is read, so that no half of a file is."""
+
+SPOILT = (
+    "a server that runs would be stopped by a mistake in its configuration; the old one stays in"
+    " force, and 'metamcp reload --yes' applies the new one"
+)
 
 Stamp = tuple[int, int, int]
 """Inode, length and time of the last change of a file."""
@@ -47,16 +53,39 @@ Stamps = dict[Path, Stamp | None]
 """None for a file that cannot be looked at."""
 
 
+Ask = Callable[[str, str], None]
+"""Shows somebody a question; with a yes, the plan of this hash is applied."""
+
+
+class Quiet:
+    """Says when files that changed are left alone. `known`: as they were read."""
+
+    def __init__(self, known: Stamps) -> None:
+        self.known = self._seen = known
+        self._since = 0.0
+
+    def look(self, found: Stamps, now: float) -> bool:
+        """Are they to be read, as they are now?"""
+        if found != self._seen:
+            self._seen, self._since = found, now
+        return found != self.known and now - self._since >= QUIET_S
+
+
+def nobody(question: str, plan: str) -> None:
+    """There is nobody to ask."""
+
+
 class Reloads:
     """`config`: in force; `hash`: of what the files say. `load`: reads them anew. `permit`: raises
-    NotConfirmed for one whose commands may not be started. `check`: raises NotNow while nothing may
-    be changed. What `metamcp.lock` approves is read with it."""
+    NotConfirmed for one whose commands may not be started, unless its second argument confirms
+    them. `ask`: somebody, if a reload that nobody waits for needs a yes. `check`: raises NotNow
+    while nothing may be changed. What `metamcp.lock` approves is read with it."""
 
     def __init__(
         self,
         config: Config,
         load: Callable[[], Config],
-        permit: Callable[[Config], None],
+        permit: Callable[[Config, bool], None],
         check: Callable[[], None],
         *,
         fronts: Fronts,
@@ -75,6 +104,7 @@ class Reloads:
         self.read_at = self._loop.time()
         self._load = load
         self._permit = permit
+        self.ask: Ask = nobody
         self._check = check
         self._fronts = fronts
         self._tree = tree
@@ -113,12 +143,14 @@ class Reloads:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
+    async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
         """Raises ConfigInvalid, NotNow and ReloadRefused; then nothing has changed."""
         async with self._changing, self._service.reloading(announced=not dry_run):
             self._check()
             try:
                 new, lock = await asyncio.to_thread(self._read)
+                if not yes and (problems := spoilt(self._written, new)):
+                    raise ConfigInvalid(problems, new.files, SPOILT)
             except ConfigInvalid as error:
                 if not dry_run:
                     self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
@@ -132,15 +164,25 @@ class Reloads:
                     f"the plan is {found.hash} now and not {expect}: the files have changed since;"
                     " look at it again with 'metamcp ctl reload --dry-run'"
                 )
+            refusal = await asyncio.to_thread(self._refusal, new, yes and not dry_run)
             if not dry_run:
-                try:
-                    await asyncio.to_thread(self._permit, new)
-                except NotConfirmed as refusal:
-                    raise ReloadRefused(str(refusal)) from None
+                if refusal is not None:
+                    raise Unconfirmed(str(refusal), refusal.question, found.hash)
                 self._check()  # reading took its time
                 self._tree.pinned.adopt(draft)
                 self._apply(new, found)
-            return structs.replace(found, applied=not dry_run)
+            question = "" if refusal is None else refusal.question
+            return structs.replace(found, applied=not dry_run, question=question)
+
+    def _refusal(self, new: Config, yes: bool) -> NotConfirmed | None:
+        """Why `new` needs a yes that it does not have."""
+        if self._written.servers and not new.servers and not yes:
+            return lost(self._written.servers)
+        try:
+            self._permit(new, yes)
+        except NotConfirmed as refusal:
+            return refusal
+        return None
 
     def _read(self) -> tuple[Config, Lock | None]:
         """Raises ConfigInvalid."""
@@ -307,17 +349,16 @@ class Reloads:
             await self._reload_unasked()
 
     async def _watch(self, known: Stamps) -> None:
-        """Reload when a file changed, once for each state that lasts for two looks."""
-        seen = known
+        """Reload when a file changed, once for each state that lasts."""
+        quiet = Quiet(known)
         while True:
             await asyncio.sleep(WATCH_S)
-            now = await asyncio.to_thread(_stamps, tuple(known))
-            if now != known and now == seen:
+            now = await asyncio.to_thread(_stamps, tuple(quiet.known))
+            if quiet.look(now, self._loop.time()):
                 await self._reload_unasked()
                 # It may include others now. Those of before may have changed while it was read.
                 others = await asyncio.to_thread(_stamps, self._watched())
-                known = now = {path: now.get(path, others[path]) for path in others}
-            seen = now
+                quiet = Quiet({path: now.get(path, others[path]) for path in others})
 
     async def _reload_unasked(self) -> None:
         """Whoever wanted it hears of it in the journal."""
@@ -325,6 +366,8 @@ class Reloads:
             await self.reload(dry_run=False, expect=None)
         except (ConfigInvalid, ReloadRefused, NotNow) as error:
             self._journal.add("gateway", "reload refused", str(error))
+            if isinstance(error, Unconfirmed):
+                self.ask(error.question, error.plan)
         except Exception as error:  # noqa: BLE001 - the root of a task
             self._journal.add("gateway", "bug", f"a reload broke off: {error!r}")
 

@@ -38,7 +38,7 @@ from metamcp_supervisor.lives.status import Facts
 from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.lives.tree import Tree
 from metamcp_supervisor.notify import Notify
-from metamcp_supervisor.reloading import Reloads
+from metamcp_supervisor.reloading import Ask, Reloads
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.succession import Succession
 from metamcp_supervisor.verbs import Calls, Exit, GatewayStatus, Overridden, ReloadPlan, Upgrade
@@ -48,7 +48,7 @@ from metamcp_supervisor.wanted.units import DURATION_S_MAX
 from metamcp_supervisor.watched.admin import Admin
 from metamcp_supervisor.watched.control import Control
 from metamcp_supervisor.watched.events import Journal
-from metamcp_supervisor.watched.logs import ServerLogs
+from metamcp_supervisor.watched.logs import LAST_LINES, ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.steering import NotNow, Particulars, UnknownName
 from metamcp_supervisor.watched.traces import Traces
@@ -62,6 +62,11 @@ SERVERS_S_MAX = 60.0
 """For all ladders of servers together; each has a shorter limit of its own."""
 ADMIN_GRACE_S = 1.0
 """For a scrape that is under way."""
+START_AGAIN = (
+    "something ends its processes: the events before this one name signals and exit codes, 'dmesg'"
+    " tells of memory that ran out; mend that and start the gateway again"
+)
+"""Said last by a gateway that gave up."""
 #: What keeps the gateway from starting, and the exit code that says so.
 _CODES: dict[type[Exception], Exit] = {
     runtime.AlreadyRunning: Exit.ALREADY_RUNNING,
@@ -85,16 +90,17 @@ class Gateway:
     """One gateway. It is what `ctl` steers (`steering.Steering`).
 
     `load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands may
-    not be started. `environ`: of which servers get a part. `hangup_ends`: see `signals`. `told`,
-    `given`: whom to tell how it goes, and sockets to listen on; both are closed at the end.
-    `handed`: what runs already, of the program before this one (`succession`).
+    not be started, unless it is told that they are confirmed. `environ`: of which servers get a
+    part. `hangup_ends`: see `signals`. `told`, `given`: whom to tell how it goes, and sockets to
+    listen on; both are closed at the end. `handed`: what runs already, of the program before this
+    one (`succession`).
     """
 
     def __init__(
         self,
         config: Config,
         load: Callable[[], Config],
-        permit: Callable[[Config], None],
+        permit: Callable[[Config, bool], None],
         environ: Mapping[str, str],
         version: str,
         *,
@@ -119,7 +125,7 @@ class Gateway:
         self._serving = self._draining = self._closed = False
         self._signals = Signals(hangup_ends=hangup_ends)
         self._stopping = self._signals.stopping
-        self._code = Exit.OK
+        self._code, self._end = Exit.OK, ""
         self._starting: asyncio.Task[None] | None = None
         self._nursery = Nurseries(
             on_exit=self._exited,
@@ -141,15 +147,14 @@ class Gateway:
             config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
             service=self._service, metrics=self.metrics, journal=self.journal, traces=self._traces,
         )  # fmt: skip
-        self._control = Control(self, config.gateway.runtime_dir, version)
+        self._control = self._controlled(config)
         self.succession = self._prepared()
-        ours = self._nursery, self._house.embedder
-        self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *ours)
-        seen = reading.Reader(
-            self._tree.entries, self._fronts, self._hearts, *ours, self._listeners
-        )
-        admin = Admin(self.status, seen, self.metrics, self.ops_listen, self._loop.time)
-        self._admin = HttpServer(admin)
+        own = self._nursery, self._house.embedder
+        self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
+        seen = reading.Reader(self._tree.entries, self._fronts, self._hearts, *own, self._listeners)
+        where = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
+        admin = Admin(self.status, seen, self.metrics, *where)
+        self._admin, self._health = HttpServer(admin), HttpServer(admin.health)
 
     @property
     def config(self) -> Config:
@@ -173,6 +178,15 @@ class Gateway:
             pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
             environ=environ,
             version=self.version,
+        )
+
+    def _controlled(self, config: Config) -> Control:
+        return Control(
+            self,
+            config.gateway.runtime_dir,
+            self.version,
+            state_dir=config.gateway.state_dir,
+            config=str(config.files[0]) if config.files else "",
         )
 
     def _prepared(self) -> Succession:
@@ -205,7 +219,7 @@ class Gateway:
         finally:
             await self._close()
             self._signals.close()
-        self.journal.add("gateway", "stopped")
+        self.journal.add("gateway", "stopped", self._end)
         return self._code
 
     async def _rise(self) -> bool:
@@ -216,6 +230,7 @@ class Gateway:
                 await self.shelf.begin(handed)
                 self._starting = await self.succession.go_on(handed)
                 await self._admin.start(self.succession.ops)
+                await self._begin_health()
                 return True
             await self._control.start()
             await self._tree.pinned.begin(self.config, None)
@@ -225,9 +240,11 @@ class Gateway:
             ops = self._bind()
             self._populate()  # at once: whoever asks now is told of every server
             await self._admin.start(ops)
+            await self._begin_health()
             return await self._signals.before_the_end(self._starting)
         except tuple(_CODES) as error:
-            raise CannotStart(str(error), _CODES[type(error)]) from None
+            code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
+            raise CannotStart(str(error), code) from None
 
     def _populate(self) -> None:  # they wait for the nursery themselves
         self._fronts.start(self.config.gateway.fronts)
@@ -235,13 +252,26 @@ class Gateway:
             self._tree.add(server)
         self._reloads.begin(self._signals.hangup)
 
+    async def _begin_health(self) -> None:
+        """Raises CannotBind."""
+        if address := self.config.gateway.health_listen:
+            await self._health.start(listen.bind(address, "--health-listen"))
+
     def _bind(self) -> list[socket.socket]:
         """Listen for clients, and the listeners of the ops port. Raises CannotBind."""
-        clients, self.listen = self._service.clients(self.listen)
+        clients, self.listen, ops, self.ops_listen = self._service.listeners(self.config.gateway)
         self._listeners += clients
-        ops, self.ops_listen = self._service.ops(self.ops_listen)
         self.succession.ops = ops
+        self._tell_start()
         return ops
+
+    def _tell_start(self) -> None:
+        main = self.config.files[0] if self.config.files else "none"
+        state = self.config.gateway.state_dir
+        said = f"version {self.version}, configuration {main}, state directory {state}"
+        self.journal.add("gateway", "starting", said)
+        where = f"clients at {self.listen}, metrics and health at {self.ops_listen}"
+        self.journal.add("gateway", "listening", where)
 
     async def _wind_down(self) -> None:
         self._draining = True  # from here on /readyz says so
@@ -270,6 +300,7 @@ class Gateway:
         await self._catalogues.close()
         await self._tree.pinned.close()
         await self._admin.drain(ADMIN_GRACE_S)
+        await self._health.drain(ADMIN_GRACE_S)
         for listener in self._listeners:
             listener.close()
         await self._control.close()
@@ -312,7 +343,13 @@ class Gateway:
     def particulars(self, name: str) -> Particulars:
         found = status.particulars(self.config, self._tree.entries[name], self._loop.time())
         drift = self._tree.pinned.told(name)
-        return structs.replace(found, overrides=self._reloads.overridden(name), drift=drift)
+        said = [line.text for line in self.logs.tail(name, LAST_LINES)]
+        return structs.replace(
+            found,
+            overrides=self._reloads.overridden(name),
+            drift=drift,
+            withheld=self._tree.crew.withheld(self._tree.entries[name], said),
+        )
 
     def start(self, names: Sequence[str]) -> None:
         self._each(names, self._tree.start)
@@ -375,14 +412,18 @@ class Gateway:
     async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
         await self.succession.upgrade(told)
 
-    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
-        return await self._reloads.reload(dry_run, expect)
+    async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
+        return await self._reloads.reload(dry_run, expect, yes)
+
+    def ask_with(self, ask: Ask) -> None:
+        """There is somebody who can be asked whether what changed may be applied."""
+        self._reloads.ask = ask
 
     # What fronts, nursery and disk tell
 
     def hopeless(self, reason: str) -> None:
         self.journal.add("gateway", "error", f"{reason}; the gateway ends")
-        self._code = Exit.INTERNAL
+        self._code, self._end = Exit.INTERNAL, f"{reason}; {START_AGAIN}"
         self._stopping.set()
 
     def _exited(self, end: WorkerExit) -> None:

@@ -15,8 +15,12 @@ from collections.abc import Mapping
 from metamcp_worker.errors import MetaMCPError
 
 SOCKET = "control.sock"
+OWNER = "owner"
+"""In the state directory: whose it is. Not LOCK: both directories may be the same one."""
 TOKEN = "token"  # noqa: S105 - the name of a file
 LOCK = "lock"
+CLIENTS = "clients"
+"""Each bridge to the gateway holds a shared lock on this file while it lives."""
 SOCKET_PATH_BYTES_MAX = 107 if sys.platform == "linux" else 103
 """`sun_path` in the kernel's address of a unix socket, without the NUL at its end."""
 TOKEN_BYTES = 32
@@ -27,20 +31,26 @@ class RuntimeDirUnfit(MetaMCPError):
 
 
 class AlreadyRunning(MetaMCPError):
-    """Another gateway holds the runtime directory."""
+    """Another gateway holds the runtime directory or the state directory."""
+
+
+def given(environ: Mapping[str, str]) -> str:
+    """The directory that the environment names, or nothing.
+
+    systemd names it in RUNTIME_DIRECTORY (the first, if there are several).
+    """
+    if chosen := environ.get("METAMCP_RUNTIME_DIR"):
+        return os.path.expanduser(chosen)
+    return environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
 
 
 def default(environ: Mapping[str, str]) -> str:
-    """Where gateway and `ctl` meet when neither a flag nor a file says it.
-
-    systemd names the directory in RUNTIME_DIRECTORY (the first, if there are several).
-    """
-    if given := environ.get("METAMCP_RUNTIME_DIR"):
-        return os.path.expanduser(given)
-    if given := environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]:
-        return given
-    if given := environ.get("XDG_RUNTIME_DIR"):
-        return os.path.join(given, "metamcp")
+    """Where gateway and `ctl` meet when neither a flag nor a file says it. `places` puts the name
+    of a project behind it."""
+    if chosen := given(environ):
+        return chosen
+    if session := environ.get("XDG_RUNTIME_DIR"):
+        return os.path.join(session, "metamcp")
     # Not TMPDIR: gateway and ctl may run with different ones. `_check` refuses a foreign directory.
     return f"/tmp/metamcp-{os.geteuid()}"  # noqa: S108 - see the line above
 
@@ -58,13 +68,15 @@ def socket_path(directory: str) -> str:
 
 
 class Claim:
-    """The runtime directory, held by this process until `release`, over `lock_fd`."""
+    """The runtime directory, held by this process until `release`, over `lock_fd`; and the state
+    directory over `state_fd` (-1: nobody holds it)."""
 
-    def __init__(self, directory: str, lock_fd: int, token: str) -> None:
+    def __init__(self, directory: str, lock_fd: int, token: str, state_fd: int = -1) -> None:
         self.directory = directory
         self.socket_path = socket_path(directory)
         self.token = token
         self.lock_fd = lock_fd
+        self.state_fd = state_fd
 
     def release(self) -> None:
         """Remove socket and token. The lock file stays: removing it would let two gateways in, one
@@ -75,10 +87,14 @@ class Claim:
         _remove(os.path.join(self.directory, TOKEN))
         os.close(self.lock_fd)
         self.lock_fd = -1
+        if self.state_fd >= 0:
+            os.close(self.state_fd)
+            self.state_fd = -1
 
 
-def claim(directory: str) -> Claim:
+def claim(directory: str, config: str = "") -> Claim:
     """Take the directory: made if missing, checked, locked, what a dead gateway left removed.
+    `config`: the main file, for those who ask what runs there.
 
     Raises AlreadyRunning and RuntimeDirUnfit.
     """
@@ -86,7 +102,8 @@ def claim(directory: str) -> Claim:
     try:
         _make(directory)
         _check(directory)
-        lock_fd = _lock(directory)
+        what = f"already runs with {directory}; stop it, or give this one another --runtime-dir"
+        lock_fd = _lock(os.path.join(directory, LOCK), what, config)
     except OSError as error:
         raise RuntimeDirUnfit(f"{directory}: {error.strerror}; choose another --runtime-dir") from (
             None
@@ -100,6 +117,58 @@ def claim(directory: str) -> Claim:
             None
         )
     return Claim(directory, lock_fd, token)
+
+
+def own(state_dir: str) -> int:
+    """Take the state directory, made if missing: two gateways in it would overwrite what each
+    remembers. The descriptor that holds it. Raises AlreadyRunning and OSError."""
+    os.makedirs(state_dir, mode=0o700, exist_ok=True)
+    what = f"already keeps its state in {state_dir}; stop it, or give this one another --state-dir"
+    return _lock(os.path.join(state_dir, OWNER), what)
+
+
+def join(directory: str) -> int:
+    """Count as a client of the gateway of this directory, whether it runs yet or not, until the
+    descriptor is closed. Raises BlockingIOError while one that has lost its last client is ending,
+    RuntimeDirUnfit and OSError."""
+    import fcntl
+
+    _make(directory)
+    _check(directory)
+    fd = _clients(directory)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+class Clients:
+    """The gateway's view of those that have joined it. `close` lets others join again."""
+
+    def __init__(self, directory: str) -> None:
+        self._fd = _clients(directory)
+
+    def none_left(self, *, and_none_more: bool) -> bool:
+        """Is there no client? With `and_none_more` nobody can join any more if so."""
+        import fcntl
+
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if not and_none_more:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return True
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _clients(directory: str) -> int:
+    path = os.path.join(directory, CLIENTS)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _make(directory: str) -> None:
@@ -128,22 +197,25 @@ def _check(directory: str) -> None:
         )
 
 
-def _lock(directory: str) -> int:
+def _lock(path: str, what: str, config: str = "") -> int:
+    """`what`: what another holder does, for the message. Raises AlreadyRunning and OSError."""
     import fcntl
 
-    path = os.path.join(directory, LOCK)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+        holder = os.pread(fd, 20, 0).decode("ascii", "replace").partition("\n")[0]
         os.close(fd)
-        raise AlreadyRunning(
-            f"a gateway{f' (pid {holder})' if holder.isdigit() else ''} already runs with"
-            f" {directory}; stop it, or give this one another --runtime-dir"
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        who = f"a gateway (pid {holder})" if holder.isdigit() else "a gateway"
+        raise AlreadyRunning(f"{who} {what}") from None
+    except OSError:
+        os.close(fd)
+        raise
+    with contextlib.suppress(OSError):  # on a full disk it is held all the same
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, os.fsencode(f"{os.getpid()}\n{config}\n"), 0)
     return fd
 
 

@@ -115,7 +115,7 @@ class Upgrades:
         try:
             return handing.described(said)
         except handing.Unreadable as error:
-            raise NotNow(f"nothing is changed: the new program is no gateway: {error}") from None
+            raise NotNow(f"nothing is changed: the new program is not a gateway: {error}") from None
 
     async def _until_settled(self) -> None:
         """Returns with signals held, none unheard, and in the turn in which it is settled."""

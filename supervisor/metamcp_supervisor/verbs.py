@@ -33,7 +33,8 @@ class Exit(IntEnum):
 
 
 class ServerStatus(Struct, frozen=True, kw_only=True):
-    """One server. `state`: warming, ready, active, idle, draining, stopped or error.
+    """One server. `state`: warming, ready, active, idle, draining, stopped, error or
+    quarantined.
 
     Times in seconds; `pid` is the server's own process (0: none, in-process, or reached by URL),
     `worker_pid` our worker's, `worker_pids` those of all copies of it, spares among them; `origin`:
@@ -77,6 +78,10 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     drift: dict[str, int] = {}
     """Of its tools, those that are not as approved: `harmless`, `drifted`, or `quarantined`, which
     clients do not get."""
+    left_out: int = 0
+    """Definitions that lists do not have, as they are not valid."""
+    left_out_first: str = ""
+    """One of these, with place and reason."""
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):
@@ -136,7 +141,7 @@ class Upgrade(Struct, frozen=True, kw_only=True):
 
 class Event(Struct, frozen=True, kw_only=True):
     """One line of the journal. `time`: seconds since the epoch; `who`: server, front-N, nursery or
-    gateway; `what`: `ready→backoff` and the like, or a verb; `cause`: a sentence."""
+    gateway; `what`: `ready→error` and the like, or a verb; `cause`: a sentence."""
 
     seq: int
     time: float
@@ -188,6 +193,9 @@ class Description(Struct, frozen=True, kw_only=True):
     `recent_max` of them the circuit opens; `trips`: how often in a row it did. `config`: in effect,
     secrets masked; `source`: where it was read; `list_hash`: of what it offers; `overrides`: what
     of `config` is set for a time. `drift`: tools that are not as approved, each with how.
+    `withheld`: variables of the gateway that one which went down does not get and that could
+    matter.
+    `left_out`: definitions that are not valid, each with place and reason.
     """
 
     v: int = VERSION
@@ -208,6 +216,8 @@ class Description(Struct, frozen=True, kw_only=True):
     log: tuple[LogLine, ...]
     overrides: tuple[Overridden, ...] = ()
     drift: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
@@ -269,12 +279,14 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class ReloadPlan(Struct, frozen=True, kw_only=True):
-    """`hash`: of the plan; `applied`: False for a dry run."""
+    """`hash`: of the plan; `applied`: False for a dry run; `question`: what somebody has to confirm
+    before it is applied, as a text for people, empty for nothing."""
 
     v: int = VERSION
     hash: str
     changes: tuple[Change, ...]
     applied: bool
+    question: str = ""
 
 
 class ToolRef(Struct, frozen=True):

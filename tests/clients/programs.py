@@ -1,4 +1,5 @@
-"""Running clients that are programs for Node.js: ours on the TypeScript SDKs, and the inspector."""
+"""Clients that are programs of their own: ours on the TypeScript SDKs and on the first Python SDK,
+and the inspector."""
 
 import json
 import os
@@ -14,6 +15,8 @@ from tests.live.gateway import ROOT
 HERE = Path(__file__).parent
 MODULES = HERE / "node_modules"
 STAMP = MODULES / ".installed"
+PYTHON_V1 = ROOT / ".venv" / "python-v1" / "bin" / "python"
+"""With the first generation of the Python SDK."""
 INSPECTOR = MODULES / "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 #: All steps of one client take seconds; one that waits for a fact in vain gives up before this.

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Literal
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-Era = Literal["legacy", "modern"]
+Era = Literal["legacy", "modern", "both"]
 Transport = Literal["stdio", "http"]
 Endpoint = Literal["bare", "aggregate"]
 
@@ -116,7 +116,10 @@ class Behind:
     @property
     def served(self) -> str:
         """The gateway's name for this fixture: one for each revision of the client, because calls
-        that clients of one left behind could be the cause of what is asked of the other."""
+        that clients of one left behind could be the cause of what is asked of the other. What
+        serves both eras is there once, and each client is to be served in its own."""
+        if self.era == "both":
+            return f"{self.transport}-both"
         return f"{self.transport}-{self.era}-{self.revision[:4]}"
 
     @property
@@ -131,7 +134,7 @@ class Behind:
 
     @property
     def same_era(self) -> bool:
-        return ERA_OF[self.revision] == self.era
+        return self.era in (ERA_OF[self.revision], "both")
 
     @property
     def guesses(self) -> bool:
@@ -172,6 +175,7 @@ def every() -> list[Cell]:
             TRANSPORTS, ERA_OF.values(), ENDPOINTS, ERA_OF
         )
     ]
+    behind += [Behind(revision, "both", way, "bare") for way in TRANSPORTS for revision in ERA_OF]
     tasks: list[Cell] = [Behind(MODERN, "modern", way, "aggregate", TASKS) for way in TRANSPORTS]
     played: list[Cell] = [Played(revision, era) for revision in ERA_OF for era in ERA_OF.values()]
     authorized: list[Cell] = [

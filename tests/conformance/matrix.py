@@ -74,10 +74,16 @@ class Baseline:
 # --- what is run ------------------------------------------------------------------------------
 
 
+def serving(era: str) -> list[str]:
+    """Flags of the fixture. Of both eras, it asks in the way of the first one in sessions only, so
+    that a client that is not spoken to in its own loses something."""
+    return ["--era", era, *(["--push"] if era == "both" else [])]
+
+
 @contextmanager
 def fixture(era: str) -> Generator[str]:
     """The fixture over HTTP; its address."""
-    command = [*FIXTURE, "--transport", "http", "--era", era]
+    command = [*FIXTURE, "--transport", "http", *serving(era)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -97,7 +103,7 @@ def gateway(cells: Sequence[Behind]) -> Generator[Gateway]:
         tables: list[str] = []
         for served, transport, era in sorted({(c.served, c.transport, c.era) for c in cells}):
             if transport == "stdio":
-                stdio[served] = {"command": [*FIXTURE, "--era", era]}
+                stdio[served] = {"command": [*FIXTURE, *serving(era)]}
             else:
                 url = stack.enter_context(fixture(era))
                 tables.append(f'[servers.{served}]\nurl = "{url}"')

@@ -53,8 +53,8 @@ class Stdio:
 
 
 @contextmanager
-def over_stdio(era: str) -> Generator[Stdio, None, None]:
-    command, pipe = [*FIXTURE, "--era", era], subprocess.PIPE
+def over_stdio(era: str, *flags: str) -> Generator[Stdio, None, None]:
+    command, pipe = [*FIXTURE, "--era", era, *flags], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             yield Stdio(process)
@@ -111,6 +111,17 @@ def test_a_tool_of_2026_asks_by_request_in_a_session() -> None:
         assert question["method"] == "elicitation/create"
         server.send(id=question["id"], result=FORM)
         assert server.read()["result"]["content"][0]["text"] == "Hello, Ada!"
+
+
+def test_one_that_asks_by_requests_does_so_in_a_session_only() -> None:
+    with over_stdio("both", "--push") as server:
+        server.ask("initialize", **HELLO)
+        server.send(method="notifications/initialized")
+        question = server.ask("tools/call", name="test_elicitation")
+        assert question["method"] == "elicitation/create"
+    with over_stdio("both", "--push") as server:
+        result = server.ask("tools/call", name="test_elicitation", _meta=META)["result"]
+        assert result["isError"] is True
 
 
 def test_a_tool_of_the_handshake_era_asks_by_result_in_2026() -> None:

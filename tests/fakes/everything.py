@@ -6,7 +6,8 @@
 Over HTTP, the first line of its output is its address. A tool that needs something of its caller
 asks in the way of the era that the call came in: with an InputRequiredResult in 2026-07-28, with
 requests of its own before. So a server pinned to one era asks in that era's way in every tool,
-also in those that the suite has for the other one.
+also in those that the suite has for the other one. With `--push` the tools of the handshake era
+ask by requests only, as those of servers do that were written for it: in 2026-07-28 they fail.
 """
 
 import argparse
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--transport", choices=("stdio", "http"), default="stdio")
     parser.add_argument("--port", type=int, default=0, help="0: any that is free")
     parser.add_argument("--era", choices=ERAS, default="both", help="the revisions it serves")
+    parser.add_argument("--push", action="store_true", help="ask by requests only")
     options = parser.parse_args()
     # What clients do wrong is told to them, not to whoever started this.
     logging.basicConfig(level=logging.ERROR)
@@ -29,7 +31,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.fakes.everything_serving import run
 
-    run(options.transport, options.port, options.era)
+    run(options.transport, options.port, options.era, push=options.push)
 
 
 if __name__ == "__main__":

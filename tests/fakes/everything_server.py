@@ -28,7 +28,7 @@ from tests.fakes.everything_calls import (
     modern,
     session_of,
 )
-from tests.fakes.everything_steps import PROMPT, STEPS, Json
+from tests.fakes.everything_steps import PROMPT, PUSHING, STEPS, Json, text
 from tests.fakes.everything_tasks import TOOLS as TASK_TOOLS
 from tests.fakes.everything_tasks import Tasks
 
@@ -74,7 +74,10 @@ def complete(handler: Callable[[Context, Any], Awaitable[Json]]) -> RequestHandl
 
 
 class Handlers:
-    def __init__(self) -> None:
+    """`push`: it asks by requests only, where servers of the first era do."""
+
+    def __init__(self, *, push: bool) -> None:
+        self.push = push
         self.world = World()
         self.tasks = Tasks()
 
@@ -136,6 +139,8 @@ class Handlers:
             return content.STILL[name]
         if name in TASK_TOOLS:
             return await self.tasks.call(ctx, name, arguments)
+        if name in PUSHING and self.push and modern(ctx):
+            return text("This client cannot be asked by a request.", error=True)
         if name in STEPS:
             return await answered(ctx, STEPS[name], arguments)
         result = await acted(ctx, self.world, name, arguments)

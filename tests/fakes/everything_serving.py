@@ -119,9 +119,9 @@ def member(value: Any, name: str) -> Any:
 GATES = {"legacy": legacy_only, "modern": modern_only}
 
 
-async def over_http(port: int, era: str) -> None:
+async def over_http(port: int, era: str, push: bool) -> None:
     """Serves on localhost and says where on the first line of stdout."""
-    app: ASGIApp = server().streamable_http_app(
+    app: ASGIApp = server(push=push).streamable_http_app(
         streamable_http_path=PATH, event_store=Events(), retry_interval=RETRY_MS
     )
     if era in GATES:
@@ -141,8 +141,8 @@ async def over_http(port: int, era: str) -> None:
 # --- stdio ------------------------------------------------------------------------------------
 
 
-async def over_stdio(era: str) -> None:
-    made = server()
+async def over_stdio(era: str, push: bool) -> None:
+    made = server(push=push)
     lifespan: AbstractAsyncContextManager[Any] = made.lifespan(made)
     async with lifespan as state, stdio_server() as (read, write), write:
         if era == "legacy":
@@ -175,12 +175,12 @@ async def over_stdio(era: str) -> None:
             )
 
 
-def server() -> Everything:
-    return Handlers().server()
+def server(*, push: bool) -> Everything:
+    return Handlers(push=push).server()
 
 
-def run(transport: str, port: int, era: str) -> None:
+def run(transport: str, port: int, era: str, *, push: bool) -> None:
     if transport == "http":
-        anyio.run(over_http, port, era)
+        anyio.run(over_http, port, era, push)
     else:
-        anyio.run(over_stdio, era)
+        anyio.run(over_stdio, era, push)

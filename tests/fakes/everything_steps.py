@@ -252,6 +252,12 @@ def multi_input(turn: Turn) -> Ask | Json:
     return text(" and ".join(entered(turn, key, "name") for key in keys))
 
 
+#: Tools that servers of the handshake era have: they ask by requests of their own.
+PUSHING = frozenset({
+    "test_sampling", "test_elicitation", "test_elicitation_sep1034_defaults",
+    "test_elicitation_sep1330_enums",
+})  # fmt: skip
+
 PROMPT = "test_input_required_result_prompt"
 
 STEPS: dict[str, Step] = {

@@ -12,6 +12,7 @@ import sys
 
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Fail, Request
+from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.remote import remote
 from metamcp_worker.spec import ServerSpec
 
@@ -30,6 +31,12 @@ class Sizes:
 
     def failed(self, key: bytes, error: bytes) -> None:
         sys.exit(error.decode())
+
+    def skipped(self, size_bytes: int) -> None:
+        pass
+
+    def overlong(self, line: Overlong) -> None:
+        sys.exit("a message was passed over")
 
     def counted(self, counter: str, times: int = 1) -> None:
         pass

@@ -30,6 +30,7 @@ from tests.fakes.stdio_wire import (
     Json,
     Refused,
     flood,
+    flooding,
     is_modern,
     write,
 )
@@ -44,6 +45,7 @@ def flags() -> argparse.Namespace:
     option = parser.add_argument
     option("--era", choices=("legacy", "modern", "both"), default="both")
     option("--tools", type=int, default=0, metavar="N", help="so many more tools: t000, t001, ...")
+    option("--invalid", action="store_true", help="one more tool, without inputSchema")
     option("--page", type=int, default=0, metavar="N", help="items per page of every list")
     option("--slow-start", type=int, default=0, metavar="MS", help="before the first read")
     option("--exit-after", type=int, default=0, metavar="MS")
@@ -57,6 +59,7 @@ def flags() -> argparse.Namespace:
     option("--string-ids", action="store_true", help='answers 7 with the id "7"')
     option("--stderr-flood", action="store_true")
     option("--stdout-flood", action="store_true")
+    option("--flood", default="", metavar="KIND", help="of messages, see `flooding`")
     option("--huge-line", action="store_true", help="answers a call with a line without end")
     option(
         "--die-at", default="", metavar="METHOD", help="exits when it comes, half its answer said"
@@ -77,6 +80,9 @@ def flags() -> argparse.Namespace:
     option("--logging", action="store_true", help="declares it and takes logging/setLevel")
     option("--completions", action="store_true")
     option("--tasks", action="store_true", help="core tasks, or the extension")
+    option(
+        "--roots", action="store_true", help="asks for roots as soon as it may, if there are any"
+    )
     option("--refuse-listen", action="store_true", help="subscriptions/listen is an error")
     return parser.parse_args()
 
@@ -85,6 +91,7 @@ class Server(Tools, Asks, Watch, Tasks):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
         self.first = True
+        self.known_roots: object = None
         self.begin()
         self.begin_tasks()
 
@@ -110,6 +117,8 @@ class Server(Tools, Asks, Watch, Tasks):
             self.later(0, lambda: flood(2, threading.Lock()))
         if self.options.stdout_flood:
             self.later(0, lambda: flood(1, self.lock))
+        if self.options.flood:
+            self.later(0, lambda: flood(1, self.lock, flooding(self.options.flood)))
         while not self.deaf:
             line = sys.stdin.buffer.readline()
             if not line:
@@ -124,6 +133,15 @@ class Server(Tools, Asks, Watch, Tasks):
         self.later(LEAK_MS, self.leak)
 
     # --- messages ---------------------------------------------------------------------------
+
+    def noted(self, method: str, params: Json) -> None:
+        super().noted(method, params)
+        news = ("notifications/initialized", "notifications/roots/list_changed")
+        if self.options.roots and method in news and "roots" in self.capabilities_of_client:
+            self.request("roots/list", {}, self.rooted)
+
+    def rooted(self, message: Json, _: bytes) -> None:
+        self.known_roots = message.get("result", {}).get("roots")
 
     def received(self, line: bytes) -> None:
         message: Json = json.loads(line)
@@ -270,7 +288,8 @@ class Server(Tools, Asks, Watch, Tasks):
         names += [f"new{n}" for n in range(self.changes)]
         words = Path(self.options.words) if self.options.words else None
         other: Json = json.loads(words.read_text()) if words and words.exists() else {}
-        return [{**tool(name), **other.get(name, {})} for name in names]
+        invalid = [{"name": "invalid"}] if self.options.invalid else []
+        return [{**tool(name), **other.get(name, {})} for name in names] + invalid
 
     # --- tools ------------------------------------------------------------------------------
 
@@ -282,8 +301,8 @@ class Server(Tools, Asks, Watch, Tasks):
         unlisted = name and name in self.options.unlisted.split(",")
         if not unlisted and name not in {one["name"] for one in self.tools()}:
             raise Refused(-32602, f"unknown tool {name}")
-        work: Callable[..., Json | None] = getattr(self, f"tool_{name}", self.tool_pid)
-        return work(number, **arguments)
+        work: Callable[..., Json | None] | None = getattr(self, f"tool_{name}", None)
+        return self.tool_pid(number) if work is None else work(number, **arguments)
 
 
 def hints() -> Json:

@@ -35,6 +35,10 @@ class Tools(Wire):
     def tool_pid(self, _: object) -> Json:
         return content(str(os.getpid()))
 
+    def tool_known_roots(self, _: object) -> Json:
+        """What the client said of its roots when it was asked outside of any call."""
+        return content(json.dumps(getattr(self, "known_roots", None)))
+
     def tool_environ(self, _: object) -> Json:
         return content(json.dumps({"environ": dict(os.environ), "cwd": os.getcwd()}))
 

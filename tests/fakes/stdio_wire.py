@@ -122,8 +122,27 @@ def write(data: bytes) -> None:
         view = view[os.write(1, view) :]
 
 
-def flood(fd: int, lock: threading.Lock) -> None:
-    lines = b"".join(b"noise number %d\n" % number for number in range(2000))
+def flooding(kind: str) -> bytes:
+    """Messages that a server may send, and sends without end: `requests`, or a notification."""
+    params: dict[str, Json] = {
+        "requests": {"messages": [], "maxTokens": 1},
+        "message": {"level": "error", "data": "x"},
+        "progress": {"progressToken": 1, "progress": 1},
+        "resources/updated": {"uri": "fake://a"},
+    }
+    lines: list[bytes] = []
+    for number in range(2000):
+        message: Json = {"jsonrpc": "2.0", "method": f"notifications/{kind}"}
+        if kind == "requests":
+            message |= {"id": number, "method": "sampling/createMessage"}
+        lines.append(json.dumps(message | {"params": params.get(kind, {})}).encode() + b"\n")
+    return b"".join(lines)
+
+
+NOISY = b"".join(b"noise number %d\n" % number for number in range(2000))
+
+
+def flood(fd: int, lock: threading.Lock, lines: bytes = NOISY) -> None:
     while True:
         with lock:
             os.write(fd, lines)

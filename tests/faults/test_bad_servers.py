@@ -1,8 +1,10 @@
 """One gateway in front of every kind of bad server, and of one good one that notices nothing."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.live.client import Client
@@ -31,7 +33,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "sorry": ({"command": ["sh", "-c", "echo no license >&2; exit 3"]}, "no license"),
     "lists": (fake("--list-error"), "was refused"),
     "brief": (fake("--exit-after", "300"), "it ended"),
-    "floods": (fake("--stdout-flood"), "it is kept out (flood: it flooded its stdout: "),
+    "floods": (
+        fake("--era", "legacy", "--stdout-flood"),
+        "it is kept out (flood: it was throttled for 60 s: ",
+    ),
+    "storms": (
+        fake("--era", "legacy", "--flood", "tools/list_changed"),
+        "it is kept out (flood: it was throttled",
+    ),
     "leaks": ({**fake("--leak", "50"), "memory_max": "128M"}, "memory_max is 128 MiB"),
 }
 
@@ -45,8 +54,32 @@ def gateway() -> Iterator[Gateway]:
         yield found
 
 
+def processor_s(*pids: int) -> float:
+    """The processor time that these processes took so far."""
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(one.user + one.system for one in times)
+
+
 def told(gateway: Gateway, name: str) -> str:
     return " ".join(gateway.ctl("describe", name).split())
+
+
+@pytest.mark.promise("M15")
+@pytest.mark.parametrize("name", ["storms", "floods"])
+def test_a_server_that_sends_without_end_is_held_back_and_answers(
+    gateway: Gateway, name: str
+) -> None:
+    until(lambda: gateway.server(name)["reason"] == "throttled", "it is throttled", 40)
+    assert "is held back (throttled: it sends more notifications" in told(gateway, name)
+    worker, front = gateway.server(name)["worker_pid"], gateway.status()["fronts"][0]["pid"]
+    used_s, began = processor_s(worker, front), time.monotonic()
+    client = Client(gateway.port)
+    assert client.text(f"{name}__echo", text="a") == "a"
+    for number in range(200):
+        assert client.text("good__echo", text=str(number)) == str(number)
+    assert client.text(f"{name}__echo", text="b") == "b"
+    client.close()
+    assert processor_s(worker, front) - used_s < max(0.2 * (time.monotonic() - began), 1.0)
 
 
 @pytest.mark.promise("M15")
@@ -61,14 +94,14 @@ def test_an_odd_server_works(gateway: Gateway, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_a_bad_server_is_explained_in_a_sentence(gateway: Gateway, name: str) -> None:
     words = BAD[name][1]
-    until(lambda: words in told(gateway, name), f"it is told that {words!r}", 60)
+    until(lambda: words in told(gateway, name), f"it is told that {words!r}", 100)
     now = gateway.server(name)
     assert now["phase"] != "ready" or now["generation"] > 1
 
 
 @pytest.mark.promise("M15")
 def test_only_an_operator_lets_one_that_floods_try_again(gateway: Gateway) -> None:
-    until(lambda: gateway.server("floods")["phase"] == "quarantined", "it is put away", 60)
+    until(lambda: gateway.server("floods")["phase"] == "quarantined", "it is put away", 100)
     flooded = gateway.server("floods")["generation"]
     client = Client(gateway.port)
     assert client.call("floods__echo", text="a")["error"]["code"] == -10001

@@ -128,9 +128,9 @@ def test_a_server_that_wants_to_be_left_alone_is_for_as_long_as_it_says(gateway:
     until(lambda: gateway.server("busy")["generation"] > 2, "it is tried again and again", 60)
     ended, waits = 0.0, list[float]()
     for event in events(gateway, "busy"):
-        if event["what"] == "warming→backoff":
+        if event["what"] == "warming→error":
             ended = event["time"]
-        elif event["what"] == "backoff→queued":
+        elif event["what"] == "error→warming":
             waits.append(event["time"] - ended)
     assert len(waits) >= 2
     assert min(waits) >= BUSY_S - 0.05

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.live import processes
-from tests.live.client import Client
+from tests.live.client import MODERN, Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.load import Callers
 from tests.waiting import until
@@ -63,7 +63,7 @@ def facts(gateway: Gateway) -> object:
 @pytest.mark.promise("M98")
 def test_each_error_is_told_with_its_place_and_nothing_of_the_file_counts(gateway: Gateway) -> None:
     before, good = facts(gateway), gateway.config.read_text()
-    with Callers(gateway.port, ["alpha", "beta"], callers=2) as run:
+    with Callers(gateway.port, ["alpha", "beta"], callers=2, era=MODERN) as run:
         for what, (text, words) in WRONG.items():
             gateway.config.write_text(text)
             done = subprocess.run(
@@ -106,7 +106,7 @@ def test_a_port_that_is_taken_waits_for_the_next_start_and_the_old_one_serves() 
         before = facts(gateway)
         gateway.listen(taken.getsockname()[1])
         assert "listen changed: needs a full restart" in gateway.ctl("reload")
-        client = Client(gateway.port)
+        client = Client(gateway.port, MODERN)
         assert client.text("alpha__echo", text="a") == "a"
         client.close()
         gateway.listen(gateway.port)

@@ -98,7 +98,7 @@ def test_while_the_supervisor_stands_still_calls_are_answered_and_deaths_told_to
                 os.kill(before["servers"][0]["pid"], signal.SIGKILL)
                 until(lambda: found, "its caller is told without the supervisor")
                 assert found["error"]["data"]["may_have_run"] is True
-                with Callers(gateway.port, ["two"], callers=4, calls=200) as run:
+                with Callers(gateway.port, ["two"], callers=4, calls=200, era=MODERN) as run:
                     pass
                 assert run.tally.right == 200
         until(lambda: "result" in client.call("one__echo"), "it is back")

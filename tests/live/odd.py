@@ -12,14 +12,14 @@ SERVER = (sys.executable, str(ROOT / "tests" / "fakes" / "odd_server.py"))
 
 ODD = b'"n":[1.0,1e2,123456789012345678901234567890,null],"e":"\\u00e9\\/"'
 TOOLS = (
-    b'{"name":"odd","x-tool":{%b},"annotations":{"readOnlyHint":true,"x":1.0},"title":null,'
+    b'{"name":"odd","x-tool":{%b},"annotations":{"readOnlyHint":true,"x":1.0},"x-title":null,'
     b'"icons":[{"src":"data:,","x":null}],"_meta":{"example.com/x": {%b}},'
     b'"execution":{"taskSupport":"optional","x":1},"inputSchema":{"type":"object",'
     b'"$schema":"https://json-schema.org/draft/2020-12/schema","x-vendor":[{}],'
     b'"$defs":{"a":{"$anchor":"b","type":"string"}},"additionalProperties":false,'
     b'"properties":{"p":{"$ref":"#/$defs/a"},"q":{"$ref":"https://example.com/never-fetched"}}},'
     b'"outputSchema":{"type":"object","required":["never"]}}' % (ODD, ODD),
-    b'{"name":"array","inputSchema":{ },"outputSchema":{"type":"array"}}',
+    b'{"name":"array","inputSchema":{"type" : "object"},"outputSchema":{"type":"array"}}',
     b'{"description":"", "name":"error" , "inputSchema":{"type":"object"}}',
 )
 PROMPTS = (b'{"name":"odd","arguments":[{"name":"a","x":1.0}],"x-prompt":{%b}}' % ODD,)
@@ -52,7 +52,8 @@ RESULTS: dict[str, Row] = {
         b'{"content":[],"structuredContent":{"never":7,"n":1.0}}',
     ),
     "structure that is no object": (
-        "tools/call", {"name": "array"}, b'{"content":[], "structuredContent":[1.0,{"a":null}]}',
+        "tools/call", {"name": "structured"},
+        b'{"content":[], "structuredContent":[1.0,{"a":null}]}',
     ),
     "nothing at all": ("tools/call", {"name": "empty"}, b"{ }"),
     "a prompt": (

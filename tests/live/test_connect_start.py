@@ -1,14 +1,17 @@
 """`metamcp connect --start`: a gateway in the background, one however many ask for it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor import runtime
 from tests.live import processes
 from tests.live.bridge import Bridge
 from tests.live.client import LEGACY, MODERN
@@ -39,8 +42,8 @@ class Folder:
     def bridge(self, *arguments: str, era: str = LEGACY) -> Bridge:
         return Bridge(*arguments, folder=self.path, era=era, env=self.environment)
 
-    def named(self, era: str = LEGACY) -> Bridge:
-        return self.bridge("--start", "--config", str(self.config), era=era)
+    def named(self, era: str = LEGACY, *arguments: str) -> Bridge:
+        return self.bridge("--start", "--config", str(self.config), *arguments, era=era)
 
     def gateways(self) -> set[int]:
         """The supervisors that run."""
@@ -67,7 +70,8 @@ class Folder:
 
     def close(self) -> None:
         for pid in self.gateways():
-            os.kill(pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # some end by themselves
+                os.kill(pid, signal.SIGTERM)
         until(lambda: not processes.marked(self.mark), "nothing is left")
 
 
@@ -79,8 +83,8 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 @pytest.mark.promise("M5")
-def test_a_gateway_is_started_and_stays_when_the_client_leaves(folder: Folder) -> None:
-    with folder.named() as one:
+def test_a_gateway_that_is_kept_stays_when_the_client_leaves(folder: Folder) -> None:
+    with folder.named(LEGACY, "--keep") as one:
         assert one.text("alpha__echo", text="a") == "a"
     (gateway,) = folder.gateways()
     assert os.getsid(gateway) == gateway
@@ -89,26 +93,68 @@ def test_a_gateway_is_started_and_stays_when_the_client_leaves(folder: Folder) -
     with folder.bridge() as one:
         assert "alpha__echo" in one.tools()
     assert folder.gateways() == {gateway}
+    done = folder.metamcp("down", "--json")
+    assert json.loads(done.stdout) == {"v": 1, "pid": gateway, "ended": True}
+    assert not folder.gateways()
+    assert folder.metamcp("down").returncode == 5
+
+
+@pytest.mark.promise("M5")
+def test_a_gateway_ends_after_its_last_client_and_the_next_one_starts_another(
+    folder: Folder,
+) -> None:
+    first = folder.named()
+    first.initialize()
+    with folder.bridge(era=MODERN) as other:
+        (gateway,) = folder.gateways()
+        first.process.kill()
+        assert first.close() == -signal.SIGKILL
+        assert other.text("alpha__echo", text="here") == "here"
+        clients = runtime.Clients(str(folder.path / "run"))
+        assert not clients.none_left(and_none_more=False)
+        clients.close()
+        assert folder.gateways() == {gateway}
+    until(lambda: not folder.gateways(), "the gateway has ended by itself")
+    with folder.named() as one:
+        assert one.text("alpha__echo", text="again") == "again"
+        assert gateway not in folder.gateways()
+
+
+def test_servers_alone_and_two_options_give_the_three_tools_of_a_gateway(folder: Folder) -> None:
+    program, script = SERVER
+    servers = folder.path / "servers.json"
+    servers.write_text(json.dumps({"alpha": {"command": program, "args": [script]}}))
+    shown = ("--exposure", "servers", "--naming", "bare")
+    with folder.bridge("--start", "--config", str(servers), *shown) as one:
+        assert sorted(one.tools()) == ["gateway_activate", "gateway_deactivate", "gateway_status"]
+        one.text("gateway_activate", name="alpha")
+        assert "echo" in one.tools()
+
+
+@pytest.mark.promise("M7")
+def test_what_install_writes_finds_the_gateway_from_anywhere(folder: Folder) -> None:
+    done = folder.metamcp("install", "cursor", "--yes")
+    assert done.returncode == 0, done.stderr
+    entry = json.loads((folder.path / ".cursor/mcp.json").read_text())["mcpServers"]["metamcp"]
+    _, *arguments = entry["args"]
+    elsewhere = folder.path / "elsewhere"
+    elsewhere.mkdir()
+    del folder.environment["METAMCP_RUNTIME_DIR"]
+    for _ in range(2):
+        with Bridge(*arguments, folder=elsewhere, env=folder.environment) as one:
+            assert one.text("alpha__echo", text="a") == "a"
+    assert len(folder.gateways()) == 1
 
 
 @pytest.mark.promise("M5")
 def test_five_at_once_start_one(folder: Folder) -> None:
     bridges = [folder.named(era) for era in (LEGACY, MODERN, LEGACY, MODERN, LEGACY)]
-    pids: set[str] = set()
+    pids: set[tuple[str, str]] = set()
     for one in bridges:
         with one:
-            pids.add(one.text("alpha__pid"))
-    assert len(pids) == 1
+            pids.add((one.era, one.text("alpha__pid")))
+    assert len(pids) == 2, "a process for each era"
     until(lambda: len(folder.gateways()) == 1, "the others have given up")
-
-
-def test_the_one_that_started_it_may_be_killed(folder: Folder) -> None:
-    first = folder.named()
-    first.initialize()
-    with folder.named() as other:
-        first.process.kill()
-        assert first.close() == -signal.SIGKILL
-        assert other.text("alpha__echo", text="here") == "here"
 
 
 def test_what_was_only_found_here_is_not_started_unconfirmed(folder: Folder) -> None:

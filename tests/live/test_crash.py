@@ -110,6 +110,19 @@ def test_a_killed_nursery_takes_its_tree_along_and_comes_back(gateway: Gateway) 
     assert run.tally.right > 0
 
 
+@pytest.mark.promise("M70")
+def test_a_gateway_whose_nursery_dies_six_times_in_a_minute_ends_and_says_what_to_do() -> None:
+    with Gateway({}) as gateway:
+        for _ in range(5):
+            kill_nursery(gateway)
+        os.kill(gateway.status()["nursery_pid"], signal.SIGKILL)
+        assert gateway.process is not None
+        assert gateway.process.wait(timeout=30) == 70
+        last = gateway.log.read_text().splitlines()[-1]
+        assert "the nursery died 6 times in 60 s" in last
+        assert "start the gateway again" in last
+
+
 @pytest.mark.promise("M74")
 @pytest.mark.parametrize("round_", range(GATEWAYS * KILLS))
 def test_a_killed_supervisor_leaves_nothing_behind(round_: int) -> None:

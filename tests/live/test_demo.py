@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metamcp_worker import costs, priced
-from tests.live.gateway import ROOT, Gateway
+from tests.live.gateway import ROOT, Gateway, fake
+from tests.live.test_failed_starts import check_failed
 from tests.live.tokens import TOKENS_PER_TOOL_MAX, definitions, endpoints, told
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -78,6 +80,14 @@ def real() -> Iterator[Gateway]:
     )
     with Gateway(servers, extra=extra) as running:
         yield running
+
+
+def test_git_outside_of_a_repository_is_a_failed_start(real: Gateway, tmp_path: Path) -> None:
+    assert real.answers()
+    command = [str(DEMO / ".venv/bin/mcp-server-git"), "--repository", str(tmp_path)]
+    servers = {"git": {"command": command, "restart": "never"}, "good": fake()}
+    with Gateway(servers, wait=False) as gateway:
+        check_failed(gateway, "git")
 
 
 @pytest.mark.promise("M38")

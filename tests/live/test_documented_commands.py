@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.live.client import Client
-from tests.live.gateway import ROOT, SERVER, Gateway, fake
+from tests.live.gateway import ROOT, SERVER, Gateway, fake, free_port
+from tests.live.mistakes.script import asked
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.live
 ELSEWHERE = {
     "metamcp up": "test_first_launch",
     "metamcp serve --config metamcp.toml": "every test of this folder",
+    "metamcp down": "test_connect_start",
     "make run": "test_demo, on free ports",
     "make demo": "test_demo",
     "make test": "itself",
@@ -59,7 +62,10 @@ def documented() -> list[str]:
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    servers = {"git": fake("--garbage"), "time": fake()}
+    servers = {
+        "git": fake("--garbage", "--only", "echo,git_status,git_log"),
+        "time": fake("--only", "echo,get_current_time"),
+    }
     with Gateway(servers, extra=EXTRA) as running:
         client = Client(running.port)
         client.call("time__echo", text="to be recorded")
@@ -101,6 +107,44 @@ def test_a_documented_command_works(gateway: Gateway, command: str) -> None:
 def test_what_is_run_elsewhere_is_still_documented() -> None:
     shown = set(documented())
     assert {one for one in ELSEWHERE if one not in shown} <= {"make demo", "make lock"}
+
+
+def test_the_four_lines_of_the_readme_lead_to_the_first_call(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text().split("## Four lines to the first call")[1]
+    block = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[0]
+    uvx = tmp_path / "uvx"  # what it would run is here already; the server is a fake
+    uvx.write_text(
+        f"#!{sys.executable}\nimport os, sys\nname, *rest = sys.argv[1:]\n"
+        f"known = {{'metamcp': ['-m', 'metamcp_supervisor', *rest], 'mcp-server-time':"
+        f" [{SERVER[1]!r}, '--only', 'get_current_time']}}\n"
+        "os.execv(sys.executable, [sys.executable, *known[name]])\n"
+    )
+    uvx.chmod(0o700)
+    ports = f"--port {free_port()} --ops-listen 127.0.0.1:{free_port()}"
+    environ = {key: one for key, one in os.environ.items() if not key.startswith("METAMCP_")} | {
+        "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }  # fmt: skip
+    init, add, up, call = block.splitlines()
+    for line in (init, add):
+        subprocess.run(line.split(), cwd=tmp_path, env=environ, check=True, timeout=30)
+    gateway = subprocess.Popen(
+        f"{up} {ports}".split(), cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL
+    )
+    try:
+        port = ports.split()[1]
+        words = shlex.split(call.replace(":6270", f":{port}"))[1:]
+        until(lambda: answered(words), "the call is answered")
+    finally:
+        down = subprocess.run([*up.split()[:2], "down"], cwd=tmp_path, env=environ, check=False)
+        assert (down.returncode, gateway.wait(timeout=60)) == (0, 0)
+
+
+def answered(words: list[str]) -> bool:
+    try:
+        return asked(words).startswith("HTTP 200")
+    except OSError:
+        return False
 
 
 def test_the_configuration_in_the_readme_is_valid(tmp_path: Path) -> None:

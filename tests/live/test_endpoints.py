@@ -11,7 +11,11 @@ from tests.live.gateway import Gateway, fake
 pytestmark = pytest.mark.live
 
 EXTRA = """
+[namespaces.default]
+servers = ["*"]
+
 [namespaces.work]
+description = "Only what work needs."
 servers = ["alpha"]
 tools."alpha.fail" = { enabled = false }
 
@@ -23,6 +27,7 @@ namespace = "default"
 
 [endpoints.plain]
 namespace = "work"
+path = "office"
 naming = { style = "bare" }
 
 [endpoints.flat]
@@ -46,7 +51,45 @@ def gateway() -> Iterator[Gateway]:
 
 
 def at(gateway: Gateway, endpoint: str, era: str = LEGACY) -> Client:
-    return Client(gateway.port, era, f"/metamcp/{endpoint}/mcp")
+    path = "office" if endpoint == "plain" else endpoint
+    return Client(gateway.port, era, f"/metamcp/{path}/mcp")
+
+
+@pytest.mark.promise("M61")
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+def test_a_server_of_another_namespace_is_not_at_the_default_endpoint(era: str) -> None:
+    extra = '[namespaces.work]\nservers = ["alpha"]\n[endpoints.work]\nnamespace = "work"\n'
+    extra += '[endpoints.default]\nnamespace = "default"\n'
+    with Gateway({"alpha": fake(), "beta": fake()}, extra=extra) as gateway:
+        client = Client(gateway.port, era)
+        assert {name.partition("__")[0] for name in client.tools()} == {"beta"}
+        assert client.call("alpha__echo", text="x")["error"]["code"] == -32602
+        client.close()
+
+
+@pytest.mark.promise("M62")
+def test_the_three_urls_of_an_endpoint_have_its_path_and_not_its_name(gateway: Gateway) -> None:
+    def get(path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
+        connection.request("GET", path, headers={"Accept": "text/event-stream, application/json"})
+        answer = connection.getresponse()
+        begun = answer.status, answer.readline() + answer.readline()
+        connection.close()
+        return begun
+
+    assert get("/metamcp/office/sse")[1].startswith(
+        b"event: endpoint\ndata: /metamcp/office/messages?"
+    )
+    assert b"/metamcp/office/api" in get("/metamcp/office/api/openapi.json")[1]
+    assert {get(f"/metamcp/plain/{last}")[0] for last in ("mcp", "sse", "api")} == {404}
+    assert gateway.status()["endpoints"]["plain"].endswith("/metamcp/office/mcp")
+
+
+@pytest.mark.promise("M61")
+def test_clients_are_told_what_a_namespace_is_for(gateway: Gateway) -> None:
+    client = at(gateway, "plain")
+    assert client.initialized["instructions"].startswith("Only what work needs.")
+    client.close()
 
 
 @pytest.mark.promise("M25")

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.live
 
 EXTRA = """
 [namespaces]
+default = { servers = ["*"] }
 old = { servers = ["old"] }
 new = { servers = ["new"] }
 [endpoints]
@@ -166,6 +167,8 @@ LISTS = {
 @same_era
 def test_a_definition_is_the_servers_own_bytes(gateway: Gateway, cell: str, method: str) -> None:
     kind, definitions = LISTS[method]
+    if cell == "L->L" and kind == "tools":  # the array is not valid in its revision
+        definitions = (definitions[0], *definitions[2:])
     found = codec.level(client(gateway, cell, alone=True).answer(method).result)
     ours = tuple(bytes(one) for one in codec.items(found[kind]))
     assert ours[: len(definitions)] == definitions
@@ -193,12 +196,12 @@ def test_among_others_a_definition_changes_in_nothing_but_its_name(
 
 @pytest.mark.promise("M20")
 @cells
-def test_an_output_schema_that_a_client_cannot_know_costs_it_neither_tool_nor_list(
+def test_an_output_schema_that_a_client_cannot_know_costs_it_no_list_nor_a_modern_tool(
     gateway: Gateway, cell: str
 ) -> None:
     tools = client(gateway, cell, alone=True).result("tools/list")["tools"]
-    (array,) = [one for one in tools if one["name"] == "array"]
-    assert ("outputSchema" in array) is (cell != "L->M")
+    found = ["outputSchema" in one for one in tools if one["name"] == "array"]
+    assert found == {"L->L": [], "L->M": [False]}.get(cell, [True])
 
 
 @pytest.mark.promise("M20")

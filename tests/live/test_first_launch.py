@@ -1,12 +1,16 @@
 """`metamcp up` in a folder with another client's configuration, as a new user types it."""
 
+import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +22,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
+FAILS = "echo fatal: not a git repository >&2; echo npm notice run npm fund >&2; exit 3"
+
 
 class Folder:
     """A working folder with a `.mcp.json`, and `metamcp up` in it."""
@@ -27,6 +33,8 @@ class Folder:
         self.port = free_port()
         self.home = path / "home"
         self.home.mkdir()
+        mine = {"HOME": str(self.home), "XDG_RUNTIME_DIR": str(path)}
+        self.environment = {**os.environ, **mine}
         self.servers: dict[str, object] = {}
         self.add("My Echo")
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -42,18 +50,29 @@ class Folder:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def up(self, *flags: str, terminal: int | None = None) -> subprocess.Popen[bytes]:
-        ports = ("--listen", f"127.0.0.1:{self.port}", "--ops-listen", f"127.0.0.1:{free_port()}")
+        ports = ("--port", str(self.port), "--ops-listen", f"127.0.0.1:{free_port()}")
         stream = subprocess.PIPE if terminal is None else terminal
         process = subprocess.Popen(
             [sys.executable, "-m", "metamcp_supervisor", "up", *ports, *flags],
             cwd=self.path,
-            env={**os.environ, "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.path)},
+            env=self.environment,
             stdin=subprocess.DEVNULL if terminal is None else terminal,
             stdout=stream,
             stderr=stream,
         )
         self.processes.append(process)
         return process
+
+    def metamcp(self, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "metamcp_supervisor", *arguments],
+            cwd=cwd,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     def close(self) -> None:
         for process in self.processes:
@@ -105,4 +124,44 @@ def test_on_a_terminal_the_exact_commands_are_shown_and_confirmed(folder: Folder
     assert Path(SERVER[1]).name.encode() in seen
     os.write(ours, b"n\n")
     assert process.wait(timeout=30) != 0
+    os.close(ours)
+
+
+def test_down_ends_the_gateway_of_this_folder_and_no_other(folder: Folder) -> None:
+    process = folder.up("--yes")
+    until(folder.answers, "the gateway listens")
+    elsewhere = folder.path / "elsewhere"
+    elsewhere.mkdir()
+    other = folder.metamcp(elsewhere, "down")
+    assert other.returncode == 5
+    assert "no gateway of this folder is running" in other.stderr
+    assert str(folder.path / ".mcp.json") in other.stderr, "it says which one runs"
+    own = folder.metamcp(folder.path, "down")
+    assert (own.returncode, own.stdout) == (0, f"the gateway (process {process.pid}) has ended\n")
+    assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.promise("M98")
+def test_on_80_columns_names_stay_whole_and_a_server_that_fails_again_is_counted(
+    folder: Folder,
+) -> None:
+    name = "sequential-thinking-of-the-whole-team"
+    folder.servers.clear()
+    folder.add(name)
+    folder.servers["broken"] = {"command": "sh", "args": ["-c", FAILS]}
+    (folder.path / ".mcp.json").write_text(json.dumps({"mcpServers": folder.servers}))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    folder.up("--yes", terminal=theirs)
+    os.close(theirs)
+    seen = b""
+    while b"(\xc3\x974)" not in seen or b"Ctrl-C" not in seen:
+        seen += os.read(ours, 4096)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode()).replace("\r", "").splitlines()
+    assert [line for line in shown if len(line.rstrip()) > 80] == []
+    assert sum(name in line.split() for line in shown) == 2, shown
+    words = " ".join("\n".join(shown).split())
+    assert "on stderr: fatal: not a git repository" in words
+    assert "'metamcp logs broken'" in words
+    assert "(\N{MULTIPLICATION SIGN}3)" not in words
     os.close(ours)

@@ -18,7 +18,7 @@ MEMORY_BYTES_MAX = 120 * 1024 * 1024
 
 
 def lazy(idle_stop: str = "1s", **more: Any) -> dict[str, Any]:
-    return {**fake(), "start": "lazy", "idle_stop": idle_stop, **more}
+    return {**fake(), "era": "modern", "start": "lazy", "idle_stop": idle_stop, **more}
 
 
 def at_rest(gateway: Gateway) -> bool:
@@ -92,11 +92,26 @@ def test_servers_start_in_the_order_in_which_they_need_each_other() -> None:
         ready = [line.split()[1] for line in lines if "warming→ready" in line]
         assert [name for name in ready if not name.startswith("front")] == ["base", "mid", "app"]
         assert gateway.stop() == 0
-        gone = [
-            line
-            for line in gateway.log.read_text().splitlines()
-            if "stopping→disabled" in line or "draining→disabled" in line
-        ]
+        gone = [line for line in gateway.log.read_text().splitlines() if "draining→stopped" in line]
         assert [next(n for n in ("app", "mid", "base") if f'"{n}"' in line) for line in gone] == [
             "app", "mid", "base",
         ]  # fmt: skip
+
+
+@pytest.mark.promise("M75")
+def test_a_call_waits_for_a_server_that_starts_and_is_told_of_one_that_was_never_up() -> None:
+    slow = {"command": [*fake()["command"], "--slow-start", "4000"]}
+    never = {"command": ["no-such-program"]}
+    extra = '[endpoints.default]\nnamespace = "default"\n'
+    with Gateway({"slow": fake(), "never": never}, extra=extra, wait=False) as gateway:
+        until(gateway.answers, "the gateway answers")
+        gateway.ctl("wait", "slow")
+        gateway.write({"slow": slow, "never": never})
+        gateway.ctl("reload")
+        client = Client(gateway.port)
+        until(lambda: gateway.server("slow")["state"] == "warming", "it starts anew")
+        assert client.text("slow__echo", text="a") == "a"
+        error = client.request("tools/call", {"name": "never__echo"})["error"]
+        assert error["code"] == -10001
+        assert "server 'never' is not available: it has not been up yet" in error["message"]
+        client.close()

@@ -28,7 +28,7 @@ def again(gateway: Gateway, server: str) -> bool:
 
 @pytest.mark.promise("M76")
 def test_a_server_that_leaks_is_replaced_and_its_call_in_flight_is_answered() -> None:
-    leaky = {**fake(), "memory_high": "128M"}
+    leaky = {**fake(), "memory_high": "128M", "era": "legacy"}
     with (
         Gateway({"leaky": leaky, "other": fake()}) as gateway,
         closing(Client(gateway.port)) as client,
@@ -56,7 +56,7 @@ def test_a_server_above_its_hard_limit_is_killed_and_starts_again(
     limit: dict[str, Any], tool: str, arguments: dict[str, Any], sentence: str
 ) -> None:
     with (
-        Gateway({"big": {**fake(), **limit}, "other": fake()}) as gateway,
+        Gateway({"big": {**fake(), **limit, "era": "legacy"}, "other": fake()}) as gateway,
         closing(Client(gateway.port)) as client,
     ):
         other = gateway.server("other")["pid"]

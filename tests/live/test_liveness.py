@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.live import processes
-from tests.live.client import Client
+from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 
@@ -57,7 +57,7 @@ def calling(gateway: Gateway, tool: str) -> Generator[dict[str, Any], None, None
     found: dict[str, Any] = {}
 
     def run() -> None:
-        client = Client(gateway.port)
+        client = Client(gateway.port, MODERN)
         found.update(client.request("tools/call", {"name": tool, "arguments": {}}))
         client.close()
 
@@ -73,7 +73,7 @@ def test_a_server_that_answers_no_probe_is_replaced_and_its_end_described(how: s
     with Gateway({"victim": fake() | OFTEN, "other": fake() | OFTEN}) as gateway:
         old, other = gateway.server("victim"), gateway.server("other")
         if how == "deaf":
-            client = Client(gateway.port)
+            client = Client(gateway.port, MODERN)
             client.text("victim__deafen")
             client.close()
         else:
@@ -90,7 +90,7 @@ def test_a_server_that_works_longer_than_probes_take_is_left_alone() -> None:
     patient = fake("--era", "legacy") | OFTEN | {"timeout": "30s"}
     with Gateway({"slow": patient}) as gateway:
         old = gateway.server("slow")
-        client = Client(gateway.port)
+        client = Client(gateway.port, MODERN)
         until(lambda: client.text("slow__work", ms=4000) == "worked", "the answer")
         client.close()
         new = gateway.server("slow")
@@ -154,7 +154,7 @@ def test_a_pause_of_the_whole_machine_is_nobodys_fault(first: str) -> None:
         until(lambda: time.monotonic() > end, "the pause is over")
         for pid in order:
             os.kill(pid, signal.SIGCONT)
-        client = Client(gateway.port)
+        client = Client(gateway.port, MODERN)
         assert client.text("one__echo", text="here") == "here"
         client.close()
         after = gateway.status()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.client import Client
+from tests.live.client import MODERN, Client
 from tests.live.gateway import ROOT, Gateway
 from tests.waiting import until
 
@@ -50,7 +50,7 @@ def gateway() -> Iterator[Gateway]:
 
 def worker_says(gateway: Gateway, word: str) -> bool:
     """Call it: is what it says with the level `debug` in the log, before what it says next?"""
-    client = Client(gateway.port)
+    client = Client(gateway.port, MODERN)
     client.call("talkative__say", word=word)
     client.close()
     until(lambda: f"the worker has said {word}" in gateway.log.read_text(), "it has spoken")
@@ -59,7 +59,7 @@ def worker_says(gateway: Gateway, word: str) -> bool:
 
 def front_says(gateway: Gateway) -> int:
     """How often the front told of a call without an answer, after one more of them."""
-    client = Client(gateway.port)
+    client = Client(gateway.port, MODERN)
     assert client.call("silent__think")["error"]["code"] == -10003
     client.close()
     return gateway.log.read_text().count("got no answer in time")

@@ -22,6 +22,7 @@ SEARCH = """
 [endpoints.default]
 namespace = "default"
 exposure = "search"
+view_scope = "principal"
 """
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.live.client import Client
+from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.live.load import Callers
 from tests.waiting import until
@@ -59,7 +59,7 @@ def test_restart_gives_a_new_process_and_a_new_generation(gateway: Gateway) -> N
 @pytest.mark.promise("M78")
 def test_a_reload_restarts_only_what_changed_and_fails_no_call(gateway: Gateway) -> None:
     before = {server["name"]: server["pid"] for server in gateway.status()["servers"]}
-    with Callers(gateway.port, ["beta"], callers=8) as run:
+    with Callers(gateway.port, ["beta"], callers=8, era=MODERN) as run:
         until(lambda: run.tally.right > 50, "calls are answered")
         gateway.write({"alpha": fake("--tools", "9"), "beta": fake("--tools", "3"), "new": fake()})
         plan = gateway.ctl("reload", "--dry-run")

@@ -1,7 +1,6 @@
 """Modern clients and servers that ask the legacy way: the call stays open while its client answers.
 
-The text of what the scripted server answers is the JSON of what it was told. No test leaves a call
-open: as long as one is, the questions of another cannot be told from its own.
+The text of what the scripted server answers is the JSON of what it was told.
 """
 
 import asyncio
@@ -41,7 +40,8 @@ ANSWERS = {"elicitation/create": ACCEPT, "sampling/createMessage": MESSAGE, "roo
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    servers = {"old": fake("--era", "legacy"), "new": fake("--era", "modern")}
+    old = {**fake("--era", "legacy"), "sharing": "shared"}
+    servers = {"old": old, "new": fake("--era", "modern")}
     with Gateway(servers) as running:
         yield running
 
@@ -52,10 +52,15 @@ class Asked(Client):
     def __init__(self, gateway: Gateway, **capabilities: Any) -> None:
         super().__init__(gateway.port, MODERN)
         self.capabilities = capabilities
+        self.named = "raw"
 
     def meta(self) -> dict[str, Any]:
-        key = "io.modelcontextprotocol/clientCapabilities"
-        return {**super().meta(), key: self.capabilities}
+        said = {
+            "clientCapabilities": self.capabilities,
+            "clientInfo": {"name": self.named, "version": "1"},
+        }
+        prefix = "io.modelcontextprotocol/"
+        return {**super().meta(), **{prefix + key: value for key, value in said.items()}}
 
     def ask(self, params: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, Any]:
         """The result of this call, or of its retry with an answer to everything that the result
@@ -101,6 +106,19 @@ def test_a_server_of_either_era_gets_what_it_asks_for(
     assert told == ANSWERS[method]
     assert [one["method"] for one in asked[0].values()] == [method]
     assert len(asked) == 1
+    client.close()
+
+
+@pytest.mark.promise("M23")
+def test_a_client_that_never_comes_back_keeps_nobody_else_from_being_asked(
+    gateway: Gateway,
+) -> None:
+    gone, client = Asked(gateway, **EVERYTHING), Asked(gateway, **EVERYTHING)
+    gone.named = "gone"
+    assert gone.ask(ELICIT)["resultType"] == "input_required"
+    gone.close()
+    for _ in range(2):
+        assert client.rounds("old__elicit")[0] == ACCEPT
     client.close()
 
 

@@ -55,7 +55,7 @@ class Pinned(Gateway):
     def remembers(self, server: str) -> None:
         """What it offered at first; its neighbours are written down in turns of their own."""
         seen = self.folder / "state" / "definitions.lock"
-        until(lambda: seen.exists() and f'"{server}"' in seen.read_text(), "it is remembered")
+        until(lambda: seen.exists() and f'"{server}-' in seen.read_text(), "it is remembered")
 
     def journal(self, what: str) -> list[str]:
         events = map(json.loads, self.ctl("events", "--json").splitlines())

@@ -16,10 +16,12 @@ ERAS = ["2025-03-26", "2025-06-18", LEGACY, MODERN]
 
 
 @pytest.fixture(scope="module")
-def gateway() -> Iterator[Gateway]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    words = tmp_path_factory.mktemp("words") / "words.json"
+    words.write_text(r'{"echo": {"description": "cut \ud83d"}}')
     servers = {
-        "alpha": fake("--era", "legacy"),
-        "beta": fake("--era", "modern"),
+        "alpha": fake("--era", "legacy", "--words", str(words)),
+        "beta": fake("--era", "modern", "--words", str(words)),
         "gamma": fake("--era", "both", "--tools", "30", "--page", "7"),
     }
     with Gateway(servers) as running:
@@ -80,9 +82,31 @@ def test_arguments_reach_the_server_as_the_bytes_they_were(client: Client) -> No
     assert raw.decode() in answer["result"]["content"][0]["text"]
 
 
+@pytest.mark.promise("M98")
+def test_half_of_a_surrogate_pair_in_a_description_takes_no_list_from_anybody(
+    client: Client,
+) -> None:
+    tools = client.request("tools/list")["result"]["tools"]
+    words = {tool["name"]: tool["description"] for tool in tools if "__echo" in tool["name"]}
+    assert words["alpha__echo"] == words["beta__echo"] == "cut \N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.promise("M22")
+@pytest.mark.parametrize("server", ["alpha", "beta"])
+def test_half_of_a_surrogate_pair_passes_as_the_bytes_it_is(client: Client, server: str) -> None:
+    raw = rb'{"text":"ok \ud83d"}'
+    meta = b',"_meta":' + json.dumps(client.meta()).encode() if client.era == MODERN else b""
+    head = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s__%s","arguments":'
+    for tool in ("echo", "raw"):
+        name = f"{server}__{tool}"
+        body = head % (server.encode(), tool.encode()) + raw + meta + b"}}"
+        got = client.post(body, "tools/call", name)
+        assert (rb"ok \ud83d" if tool == "echo" else json.dumps(raw.decode())[1:-1].encode()) in got
+
+
 @pytest.mark.promise("M22")
 def test_the_id_comes_back_with_its_type(client: Client) -> None:
-    for raw in (b"7", b'"7"', b'"\\u0041"', b"-3", b"9007199254740992"):
+    for raw in (b"7", b'"7"', b'"\\u0041"', b"-3", b"9007199254740993", b"-18446744073709551617"):
         meta = b',"_meta":' + json.dumps(client.meta()).encode() if client.era == MODERN else b""
         params = b'{"name":"alpha__echo","arguments":{"text":"x"}' + meta + b"}"
         head = b'{"jsonrpc":"2.0","id":' + raw + b',"method":"tools/call","params":'

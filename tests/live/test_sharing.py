@@ -218,13 +218,12 @@ def test_a_server_is_shared_until_the_first_question_that_reaches_nobody(gateway
     shared = pid(ada, "auto")
     assert pid(bob, "auto") == shared
     assert not rows(gateway, "auto")
-    with elicit(ada, "auto") as hers, elicit(bob, "auto") as his:
-        question = hers.next()
+    hers = ada.start("tools/call", b'{"name":"auto__ask_late","arguments":{"ms":5000}}')
+    until(lambda: gateway.server("auto")["inflight"] == 1, "the server works on it")
+    with elicit(bob, "auto") as his:
         _, refused = his.until(b"1")
         assert "error" in codec.value(refused.result)["content"][0]["text"]
-        ada.reply(bytes(question.id), b'{"action":"decline"}')
-        _, answered = hers.until(b"1")
-        assert "decline" in codec.value(answered.result)["content"][0]["text"]
+    hers.close()
     until(lambda: pid(bob, "auto") != shared, "he has his own now")
     (event,) = [
         event
@@ -233,6 +232,7 @@ def test_a_server_is_shared_until_the_first_question_that_reaches_nobody(gateway
     ]
     assert event["who"] == "auto"
     assert "a process of its own" in event["cause"]
+    ada = Raw(gateway.port, LEGACY, capabilities=ASKABLE)
     both_asked(ada, bob, "auto")
     assert pid(ada, "auto") not in {shared, pid(bob, "auto")}
     end(ada)

@@ -16,6 +16,7 @@ TASKS = "io.modelcontextprotocol/tasks"
 ABLE: dict[str, Any] = {"extensions": {TASKS: {}}}
 EXTRA = """
 [namespaces]
+default = { servers = ["*"] }
 old = { servers = ["old"] }
 new = { servers = ["new"] }
 [endpoints]

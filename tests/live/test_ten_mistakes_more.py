@@ -179,7 +179,7 @@ def test_10_definitions_and_results_keep_what_nobody_knows(gateway: Gateway, cel
     ]
     theirs = codec.level(odd.TOOLS[0])
     assert {name for name in tool if bytes(tool[name]) != bytes(theirs[name])} == {"name"}
-    array = codec.dump({"name": f"{server}__array"})
+    array = codec.dump({"name": f"{server}__structured"})
     found = codec.level(asking.answer("tools/call", array).result)
     assert bytes(found["content"]) == b"[]"
     assert ("structuredContent" in found) is (cell != "L->M")

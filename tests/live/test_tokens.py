@@ -18,6 +18,9 @@ EXPOSED = "".join(
     for exposure in priced.EXPOSURES
 )
 EXTRA = f"""
+[namespaces.default]
+servers = ["*"]
+
 [namespaces.less]
 servers = ["git", "docker"]
 tools."git.echo".enabled = false

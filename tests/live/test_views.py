@@ -41,14 +41,17 @@ view_scope = "session"
 [endpoints.whole]
 namespace = "default"
 exposure = "servers"
+view_scope = "principal"
 
 [endpoints.find]
 namespace = "default"
 exposure = "search"
+view_scope = "principal"
 
 [endpoints.strict]
 namespace = "default"
 exposure = "search"
+view_scope = "principal"
 call_hidden = false
 
 [endpoints.everything]

@@ -36,9 +36,10 @@ def gateway() -> Iterator[Gateway]:
         for exposure in IN_VIEW
         for suffix, hidden in (("open", "true"), ("closed", "false"))
     )
-    extra += '[namespaces.one]\nservers = ["files"]\n'
+    extra += '[namespaces.default]\nservers = ["*"]\n[namespaces.one]\nservers = ["files"]\n'
     for suffix, hidden in (("open", "true"), ("closed", "false")):
         keys = f'namespace = "one"\nexposure = "servers"\ncall_hidden = {hidden}\n'
+        keys += 'view_scope = "principal"\n'
         extra += f"[endpoints.only-{suffix}]\n{keys}"
     with Gateway({"files": fake(*flags), "plain": named("echo")}, extra=extra) as running:
         client = Raw(running.port, MODERN, "/metamcp/toolset-open/mcp")

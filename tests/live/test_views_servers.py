@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,36 @@ def test_the_gateway_answers_for_itself_what_is_no_tool_of_a_server(
     assert failed["content"][0]["text"] == (
         "There is no server 'crome' behind this endpoint; there are: chrome, github."
     )
+
+
+@pytest.mark.promise("M37")
+@pytest.mark.promise("M35")
+def test_what_one_session_chooses_is_its_own_and_a_crash_takes_it_away_at_once(
+    tmp_path: Path,
+) -> None:
+    """Nothing of this is written in the configuration."""
+    there = tmp_path / "there"
+    there.touch()
+    server = named("search", "note", hide_after="60s", restart_delay_max="100ms")
+    command = ["sh", "-c", f'test -e {there} && exec "$@"', "sh", *server["command"]]
+    found = '[endpoints.{0}]\nnamespace = "default"\nexposure = "{0}"\n'
+    extra = found.format("servers") + found.format("search")
+    with Gateway({"github": {**server, "command": command}}, extra=extra) as gateway:
+        for exposure, order in (
+            ("servers", ("gateway_activate", {"name": "github"})),
+            ("search", ("load_tool", {"name": "github.search"})),
+        ):
+            path = f"/metamcp/{exposure}/mcp"
+            mine, yours, modern = (Raw(gateway.port, era, path) for era in (LEGACY, LEGACY, MODERN))
+            before = yours.names()
+            assert not called(mine, order[0], **order[1])["isError"]
+            assert (len(mine.names()) > len(before), yours.names(), modern.names()) == (
+                True, before, before,
+            )  # fmt: skip
+        active = Raw(gateway.port, LEGACY, "/metamcp/servers/mcp")
+        called(active, "gateway_activate", name="github")
+        there.unlink()
+        os.kill(pids(gateway)["github"], signal.SIGKILL)
+        until(lambda: active.names() == WHOLE, "the tools are gone", 10.0)
+        there.touch()
+        until(lambda: len(active.names()) > len(WHOLE), "they are back with it")

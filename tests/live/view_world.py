@@ -29,14 +29,16 @@ PLACES = {
 OFF: Tool = ("a", "echo")
 """What a reload switches off behind `whole` and `strict`, and on again."""
 FRONTS = 2
-_ERAS = {"a": "legacy", "b": "modern", "c": "both", "d": "legacy"}
+_ERAS = {"a": "legacy", "b": "modern", "c": "modern", "d": "legacy"}
 _SETTINGS: dict[str, dict[str, object]] = {
-    "a": {"hide_after": "60s"},  # nobody notices its crashes
+    "a": {"hide_after": "60s", "strict_listing": False},  # nobody notices its crashes
     "b": {"strict_listing": True}, "c": {"strict_listing": True}, "d": {},
 }  # fmt: skip
 _EXTRA = """
 [gateway]
 fronts = 2
+[namespaces.default]
+servers = ["*"]
 [namespaces.two]
 servers = ["a", "b"]
 [namespaces.turned]
@@ -53,12 +55,15 @@ view_scope = "session"
 [endpoints.whole]
 namespace = "two"
 exposure = "servers"
+view_scope = "principal"
 [endpoints.find]
 namespace = "default"
 exposure = "search"
+view_scope = "principal"
 [endpoints.strict]
 namespace = "turned"
 exposure = "search"
+view_scope = "principal"
 call_hidden = false
 """
 _SWITCHED_OFF = """

@@ -41,7 +41,8 @@ def named(*tools: str, **more: Any) -> dict[str, Any]:
 
 
 def endpoint(name: str, **keys: Any) -> str:
-    """A part of the configuration, on the default namespace."""
+    """A part of the configuration, on the default namespace, with views that sessions share."""
+    keys = {"view_scope": '"principal"', **keys}
     lines = [f"{key} = {value}" for key, value in keys.items()]
     return "\n".join([f"[endpoints.{name}]", 'namespace = "default"', *lines, ""])
 

@@ -57,11 +57,11 @@ SERVERS: dict[str, dict[str, Any]] = {
     "search": fake("--era", "modern"),
     "tickets": fake("--era", "legacy"),
     "mail": {**fake(), "concurrency": 1},
-    "notes": fake("--era", "legacy", "--logging"),
+    "notes": {**fake("--era", "legacy", "--logging"), "sharing": "shared"},
     "browser": {**fake("--daemons", "8", "--ignore-eof", "--ignore-term"), "stop_grace": "100ms"},
     "logs": {"command": CHATTY, "pinning": "enforce"},
     "index": {**fake(), "memory_max": f"{MEMORY_MAX_MIB}M", "memory_high": f"{MEMORY_MAX_MIB}M"},
-    "db": fake(),
+    "db": fake("--invalid"),
     "chat": {**fake("--garbage"), "timeout": "1s"},
     "flaky": {**fake("--exit-after", "300"), "retry": "read-only", **OFTEN},
     "wiki": {"command": ["no-such-program"]},
@@ -316,7 +316,7 @@ def _little_memory(run: Run) -> None:
 def _a_bad_file(run: Run) -> None:
     """A configuration that is refused, until the alert is there."""
     valid = run.gateway.config.read_text()
-    run.gateway.config.write_text(valid + "\n[servers.x]\ncomand = 1\n")
+    run.gateway.config.write_text(valid + "\n[servers.x\n")
     run.gateway.ctl("reload", ok=(65,))
     run.fires("MetaMCPReloadFailed")
     run.gateway.config.write_text(valid)
@@ -332,6 +332,6 @@ FAULTS = (
     _half_a_request, _slow_calls, _somebody_is_kept_out, _a_dead_worker, _a_frozen_worker,
     _someone_in_the_way, _odd_answers, _a_late_answer, _strangers, _what_is_left_behind,
     _a_full_queue, _other_fronts, _other_tools, _few_descriptors, _little_memory, _a_bad_file,
-    _odd_answers, _what_is_left_behind,
+    _odd_answers, _strangers, _what_is_left_behind,
 )  # fmt: skip
 """In this order. What begins a new series shows as a rate only when it comes again."""

@@ -146,12 +146,20 @@ class Home:
     def __init__(self, folder: Path, runtime_dir: str = "") -> None:
         self.folder = folder / "home"
         self.project = folder / "project"
+        self.config = Path()
         for made in (self.folder, self.project):
             made.mkdir()
         self.environ = {
             "HOME": str(self.folder),
             "METAMCP_RUNTIME_DIR": runtime_dir or str(folder / "run"),
         }
+
+    def with_config(self, text: str) -> "Home":
+        """And a configuration of a gateway, which is named."""
+        self.config = self.folder.parent / "metamcp.toml"
+        self.config.write_text(text)
+        self.environ["METAMCP_CONFIG"] = str(self.config)
+        return self
 
     def fill(self, client: str) -> Path:
         """Its file, as it is there in life."""

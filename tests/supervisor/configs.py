@@ -60,10 +60,11 @@ def loaded(
 def problems(folder: Path, text: str | None = None, **how: Any) -> tuple[Problem, ...]:
     """Every error that loading it gives."""
     try:
-        loaded(folder, text, **how)
+        found = loaded(folder, text, **how).problems
     except ConfigInvalid as invalid:
         return invalid.problems
-    raise AssertionError("the configuration is accepted")
+    assert found, "the configuration is accepted"
+    return found
 
 
 def messages(folder: Path, text: str | None = None, **how: Any) -> list[str]:

@@ -188,7 +188,7 @@ class SmallGateway:
         self._known([name])
         return "Thread 1"
 
-    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
+    async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
         if self.problems:
             raise ConfigInvalid(self.problems)
         changes = (Change(server="git", action="restart", why="env.GIT_DIR changed"),)

@@ -41,6 +41,7 @@ from metamcp_worker.messages import (
     ServerDown,
     ServerReady,
     ServerState,
+    Tenant,
     ToChild,
     ToFront,
 )
@@ -89,8 +90,9 @@ class Player:
         if self.role == "front":
             self.say(FrontReady())
             return
-        named = [b'{"name":"t%d"}' % number for number in range(tools)]
-        lists = catalogue.ServerCatalogue(protocol="2025-11-25", tools=tuple(map(Raw, named)))
+        tool = b'{"name":"t%d","inputSchema":{"type":"object"}}'
+        named = tuple(Raw(tool % number) for number in range(tools))
+        lists = catalogue.ServerCatalogue(protocol="2025-11-25", tools=named)
         message = ServerReady(
             protocol="2025-11-25", start_s=0.1, tools=tools, prompts=0, resources=0,
             list_hash=catalogue.list_hash(lists),
@@ -201,8 +203,11 @@ class Stage:
         if self.views is not None:
             self.views.welcome(front)
 
-    def wanted(self, server: str) -> None:
-        self.tree.wanted(server)
+    def wanted(self, server: str, tenant: Tenant | None) -> None:
+        self.tree.wanted(server, tenant)
+
+    def rooted(self, who: str, roots: str) -> None:
+        self.tree.apart.rooted(who, roots)
 
     def ended(self, sessions: Sequence[str]) -> None:
         self.tree.apart.ended(sessions)

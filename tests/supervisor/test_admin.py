@@ -56,7 +56,9 @@ def served(
 
     async def main() -> None:
         address = Address("ops.example", 0)
-        admin = Admin(gateway.status, Seen(gateway), Metrics("9.9"), address, clock)
+        admin = Admin(
+            gateway.status, Seen(gateway), Metrics("9.9"), address, clock, ["*.example.com"]
+        )  # fmt: skip
         server = HttpServer(admin)
         sock = socket.create_server(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -154,6 +156,8 @@ def test_a_foreign_name_that_points_here_is_refused() -> None:
             assert (await ask("/livez", host=host))[0] == 200, host
         for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:6271", ""):
             assert (await ask("/metrics", host=host))[0] == 403, host
+            assert (await ask("/readyz", host=host))[0] == 200, "a probe calls it what it likes"
+        assert (await ask("/metrics", host="metrics.example.com:1"))[0] == 200, "it is allowed"
 
     served(SmallGateway(), test)
 

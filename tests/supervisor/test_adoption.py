@@ -17,7 +17,7 @@ from metamcp_supervisor.lives.spawn import Nursery, WorkerExit
 from metamcp_supervisor.watched.events import Journal
 from metamcp_worker.disclosure import News
 from metamcp_worker.embedding import Embed
-from metamcp_worker.messages import Change, Figures, FrontStats
+from metamcp_worker.messages import Change, Figures, FrontStats, Tenant
 from metamcp_worker.spec import FrontSpec
 from tests.fakes.nursery_hand import subreaper
 from tests.live.processes import below, descriptors
@@ -54,8 +54,10 @@ class House:
 
     def welcome(self, front: Front) -> None: ...
 
-    def wanted(self, server: str) -> None:
+    def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.told.append(server)
+
+    def rooted(self, who: str, roots: str) -> None: ...
 
     def ended(self, sessions: Sequence[str]) -> None: ...
 

@@ -5,16 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.lives.catalogues import offer
 from metamcp_supervisor.wanted.config import Server
-from metamcp_worker import sharing
+from metamcp_worker import catalogue, sharing
 from metamcp_worker.messages import (
     Beat,
     Catalogue,
     Counted,
     ForgetServer,
+    Listed,
+    Rooted,
     ServerState,
     SessionsOver,
     Stop,
+    Tenant,
     Wanted,
 )
 from metamcp_worker.sharing import SESSIONS_PROCESSES_MAX
@@ -47,7 +51,7 @@ def last(front: Player, name: str) -> ServerState:
 def test_a_call_starts_one_and_its_lists_are_those_of_its_server(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
-        assert last(front, "git").per_session
+        assert last(front, "git").by == "client"
         await called(stage, front)
         await until(lambda: last(front, ADA).state == "ready", "the front knows")
         assert {message.server for message in front.told(Catalogue)} == {"git"}
@@ -81,13 +85,13 @@ def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_bac
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
         worker = await called(stage, front)
-        worker.say(Beat(seq=1, idle_s=GIT.idle_stop_s))
+        worker.say(Beat(seq=1, idle_s=300.0))
         await until(lambda: worker.told(Stop), "asked to stop")
         front.say(Wanted(server=ADA))
         await until(lambda: stage.tree.entries[ADA].life.restarting, "wanted again")
         worker.down("clean", "it was stopped")
         worker = await stage.up(ADA, 2)
-        worker.say(Beat(seq=1, idle_s=GIT.idle_stop_s))
+        worker.say(Beat(seq=1, idle_s=300.0))
         await until(lambda: worker.told(Stop), "asked to stop again")
         worker.down("clean", "it was stopped")
         await until(lambda: ADA not in stage.tree.entries, "nothing of it is kept")
@@ -132,7 +136,7 @@ def test_another_configuration_of_a_server_is_one_of_all_its_processes(tmp_path:
         await until(lambda: worker.told(Stop), "nobody has its own any more")
         worker.down("clean", "it was stopped")
         await until(lambda: ADA not in stage.tree.entries, "it is gone")
-        assert not last(front, "git").per_session
+        assert not last(front, "git").by
         front.say(Wanted(server=ADA))
         await until(lambda: len(front.told(ForgetServer)) == 2, "nor gets it again")
 
@@ -148,17 +152,17 @@ def test_auto_switches_with_the_first_contested_question_and_until_it_is_started
         front, worker = await served(stage, auto)
         worker.say(Counted(counts={"unroutable_request": 1}))  # asked when nobody called
         worker.say(Beat(seq=1))
-        assert not last(front, "git").per_session
+        assert not last(front, "git").by
         for _ in range(2):
             worker.say(Counted(counts={"unroutable_request": 1, "contested_request": 1}))
-        await until(lambda: last(front, "git").per_session, "the front knows")
+        await until(lambda: last(front, "git").by == "client", "the front knows")
         await until(lambda: stage.metrics.counted("git", "unroutable_request") == 3, "counted")
         assert stage.told("git").count("sharing") == 1
         assert b"contested" not in stage.metrics.render(SmallGateway().status())
         stage.tree.change(replace(auto, timeout_s=5.0), restart=False)
-        assert stage.tree.entries["git"].per_session
+        assert stage.tree.entries["git"].division
         stage.tree.change(replace(auto, command=("other-server",)), restart=True)
-        await until(lambda: not last(front, "git").per_session, "shared again")
+        await until(lambda: not last(front, "git").by, "shared again")
 
     played(tmp_path, play)
 
@@ -237,5 +241,60 @@ def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
         stage.tree.start(ADA)
         worker.leave()
         await until(lambda: ADA not in stage.tree.entries, "it is gone")
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M82")
+def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> None:
+    auto = replace(GIT, sharing="auto")
+
+    async def play(stage: Stage) -> None:
+        front, worker = await served(stage, auto)
+        assert not last(front, "git").roots
+        asks = catalogue.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
+        worker.say(Listed(tools=0, prompts=0, resources=0, list_hash=""), catalogue.pack(asks))
+        await until(lambda: last(front, "git").roots, "the front knows")
+        worker.ready()
+        assert "sharing" in stage.told("git")
+        await stage.catalogues.close()
+        assert offer(stage.catalogues.load(auto)).asks_roots == "ahead"
+        stage.tree.change(replace(auto, command=("other",)), restart=True)
+        assert not stage.tree.entries["git"].division.roots
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M82")
+def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path) -> None:
+    name = sharing.own("git", sharing.of_project("local", ["file:///p"]))
+
+    def tenant(session: str) -> Tenant:
+        return Tenant(who=sharing.of_session(session))
+
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage, replace(GIT, sharing="per-project"))
+        front.say(Wanted(server=name, tenant=tenant("ada")))
+        worker = await stage.up(name)
+        front.say(Wanted(server=name, tenant=tenant("bob")))
+        await until(lambda: len(stage.tree.entries[name].tenants) == 2, "both are there")
+        front.say(SessionsOver(ids=("ada",)))
+        await until(lambda: len(stage.tree.entries[name].tenants) == 1, "she has gone")
+        assert not worker.told(Stop)
+        front.say(SessionsOver(ids=("bob",)))
+        await until(lambda: worker.told(Stop), "so has he")
+
+    played(tmp_path, play)
+
+
+def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        who = sharing.whose(ADA)
+        front.say(Wanted(server=ADA, tenant=Tenant(who=who, roots='{"roots":[1]}')))
+        await stage.up(ADA)
+        front.say(Rooted(who=who, roots='{"roots":[2]}'))
+        entry = stage.tree.entries[ADA]
+        await until(lambda: entry.tenant and entry.tenant.roots == '{"roots":[2]}', "they are")
 
     played(tmp_path, play)

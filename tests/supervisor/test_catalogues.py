@@ -1,6 +1,9 @@
 """Catalogues on disk: whole or not at all, and trouble is told."""
 
 import asyncio
+import os
+import resource
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from metamcp_supervisor.wanted.reload import launched
 from metamcp_worker import catalogue
 from metamcp_worker.catalogue import ServerCatalogue
 
-TOOL = Raw(b'{"name":"a"}')
+TOOL = Raw(b'{"name":"a","inputSchema":{"type":"object"}}')
 DATA = catalogue.pack(ServerCatalogue(protocol="x", tools=(TOOL, TOOL), prompts=(TOOL,)))
 
 
@@ -37,7 +40,7 @@ def kept(folder: Path, *puts: bytes, server: Server = GIT) -> tuple[Offer | None
 
 def test_the_cost_of_tools_is_a_token_for_four_bytes() -> None:
     found = offer(DATA)
-    assert (found.tools, found.prompts, found.token_cost) == (2, 1, 6)
+    assert (found.tools, found.prompts, found.token_cost) == (2, 1, 22)
 
 
 def test_what_was_kept_last_is_found_by_the_next_start(tmp_path: Path) -> None:
@@ -78,11 +81,26 @@ def test_what_was_offered_before_the_program_changed_does_not_stay(tmp_path: Pat
 
 def test_a_disk_that_takes_nothing_is_told_and_leaves_the_old_file(tmp_path: Path) -> None:
     kept(tmp_path, DATA)
-    (tmp_path / "catalogue" / "git" / FILE).with_suffix(".new").mkdir()
-    found, trouble = kept(tmp_path, catalogue.pack(ServerCatalogue(protocol="x")))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+        found, trouble = kept(tmp_path, catalogue.pack(ServerCatalogue(protocol="x")))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
     assert found == offer(DATA, from_cache=True)
     assert len(trouble) == 1
     assert "could not be kept on disk" in trouble[0]
+    assert [path.name for path in (tmp_path / "catalogue" / "git").iterdir()] == [FILE]
+
+
+def test_what_is_no_file_is_told_and_makes_nobody_wait(tmp_path: Path) -> None:
+    (tmp_path / "catalogue" / "git").mkdir(parents=True)
+    os.mkfifo(tmp_path / "catalogue" / "git" / FILE)
+    found, trouble = kept(tmp_path)
+    assert found is None
+    assert "is a FIFO, not a regular file" in trouble[0]
 
 
 def test_a_broken_file_is_told_and_counts_as_none(tmp_path: Path) -> None:

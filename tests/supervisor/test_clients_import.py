@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from metamcp_supervisor import places
 from metamcp_supervisor.clients import entries, moving
 from metamcp_supervisor.clients.entries import Found
 from metamcp_supervisor.clients.known import CLIENTS
@@ -218,3 +219,64 @@ def test_what_needs_an_editor_is_left_out_with_a_sentence(home: Home) -> None:
 
 def test_every_client_has_a_file_here() -> None:
     assert set(FILES) == set(CLIENTS)
+
+
+LISTED = """{"mcp_servers": [
+  {"name": "files", "type": "stdio", "command": "npx", "args": ["-y", "server-filesystem"]},
+  {"name": "docs", "type": "url", "url": "https://docs.example.com/mcp"}
+], "ai_api": {"provider": "x"}}"""
+
+
+@pytest.mark.parametrize(
+    ("word", "place", "text", "names"),
+    [
+        ("mcpflip", ".claude/mcpflip/servers.json", '{"git": {"command": "uvx"}}', {"git"}),
+        ("meta-mcp", ".meta-mcp/config.json", LISTED, {"files", "docs"}),
+        ("~/any.json", "any.json", '{"mcpServers": {"git": {"command": "uvx"}}}', {"git"}),
+        ("~/any.json", "any.json", '{"servers": {"git": {"command": "uvx"}}}', {"git"}),
+        ("~/any.toml", "any.toml", '[mcp_servers.git]\ncommand = "uvx"\n', {"git"}),
+        ("cursor", ".cursor/mcp.json", '{"mcpServers": {"git": {"command": "uvx"}}}', {"git"}),
+    ],
+)
+def test_servers_come_from_a_client_or_any_file_that_is_named(
+    home: Home, word: str, place: str, text: str, names: set[str]
+) -> None:
+    path = home.folder / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    target = home.project / "metamcp.toml"
+    home.works("import", "--from", word, "--to", str(target))
+    assert set(tomllib.loads(target.read_text())["servers"]) == names
+    assert path.read_text() == text
+
+
+def test_up_finds_the_file_of_a_client_or_says_why_not(
+    home: Home, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for word in ("mcpflip", "goose", "nobody", "./x.json"):
+        said = home.run("up", "--from", word)
+        assert said.exit_code != 0
+        assert "Traceback" not in said.output
+    path = home.fill("cursor")
+    path.write_text('{"mcpServers": {"git": {"command": ""}}}')
+    home.run("up", "--from", "cursor")
+    told = capfd.readouterr().err
+    assert "servers.json does not exist" in told
+    assert "goose has no file here" in told
+    assert f"{path}:1: mcpServers.git.command: " in told
+
+
+def test_the_file_of_a_gateway_before_this_one_is_the_last_that_is_looked_for(home: Home) -> None:
+    path = home.folder / ".meta-mcp/config.json"
+    path.parent.mkdir()
+
+    def found() -> Path | None:
+        return places.find(environ={}, cwd=home.project, home=home.folder, system=home.folder / "x")
+
+    path.write_text('{"theme": "dark"}')
+    assert found() is None, "other programs may have such a file"
+    path.write_text(LISTED)
+    assert found() == path
+    own = home.project / "claude_desktop_config.json"
+    own.write_text('{"mcpServers": {}}')
+    assert found() == own

@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]  # has no types
 
 from metamcp_supervisor.clients import disk, entries, texts
 from metamcp_supervisor.clients.known import CLIENTS
+from metamcp_supervisor.verbs import Exit
 from metamcp_supervisor.wanted import jsonc, sources
 from metamcp_supervisor.wanted.document import table_of
 from tests.supervisor.clienthome import FILES, Home
@@ -26,7 +27,9 @@ SCRIPT = str(Path(sys.executable).parent / "metamcp")
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+    return Home(tmp_path).with_config(
+        '[endpoints.default]\nnamespace = "default"\n[endpoints.dev]\nnamespace = "default"\n'
+    )
 
 
 def parsed(path: Path) -> Any:
@@ -57,7 +60,8 @@ def test_an_entry_goes_into_the_file_and_out_without_a_trace(home: Home, client:
     home.works("install", client)
     found = servers(client, path)
     ours = entries.found("metamcp", found["metamcp"])
-    assert ours.words == (SCRIPT, "connect")
+    where = ("--config", str(home.config), "--runtime-dir", home.environ["METAMCP_RUNTIME_DIR"])
+    assert ours.words == (SCRIPT, "connect", "--start", *where)
     assert path.stat().st_mode & 0o777 == 0o640
     assert disk.backup_of(path).read_bytes() == before
     made = path.read_bytes()
@@ -89,7 +93,7 @@ def test_what_is_changed_by_hand_meanwhile_stays(home: Home, client: str) -> Non
 def test_a_file_that_is_missing_is_made_and_removed_again(home: Home, client: str) -> None:
     home.works("install", client)
     path = home.folder / FILES[client][0]
-    assert entries.found("metamcp", servers(client, path)["metamcp"]).words[-1] == "connect"
+    assert "connect" in entries.found("metamcp", servers(client, path)["metamcp"]).words
     assert path.stat().st_mode & 0o777 == 0o600
     home.works("uninstall", client)
     assert home.listing() == set()
@@ -104,6 +108,7 @@ def test_the_file_of_a_project_names_no_path_of_this_machine(home: Home, client:
     assert entries.found("metamcp", table_of(entry) or {}).words == (
         "metamcp",
         "connect",
+        "--start",
         "--endpoint",
         "dev",
     )
@@ -137,7 +142,7 @@ def test_what_its_user_added_to_our_entry_stays(home: Home) -> None:
     home.works("install", "claude-desktop", "--endpoint", "dev")
     ours = servers("claude-desktop", path)["metamcp"]
     assert ours["env"] == {"A": "b"}
-    assert ours["args"] == ["connect", "--endpoint", "dev"]
+    assert ours["args"][4:6] == ["--endpoint", "dev"]
 
 
 @pytest.mark.promise("M7")
@@ -292,6 +297,43 @@ def test_a_gateway_beside_a_client_does_not_start_its_own_bridge(home: Home) -> 
     home.works("install", "claude-code", "--scope", "project", "--runtime-dir", "/elsewhere")
     config = sources.load(path, environ={}, cwd=home.project, home=home.folder)
     assert set(config.servers) == {"a", "metamcp"}
+
+
+@pytest.mark.promise("M16")
+def test_an_entry_that_starts_this_gateway_is_not_one_of_its_servers(home: Home) -> None:
+    path = home.project / ".mcp.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    home.works("install", "cursor", "--config-file", str(path), "--config", str(path))
+    config = sources.load(path, environ={}, cwd=home.project, home=home.folder)
+    assert set(config.servers) == {"a"}
+
+
+def test_an_endpoint_that_there_is_not_is_refused(home: Home) -> None:
+    result = home.run("install", "cursor", "--endpoint", "dve")
+    assert result.exit_code == Exit.UNKNOWN_NAME
+    assert result.output.endswith("metamcp: there is no endpoint 'dve'; did you mean 'dev'?\n")
+    assert home.listing() == set()
+
+
+def test_commands_that_were_merely_found_are_confirmed_before_a_client_starts_them(
+    home: Home,
+) -> None:
+    del home.environ["METAMCP_CONFIG"]
+    (home.project / ".mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    result = home.run("install", "cursor")
+    assert result.exit_code == Exit.NO_PERMISSION
+    assert home.listing() == set()
+    home.works("install", "cursor", "--yes", "--no-start")
+    words = servers("cursor", home.folder / FILES["cursor"][0])["metamcp"]["args"]
+    assert words == ["connect", "--runtime-dir", home.environ["METAMCP_RUNTIME_DIR"]]
+
+
+def test_without_any_configuration_a_client_gets_the_entry_and_its_user_a_warning(
+    home: Home,
+) -> None:
+    del home.environ["METAMCP_CONFIG"]
+    assert "warning: there is no configuration here yet" in home.works("install", "cursor")
+    assert home.run("install", "cursor", "--endpoint", "dev").exit_code == Exit.UNKNOWN_NAME
 
 
 def test_the_second_form_of_opencode_is_written_where_it_is_used(home: Home) -> None:

@@ -59,7 +59,7 @@ def test_a_client_that_is_not_known_gets_the_nearest_name(home: Home) -> None:
         (("install", "cursor", "--skill"), "--skill is for claude-code"),
         (("install", "cursor", "--url", "x"), "--url is no URL"),
         (("install", "cursor", "--name", "a b"), "such as 'a-b'"),
-        (("snippet", "cursor", "--http", "--start"), "are for a command, not for a URL"),
+        (("snippet", "cursor", "--http", "--start"), "--start is for a command, not for a URL"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

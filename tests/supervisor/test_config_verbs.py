@@ -60,6 +60,17 @@ def test_check_tells_every_error_and_exits_with_65(tmp_path: Path) -> None:
     assert len(got.stderr.splitlines()) == 3
 
 
+@pytest.mark.promise("M98")
+def test_an_unknown_key_in_a_file_of_others_is_an_error_only_for_a_strict_check(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, ".mcp.json", '{"mcpServers": {"a": {"command": "x", "foo": 1}}}')
+    assert run("check", "--config", path).exit_code == 0
+    got = run("check", "--config", path, "--strict")
+    assert (got.exit_code, got.stdout) == (65, "")
+    assert "ignored: 'foo'" in got.stderr
+
+
 @pytest.mark.promise("M95")
 def test_show_has_no_secret_in_it(tmp_path: Path) -> None:
     path = write(tmp_path, "metamcp.toml", TEXT)

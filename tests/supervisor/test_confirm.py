@@ -179,9 +179,10 @@ def test_a_reload_passes_with_what_runs_or_was_confirmed_and_nothing_else(tmp_pa
     running = found(tmp_path)
     confirmed.check(found(tmp_path, TEXT + 'timeout = "9s"\n'), path, state, running=running)
     other = found(tmp_path, TEXT.replace("uvx", "curl"))
-    with pytest.raises(NotConfirmed, match="nothing is reloaded; stop the gateway and run"):
+    with pytest.raises(NotConfirmed, match="nothing is reloaded; 'metamcp confirm'") as refused:
         confirmed.check(other, path, state, running=running)
-    confirmed.ensure(other, path, state, yes=True, ask=None)
+    assert '"curl"' in refused.value.question
+    confirmed.check(other, path, state, running=running, yes=True)
     confirmed.check(other, path, state, running=running)
 
 

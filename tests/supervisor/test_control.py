@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import socket
 import stat
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
@@ -52,6 +53,14 @@ async def peer(directory: Path, token: str | None = None) -> AsyncGenerator[Peer
         yield found
     finally:
         writer.close()
+
+
+def say_and_leave(directory: Path, data: bytes) -> None:
+    """The first line of the gateway is read, the others are not."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(directory / "control.sock"))
+        client.sendall(data)
+        client.recv(1)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -288,6 +297,27 @@ def test_a_client_that_leaves_ends_its_wait_and_its_following() -> None:
             async with peer(directory) as client:
                 assert "result" in await client.ask("status")
             assert gateway.journal.since(0) == []
+
+    run(main())
+
+
+def test_a_client_that_leaves_before_it_reads_is_no_fault_of_the_gateway(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with steered(server("git")) as (gateway, directory):
+            token = (directory / "token").read_text()
+            hello = {"jsonrpc": "2.0", "id": 1, "method": "hello", "params": {"token": token}}
+            for verb in ("events", "status") * 20:
+                params = {"follow": True} if verb == "events" else {}
+                asked = {"jsonrpc": "2.0", "id": 2, "method": verb, "params": params}
+                for number in range(20):
+                    gateway.journal.add("git", "changed", f"{number}" * 200)
+                lines = [json.dumps(one).encode() + b"\n" for one in (hello, asked)]
+                await asyncio.to_thread(say_and_leave, directory, b"".join(lines))
+            async with peer(directory) as last:
+                assert "result" in await last.ask("status")
+        assert caplog.records == []
 
     run(main())
 

@@ -4,17 +4,18 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from metamcp_supervisor.verbs import Exit
 from metamcp_supervisor.watched import client, keyed, orders, peers
+from metamcp_supervisor.watched.control import Limits
 from metamcp_supervisor.watched.roles import Role, role
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_control import Peer, run
+from tests.supervisor.test_control import Peer, peer, run
 
 NOBODY = 65534
 GROUP = 54321
@@ -78,24 +79,40 @@ def test_the_kernel_tells_who_is_there() -> None:
     assert str(peers.Peer()) == "a client of the control socket"
 
 
-@asynccontextmanager
-async def somebody(directory: Path, group: int) -> AsyncGenerator[Peer, None]:
-    """A connection of another user, in this group."""
-    sock = socket.socket(socket.AF_UNIX)
+@contextmanager
+def another_user(group: int = NOBODY, user: int = NOBODY) -> Generator[None]:
+    """A socket that connects here is of this user for good: the kernel tells who it was then."""
     groups = os.getgroups()
     os.setgroups([])
     os.setegid(group)
-    os.seteuid(NOBODY)
-    try:  # what the kernel tells of a client is fixed when it connects
-        sock.connect(str(directory / "control.sock"))
-        token = (directory / "token").read_text()
-    except OSError:
-        sock.close()
-        raise
+    os.seteuid(user)
+    try:
+        yield
     finally:
         os.seteuid(0)
         os.setegid(0)
         os.setgroups(groups)
+
+
+def mute(stack: ExitStack, directory: Path, user: int) -> socket.socket:
+    """A connection of this user, which says nothing."""
+    sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+    with another_user(user=user):
+        sock.connect(str(directory / "control.sock"))
+    return sock
+
+
+@asynccontextmanager
+async def somebody(directory: Path, group: int) -> AsyncGenerator[Peer, None]:
+    """A connection of another user, in this group."""
+    sock = socket.socket(socket.AF_UNIX)
+    with another_user(group):
+        try:
+            sock.connect(str(directory / "control.sock"))
+            token = (directory / "token").read_text()
+        except OSError:
+            sock.close()
+            raise
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     found = Peer(reader, writer)
     try:
@@ -151,6 +168,49 @@ def test_a_member_of_the_group_steers_and_the_journal_has_its_name() -> None:
             assert "needs the role admin" in error["message"]
             asked = gateway.journal.since(0)[0]
             assert f"process {os.getpid()} of user id {NOBODY} (" in asked.cause
+
+    run(main())
+
+
+@as_root
+@pytest.mark.promise("M80")
+def test_other_users_take_no_place_of_the_owner() -> None:
+    async def main() -> None:
+        async with steered(server("git"), group=GROUP, mode=0o755) as (_, directory):
+            with ExitStack() as stack:
+                for number in range(200):
+                    mute(stack, directory, NOBODY - number % 4)
+                async with peer(directory) as owner:
+                    assert "result" in await owner.ask("status")
+
+    run(main())
+
+
+@as_root
+def test_one_connection_too_many_of_a_user_is_told_so_and_another_user_gets_in() -> None:
+    async def main() -> None:
+        limits = Limits(user_max=1, others_max=2)
+        async with steered(limits=limits, group=GROUP, mode=0o755) as (_, directory):
+            with ExitStack() as stack:
+                told: list[str] = []
+                for user in (NOBODY, NOBODY, NOBODY - 1, NOBODY - 2):
+                    sock = mute(stack, directory, user)
+                    told.append((await asyncio.to_thread(sock.recv, 4096)).decode())
+            assert '"method":"hello"' in told[0]
+            assert f"1 connections of user id {NOBODY} to the control socket" in told[1]
+            assert '"method":"hello"' in told[2]
+            assert "2 connections of other users" in told[3]
+
+    run(main())
+
+
+def test_a_client_that_shows_no_token_is_let_go_after_two_seconds() -> None:
+    async def main() -> None:
+        async with steered() as (_, directory), peer(directory, "") as silent:
+            begun = asyncio.get_running_loop().time()
+            assert (await silent.line())["error"]["code"] == Exit.TIMEOUT
+            assert await silent.line() == {}
+            assert 1.9 < asyncio.get_running_loop().time() - begun < 4.5
 
     run(main())
 

@@ -14,7 +14,7 @@ from tests.supervisor.small_gateway import server, steered
 from tests.supervisor.test_control import peer, run
 from tests.waiting import until
 
-STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error")
+STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error", "quarantined")
 
 
 @pytest.mark.parametrize("wanted", sorted(FULFILS))
@@ -63,7 +63,7 @@ def test_a_server_that_failed_is_waited_for_if_it_is_tried_again_in_time() -> No
         async with steered(failed) as (gateway, directory), peer(directory) as client:
             error = (await client.ask("wait", timeout_s=30))["error"]
             assert error["code"] == Exit.FAILED
-            assert error["message"].startswith("git failed: status 3 (next start in 38 s); ")
+            assert error["message"].startswith("git failed: status 3 (next start in 38 s)")
             waiting = asyncio.create_task(client.ask("wait", timeout_s=60))
             await asyncio.wait([waiting], timeout=0.1)
             assert not waiting.done()

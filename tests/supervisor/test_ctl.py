@@ -133,7 +133,7 @@ def test_a_reload_shows_its_plan_and_applies_the_one_that_was_seen() -> None:
             _, out, _ = await said(directory, "reload", "--dry-run")
             plan, foot = out.splitlines()
             assert plan == "~  git  restart  env.GIT_DIR changed"
-            expect = foot.partition("apply it with: metamcp ctl ")[2].split()
+            expect = foot.partition("apply it with: metamcp ")[2].split()
             assert (await said(directory, *expect))[0] == 0
             assert (await said(directory, "reload", "--expect", "0000"))[0] == Exit.FAILED
             assert gateway.reloads == [True, False]

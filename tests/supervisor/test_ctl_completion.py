@@ -47,6 +47,17 @@ def test_names_of_servers_are_completed_from_the_gateway(verb: str, tmp_path: Pa
     run(main())
 
 
+@pytest.mark.parametrize("verb", ["status", "logs", "restart"])
+def test_they_are_completed_for_a_verb_that_stands_alone(verb: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with steered(server("github"), server("gitlab"), server("fs")) as (_, directory):
+            words = ("metamcp", verb, "--runtime-dir", str(directory), "gi")
+            assert await completed(*words, cache=tmp_path) == (["github", "gitlab"], "")
+        assert "status" in (await completed("metamcp", "st", cache=tmp_path))[0]
+
+    run(main())
+
+
 def test_without_a_gateway_nothing_is_completed_and_nothing_said(tmp_path: Path) -> None:
     words = ("metamcp", "ctl", "--runtime-dir", str(tmp_path), "describe", "g")
     assert asyncio.run(completed(*words, cache=tmp_path)) == ([], "")

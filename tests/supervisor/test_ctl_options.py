@@ -53,13 +53,13 @@ def test_events_and_logs_can_be_narrowed_down() -> None:
     async def main() -> None:
         async with steered(server("git")) as (gateway, directory):
             gateway.logs.add("git", "stderr", ["all well", "an ERROR here", "error again"])
-            for what in ("ready→backoff", "backoff→queued", "restart"):
+            for what in ("ready→error", "error→warming", "restart"):
                 gateway.journal.add("git", what)
             logs = await said(directory, "logs", "git", "--grep", "error", "-n", "1")
             assert logs[1].endswith("  error again\n")
             assert len((await said(directory, "logs", "git", "--since", "1h"))[1].splitlines()) == 3
-            events = await said(directory, "events", "--type", "backoff", "--since", "1")
-            assert events[1].split()[1:] == ["git", "backoff→queued"]
+            events = await said(directory, "events", "--type", "error→", "--since", "1")
+            assert events[1].split()[1:] == ["git", "error→warming"]
             assert len((await said(directory, "events", "--since", "5m"))[1].splitlines()) == 3
             assert (await said(directory, "events", "--since", "soon"))[0] == Exit.USAGE
 

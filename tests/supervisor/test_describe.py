@@ -101,29 +101,29 @@ def test_what_is_quoted_stays_one_sentence() -> None:
 
 def test_a_history_knows_since_when_and_how_it_went_down() -> None:
     history = told(
-        event("queued→warming", "the start gate is open", time=1.0),
+        event("launched", "the start gate is open", time=1.0),
         event("warming→ready", "0.2 s, tools: 3", time=2.0),
         event("restart", "asked by somebody", time=3.0),
-        event("ready→backoff", "exit: status 3: no; next start in 1.0 s", time=12.0),
+        event("ready→error", "exit: status 3: no; next start in 1.0 s", time=12.0),
     ).of("git")
     (end,) = history.ends
     assert (history.since, end.ready_s, end.generation) == (12.0, 10.0, 3)
-    assert (end.reason, end.message, end.next) == ("exit", "status 3: no", "backoff")
+    assert (end.reason, end.message, end.next) == ("exit", "status 3: no", "error")
 
 
 def test_a_stop_that_was_asked_for_is_no_exit() -> None:
     history = told(
         event("ready→draining", "stopped by an operator"),
-        event("draining→stopping"),
-        event("stopping→disabled"),
+        event("drained"),
+        event("draining→stopped"),
     ).of("git")
     assert not history.ends
     assert history.because == "stopped by an operator"
 
 
 def test_one_that_flaps_pushes_nobody_elses_history_out() -> None:
-    down = event("ready→backoff", "exit: once", who="calm")
-    histories = told(down, *[event("ready→backoff", "exit: again")] * 5000)
+    down = event("ready→error", "exit: once", who="calm")
+    histories = told(down, *[event("ready→error", "exit: again")] * 5000)
     assert len(histories.of("git").ends) == ENDS_MAX
     assert [end.message for end in histories.of("calm").ends] == ["once"]
 
@@ -163,7 +163,7 @@ def test_a_description_is_one_screen_with_processes_exits_and_log() -> None:
     async def main() -> None:
         git = server("git", phase="ready", worker_pid=os.getpid(), pid=0, protocol="2026-07-28")
         async with steered(git) as (gateway, directory):
-            gateway.journal.add("git", "ready→backoff", "exit: status 3; next start in 1.0 s")
+            gateway.journal.add("git", "ready→error", "exit: status 3; next start in 1.0 s")
             gateway.journal.add("git", "warming→ready", "0.2 s")
             gateway.logs.add("git", "stderr", ["its \x1b[2Jlast words"])
             code, out, err = await said(directory, "describe", "git")
@@ -173,7 +173,7 @@ def test_a_description_is_one_screen_with_processes_exits_and_log() -> None:
         assert "why         it answers calls\n" in out
         assert "failures: 3 in a row, 2 of 8 in 120 s" in out
         assert "  metamcp worker git\n" in out
-        assert "never  exit    backoff  status 3" in out
+        assert "never  exit    error  status 3" in out
         assert "its \\x1b[2Jlast words" in out
         assert (as_json["v"], as_json["exits"][0]["reason"]) == (1, "exit")
         assert as_json["processes"][0]["descriptors"] > 0

@@ -124,6 +124,9 @@ def test_a_port_in_use_is_told_with_who_has_it() -> None:
     assert found.verdict == "fail"
     assert f"(process {os.getpid()})" in found.text
     assert checks.port("listen", Address("127.0.0.1", 0)).verdict == "ok"
+    moved = checks.moving(found)
+    assert (moved.verdict, moved.text) == ("warn", found.text)
+    assert "takes the next free ports" in moved.advice
 
 
 def test_a_unix_socket_for_metrics_is_looked_at_and_not_touched(tmp_path: Path) -> None:
@@ -197,15 +200,16 @@ def test_the_kernel_and_the_limits_have_a_verdict_each() -> None:
 
 @pytest.mark.process
 @pytest.mark.promise("M80")
-def test_without_a_gateway_it_looks_at_what_one_would_find(tmp_path: Path) -> None:
-    (tmp_path / "metamcp.toml").write_text("[servers.a]\ncomand = 5\n")
+@pytest.mark.parametrize("beside", ["", '[servers.b]\ncommand = ["true"]\n'])
+def test_without_a_gateway_it_looks_at_what_one_would_find(tmp_path: Path, beside: str) -> None:
+    (tmp_path / "metamcp.toml").write_text(f"[servers.a]\ncomand = 5\n{beside}")
     (tmp_path / "run").mkdir(mode=0o700)
     asked = [*COMMAND, "--runtime-dir", str(tmp_path / "run"), "doctor", "--config", "metamcp.toml"]
     done = subprocess.run(
         asked, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stderr) == (1, "")
-    assert "gateway        none is running" in done.stdout
+    assert "none is running" in done.stdout
     assert "fail  configuration" in done.stdout
     assert "→ 'metamcp config check' tells everything" in done.stdout
 

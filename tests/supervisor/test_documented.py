@@ -1,12 +1,14 @@
 """docs/configuration.md and the list of options say the same, and so do the defaults."""
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.wanted import sources, units
+from metamcp_supervisor import places
+from metamcp_supervisor.wanted import units
 from metamcp_supervisor.wanted.config import Endpoint, Naming, OAuth, Server, Tool
 from metamcp_supervisor.wanted.document import list_of, table_of
 from metamcp_supervisor.wanted.options import LATER, OPTIONS, Kind, Option, keys, option
@@ -34,7 +36,8 @@ HEADINGS = {
 }
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
-    "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning",
+    "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
+    "strict_listing",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
@@ -70,8 +73,8 @@ def test_what_is_not_available_yet_is_listed() -> None:
 
 def test_every_place_that_is_looked_at_is_documented() -> None:
     text = DOC.split("\n## Where it is looked for\n")[1].split("\n## ")[0]
-    places = (f"${sources.VARIABLE}", "./metamcp.toml", "~/.config/metamcp/metamcp.toml")
-    names = [*places, str(sources.SYSTEM_FILE), *sources.CLIENT_FILES]
+    first = (f"${places.VARIABLE}", "./metamcp.toml", "~/.config/metamcp/metamcp.toml")
+    names = [*first, str(places.SYSTEM_FILE), *places.CLIENT_FILES]
     found = [text.index(f"`{name}`") for name in names]
     assert found == sorted(found)
 
@@ -90,10 +93,12 @@ def test_written_defaults_are_the_defaults_of_the_values() -> None:
             continue
         written = option("servers.*", key).default
         default = getattr(values, each.name)
-        if default == ():
-            assert written == "[]", key
+        if isinstance(default, tuple):
+            assert tuple(json.loads(written)) == default, key
         elif each.name.endswith("_s"):
             assert units.duration(written.strip('"')) == default, key
+        elif option("servers.*", key).kind == "size":
+            assert units.size(written.strip('"'), 0) == default, key
         else:
             assert written.strip('"') == str(default).lower(), key
     for each in fields(Naming):
@@ -109,15 +114,16 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
     old = server("git")
     changed = {
         "command": ("other",), "module": "a:b", "env": {"A": "b"}, "cwd": Path("/other"),
+        "inherit_env": ("A",),
         "enabled": False, "required": True, "recording": "full", "restart": "never",
         "retry": "read-only", "pinning": "off", "start_timeout_s": 9.0,
         "timeout_s": 9.0, "stop_grace_s": 9.0, "hide_after_s": 9.0, "strict_listing": True,
-        "concurrency": 9, "queue": 9, "url": "http://x/", "transport": "sse",
+        "concurrency": 9, "queue": 9, "message_max": 9, "url": "http://x/", "transport": "sse",
         "probe_interval_s": 9.0,
         "restarts_max": 9, "restart_window_s": 9.0, "restart_delay_max_s": 9.0,
         "headers": {"A": "b"}, "oauth": OAuth(), "options": {"a": "b"},
         "start": "lazy", "idle_stop_s": 9.0, "depends_on": ("db",), "spares": 1,
-        "sharing": "auto", "tools": {"t": Tool(hidden=True)},
+        "sharing": "shared", "era": "legacy", "tools": {"t": Tool(hidden=True)},
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
         "processes_max": 9, "nofile_max": 99,
     }  # fmt: skip
@@ -130,7 +136,12 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         assert key in change.why
         assert ("next start" in change.why) == (effect == "next start"), key
     others = {each.name for each in fields(Server)} - set(changed)
-    assert {name for name in others if not name.endswith("_written")} == {"name", "source"}
+    assert {name for name in others if not name.endswith("_written")} == {
+        "folder",
+        "name",
+        "source",
+        "mistake",
+    }
 
 
 def test_the_schema_has_every_option_and_nothing_else() -> None:
@@ -150,3 +161,26 @@ def test_the_schema_has_every_option_and_nothing_else() -> None:
 
     walk(schema())
     assert sorted(found) == sorted(each.key for each in OPTIONS)
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings, as they are linked to."""
+    heads = (re.sub(r"[^\w -]", "", head).strip() for head in re.findall(r"^#+ (.+)$", text, re.M))
+    return {head.lower().replace(" ", "-") for head in heads}
+
+
+def test_every_link_of_the_documentation_leads_somewhere_and_the_readme_to_every_page() -> None:
+    root = Path(__file__).parents[2]
+    pages = sorted((root / "docs").glob("*.md"))
+    readme = (root / "README.md").read_text()
+    assert [page.name for page in pages if f"(docs/{page.name})" not in readme] == []
+    lost: list[str] = []
+    for page in [root / "README.md", *pages]:
+        links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
+        for path, anchor in links:
+            target = page.parent / path if path else page
+            if path.startswith("http"):
+                continue
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+                lost.append(f"{page.name}: {path}#{anchor}")
+    assert lost == []

@@ -57,10 +57,10 @@ def test_references_become_their_values(text: str, expected: str) -> None:
         ("${input:token}", r"the input 'token' \(Your token\) is missing; .* variable TOKEN"),
         ("${A", "has no '}'"),
         ("${A:-${A}}", "cannot be nested"),
-        ("${A B}", "is no reference"),
-        ("${}", "is no reference"),
+        ("${A B}", "is not a reference"),
+        ("${}", "is not a reference"),
         ("${cred:x}", "not available in this version"),
-        ("${vault:x}", "is no kind of reference"),
+        ("${vault:x}", "is not a kind of reference"),
     ],
 )
 def test_what_leads_nowhere_is_told(text: str, words: str) -> None:

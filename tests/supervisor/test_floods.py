@@ -1,36 +1,51 @@
-"""How many lines that are no messages a server may write."""
+"""How long a server may be held back for what it sends unasked."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives.floods import FLOOD_LINES_MAX, FLOOD_S, Noise, flood, heard
+from metamcp_supervisor.lives.floods import (
+    FLOOD_S,
+    GAP_S,
+    TOLD_S,
+    Flood,
+    held_back,
+    throttled,
+    too_long,
+)
 from metamcp_supervisor.lives.server import Life, Start, WentDown
 from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.wanted.config import Restart, Server
-from metamcp_worker.messages import Counted, Stop
+from metamcp_worker.messages import THROTTLED, Counted, Stop
 from tests.supervisor.stage import Stage, played, until
 from tests.supervisor.test_server import after, up
 
 
-def test_the_lines_of_a_minute_count_together() -> None:
-    noise = heard(Noise(), FLOOD_LINES_MAX, now=5.0)
-    assert not flood(noise)
-    noise = heard(noise, 1, now=5.0 + FLOOD_S - 1)
-    assert f"{FLOOD_LINES_MAX + 1} lines within 60 s were no messages" in flood(noise)
+def test_a_server_is_throttled_after_a_while_and_put_away_after_a_minute() -> None:
+    flood = Flood()
+    for tick in range(int(4 * FLOOD_S)):
+        now = 100.0 + tick / 4
+        flood = held_back(flood, now)
+        assert throttled(flood, now) == (now >= 100.0 + TOLD_S)
+        assert not too_long(flood)
+    assert "throttled for 60 s" in too_long(held_back(flood, 100.0 + FLOOD_S))
 
 
-def test_each_minute_is_counted_anew() -> None:
-    noise = heard(heard(Noise(), FLOOD_LINES_MAX, now=0.0), 7, now=FLOOD_S)
-    assert noise == Noise(FLOOD_S, 7)
-    assert not flood(noise)
+def test_bursts_are_no_flood() -> None:
+    flood = Flood()
+    for burst in range(100):
+        for second in range(5):
+            flood = held_back(flood, burst * 20.0 + second)
+        assert not throttled(flood, flood.until)
+    assert not too_long(flood)
 
 
-def test_a_server_that_is_always_a_bit_noisy_is_none() -> None:
-    noise = Noise()
-    for second in range(600):
-        noise = heard(noise, FLOOD_LINES_MAX // 60, float(second))
-        assert not flood(noise)
+def test_who_stops_is_throttled_no_more() -> None:
+    flood = Flood(since=0.0, until=30.0)
+    assert throttled(flood, 30.0 + GAP_S)
+    assert not throttled(flood, 30.1 + GAP_S)
+    assert held_back(flood, 40.0) == Flood(40.0, 40.0)
 
 
 @pytest.mark.parametrize("restart", ["always", "on-failure", "never"])
@@ -50,11 +65,15 @@ def test_a_server_that_floods_is_quarantined_even_if_it_has_a_spare(tmp_path: Pa
         worker = await stage.up("git")
         (await stage.player("git#2")).ready()
         await until(lambda: "spare ready" in stage.told("git"), "the spare")
-        worker.say(Counted(counts={"stray_stdout": FLOOD_LINES_MAX + 1}))
+        now = asyncio.get_running_loop().time()
+        copy = stage.tree.entries["git"].serving
+        assert copy is not None
+        copy.flood = Flood(now - FLOOD_S, now)
+        worker.say(Counted(counts={THROTTLED: 1}))
         await stage.phase("git", "quarantined")
         life = stage.tree.entries["git"].life
         assert life.reason == "flood"
-        assert "flooded its stdout" in life.message
+        assert "throttled for 60 s" in life.message
         assert life.retry_at is None
         await until(lambda: worker.signals, "it is killed")
         spare = await stage.player("git#2")

@@ -18,7 +18,7 @@ from metamcp_supervisor.watched.usage import Part, Usage
 from metamcp_worker.messages import CallStats, Figures, FrontStats
 from tests.supervisor.configs import config, server
 
-SHAPES = {1: "5e01651c72cc"}
+SHAPES = {1: "6e10db3965eb"}
 """Of the members without a default, by `handing.VERSION`. One that no release has may change."""
 SUMMARY = FrontStats(connections=2, streams=1, sessions={"2025-11-25": 2}, refused={})
 CALLS = CallStats("git", "tools/call", 3, 0.5, (1, 2), "-32601")
@@ -101,7 +101,7 @@ STATE = handing.State(
             listed=True,
         ),
     ),
-    events=(Event(seq=1, time=1.0, who="git", what="ready→backoff"),),
+    events=(Event(seq=1, time=1.0, who="git", what="ready→error"),),
     last_event=1,
     histories=(
         handing.History(

@@ -62,7 +62,7 @@ def test_metrics_and_health_may_be_on_a_unix_socket_of_systemd(tmp_path: Path) -
         (sock,) = take(environ(1, "ops"), ME, os.dup(made.fileno()))["ops"]
         with sock:
             assert listen.any_address_of([sock]) == UnixAddress(Path(path))
-        with pytest.raises(Unusable, match=r"mcp-http .* is no socket of the internet"):
+        with pytest.raises(Unusable, match=r"mcp-http .* is not a socket of the internet"):
             take(environ(1, "mcp-http"), ME, os.dup(made.fileno()))
 
 
@@ -108,8 +108,8 @@ def test_several_sockets_have_names_of_ours() -> None:
     ("family", "kind", "listens", "words"),
     [
         (socket.AF_INET, socket.SOCK_STREAM, False, "does not listen"),
-        (socket.AF_INET, socket.SOCK_DGRAM, False, "is no stream socket"),
-        (socket.AF_UNIX, socket.SOCK_STREAM, False, "is no socket of the internet"),
+        (socket.AF_INET, socket.SOCK_DGRAM, False, "is not a stream socket"),
+        (socket.AF_UNIX, socket.SOCK_STREAM, False, "is not a socket of the internet"),
     ],
 )
 def test_what_is_no_listener_is_refused_and_closed(

@@ -301,7 +301,7 @@ BUILT = Build("dev", (STATUS,))
             (
                 order,
                 (
-                    f"{name!r} is no tool: one is written server.tool, with at most"
+                    f"{name!r} is not a tool: one is written server.tool, with at most"
                     f" {TOOL_CHARACTERS_MAX} characters"
                 ),
             )
@@ -323,7 +323,7 @@ def test_every_refusal_is_a_sentence(order: AnyOrder, sentence: str) -> None:
 
 def test_a_tool_that_would_be_read_as_another_one_is_none() -> None:
     """`a.b` and `c` would be written like `a` and `b.c`."""
-    assert "is no tool" in refusal(Ledger(Everything()), Build("new", (("a.b", "c"),)))
+    assert "is not a tool" in refusal(Ledger(Everything()), Build("new", (("a.b", "c"),)))
 
 
 def test_without_any_tool_set_a_refusal_says_so() -> None:

@@ -38,9 +38,9 @@ def test_levels_are_read_as_in_the_file(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"log.level": "debgu"}, "log.level: 'debgu' is no choice; did you mean 'debug'"),
-        ({"log.level": ""}, "log.level: '' is no choice"),
-        ({"log.levels.http": "loud"}, "log.levels.http: 'loud' is no level"),
+        ({"log.level": "debgu"}, "log.level: 'debgu' is not a choice; did you mean 'debug'"),
+        ({"log.level": ""}, "log.level: '' is not a choice"),
+        ({"log.levels.http": "loud"}, "log.levels.http: 'loud' is not a level"),
         ({"log.format": "text"}, "log.format: cannot be set for a time; these can: log.level, "),
         ({"log.levels.": "debug"}, "cannot be set for a time"),
         ({"log.levels.a b": "debug"}, "cannot be set for a time"),

@@ -19,10 +19,18 @@ COMMAND = 'command = ["x"]'
             (COMMAND, "memory_max = '1M'"),
             'memory_max: is too small; the smallest size here is "16M',
         ),
-        ((COMMAND, "memory_high = 'much'"), "memory_high: is no size; write it like"),
+        ((COMMAND, "memory_high = 'much'"), "memory_high: is not a size; write it like"),
         ((COMMAND, "memory_max = '1G'", "memory_high = '2G'"), "memory_high: is above memory_max"),
         ((COMMAND, "memory_rlimit = true"), "memory_rlimit: needs 'memory_max', which says"),
         ((COMMAND, "cpu_max = '1.5'"), "cpu_max: must be a number of processors, such as 1.5 or"),
+        (
+            (COMMAND, "message_max = '1K'"),
+            'message_max: is too small; the smallest size here is "64K',
+        ),
+        (
+            (COMMAND, "message_max = '1G'"),
+            'message_max: is too large; the largest size here is "256M',
+        ),
         ((COMMAND, "processes_max = 0"), "processes_max: must be from 1 to 65536"),
         ((COMMAND, "nofile_max = 3"), "nofile_max: must be from 16 to 1048576"),
         (

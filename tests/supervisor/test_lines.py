@@ -14,7 +14,7 @@ from metamcp_supervisor.cli.lines import ServiceLines, level_of
 from metamcp_supervisor.verbs import Event, LogLine
 from metamcp_worker.spec import LogSpec
 
-EVENT = Event(seq=1, time=1.5, who="git", what="ready→backoff", cause="x", generation=2)
+EVENT = Event(seq=1, time=1.5, who="git", what="ready→error", cause="x", generation=2)
 LINE = LogLine(seq=1, time=2.5, server="git", stream="stderr", text="a\nb")
 
 
@@ -46,7 +46,7 @@ def test_events_lines_and_records_are_one_object_each() -> None:
     event, line, record = map(json.loads, written)
     assert event == {
         "time": "1970-01-01T00:00:01.500Z", "level": "warning", "room": "events",
-        "message": "git ready→backoff: x", "who": "git", "what": "ready→backoff", "cause": "x",
+        "message": "git ready→error: x", "who": "git", "what": "ready→error", "cause": "x",
         "generation": 2,
     }  # fmt: skip
     assert line == {
@@ -64,13 +64,13 @@ def test_people_get_lines_that_no_server_can_forge() -> None:
         lines.event(EVENT)
         lines.log_line(LINE)
     first, second = written
-    assert first.endswith("warning events: git ready→backoff: x  (generation=2)")
+    assert first.endswith("warning events: git ready→error: x  (generation=2)")
     assert second.endswith("info    server: a\\x0ab  (server=git)")
 
 
 @pytest.mark.parametrize(
     ("what", "level"),
-    [("bug", "error"), ("warming→error", "error"), ("ready→failed", "warning"),
+    [("bug", "error"), ("error", "error"), ("ready→quarantined", "warning"),
      ("warming→ready", "info"), ("reloaded", "info"), ("order refused", "warning")],
 )  # fmt: skip
 def test_what_somebody_must_look_at_has_a_higher_level(what: str, level: str) -> None:

@@ -122,7 +122,7 @@ def test_every_mistake_of_a_hand_is_told_with_its_line() -> None:
         f"metamcp.lock:12: {place}.b: has no 'fingerprint'",
         f"metamcp.lock:12: {place}.b.definition: must be a table, not a list",
         f"metamcp.lock:13: {place}.c: must be a table, not a number",
-        f"metamcp.lock:15: {place}.d.fingerprint: 'md5:1' is no fingerprint that is known here",
+        f"metamcp.lock:15: {place}.d.fingerprint: 'md5:1' is not a fingerprint that is known here",
         (
             f"metamcp.lock:16: {place}.d.definition.descripton: unknown key 'descripton'; did you"
             " mean 'description'?"

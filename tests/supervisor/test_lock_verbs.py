@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from metamcp_supervisor.__main__ import main
 from metamcp_supervisor.wanted import lockfile
-from metamcp_supervisor.wanted.lock import Lock, text
+from metamcp_supervisor.wanted.lock import Lock, definitions, text
 from metamcp_supervisor.wanted.reload import launched
 from metamcp_worker import catalogue
 from metamcp_worker.catalogue import ServerCatalogue
@@ -46,6 +46,13 @@ class Place:
         )
         path.write_bytes(catalogue.pack(offered))
 
+    def saw(self, server: str, *tools: bytes) -> Path:
+        """What it offered when it was first seen."""
+        known = definitions(loaded(self.folder).servers.values())
+        seen = self.folder / "state" / lockfile.SEEN
+        lockfile.save(seen, lock(**{known[server]: approved(*tools)}))
+        return seen
+
     def run(self, *arguments: str) -> Result:
         where = str(self.folder / "metamcp.toml")
         return CliRunner().invoke(main, [*arguments, "--config", where])
@@ -67,7 +74,7 @@ def test_what_is_offered_is_written_down_and_then_nothing_differs(place: Place) 
     assert done.stdout == f"{place.lock}: 2 tools of 1 server\n"
     assert done.stderr == (
         "metamcp: notes was not seen yet as it is configured now; its tools are not looked at\n"
-        "a gateway that runs knows it after 'metamcp ctl reload'\n"
+        "a gateway that runs knows it after 'metamcp reload'\n"
     )
     assert place.locked() == lock(files=approved(tool("read"), tool("write")))
     again = place.run("lock", "diff")
@@ -98,7 +105,7 @@ def test_what_drifted_is_shown_and_approved(place: Place) -> None:
     ]
     one = place.run("lock", "approve", "files.read")
     assert one.stdout == "files.read: approved: compatible, words\n"
-    assert one.stderr.endswith("a gateway that runs knows it after 'metamcp ctl reload'\n")
+    assert one.stderr.endswith("a gateway that runs knows it after 'metamcp reload'\n")
     rest = place.run("lock", "diff")
     assert rest.stdout.startswith("files.write: breaking: it is defined otherwise than approved")
     assert place.run("lock", "approve").stdout == "files.write: approved: breaking\n"
@@ -229,8 +236,7 @@ def test_tools_are_listed_with_how_they_stand(place: Place) -> None:
         ["files", "write", "not", "locked"],
     ]
     assert last == "not seen yet: notes"
-    seen = place.lock.parent / "state" / lockfile.SEEN
-    place.run("lock", "write", "--lock", str(seen))
+    seen = place.saw("files", tool("read"), tool("write"))
     listed = json.loads(place.run("tools", "--json").stdout)["tools"]
     assert {each["state"] for each in listed} == {"as first seen"}, "nobody has approved it"
     seen.unlink()
@@ -248,7 +254,7 @@ def test_tools_are_listed_with_how_they_stand(place: Place) -> None:
 
 
 def test_without_a_lock_tools_are_compared_with_what_was_seen_first(place: Place) -> None:
-    lockfile.save(place.folder / "state" / lockfile.SEEN, lock(files=approved(tool("read"))))
+    place.saw("files", tool("read"))
     done = place.run("tools", "--diff")
     assert done.exit_code == 0
     assert done.stdout.splitlines()[0] == "files.write: added: nobody has approved it yet"

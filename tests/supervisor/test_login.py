@@ -55,7 +55,7 @@ def test_a_server_that_gets_its_tokens_by_itself_needs_no_login(tmp_path: Path) 
 def test_a_key_that_is_none_is_told_and_not_repeated(tmp_path: Path) -> None:
     got = run(tmp_path, "login", "far", key="key-canary")
     assert got.exit_code == 1
-    assert "$METAMCP_OAUTH_KEY is no key for the tokens" in got.stderr
+    assert "$METAMCP_OAUTH_KEY is not a key for the tokens" in got.stderr
     assert "canary" not in got.stderr
 
 
@@ -65,7 +65,9 @@ def test_nothing_is_stored_and_logout_says_so(tmp_path: Path) -> None:
     assert got.stderr.splitlines()[-1] == "metamcp: nothing is stored for 'far'"
 
 
-def test_a_file_that_only_lies_there_sends_nobody_anywhere(tmp_path: Path) -> None:
+def test_a_file_that_only_lies_there_sends_nobody_anywhere(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     text = TEXT + '[servers.local]\ncommand = ["x"]\n'
     write(tmp_path, "metamcp.toml", text)
     before = Path.cwd()
@@ -76,4 +78,4 @@ def test_a_file_that_only_lies_there_sends_nobody_anywhere(tmp_path: Path) -> No
     finally:
         os.chdir(before)
     assert got.exit_code == 77
-    assert "metamcp up" in got.stderr
+    assert "metamcp up" in capfd.readouterr().err

@@ -1,11 +1,14 @@
 """Which file is the configuration, what it includes, and what comes from outside it."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor import places
+from metamcp_supervisor.places import find
 from metamcp_supervisor.wanted.config import Address, ConfigInvalid
-from metamcp_supervisor.wanted.sources import find, load, was_found_in
+from metamcp_supervisor.wanted.sources import load, was_found_in
 from tests.supervisor.configs import loaded, messages, write
 
 GIT = '[servers.git]\ncommand = ["git-server"]\n'
@@ -73,14 +76,37 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     assert loaded(tmp_path, text).gateway.state_dir == tmp_path / "s"
 
 
-def test_directories_come_from_systemd_or_the_session_when_nothing_names_them(
+def test_a_project_has_directories_of_its_own_named_after_the_path_of_its_file(
     tmp_path: Path,
 ) -> None:
-    plain = loaded(tmp_path, GIT).gateway
-    assert plain.state_dir == tmp_path / "home/.local/state/metamcp"
+    session = {"XDG_RUNTIME_DIR": "/run/user/1", "XDG_STATE_HOME": "/state"}
+    (tmp_path / "Web Site!").mkdir()
+    web = loaded(tmp_path / "Web Site!", GIT, environ=session).gateway
+    api = loaded(tmp_path, GIT, environ=session).gateway
+    digest = web.state_dir.name.rpartition("-")[2]
+    assert web.state_dir == Path(f"/state/metamcp/projects/web-site-{digest}")
+    assert web.runtime_dir == Path(f"/run/user/1/metamcp-{digest}")
+    assert web.state_dir != api.state_dir
+    assert web.runtime_dir != api.runtime_dir
+    (tmp_path / "link").symlink_to("Web Site!")
+    assert loaded(tmp_path / "link", environ=session).gateway == web
+    plain = loaded(tmp_path, environ={"XDG_STATE_HOME": "relative"}).gateway
+    assert plain.state_dir.parent == tmp_path / "home/.local/state/metamcp/projects"
     assert plain.runtime_dir.parts[1] == "tmp"
-    session = loaded(tmp_path, GIT, environ={"XDG_RUNTIME_DIR": "/run/user/1"}).gateway
-    assert session.runtime_dir == Path("/run/user/1/metamcp")
+
+
+def test_the_users_own_file_keeps_the_plain_directories(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    write(home, ".config/metamcp/metamcp.toml", GIT)
+    environ = {"XDG_RUNTIME_DIR": "/run/user/1"}
+    own = load(None, environ=environ, cwd=tmp_path, home=home).gateway
+    assert (own.state_dir, own.runtime_dir) == (
+        home / ".local/state/metamcp",
+        Path("/run/user/1/metamcp"),
+    )
+
+
+def test_directories_come_from_systemd_when_nothing_names_them(tmp_path: Path) -> None:
     service = {"STATE_DIRECTORY": "/var/lib/m:/x", "RUNTIME_DIRECTORY": "/run/m"}
     unit = loaded(tmp_path, GIT, environ=service).gateway
     assert (unit.state_dir, unit.runtime_dir) == (Path("/var/lib/m"), Path("/run/m"))
@@ -100,7 +126,7 @@ def test_whether_files_are_watched_is_said_from_outside_in_the_file_or_by_the_ve
     assert loaded(tmp_path, written).gateway.watch
     assert not loaded(tmp_path, written, flags={"watch": "false"}).gateway.watch
     (wrong,) = messages(tmp_path, GIT, flags={"watch": "often"})
-    assert wrong.startswith("--watch: watch: must be true or false")
+    assert wrong.startswith("--watch: must be true or false")
 
 
 @pytest.mark.promise("M17")
@@ -190,3 +216,38 @@ def test_the_number_of_files_is_limited(tmp_path: Path) -> None:
         write(tmp_path, f"{number}.toml", f'include = ["{number + 1}.toml"]\n')
     (message,) = messages(tmp_path, name="0.toml")
     assert "is more than the 64 files" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[gateway]\nruntime_dir = "run"\n', "{folder}/run"),
+        ('[gateway]\nruntime_dir = "~/run"\n', "{folder}/home/run"),
+        ('[gateway]\nruntime_dir = "${PLACE}/run"\n', "/place/run"),
+        ("[gateway]\nruntime_dir = 5\n", "default"),
+        ('[gateway]\nruntime_dir = "run\n', "default"),
+    ],
+)
+def test_a_gateway_is_found_from_its_folder_by_what_the_file_there_says(
+    text: str, expected: str, tmp_path: Path
+) -> None:
+    main = write(tmp_path, "metamcp.toml", text)
+    environ = {"PLACE": "/place"}
+    default = places.of(main, environ=environ, home=tmp_path / "home").runtime_dir
+    found = places.seen_from(tmp_path, environ=environ, home=tmp_path / "home")
+    assert found.of_folder
+    assert str(found.runtime_dir) == expected.format(folder=tmp_path).replace(
+        "default", str(default)
+    )
+
+
+def test_ports_of_the_last_run_are_known_unless_the_file_is_damaged(tmp_path: Path) -> None:
+    assert places.ports(tmp_path) is None
+    places.keep_ports(tmp_path, 6272, 6273)
+    assert places.ports(tmp_path) == (6272, 6273)
+    for text in ("", "1", "a b", "0 1", "6272 99999"):
+        write(tmp_path, places.PORTS, text)
+        assert places.ports(tmp_path) is None
+    (tmp_path / places.PORTS).unlink()
+    os.mkfifo(tmp_path / places.PORTS)
+    assert places.ports(tmp_path) is None

@@ -154,12 +154,12 @@ def test_what_clients_and_servers_invent_becomes_no_label() -> None:
     assert b"unknown server" not in metrics.render(status)
 
 
-def test_the_state_of_a_server_is_one_of_seven() -> None:
+def test_the_state_of_a_server_is_one_of_eight() -> None:
     metrics = Metrics("1")
     status = SmallGateway(server("git", "error", phase="failed", retry_in_s=7.5)).status()
     states = page(metrics, status)["metamcp_server_state"].samples
     assert {s.labels["state"]: s.value for s in states if s.value} == {"error": 1.0}
-    assert len(states) == 7
+    assert len(states) == 8
     assert value(metrics, status, "metamcp_circuit_open", server="git") == 1
     assert value(metrics, status, "metamcp_backoff_seconds", server="git") == 7.5
 
@@ -319,9 +319,10 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
 
 @pytest.mark.promise("M85")
 def test_processes_for_single_clients_count_with_their_server_and_have_no_labels() -> None:
-    metrics, status = Metrics("1"), gateway("git", "git@00000000002a", "git@00000000002b")
+    names = ("git", "git@00000000002a", "git@00000000002b", "git@legacy")
+    metrics, status = Metrics("1"), gateway(*names)
     parts = [Part("worker", one.name) for one in status.servers]
     metrics.usage({part: Usage(pid=n, rss_bytes=10, cpu_s=1.0) for n, part in enumerate(parts, 1)})
     name = "metamcp_process_resident_memory_bytes"
-    assert value(metrics, status, name, server="git", role="worker") == 30
+    assert value(metrics, status, name, server="git", role="worker") == 40
     assert b"@" not in metrics.render(status)

@@ -17,7 +17,7 @@ def test_a_credential_is_a_file_by_its_name_without_the_last_newline(tmp_path: P
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../api-key", "a/b"])
 def test_a_path_is_no_name_of_a_credential(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Unresolved, match="is no name of a credential"):
+    with pytest.raises(Unresolved, match="is not the name of a credential"):
         files.credential(str(tmp_path), name)
 
 

@@ -13,7 +13,7 @@ from tests.supervisor.configs import config, server
 
 OPERATING = (Path(__file__).parents[2] / "docs/operating.md").read_text()
 DOC = OPERATING.split("### Other settings for a while")[1].split("\n### ")[0]
-GIT = server("git", timeout_s=60.0, memory_max=64 * 1024**2)
+GIT = server("git", timeout_s=60.0, memory_max=64 * 1024**2, sharing="shared")
 
 
 def test_what_counts_at_once_can_be_set_and_nothing_else() -> None:
@@ -44,7 +44,7 @@ def test_a_value_is_read_as_in_the_file(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"timeout": "5"}, "servers.git.timeout: is no duration; write it like"),
+        ({"timeout": "5"}, "servers.git.timeout: is not a duration; write it like"),
         ({"timeot": "5s"}, "unknown key 'timeot'; did you mean 'timeout'"),
         ({"command": "sh"}, "cannot be set for a time: the server would have to restart"),
         ({"queue": "9"}, "cannot be set for a time: it counts from a start"),
@@ -54,7 +54,7 @@ def test_a_value_is_read_as_in_the_file(
         ({"cpu_max": "nan"}, "servers.git.cpu_max"),
         ({"memory_high": "65M"}, "is above memory_max, which is 64M"),
         ({"idle_stop": "2m"}, 'is only for a server with start = "lazy"'),
-        ({"restart": "allways"}, "'allways' is no choice; did you mean 'always'"),
+        ({"restart": "allways"}, "'allways' is not a choice; did you mean 'always'"),
     ],
 )
 def test_what_the_file_could_not_say_is_refused_in_its_words(
@@ -123,7 +123,7 @@ def test_a_reload_says_which_levels_of_the_log_it_ends() -> None:
 def test_no_value_is_told_as_such() -> None:
     table = server_table(Server(name="git", source="", command=("x",)))
     assert text_of(table, "memory_max") == "none"
-    assert text_of(table, "strict_listing") == "false"
+    assert text_of(table, "required") == "false"
     assert text_of(table, "timeout") == "1m"
 
 
@@ -131,7 +131,9 @@ def test_everything_that_can_be_set_is_documented_and_is_read_as_it_is_shown() -
     whole = server(
         "git",
         start="lazy",
+        idle_stop_s=600.0,
         recording="full",
+        strict_listing=False,
         memory_max=2**30,
         memory_high=2**29,
         cpu_max=1.5,

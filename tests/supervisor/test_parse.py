@@ -21,6 +21,8 @@ EVERYTHING = """
 [gateway]
 listen = "127.0.0.1:1000"
 ops_listen = "127.0.0.1:1001"
+health_listen = "0.0.0.0:1002"
+allowed_hosts = ["box:8443", "*.example.com"]
 fronts = 1
 watch = true
 state_dir = "${BASE}/state"
@@ -57,6 +59,7 @@ batch = 8
 [servers.git]
 command = "uvx"
 args = ["mcp-server-git", "--user=${USER:-nobody}"]
+inherit_env = ["GIT_*"]
 env = { HOME = "${HOME}", LEVEL = "2" }
 cwd = "sub"
 enabled = true
@@ -79,6 +82,7 @@ hide_after = "1s"
 strict_listing = true
 concurrency = 1
 queue = 10
+message_max = "8M"
 memory_max = "1.5G"
 memory_high = "1G"
 memory_rlimit = true
@@ -92,6 +96,7 @@ module = "notes.main:server"
 start = "lazy"
 idle_stop = "5m"
 sharing = "auto"
+era = "legacy"
 
 [servers.wiki]
 url = "https://wiki.example.com/${USER:-nobody}/mcp?key=${HOME}"
@@ -113,12 +118,14 @@ options = { topic = "${HOME}" }
 enabled = false
 
 [namespaces.dev]
+description = "What developers need."
 servers = ["notes", "git"]
 tools."git.reset.hard" = { enabled = false }
 tools."git.status" = { enabled = true }
 
 [endpoints.dev]
 namespace = "dev"
+path = "Work.1"
 exposure = "toolset"
 view_scope = "session"
 call_hidden = false
@@ -139,19 +146,21 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     git = got.servers["git"]
     assert git.command == ("uvx", "mcp-server-git", "--user=nobody")
     assert git.command_written == ("uvx", "mcp-server-git", "--user=${USER:-nobody}")
+    assert git.inherit_env == ("GIT_*",)
     assert (git.env, git.cwd) == ({"HOME": "/h", "LEVEL": "2"}, tmp_path / "sub")
     notes = got.servers["notes"]
     assert git.spares == 1
     assert (git.depends_on, notes.start, notes.idle_stop_s) == (("notes",), "lazy", 300.0)
     assert (git.required, git.restart, git.strict_listing) == (True, "always", True)
     assert (git.retry, git.pinning) == ("idempotent", "off")
-    assert (git.sharing, notes.sharing) == ("per-workspace", "auto")
+    assert (git.sharing, notes.sharing) == ("auto", "auto")
+    assert (git.era, notes.era) == ("auto", "legacy")
     patience = (git.restarts_max, git.restart_window_s, git.restart_delay_max_s)
     assert patience == (3, 600.0, 5.0)
     assert (git.start_timeout_s, git.timeout_s) == (60.0, 90.0)
     assert (git.stop_grace_s, git.hide_after_s) == (0.5, 1.0)
     assert git.probe_interval_s == 120.0
-    assert (git.concurrency, git.queue) == (1, 10)
+    assert (git.concurrency, git.queue, git.message_max) == (1, 10, 8 * 1024 * 1024)
     assert (git.memory_max, git.memory_high, git.memory_rlimit) == (1536 << 20, 1 << 30, True)
     assert (git.cpu_max, git.processes_max, git.nofile_max) == (1.5, 20, 256)
     assert (got.servers["notes"].module, got.servers["notes"].cwd) == (
@@ -167,6 +176,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
         url="https://host/v1/embeddings", model="small", key="nobody", weight=0.5, timeout_s=3.0,
         batch=8,
     )  # fmt: skip
+    assert got.namespaces["dev"].description == "What developers need."
     assert got.namespaces["dev"].tools == {"git": {"reset.hard": off, "status": on}}
     assert git.tools == {"log": Tool(name="history", fixed={"all": "true"})}
     here = Tool(
@@ -175,11 +185,39 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     )  # fmt: skip
     rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
     endpoint = Endpoint(
-        name="dev", namespace="dev", naming=rules, sse=False, rest=False, exposure="toolset",
-        view_scope="session", call_hidden=False, tools={"git": {"status": here}},
+        name="dev", namespace="dev", path="Work.1", naming=rules, sse=False, rest=False,
+        exposure="toolset", view_scope="session", call_hidden=False,
+        tools={"git": {"status": here}},
     )  # fmt: skip
     assert got.endpoints == {"dev": endpoint}
     assert got.warnings == ()
+
+
+@pytest.mark.promise("M37")
+def test_what_agents_choose_belongs_to_their_session_and_a_tool_set_to_the_user(
+    tmp_path: Path,
+) -> None:
+    exposures = ("all", "toolset", "servers", "search")
+    names = [*exposures, "shared"]
+    text = "".join(
+        f'[endpoints.{name}]\nnamespace = "default"\nexposure = "{name}"\n' for name in exposures
+    )
+    text += '[endpoints.shared]\nnamespace = "default"\nexposure = "search"\n'
+    got = loaded(tmp_path, text + 'view_scope = "principal"\n').endpoints
+    scopes = ["principal", "principal", "session", "session", "principal"]
+    assert [got[name].scope for name in names] == scopes
+
+
+@pytest.mark.promise("M35")
+def test_a_server_behind_the_exposure_servers_is_listed_strictly_unless_it_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    text = "".join(f'[servers.{name}]\ncommand = ["x"]\n' for name in ("a", "b", "c"))
+    text = text.replace("[servers.c]", "strict_listing = false\n[servers.c]")
+    text += '[namespaces.two]\nservers = ["a", "b"]\n'
+    one, two = '[endpoints.one]\nnamespace = "default"\n', '[endpoints.two]\nnamespace = "two"\n'
+    got = loaded(tmp_path, f'{text}{one}{two}exposure = "servers"\n').servers
+    assert [got[name].strict_listing for name in "abc"] == [True, False, False]
 
 
 def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path) -> None:
@@ -208,6 +246,15 @@ def test_the_file_above_has_every_option_there_is() -> None:
             assert each.key in EVERYTHING, each
 
 
+def test_a_launcher_has_time_to_download_the_server(tmp_path: Path) -> None:
+    text = (
+        '[servers.a]\ncommand = ["/usr/bin/npx", "-y", "a"]\n[servers.b]\ncommand = ["b"]\n'
+        '[servers.c]\ncommand = ["uvx", "c"]\nstart_timeout = "9s"\n'
+    )
+    got = loaded(tmp_path, text).servers
+    assert [got[name].start_timeout_s for name in "abc"] == [180.0, 30.0, 9.0]
+
+
 @pytest.mark.promise("M61")
 @pytest.mark.promise("M62")
 def test_namespace_and_endpoint_default_exist_unless_they_are_written(tmp_path: Path) -> None:
@@ -221,6 +268,39 @@ def test_namespace_and_endpoint_default_exist_unless_they_are_written(tmp_path: 
     assert got.namespaces["default"].servers == ("b", "a")
 
 
+@pytest.mark.promise("M61")
+def test_a_server_that_another_namespace_names_is_not_in_default(tmp_path: Path) -> None:
+    text = (
+        '[servers.b]\ncommand = ["x"]\n[servers.a]\ncommand = ["x"]\n'
+        '[namespaces.dev]\nservers = ["a"]\n[endpoints.dev]\nnamespace = "dev"\n'
+    )
+    assert loaded(tmp_path, text).namespaces["default"].servers == ("b",)
+    assert loaded(tmp_path, f"{text}[namespaces.default]\n").namespaces["default"].servers == ("b",)
+    got = loaded(tmp_path, f'{text}[namespaces.default]\nservers = ["*"]\n')
+    assert got.namespaces["default"].servers == ("b", "a")
+    (why,) = messages(tmp_path, f'{text}[namespaces.default]\nservers = ["b", "*"]\n')
+    assert "namespaces.default.servers[1]: stands for every server, so it stands alone" in why
+
+
+@pytest.mark.promise("M61")
+def test_a_namespace_that_no_endpoint_exposes_gives_a_warning(tmp_path: Path) -> None:
+    text = '[servers.a]\ncommand = ["x"]\n[namespaces.dev]\nservers = ["a"]\n'
+    (warning,) = loaded(tmp_path, text).warnings
+    assert "no endpoint exposes this namespace" in warning
+
+
+@pytest.mark.promise("M62")
+def test_two_endpoints_have_two_paths(tmp_path: Path) -> None:
+    one, two = (
+        f'[endpoints.{name}]\nnamespace = "default"\npath = "{path}"\n'
+        for name, path in (("a", "b"), ("c", "d/e"))
+    )
+    (why,) = messages(tmp_path, f'{one}[endpoints.b]\nnamespace = "default"\n')
+    assert "/metamcp/b/ leads to the endpoint 'a' already" in why
+    (why,) = messages(tmp_path, two)
+    assert "3: endpoints.c.path: is one part of a URL" in why
+
+
 def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
     assert loaded(tmp_path, "").warnings == (
         f"{tmp_path}/metamcp.toml: has no server that can be started",
@@ -232,6 +312,12 @@ def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("srvers = 1", "1: srvers: unknown key 'srvers'; did you mean 'servers'?"),
+        ("port = 8000", "1: port: unknown key 'port'; write listen = \"127.0.0.1:PORT\" in"),
+        ("[gateway]\nport = 8000", "2: gateway.port: unknown key 'port'; write listen = "),
+        (
+            '[endpoints.x]\nnamespace = "default"\napiKeyRequired = true',
+            "3: endpoints.x.apiKeyRequired: unknown key 'apiKeyRequired'; there are no API keys in",
+        ),
         ("servers = 1", "1: servers: must be a table, not a number"),
         ("[servers]\ngit = 'x'", "2: servers.git: must be a table, not a string"),
         ("[servers.Git]\ncommand = 'x'", "1: servers.Git: the name 'Git' must have only"),
@@ -264,12 +350,15 @@ def test_an_error_says_where_it_is_and_what_to_do(tmp_path: Path, text: str, mes
         ("comand = 1", "comand: unknown key 'comand'; did you mean 'command'?"),
         ("url = 'https://x'", "url: a server has only one of 'command' and 'url'"),
         ("sandbox = 'strict'", "sandbox: 'sandbox' is not available in this version"),
-        ("start = 'lzy'", "start: 'lzy' is no choice; did you mean 'lazy'?"),
-        ("idle_stop = '1m'", 'idle_stop: is only for a server with start = "lazy"'),
+        ("start = 'lzy'", "start: 'lzy' is not a choice; did you mean 'lazy'?"),
+        (
+            "idle_stop = '1m'\nsharing = 'shared'",
+            'idle_stop: is only for a server with start = "lazy"',
+        ),
         ("required = true\nstart = 'lazy'", "required: a server that starts when it is called"),
         ("depends_on = ['gti']", "depends_on[0]: no server is named 'gti'; did you mean 'git'?"),
-        ("depends_on = ['git']", "depends_on: wait for each other: git → git"),
-        ("restart = 'alwyas'", "restart: 'alwyas' is no choice; did you mean 'always'?"),
+        ("depends_on = ['git']", "depends_on: these servers wait for each other: git → git"),
+        ("restart = 'alwyas'", "restart: 'alwyas' is not a choice; did you mean 'always'?"),
         ("timeout = 60", 'timeout: a number has no unit; write it like "60s" or "60ms"'),
         ("timeout = nan", "timeout: a number has no unit"),
         ("timeout = '0s'", "timeout: is too short"),
@@ -283,7 +372,7 @@ def test_an_error_says_where_it_is_and_what_to_do(tmp_path: Path, text: str, mes
         ("module = 'a:b'", "module: a server has only one of 'command' and 'module'"),
         ("args = ['x']", "args: 'command' is a list and has all arguments"),
         ("env = { N = 3 }", "env.N: must be a string, in quotes, not a number"),
-        ('env = { "A=B" = "x" }', 'env."A=B": is no name for an environment variable'),
+        ('env = { "A=B" = "x" }', 'env."A=B": is not a name for an environment variable'),
         ('env = { A = "\\u0000" }', "env.A: has a NUL character in it"),
         ("env = { A = '${NO}' }", "env.A: the environment variable NO is not set"),
         ("transport = 'sse'", "transport: is for a server with 'url', or stands alone"),
@@ -338,10 +427,10 @@ def test_naming_rules_are_checked(tmp_path: Path) -> None:
     assert [each.split(": ", 2)[2] for each in got] == [
         'exposure = "code" is not available in this version',
         'auth = "keys" is not available in this version',
-        "'Flat' is no choice; did you mean 'flat'?",
+        "'Flat' is not a choice; did you mean 'flat'?",
         "may have up to 8 letters, digits, '_', '.' and '-'",
         "must be from 16 to 128",
-        "'' is no choice; there are: keep, underscore",
+        "'' is not a choice; there are: keep, underscore",
     ]
 
 
@@ -395,3 +484,21 @@ def test_the_number_of_errors_told_is_limited(tmp_path: Path) -> None:
     found = problems(tmp_path, "\n".join(f"k{number} = 1" for number in range(1000)))
     assert len(found) == PROBLEMS_MAX + 1
     assert str(found[-1]) == f"and {1000 - PROBLEMS_MAX} more errors"
+
+
+@pytest.mark.promise("M82")
+def test_what_stands_for_the_folder_of_a_project_stays_until_a_process_starts(
+    tmp_path: Path,
+) -> None:
+    text = """
+[servers.team]
+command = ["x", "${project}/${env:project}"]
+cwd = "${project}/sub"
+sharing = "per-project"
+[servers.plain]
+command = ["x", "${project}"]
+"""
+    found = loaded(tmp_path, text, environ={"project": "p"}).servers
+    assert found["team"].command == ("x", "${project}/p")
+    assert (found["team"].cwd, found["team"].folder) == (Path("${project}/sub"), str(tmp_path))
+    assert found["plain"].command == ("x", "p")

@@ -42,8 +42,14 @@ def test_metrics_and_health_may_be_on_a_unix_socket(
     [
         ("listen = 'unix:/x'", "listen: cannot be a unix socket, where no client of MCP connects"),
         ("ops_listen = 'unix:'", 'ops_listen: is empty; name a socket, as in "unix:ops.sock"'),
-        ("ops_listen = '/run/x'", 'ops_listen: is no address; write it like "127.0.0.1:6271", a'),
-        ("ops_listen = 'UNIX:/x'", 'ops_listen: is no address; write it like "127.0.0.1:6271", a'),
+        (
+            "ops_listen = '/run/x'",
+            'ops_listen: is not an address; write it like "127.0.0.1:6271", a',
+        ),
+        (
+            "ops_listen = 'UNIX:/x'",
+            'ops_listen: is not an address; write it like "127.0.0.1:6271", a',
+        ),
         (
             "ops_listen = 'unix:run/control.sock'\nruntime_dir = 'run'",
             "ops_listen: is where 'metamcp ctl' reaches the gateway; choose another path",

@@ -155,7 +155,8 @@ def test_what_is_seen_first_is_on_the_disk_and_held_to_by_the_next_gateway(tmp_p
         stage.tree.pinned.offered("git", blob(tool("a"), tool("b")))
         await until(lambda: not stage.tree.pinned.busy, "it is written")
         seen = lockfile.load(tmp_path / lockfile.SEEN)
-        assert seen == lock(git=approved(tool("a"), tool("b"), name="", version=""))
+        (name,) = locks.definitions([GIT]).values()
+        assert seen == lock(**{name: approved(tool("a"), tool("b"), name="", version="")})
 
     async def again(stage: Stage) -> None:
         await stage.tree.pinned.begin(files(tmp_path, None, "enforce"), None)

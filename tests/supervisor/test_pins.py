@@ -4,9 +4,11 @@ import pytest
 
 from metamcp_supervisor.lives import pins as pinned
 from metamcp_supervisor.lives.pins import Judged, Pins
+from metamcp_supervisor.wanted import naming
 from metamcp_supervisor.wanted.config import Pinning
-from metamcp_supervisor.wanted.lock import Lock, folded, text
+from metamcp_supervisor.wanted.lock import Lock, definitions, folded, text
 from metamcp_supervisor.wanted.lock import Lock as Locked
+from tests.supervisor.configs import server
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
 
 OWN = "files@0123456789ab"
@@ -158,3 +160,29 @@ def test_a_lock_that_is_kept_is_the_same_lock() -> None:
     held = lock(files=approved(tool("a"), tool("b", annotations={"readOnlyHint": True, "n": 1.5})))
     assert folded(held) == held
     assert text(folded(held)) == text(held)
+
+
+def test_another_command_or_url_under_the_same_name_is_another_server() -> None:
+    servers = [
+        server("files", command=("a", "1")),
+        server("files", command=("a", "2")),
+        server("files", command=(), url="https://x/mcp"),
+        server("files", command=(), module="files:server"),
+    ]
+    known = [definitions([each])["files"] for each in servers]
+    assert len(set(known)) == len(servers)
+    assert all(naming.flaw(name) == "" for name in known)
+    long = definitions([server("n" * naming.NAME_CHARACTERS_MAX)])
+    assert all(naming.flaw(name) == "" for name in long.values())
+    first, other = ({"files": name} for name in known[:2])
+
+    mine = Pins(Locked())
+    mine.adopt(None, {"files": "enforce"}, first)
+    mine.take(mine.judge("files", [tool("a")]))
+    mine.adopt(None, {"files": "enforce"}, other)
+    assert mine.at_once("files", [tool("b")]) is None
+    mine.take(mine.judge("files", [tool("b")]))
+    assert mine.quarantined == frozenset()
+    mine.adopt(None, {"files": "enforce"}, first)
+    mine.take(mine.judge("files", [tool("b")]))
+    assert [each.tool for each in mine.quarantined] == ["b"]

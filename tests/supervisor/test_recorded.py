@@ -159,7 +159,7 @@ def test_days_can_be_looked_back(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("367d", 'is too long; the longest duration here is "366d"'),
-        ("2 d", 'is no duration; write it like "500ms", "30s", "15m", "2d" or "1h30m"'),
+        ("2 d", 'is not a duration; write it like "500ms", "30s", "15m", "2d" or "1h30m"'),
     ],
 )
 def test_a_time_that_is_no_sensible_one_is_refused(tmp_path: Path, text: str, why: str) -> None:

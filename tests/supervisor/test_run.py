@@ -48,14 +48,14 @@ def settings(folder: Path, *servers: Server) -> Config:
     )
 
 
-def anything(new: Config) -> None: ...
+def anything(new: Config, yes: bool) -> None: ...
 
 
 @asynccontextmanager
 async def rising(
     first: Config,
     load: Callable[[], Config] | None = None,
-    permit: Callable[[Config], None] = anything,
+    permit: Callable[[Config, bool], None] = anything,
 ) -> AsyncGenerator[Gateway, None]:
     """A gateway whose control socket is there, and nothing else yet for sure. It must end well."""
     gateway = Gateway(first, load or (lambda: first), permit, dict(os.environ), "9.9")
@@ -153,15 +153,20 @@ def test_commands_that_nobody_confirmed_are_shown_and_not_started(folder: Path) 
     old = settings(folder, fake("one"))
     new = replace(old, servers={"one": fake("one"), "evil": fake("evil")})
 
-    def refuse(new: Config) -> None:
-        raise NotConfirmed("not confirmed")
+    def refuse(new: Config, yes: bool) -> None:
+        if not yes:
+            raise NotConfirmed("not confirmed", "evil: ...")
 
     async def main() -> None:
         async with rising(old, lambda: new, refuse) as gateway:
             plan = await gateway.reload(dry_run=True, expect=None)
             assert plan.changes[1].server == "evil"
+            assert plan.question == "evil: ..."
             with pytest.raises(ReloadRefused, match="not confirmed"):
                 await gateway.reload(dry_run=False, expect=plan.hash)
             await up(gateway, "one")
+            assert set(gateway.config.servers) == {"one"}
+            assert (await gateway.reload(dry_run=False, expect=plan.hash, yes=True)).applied
+            assert "evil" in gateway.config.servers
 
     asyncio.run(main())

@@ -158,6 +158,21 @@ def test_what_time_does_not_heal_is_not_tried_again_soon(reason: ExitClass) -> N
     assert life.retry_at == backoff.half_open(1, 0.5)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("restart", "phase"),
+    [("always", Phase.BACKOFF), ("on-failure", Phase.BACKOFF), ("never", Phase.FAILED)],
+)
+def test_a_server_that_ends_before_its_handshake_has_failed_whatever_its_status(
+    restart: Restart, phase: Phase, lazy: bool
+) -> None:
+    started = after(Life(restart=restart, lazy=lazy), Start("client"), Admitted())
+    life = after(started, WentDown(ExitClass.CLEAN, "it ended with status 0"), Left())
+    assert life.phase is phase
+    assert life.reason is ExitClass.EXIT
+    assert life.message == "it ended with status 0 before it was ready"
+
+
 def test_an_end_that_is_not_its_fault_counts_against_no_server_and_no_policy() -> None:
     life = up(Life(restart="never"))
     life = after(life, WentDown(ExitClass.NURSERY, "killed", excused=True), now=5.0)
@@ -291,8 +306,6 @@ def test_an_operator_stops_one_that_is_on_its_way_to_rest_for_good() -> None:
 def test_a_lazy_server_that_ends_without_trouble_is_started_by_the_next_call() -> None:
     life = after(up(Life(lazy=True)), WentDown(ExitClass.CLEAN, "it ended"), Left())
     assert life.phase is Phase.IDLE
-    never_up = after(Life(lazy=True), Start("client"), Admitted(), WentDown(ExitClass.CLEAN, "x"))
-    assert never_up.phase is Phase.DISABLED
 
 
 def test_a_dependent_starts_what_is_idle_and_nothing_that_an_operator_stopped() -> None:

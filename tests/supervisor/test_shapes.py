@@ -157,7 +157,7 @@ def test_a_namespace_may_name_a_server_that_is_left_out(tmp_path: Path) -> None:
     got = loaded(
         tmp_path,
         'include = [".mcp.json"]\n[namespaces.dev]\nservers = ["off", "socket"]\n'
-        'tools."socket.x" = { enabled = false }\n',
+        'tools."socket.x" = { enabled = false }\n[endpoints.dev]\nnamespace = "dev"\n',
     )
     assert got.namespaces["dev"].servers == ("off",)
     assert got.namespaces["dev"].tools == {}
@@ -173,7 +173,7 @@ def test_a_namespace_may_name_a_server_that_is_left_out(tmp_path: Path) -> None:
          ":1: mcpServers.a: has no 'url', and its type is 'sse'"),
         ('{"mcpServers": {"a": {"url": "ws://x/"}}}', ":1: mcpServers.a.url: must begin with"),
         ('{"mcpServers": {"a": {"url": "http://x/", "headers": {"A:": "b"}}}}',
-         ':1: mcpServers.a.headers."A:": is no name of a header'),
+         ':1: mcpServers.a.headers."A:": is not the name of a header'),
         ('{"mcpServers": {"a": 1}}', ":1: mcpServers.a: must be a table, not a number"),
         ('{"mcpServers": {"日": {"command": "x"}}}', ":1: mcpServers.\"日\": '日' has nothing in"),
         ('{"mcpServers": {"a": {"command": "x", "env": {"A": true}}}}', ":1: mcpServers.a.env.A"),

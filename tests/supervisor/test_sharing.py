@@ -1,32 +1,48 @@
 """Who gets a process for itself: the decisions, with values."""
 
+from dataclasses import replace
+
 import pytest
 
 from metamcp_supervisor.lives import sharing
 from metamcp_supervisor.lives.server import Life
-from metamcp_supervisor.lives.sharing import Refusal
+from metamcp_supervisor.lives.sharing import Count, Division, Refusal
 from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.wanted.config import Server, Sharing
-from metamcp_worker.sharing import SESSIONS_PROCESSES_MAX
+from metamcp_worker.roots import Asked
+from metamcp_worker.sharing import CLIENT_PROCESSES_MAX, PROCESSES_MAX, SESSIONS_PROCESSES_MAX
 
 READY = Life(phase=Phase.READY)
 
 
 @pytest.mark.parametrize(
-    ("policy", "before", "after"),
+    ("policy", "contested", "asks_roots", "division"),
     [
-        ("shared", False, False),
-        ("per-workspace", False, False),
-        ("per-session", True, True),
-        ("auto", False, True),
+        ("shared", True, "ahead", Division()),
+        ("per-workspace", True, "ahead", Division()),
+        ("per-session", False, "", Division("client")),
+        ("per-session", False, "ahead", Division("client", "ahead")),
+        ("per-project", False, "", Division("project", "ahead")),
+        ("auto", False, "", Division()),
+        ("auto", True, "", Division("client")),
+        ("auto", False, "in calls", Division()),
+        ("auto", True, "in calls", Division("client", "in calls")),
+        ("auto", False, "ahead", Division("", "ahead")),
+        ("auto", True, "ahead", Division("client", "ahead")),
     ],
 )
-def test_auto_is_shared_until_a_question_reached_nobody(
-    policy: Sharing, before: bool, after: bool
+def test_auto_is_shared_until_the_server_needs_to_know_its_client(
+    policy: Sharing, contested: bool, asks_roots: Asked, division: Division
 ) -> None:
     server = Server(name="git", source="x", sharing=policy)
-    assert sharing.per_session(server, contested=False) is before
-    assert sharing.per_session(server, contested=True) is after
+    assert sharing.division(server, contested=contested, asks_roots=asks_roots) == division
+
+
+def test_a_process_that_is_not_for_all_rests_sooner_unless_the_configuration_says_when() -> None:
+    server = Server(name="git", source="x", start="lazy")
+    assert (server.rest_s, sharing.own(server, "git@1").rest_s) == (600.0, 300.0)
+    server = replace(server, idle_stop_s=900.0)
+    assert (server.rest_s, sharing.own(server, "git@1").rest_s) == (900.0, 900.0)
 
 
 def test_a_process_for_one_client_is_started_as_its_server_is_but_by_a_call_and_alone() -> None:
@@ -50,7 +66,7 @@ def test_a_process_for_one_client_is_started_as_its_server_is_but_by_a_call_and_
     ],
 )
 def test_a_client_gets_its_own_however_the_server_itself_is(life: Life) -> None:
-    assert sharing.refusal(life, shared=False, count=SESSIONS_PROCESSES_MAX - 1) is None
+    assert sharing.refusal(life, shared=False, count=Count(SESSIONS_PROCESSES_MAX - 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -66,25 +82,25 @@ def test_a_client_gets_its_own_however_the_server_itself_is(life: Life) -> None:
 def test_of_a_server_that_an_operator_keeps_from_calls_nobody_gets_one(
     life: Life | None, state: str
 ) -> None:
-    refused = sharing.refusal(life, shared=False, count=0)
+    refused = sharing.refusal(life, shared=False, count=Count())
     assert refused is not None
     assert refused.state == state
 
 
 def test_of_a_server_in_quarantine_nobody_gets_one_and_all_are_told_why() -> None:
     life = Life(phase=Phase.QUARANTINED, reason=ExitClass.OPERATOR, message="it eats files")
-    refused = sharing.refusal(life, shared=False, count=0)
-    assert refused == Refusal("error", "operator", "it eats files")
+    refused = sharing.refusal(life, shared=False, count=Count())
+    assert refused == Refusal("quarantined", "operator", "it eats files")
 
 
 def test_of_a_shared_server_nobody_gets_one() -> None:
-    refused = sharing.refusal(READY, shared=True, count=0)
+    refused = sharing.refusal(READY, shared=True, count=Count())
     assert refused is not None
     assert "try again" in refused.message
 
 
 def test_there_are_not_more_than_there_may_be() -> None:
-    refused = sharing.refusal(READY, shared=False, count=SESSIONS_PROCESSES_MAX)
+    refused = sharing.refusal(READY, shared=False, count=Count(SESSIONS_PROCESSES_MAX))
     assert refused is not None
     assert (refused.state, refused.reason) == ("error", "no_place")
     assert refused.message.startswith("64 clients have a process of it")
@@ -114,3 +130,19 @@ def test_what_is_wanted_under_a_name_is_a_server_or_one_for_a_client() -> None:
     assert sharing.wanted({"git": git}, "git") is git
     assert sharing.wanted({"git": git}, "git@1") == sharing.own(git, "git@1")
     assert sharing.wanted({"git": git}, "db@1") is None
+
+
+@pytest.mark.parametrize(
+    ("count", "reason", "words"),
+    [
+        (Count(gateway=PROCESSES_MAX), "no_place", "256 processes serve single clients"),
+        (Count(client=CLIENT_PROCESSES_MAX), "too_many_roots", "this client has 16 processes"),
+    ],
+)
+def test_neither_one_client_nor_all_of_them_take_every_place(
+    count: Count, reason: str, words: str
+) -> None:
+    refused = sharing.refusal(READY, shared=False, count=count)
+    assert refused is not None
+    assert refused.reason == reason
+    assert refused.message.startswith(words)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -19,11 +20,14 @@ from metamcp_supervisor.wanted.config import (
     Address,
     Config,
     Endpoint,
+    Era,
     Gateway,
     Namespace,
     Server,
     Tool,
 )
+from metamcp_worker import sharing
+from metamcp_worker.messages import Tenant
 from metamcp_worker.spec import LimitsSpec, OAuthSpec
 
 SERVER = Server(name="git", source="x", command=("git",), env={"PATH": "/mine", "KEY": "k"})
@@ -49,7 +53,43 @@ def test_a_server_gets_what_it_needs_of_our_environment_and_its_own_wins() -> No
     }
     spec = server_spec(SERVER, environ, probe=False)
     assert spec.env == {"PATH": "/mine", "HOME": "/h", "LC_ALL": "C", "KEY": "k"}
-    assert not spec.probe
+    assert spec.era == "legacy-first"
+
+
+def test_a_server_gets_variables_that_are_named_for_it_and_never_those_of_the_gateway() -> None:
+    environ = {
+        "PATH": "/bin",
+        "https_proxy": "p",
+        "AWS_REGION": "r",
+        "METAMCP_OAUTH_KEY": "secret",
+        "NOTIFY_SOCKET": "s",
+    }
+
+    def names(*globs: str) -> set[str]:
+        plain = Server(name="x", source="", inherit_env=globs)
+        return set(server_spec(plain, environ, probe=False).env)
+
+    default = server_spec(Server(name="x", source=""), environ, probe=False)
+    assert set(default.env) == {"PATH", "https_proxy"}
+    assert names() == {"PATH"}
+    assert names("AWS_*") == {"PATH", "AWS_REGION"}
+    assert names("*") == {"PATH", "https_proxy", "AWS_REGION"}
+
+
+@pytest.mark.promise("M83")
+@pytest.mark.parametrize("modern", [True, False])
+def test_a_process_for_a_project_speaks_the_era_of_its_first_client(modern: bool) -> None:
+    server = replace(SERVER, name=sharing.own("git", sharing.of_project("", ["file:///a"])))
+    tenant = Tenant(who="0", caller="{}", modern=modern)
+    found = server_spec(server, {}, probe=True, tenant=tenant).era
+    assert found == ("auto" if modern else "legacy-first")
+
+
+@pytest.mark.parametrize("era", get_args(Era))
+@pytest.mark.parametrize("probe", [True, False])
+def test_the_era_that_was_chosen_needs_no_probe(era: Era, probe: bool) -> None:
+    found = server_spec(replace(SERVER, era=era), {}, probe=probe).era
+    assert found == ("legacy-first" if era == "auto" and not probe else era)
 
 
 def test_a_server_that_is_reached_is_described_whole() -> None:
@@ -115,3 +155,25 @@ def test_hosts_are_loopback_and_the_listeners_own(host: str, own: list[str]) -> 
 def test_a_client_on_this_machine_reaches_an_open_listener_by_loopback() -> None:
     assert str(reachable(Address("0.0.0.0", 80))) == "127.0.0.1:80"
     assert str(reachable(Address("::1", 80))) == "[::1]:80"
+
+
+HERE = Tenant(who="0a", caller='{"a":1}', roots='{"roots":[{"uri":"file:///my%20project"}]}')
+
+
+@pytest.mark.promise("M82")
+def test_a_process_for_a_project_starts_in_its_folder_and_all_others_in_that_of_the_file() -> None:
+    team = replace(
+        SERVER, sharing="per-project", command=("git", "-C", "${project}/x"), folder="/file",
+        env={"PATH": "/mine", "AT": "a${project}"}, cwd=Path("${project}"),
+    )  # fmt: skip
+    for tenant, folder in ((HERE, "/my project"), (None, "/file")):
+        spec = server_spec(team, {}, probe=True, tenant=tenant)
+        assert (spec.command, spec.cwd) == (("git", "-C", f"{folder}/x"), folder)
+        assert spec.env["AT"] == f"a{folder}"
+        assert (spec.caller, bool(spec.roots)) == ("", tenant is not None)
+
+
+@pytest.mark.promise("M23")
+def test_a_process_for_one_client_is_told_what_that_says_of_itself_and_its_roots() -> None:
+    spec = server_spec(SERVER, {}, probe=True, tenant=HERE, asks_roots="ahead")
+    assert (spec.caller, spec.roots, spec.asks_roots) == (HERE.caller, HERE.roots, "ahead")

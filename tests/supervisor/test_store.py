@@ -150,11 +150,17 @@ def test_a_step_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
     run(main)
 
 
-def test_an_empty_file_is_an_empty_database(tmp_path: Path) -> None:
+def test_a_file_that_is_emptied_while_it_is_in_use_is_told_and_not_taken_as_new(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
-        (tmp_path / FILE).touch()
-        assert await read(tmp_path) == Everything()
-        await written(tmp_path, PUT)
-        assert (await read(tmp_path)).toolsets == (DEV,)
+        store = Store(tmp_path)
+        await store.read(())
+        await store.write(PUT)
+        os.truncate(tmp_path / FILE, 0)
+        with pytest.raises(Unstored, match="cannot be written: it is empty, and what was in it"):
+            await store.write(PUT)
+        await store.close()
+        assert (tmp_path / FILE).stat().st_size == 0
 
     run(main)

@@ -63,6 +63,15 @@ def other_json(folder: Path) -> None:
     sql(folder, "UPDATE view SET body = '{\"tools\":[[1,2]]}'")
 
 
+def emptied(folder: Path) -> None:
+    os.truncate(folder / FILE, 0)
+
+
+def fifo(folder: Path) -> None:
+    (folder / FILE).unlink()
+    os.mkfifo(folder / FILE)
+
+
 def directory(folder: Path) -> None:
     (folder / FILE).unlink()
     (folder / FILE).mkdir()
@@ -77,7 +86,9 @@ def directory(folder: Path) -> None:
         (torn, "database disk image is malformed"),
         (no_json, "Input data was truncated"),
         (other_json, "Expected `str`, got `int` - at `$.tools[0][0]`"),
-        (directory, "unable to open database file"),
+        (directory, "metamcp.db is not a regular file"),
+        (fifo, "metamcp.db is not a regular file"),
+        (emptied, "it is empty, and what was in it is lost"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_left_alone(

@@ -31,6 +31,8 @@ namespace = "default"
 [endpoints.few]
 namespace = "few"
 exposure = "servers"
+[namespaces.default]
+servers = ["*"]
 [namespaces.few]
 servers = ["notes"]
 tools."notes.drop".enabled = false
@@ -40,7 +42,8 @@ WORDS = 5_000
 
 
 def tool(name: str, size: int = 0) -> bytes:
-    return codec.dump({"name": name, "description": "x" * size})
+    schema = {"type": "object"}
+    return codec.dump({"name": name, "description": "x" * size, "inputSchema": schema})
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.promise("M89")
 
 NONE: set[str] = set()
 NOBODY = (
-    "is no room of the gateway and no installed library; the rooms are: control, embeddings,"
+    "is neither a room of the gateway nor an installed library; the rooms are: control, embeddings,"
     " front, http, nursery, recording, traces, worker"
 )
 FILE = """
@@ -72,11 +72,11 @@ def test_without_a_word_nothing_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[log]\nlevel = "loud"', "log.level: 'loud' is no choice"),
-        ('[log]\nlevels = { http = "loud" }', "log.levels.http: 'loud' is no level"),
+        ('[log]\nlevel = "loud"', "log.level: 'loud' is not a choice"),
+        ('[log]\nlevels = { http = "loud" }', "log.levels.http: 'loud' is not a level"),
         ('[log]\nlevels = { fornt = "info" }', f"metamcp.toml:2: log.levels.fornt: {NOBODY}"),
         ('[log]\ncolour = "red"', "log.colour: unknown key 'colour'"),
-        ('[recording]\ncalls = "all"', "recording.calls: 'all' is no choice"),
+        ('[recording]\ncalls = "all"', "recording.calls: 'all' is not a choice"),
         ('[recording]\nbody_max = "2M"', 'recording.body_max: is too large; the largest size here'),
         ('[recording]\nfile_max = "1K"', "recording.file_max: is too small"),
         ("[recording]\nfiles_max = 1", "recording.files_max: must be from 2 to 1000"),
@@ -125,7 +125,7 @@ def test_the_form_can_be_said_from_outside(tmp_path: Path) -> None:
     assert form({"METAMCP_LOG_FORMAT": "text"}, {}) == "text"
     assert form({"METAMCP_LOG_FORMAT": "text"}, {"log_format": "auto"}) == "auto"
     found = messages(tmp_path, FILE, flags={"log_format": "xml"})
-    assert "--log-format: format: 'xml' is no choice" in found[0]
+    assert "--log-format: 'xml' is not a choice" in found[0]
 
 
 def test_a_front_knows_the_secrets_of_what_it_writes_down_and_no_others(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
         "servers.git.tools.b.enabled: must be true or false, not a string",
         "servers.git.tools.b.aliases[1]: 'x' is listed twice",
         f"servers.git.tools.b.aliases[2]: 'y z' {ONLY}",
-        "servers.git.tools.c.fixed.big: is no number that JSON has",
+        "servers.git.tools.c.fixed.big: is not a number that JSON has",
         f"servers.git.tools.c.fixed.when: {DATE}",
         "servers.git.tools.d.title: must have from 1 to 200 characters",
         "servers.git.tools.d.defaults.a: 'a' is in 'fixed' too; an argument is in one of them",

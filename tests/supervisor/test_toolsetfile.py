@@ -61,7 +61,7 @@ A = {"name": "a", "tools": ["git.x"]}
         (
             b'{"toolsets":[{"name":"a","tools":["git"]}]}',
             (
-                "'git' is no tool: one is written server.tool, as git.status"
+                "'git' is not a tool: one is written server.tool, as git.git_status"
                 " - at `$.toolsets[0].tools[0]`"
             ),
         ),
@@ -76,7 +76,7 @@ A = {"name": "a", "tools": ["git.x"]}
         ),
         (
             b'{"name":"a","tools":["git.x","git"]}',
-            "'git' is no tool: one is written server.tool, as git.status - at `$.tools[1]`",
+            "'git' is not a tool: one is written server.tool, as git.git_status - at `$.tools[1]`",
         ),
         (json.dumps([A, A]).encode(), "the name 'a' is there twice - at `$[1].name`"),
         (
@@ -88,7 +88,7 @@ A = {"name": "a", "tools": ["git.x"]}
 def test_a_broken_file_gets_one_sentence_with_the_place(data: bytes, why: str) -> None:
     with pytest.raises(Failed) as found:
         toolsetfile.parse(data, "x.json")
-    assert str(found.value) == f"x.json is no file of tool sets: {why}"
+    assert str(found.value) == f"x.json is not a file of tool sets: {why}"
     assert found.value.exit == Exit.FAILED
 
 

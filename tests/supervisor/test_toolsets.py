@@ -235,7 +235,7 @@ def test_a_word_that_is_no_tool_is_wrong_usage(word: str) -> None:
         async with steered(*SERVERS) as (_, directory):
             code, _, err = await said(directory, "create", "new", word)
             assert code == Exit.USAGE
-            assert f"{word!r} is no tool: one is written SERVER.TOOL, git.status" in err
+            assert f"{word!r} is not a tool: one is written SERVER.TOOL, git.git_status" in err
 
     run(main())
 

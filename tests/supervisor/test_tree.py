@@ -42,7 +42,7 @@ def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: 
         spec = codec.typed(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
         assert spec.command == ("git-server",)
         assert spec.env == {"PATH": os.defpath, "TOKEN": "t"}
-        assert spec.probe
+        assert spec.era == "auto"
 
     played(tmp_path, play)
 
@@ -91,7 +91,7 @@ def test_a_server_that_dislikes_the_probe_is_started_again_without_it(tmp_path: 
         worker.leave()
         second = await stage.player("git#2")
         await until(lambda: second.fds, "the specification")
-        assert not codec.typed(ServerSpec, os.pread(second.fds[0], 100_000, 0)).probe
+        assert codec.typed(ServerSpec, os.pread(second.fds[0], 100_000, 0)).era == "legacy-first"
         assert stage.tree.entries["git"].life.failures == 0
 
     played(tmp_path, play)
@@ -202,7 +202,7 @@ def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_pat
     async def second(stage: Stage) -> None:
         stage.tree.add(replace(GIT, enabled=False))
         offer = stage.tree.entries["git"].offer
-        assert (offer.tools, offer.from_cache, offer.token_cost) == (3, True, 10)
+        assert (offer.tools, offer.from_cache, offer.token_cost) == (3, True, 34)
 
     played(tmp_path, first)
     played(tmp_path, second)
@@ -354,7 +354,7 @@ def test_a_nursery_that_died_before_the_fork_counts_against_no_server(tmp_path: 
     async def play(stage: Stage) -> None:
         stage.refuse, stage.refuse_as = "the nursery died", NurseryGone
         stage.tree.add(GIT)
-        await until(lambda: "warming→backoff" in stage.told("git"), "the fork failed")
+        await until(lambda: "warming→error" in stage.told("git"), "the fork failed")
         stage.refuse = ""
         await until(lambda: stage.players, "a worker")
         stage.players[-1].ready()

@@ -21,7 +21,7 @@ def test_durations_are_read_with_their_units(text: str, seconds: float) -> None:
     "text", ["", "s", "1", "1 s", "-1s", "1m s", "0s", "0.1ms", "25h", "9" * 40 + "s", "1e9s", "٣s"]
 )
 def test_what_is_no_sensible_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no duration|is too (short|long)"):
+    with pytest.raises(ValueError, match=r"is not a duration|is too (short|long)"):
         units.duration(text)
 
 
@@ -53,10 +53,10 @@ def test_sizes_are_read_in_units_of_1024(text: str, count: int) -> None:
         (512, "no unit"),
         (0.5, "no unit"),
         (True, "must be a size"),
-        ("512", "is no size"),
-        ("512MB", "is no size"),
-        ("-1M", "is no size"),
-        ("1" * 20 + "K", "is no size"),
+        ("512", "is not a size"),
+        ("512MB", "is not a size"),
+        ("-1M", "is not a size"),
+        ("1" * 20 + "K", "is not a size"),
         ("0M", 'is too small; the smallest size here is "1K"'),
         ("2T", 'is too large; the largest size is "1T"'),
     ],
@@ -93,7 +93,7 @@ def test_addresses_are_read(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize("text", ["6270", ":6270", "::1:6270", "a b:1", "1.2.3:4", "h:65536", "h:"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no address|no valid IP|highest port"):
+    with pytest.raises(ValueError, match=r"is not an address|no valid IP|highest port"):
         units.address(text)
 
 

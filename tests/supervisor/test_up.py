@@ -1,5 +1,6 @@
 """`metamcp up` and `serve` at the prompt: what is printed, and how a start fails."""
 
+import json
 import os
 import pty
 import signal
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from msgspec import structs
@@ -34,9 +36,8 @@ STATUS = GatewayStatus(
 def test_the_first_screen_says_where_to_connect_and_what_failed() -> None:
     out = first_screen(STATUS)
     assert "claude mcp add --transport http metamcp http://127.0.0.1:6270/mcp" in out
-    assert (
-        '{"mcpServers": {"metamcp": {"type": "http", "url": "http://127.0.0.1:6270/mcp"}}}' in out
-    )
+    pasted = out[out.index("{") : out.rindex("}") + 1]
+    assert json.loads(pasted)["mcpServers"]["metamcp"]["url"] == "http://127.0.0.1:6270/mcp"
     assert "9 tools, about 321 tokens" in out
     assert "spawn: no program 'nope'" in out
     assert "\x1b" not in out, "a server's words never reach a terminal as they are"
@@ -98,15 +99,19 @@ def started(
     verb: str,
     *,
     out: int | None = None,
-    err: int | None = None,
+    err: IO[bytes] | int | None = None,
     terminal: int | None = None,
     hangup: signal.Handlers = signal.SIG_DFL,
+    warns: bool = False,
 ) -> Generator[subprocess.Popen[bytes], None, None]:
     """A gateway with one server that cannot start, in its own folder; killed at the end.
 
-    `terminal`: of which it is the foreground. `hangup`: what its parent made of SIGHUP.
+    `terminal`: of which it is the foreground. `hangup`: what its parent made of SIGHUP. `warns`:
+    there is a warning about its configuration.
     """
-    (folder / "metamcp.toml").write_text('[servers.bad]\ncommand = ["no-such-program"]\n')
+    config = folder / "metamcp.toml"
+    config.write_text('[servers.bad]\ncommand = ["no-such-program"]\n')
+    config.chmod(0o646 if warns else 0o644)
     where = ("--config", "metamcp.toml", "--runtime-dir", "run", "--state-dir", "state",
              "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0")  # fmt: skip
     window = () if terminal is None else ("-c", IN_A_WINDOW, str(int(hangup)))
@@ -152,6 +157,15 @@ def test_a_reader_that_leaves_does_not_disturb_the_gateway(tmp_path: Path, verb:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
         assert (process.returncode, errors or b"") == (0, b"")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("verb", ["up", "serve"])
+def test_a_warning_on_a_full_disk_does_not_end_the_gateway(tmp_path: Path, verb: str) -> None:
+    with open("/dev/full", "wb") as full, started(tmp_path, verb, warns=True, err=full) as process:
+        ready(tmp_path)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
 
 
 @pytest.mark.process

@@ -41,6 +41,26 @@ def test_no_secret_survives_in_json_whatever_its_spelling(secrets: list[str], pl
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        r'{"a":"\u0068unt\u0065rhunter"}',
+        r'{"passw\u006frd":"x\u0079z\u0031"}',
+        r'{"a":"{\"b\":\"hunt\\u0065rhunter\"}"}',
+        r'{"a":"b\/hunt\u0065r\/b"}',
+    ],
+)
+def test_a_secret_is_found_however_json_spells_it(text: str) -> None:
+    shown = Masks(["hunterhunter", "b/hunter/b"]).json(text)
+    assert MASK in shown
+    assert json.loads(shown) != json.loads(text)
+
+
+def test_what_json_spells_otherwise_stays_as_it_is_without_a_secret_in_it() -> None:
+    text = r'{"text":"\u0068\u00e9\/"}'
+    assert Masks(["hunterhunter"]).json(text) == text
+
+
+@pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("Authorization: Bearer abc.def", f"Authorization: {MASK}"),
@@ -71,7 +91,7 @@ def test_what_looks_like_a_credential_is_masked(text: str, shown: str) -> None:
         "Basic usage of the tool",
         "2048 tokens: 12 ms",
         "password_file=/etc/metamcp/pw",
-        "it ended with status 1; its last line on stderr: no repository",
+        "it ended with status 1; on stderr: no repository; 'metamcp logs git' has all of it",
         "https://example.com/a/b?page=2#top",
     ],
 )

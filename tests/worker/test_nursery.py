@@ -127,7 +127,7 @@ def test_a_nursery_speaks_at_the_levels_that_it_is_told_and_its_next_workers_beg
             packets.send(sock, b"raise what it is")
             nursery.exit()
         _, errors = nursery.end()
-    assert errors.count("error   nursery: ignored a packet that is no order") == 1
+    assert errors.count("error   nursery: ignored a packet that is not an order") == 1
     assert "critical nursery: git ends: it has a fault" in errors
 
 

@@ -115,7 +115,7 @@ def writes() -> int:
 
 def test_the_largest_message_crosses_both_ways() -> None:
     async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
-        body = os.urandom(frames.BODY_BYTES_MAX)
+        body = os.urandom(frames.MESSAGE_BYTES)
         end.send(Result(1, body))
         raw = await asyncio.to_thread(far.recv_bytes)
         await asyncio.to_thread(far.send_bytes, raw)

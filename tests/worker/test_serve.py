@@ -98,7 +98,12 @@ BROKEN = {
     "length with a plus": (LENGTH + b"+5\r\n\r\nabcde", 400),
     "length below zero": (LENGTH + b"-1\r\n\r\n", 400),
     "huge length": (LENGTH + b"9" * 30 + b"\r\n\r\n", 400),
-    "unknown encoding": (CHUNKED.replace(b"chunked", b"rot13") + b"\r\n", 400),
+    "two encodings": (CHUNKED.replace(b"chunked", b"gzip, chunked") + b"\r\n0\r\n\r\n", 501),
+    "an encoding in two headers": (
+        CHUNKED.replace(b"chunked", b"gzip\r\nTransfer-Encoding: chunked") + b"\r\n0\r\n\r\n",
+        501,
+    ),
+    "unknown encoding": (CHUNKED.replace(b"chunked", b"rot13") + b"\r\n", 501),
     "encoding with a tab": (CHUNKED.replace(b": chunked", b":\tchunked") + b"\r\n{}", 400),
     "bad chunk size": (CHUNKED + b"\r\nzz\r\nab\r\n0\r\n\r\n", 400),
     "space before the colon": (b"GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400),
@@ -110,6 +115,8 @@ BROKEN = {
     "HTTP/2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
     "HTTP/0.9": (b"GET /\r\n\r\n", 505),
     "HTTP/2.0": (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+    "RTSP/1.0": (b"GET / RTSP/1.0\r\nHost: a\r\n\r\n", 505),
+    "RTSP/1.1 with more blanks": (b"POST  /mcp  RTSP/1.1\r\nHost: a\r\n\r\n", 505),
     "authority as target": (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     "star as target": (b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     "absolute without a path": (b"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", 400),
@@ -121,6 +128,20 @@ BROKEN = {
     "10,000 headers": (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000 + b"\r\n", 431),
     "101 headers": (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n", 431),
 }
+
+
+def test_another_protocol_is_found_behind_a_request_and_in_pieces() -> None:
+    async def talk(one: Served) -> None:
+        client = await one.connect()
+        whole = post(b"1")
+        client.send(whole[:-10])
+        client.send(whole[-10:] + post(b"2") + b"GET /mcp RT")
+        assert (await client.reply()).body == b"POST /mcp 1"
+        assert (await client.reply()).body == b"POST /mcp 2"
+        client.send(b"SP/1.0\r\nHost: a\r\n\r\n")
+        assert (await client.reply()).status == 505
+
+    served(talk)
 
 
 @pytest.mark.promise("M98")

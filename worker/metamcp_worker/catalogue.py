@@ -15,9 +15,12 @@ from typing import NamedTuple
 from msgspec import Raw, Struct
 
 from metamcp_worker import codec
+from metamcp_worker.roots import Asked
 
 TTL_DIGITS_MAX = 15
 """Of milliseconds: thirty thousand years, and still a number that JavaScript keeps."""
+MODERN_SINCE = "2026-07-28"
+"""The first protocol revision without sessions. Revisions are dates, so they compare as text."""
 KINDS = ("tools", "prompts", "resources", "resourceTemplates")
 
 
@@ -38,7 +41,8 @@ DISCOVER = "discover"
 
 class ServerCatalogue(Struct, frozen=True, kw_only=True):
     """`serverInfo` and `capabilities` are raw objects, the lists hold raw definitions. `hints`: of
-    the lists that the server gave, by kind, and of its discovery."""
+    the lists that the server gave, by kind, and of its discovery. `asksRoots`: when it asked for
+    the roots of its client, now or when it ran before."""
 
     protocol: str
     serverInfo: Raw = Raw(b"{}")  # noqa: N815 - the wire's own names
@@ -49,6 +53,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     resources: tuple[Raw, ...] = ()
     resourceTemplates: tuple[Raw, ...] = ()  # noqa: N815 - as above
     hints: dict[str, Hint] = {}
+    asksRoots: Asked = ""  # noqa: N815 - as above
 
     def of(self, kind: str) -> Sequence[Raw]:
         """The definitions of one of `KINDS`."""

@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._deaf = False  # nothing that still comes in counts any more
         self._refusal: tuple[int, str, str] | None = None
         self._url = b""
+        self._lines = b""  # of a head that has not ended, and what came with it
         self._headers: list[tuple[bytes, bytes]] = []
         self._header_bytes = 0  # of whole headers
         self._trickled = 0  # of a head that comes in pieces
@@ -158,6 +159,7 @@ class Connection(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         stage, begun = self._stage, self._begun
+        self._lines = self._lines + data if stage == _HEAD else data
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -168,6 +170,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self.refuse(*(self._refusal or (400, f"Malformed HTTP: {error}.", "framing")))
             return
+        if self._stage != _HEAD:
+            self._lines = b""
         if self._stage != _IDLE:
             self._pace(len(data) if stage == self._stage == _HEAD else 0)
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
@@ -211,8 +215,11 @@ class Connection(asyncio.Protocol):
         self._patience.stop()
         parser, target, headers = self._parser, self._url, self._headers
         version = parser.get_http_version()
-        if version not in {"1.1", "1.0"}:
+        if version not in {"1.1", "1.0"} or not self._is_http():
             self._stop(505, "Only HTTP/1.1 is served here.", "version")
+        codings = [value for name, value in headers if name == b"transfer-encoding"]
+        if codings and [one.lower() for one in codings] != [b"chunked"]:
+            self._stop(501, "The only transfer coding that is served here is chunked.", "coding")
         if not target.startswith(b"/") and not http1.is_absolute(target):
             self._stop(400, "The request target must be a path.", "target")
         if not target.isascii():
@@ -224,6 +231,11 @@ class Connection(asyncio.Protocol):
         self._began(
             Head(parser.get_method().decode(), target, headers, version, keeps_alive, awaits)
         )
+
+    def _is_http(self) -> bool:
+        """The parser takes RTSP for HTTP, and does not say which it was."""
+        self._lines = self._lines.partition(b" %b " % self._url)[2]
+        return self._lines.lstrip(b" ").startswith(b"HTTP/")
 
     def on_body(self, body: bytes) -> None:
         self.body_bytes += len(body)

@@ -10,8 +10,12 @@ from msgspec import Struct
 
 VERSION = 3
 BODY_BYTES_MAX = 16 * 1024 * 1024
-"""One JSON-RPC message of a server or client: the same limit everywhere."""
-FRAME_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
+"""One JSON-RPC message of a client."""
+MESSAGE_BYTES = 64 * 1024 * 1024
+"""One JSON-RPC message of a server, where the configuration does not say otherwise."""
+MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+"""What the configuration may allow."""
+FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + 64 * 1024
 METHOD_BYTES_MAX = 256
 
 NUMBER_MAX = 2**32 - 1

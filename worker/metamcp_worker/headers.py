@@ -122,10 +122,12 @@ def _name(path: Path | None, schema: Json) -> str:
     where = ".".join(path)
     name = schema[_ANNOTATION]
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise Unfit(f"the {_ANNOTATION} of property {where} is no name of a header")
+        raise Unfit(f"the {_ANNOTATION} of property {where} is not the name of a header")
     kind = schema.get("type")
     if not isinstance(kind, str) or kind not in _REPEATABLE:
-        raise Unfit(f"property {where} has an {_ANNOTATION} and is no string, integer or boolean")
+        raise Unfit(
+            f"property {where} has an {_ANNOTATION} and is not a string, integer or boolean"
+        )
     return name
 
 

@@ -55,6 +55,8 @@ else its time grows with the square of its length."""
 _HTML = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&"})
 _CAUTIOUS = str.maketrans({char: f"\\u{ord(char):04X}" for char in "<>&+'`\""})
 """What Go writes in JSON as an escape, and what .NET does."""
+_SPELLED = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")
+"""A character that JSON spells as an escape, also in JSON that is a string of JSON."""
 _LITERALS = frozenset({"null", "true", "false", "none", "undefined"})
 _ASSIGNED_CHARACTERS_MIN = 4
 #: Without one of these in it a text is not searched: that is a hundred times faster.
@@ -108,7 +110,16 @@ class Masks:
         return self._without(text)
 
     def json(self, text: str) -> str:
-        """The same for JSON, in which the values of members are taken out whole."""
+        """The same for JSON, in which the values of members are taken out whole. If there is more
+        to hide in it once each character is spelled plainly, that is what may be shown."""
+        shown = self._json(text)
+        if "\\u" not in text and "\\/" not in text:
+            return shown
+        plain = _SPELLED.sub(_character, shown)
+        again = self._json(plain)
+        return shown if again == plain else again
+
+    def _json(self, text: str) -> str:
         text = self._without(text)
         if _any(_STEMS, text.lower()):
             text = _MEMBER.sub(_member, text)
@@ -143,6 +154,13 @@ def _forms(secret: str) -> Iterator[str]:
         yield plain.replace("\\", "\\\\").translate(_CAUTIOUS)
         yield ascii(plain)[1:-1]
         yield quote(plain, safe="")
+
+
+def _character(found: re.Match[str]) -> str:
+    """The character that is spelled here, if it may stand in a string of JSON as it is."""
+    character = chr(int(found[1], 16)) if found[1] else "/"
+    plain = character >= " " and character not in '"\\' and not "\ud800" <= character <= "\udfff"
+    return character if plain else found[0]
 
 
 def _any(words: Iterable[str], text: str) -> bool:

@@ -32,6 +32,8 @@ from metamcp_worker.message import Message as Message  # noqa: PLC0414 - it is h
 from metamcp_worker.moves import Adopt as Adopt  # noqa: PLC0414 - it is had from here
 from metamcp_worker.moves import HandOver as HandOver  # noqa: PLC0414 - and so is this
 from metamcp_worker.moves import Taken as Taken  # noqa: PLC0414 - and this
+from metamcp_worker.roots import Asked
+from metamcp_worker.sharing import By as By  # noqa: PLC0414 - and this
 from metamcp_worker.spans import Span as Span  # noqa: PLC0414 - and so is this
 from metamcp_worker.spans import Spans as Spans  # noqa: PLC0414 - and this
 
@@ -199,7 +201,7 @@ class ServerDown(Message, frozen=True, kw_only=True):
     limit authorization hang tls`); `message`: a sentence; `code`, `signal`: of a process that it
     had. `retry_after_s`: it asked to be left alone for so long.
     `probing`: it exited when asked whether it is modern, as some legacy servers do; the next start
-    goes better with `probe=False` in its spec.
+    goes better with `legacy-first` in its spec.
     """
 
     reason: str
@@ -219,6 +221,10 @@ class LogLines(Message, frozen=True, kw_only=True):
     stream: str
     lines: tuple[str, ...]
     dropped: int = 0
+
+
+THROTTLED = "throttled"
+"""Of `Counted`: looks of a worker, some in a second, at which it held its server back."""
 
 
 class Counted(Message, frozen=True, kw_only=True):
@@ -263,10 +269,11 @@ class Catalogue(Message, frozen=True, kw_only=True):
 
 class AttachServer(Message, frozen=True, kw_only=True):
     """Descriptor: this front's end of the pipe to the worker of `server`, generation `generation`.
-    It replaces the pipe to an older generation."""
+    It replaces the pipe to an older generation. `legacy`: it speaks a revision with sessions."""
 
     server: str
     generation: int
+    legacy: bool = False
 
 
 class ServerState(Message, frozen=True, kw_only=True):
@@ -274,8 +281,10 @@ class ServerState(Message, frozen=True, kw_only=True):
 
     `listed`: are its tools part of the lists now? `reason`, `message`: for `error`.
     `retry_after_ms`: until the next start, -1 if none is planned. `hold_ms`: how long a call may
-    wait for it, -1 for as long as for any server. `per_session`: has each client that says who it
-    is a process of its own (`sharing`)?
+    wait for it, -1 for as long as for any server. `by`: for whom it has processes of their own
+    (`sharing`); `roots`: when it asks its client for roots, if that decides which process it has.
+    `both`: it speaks both eras, as far as is known, so clients with a session that have none of
+    these share one of their era (`sharing.LEGACY`).
     """
 
     server: str
@@ -286,7 +295,9 @@ class ServerState(Message, frozen=True, kw_only=True):
     message: str = ""
     retry_after_ms: int = -1
     hold_ms: int = -1
-    per_session: bool = False
+    by: By = ""
+    roots: Asked = ""
+    both: bool = False
 
 
 class ForgetServer(Message, frozen=True, kw_only=True):
@@ -302,11 +313,31 @@ class FrontReady(Message, frozen=True, kw_only=True):
     """The front accepts connections."""
 
 
+class Tenant(Struct, frozen=True, kw_only=True):
+    """Whom a process that is not for all serves. `who`: the word for the client that called;
+    `caller`: JSON of what it says of itself; `roots`: JSON, its answer to `roots/list`, empty if it
+    was not asked; `modern`: it speaks revision 2026-07-28."""
+
+    who: str = ""
+    caller: str = ""
+    roots: str = ""
+    modern: bool = False
+
+
 class Wanted(Message, frozen=True, kw_only=True):
     """A client called this server and it is not ready: a reason to start it now. At most one a
-    second per server; the supervisor starts it at its own pace."""
+    second per server; the supervisor starts it at its own pace. `tenant`: of a process that is not
+    for all; a process for a project is wanted by each of its clients once."""
 
     server: str
+    tenant: Tenant | None = None
+
+
+class Rooted(Message, frozen=True, kw_only=True):
+    """The client with this word has other roots now. `roots`: as in `Tenant`."""
+
+    who: str
+    roots: str
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
@@ -348,8 +379,8 @@ ToFront = (
     | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Stop
 )  # fmt: skip
 FromFront = (
-    FrontReady | Wanted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver | HandOver
-    | Taken | Spans | Change | Embed | News
+    FrontReady | Wanted | Rooted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
+    | HandOver | Taken | Spans | Change | Embed | News
 )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ class Nursery:
             elif order.pid in self._workers:
                 _signal(order)
         except codec.Malformed as error:
-            log.error("ignored a packet that is no order: %s", error)
+            log.error("ignored a packet that is not an order: %s", error)
         finally:
             packets.close_all(fds)
 

@@ -59,6 +59,11 @@ def of(exposure: Exposure) -> Sequence[OwnTool]:
     return _OWN[exposure]
 
 
+def names() -> frozenset[str]:
+    """Of all of them."""
+    return frozenset(tool.name for tools in _OWN.values() for tool in tools)
+
+
 def size(exposure: Exposure) -> int:
     """Bytes of all these definitions: what a client has in context before anything is in view."""
     return sum(len(tool.definition()) for tool in of(exposure))

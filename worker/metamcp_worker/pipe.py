@@ -13,11 +13,13 @@ from collections.abc import Callable
 from typing import cast
 
 from metamcp_worker.errors import PipeFull
-from metamcp_worker.frames import Frame
+from metamcp_worker.frames import BODY_BYTES_MAX, Frame
 from metamcp_worker.framing import Cutter, parts
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""What may wait for a peer that does not read; four of the largest frames."""
+"""What may wait for a peer that does not read. Before it is in the queue a frame counts as
+BODY_BYTES_MAX at most, so that a larger answer of a server finds a place; there is one such at a
+time."""
 APART_BYTES = 64 * 1024
 """A body of this size is not copied to stand behind its head; for a smaller one that is cheaper
 than two pieces."""
@@ -70,8 +72,8 @@ class Pipe(asyncio.Protocol):
             return 0
         head, body = parts(frame)
         size = len(head) + len(body)
-        queued = self._waiting_bytes + transport.get_write_buffer_size() + size
-        if queued + reserve_bytes > QUEUE_BYTES_MAX:
+        queued = self._waiting_bytes + transport.get_write_buffer_size()
+        if queued + min(size, BODY_BYTES_MAX) + reserve_bytes > QUEUE_BYTES_MAX:
             raise PipeFull("the queue of this pipe is full")
         if size >= APART_BYTES:
             self._flush()
@@ -81,7 +83,7 @@ class Pipe(asyncio.Protocol):
                 self._loop.call_soon(self._flush)
             self._waiting.append(head + body)
             self._waiting_bytes += size
-        return queued
+        return queued + size
 
     def pause(self) -> None:
         """Stop reading: back-pressure towards the other side."""

@@ -11,7 +11,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from metamcp_worker import catalogue, codec, costs, names, owntools
+from metamcp_worker import catalogue, codec, costs, names, owntools, validation
 from metamcp_worker.catalogue import Keyed, ServerCatalogue
 from metamcp_worker.disclosure import Exposure, Pair
 from metamcp_worker.spec import EndpointSpec
@@ -49,7 +49,7 @@ def tools(
     return [
         Priced(*pair, name, _size(one, name))
         for (pair, one), name in zip(found.items(), exposed, strict=True)
-        if pair not in hidden and pair not in withheld
+        if pair not in hidden and pair not in withheld and _is_listed(one)
     ]
 
 
@@ -68,6 +68,11 @@ def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]
         if one.name and one.name not in reserved and pair not in endpoint.disabled:
             found.setdefault(one.name, pair)
     return {pair: name for name, pair in found.items()}
+
+
+def _is_listed(tool: Keyed) -> bool:
+    fault = validation.fault("tools", tool.raw)
+    return fault is None or fault.legacy
 
 
 def _size(tool: Keyed, name: str) -> int:

@@ -4,9 +4,17 @@ Owns: their fields, units and defaults. Never: file formats, validation for huma
 `config` does both), secrets by reference (here they are already resolved).
 """
 
+from typing import Literal
+
 from msgspec import Struct
 
 from metamcp_worker.disclosure import Exposure
+from metamcp_worker.frames import MESSAGE_BYTES
+from metamcp_worker.roots import Asked
+
+First = Literal["auto", "modern", "legacy", "legacy-first"]
+"""The era in which a server is spoken to. `auto` tries the modern one first, `legacy-first` the
+other; `modern` and `legacy` try no other."""
 
 
 class LogSpec(Struct, frozen=True, kw_only=True):
@@ -96,12 +104,20 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     """Requests in flight at the child; more wait in the queue."""
     queue: int = 4096
     """Requests that may wait for the child; one more is answered with `overloaded`."""
+    message_bytes: int = MESSAGE_BYTES
+    """One message of the server; a larger one is passed over, and answered with an error."""
     probe_interval_s: float = 30.0
     """A server at the end of pipes that says nothing for so long is asked whether it is there."""
     log: LogSpec = LogSpec()
-    probe: bool = True
-    """Ask first whether it is modern. Some legacy servers exit when they are asked; see
+    era: First = "auto"
+    """Some legacy servers exit when they are asked whether they are modern; see
     `messages.ServerDown.probing`."""
+    caller: str = ""
+    """JSON of what its only client says of itself; empty for a process that is for all."""
+    roots: str = ""
+    """JSON, what `roots/list` is answered with; empty where the client of the call is asked."""
+    asks_roots: Asked = ""
+    """When it was seen to ask for the roots of its client."""
 
 
 class NamingSpec(Struct, frozen=True, kw_only=True):
@@ -137,12 +153,15 @@ class ToolOverride(Struct, frozen=True, kw_only=True):
 class EndpointSpec(Struct, frozen=True, kw_only=True):
     """One endpoint: the paths that it answers at, its servers in order, its naming.
 
-    `disabled`: pairs (server, tool) switched off. `overrides`: at most one for each of the others.
-    `default`: it answers at `/mcp` too.
+    `path`: in its URLs, its name if that is empty. `description`: of its namespace. `disabled`:
+    pairs (server, tool) switched off. `overrides`: at most one for each of the others. `default`:
+    it answers at `/mcp` too.
     """
 
     name: str
     servers: tuple[str, ...]
+    path: str = ""
+    description: str = ""
     naming: NamingSpec = NamingSpec()
     disabled: tuple[tuple[str, str], ...] = ()
     overrides: tuple[ToolOverride, ...] = ()
@@ -156,6 +175,11 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Each session of the handshake era has a view of its own."""
     call_hidden: bool = True
     """What is not in view can still be called by its name."""
+
+    @property
+    def base(self) -> str:
+        """Where all its URLs begin."""
+        return f"/metamcp/{self.path or self.name}"
 
 
 class MeaningSpec(Struct, frozen=True, kw_only=True):

@@ -15,8 +15,9 @@ from msgspec import Struct
 from metamcp_worker import frames
 from metamcp_worker.errors import TooLarge
 
-EVENT_BYTES_MAX = frames.BODY_BYTES_MAX + 64 * 1024
-"""The largest message, and a little for the other fields of its event."""
+FIELDS_BYTES_MAX = 64 * 1024
+"""What an event may have beside its message."""
+EVENT_BYTES_MAX = frames.MESSAGE_BYTES_MAX + FIELDS_BYTES_MAX
 ID_BYTES_MAX = 1024
 """A longer id is passed over: it comes back in a header, and servers bound those."""
 RETRY_DIGITS_MAX = 9

@@ -94,13 +94,18 @@ def set_(
 @click.command("signal")
 @click.argument("name", shell_complete=complete_names)
 @click.argument("sig", metavar="SIGNAL", shell_complete=_complete_signals)
+@json_option
 @key_option
 @click.pass_obj
-def signal_(runtime_dir: str | None, name: str, sig: str, key: str) -> None:
+def signal_(runtime_dir: str | None, name: str, sig: str, as_json: bool, key: str) -> None:
     """Send a signal to a server's own process: HUP, SIGUSR1, 15, …"""
     with client.connect(runtime_dir) as gateway:
         asked = {"name": name, "signal": sig, "key": key}
-        found = codec.value(gateway.call("signal", asked))
+        raw = gateway.call("signal", asked)
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.value(raw)
     click.echo(f"{name}: {found['signal']} sent to process {found['pid']}")
 
 
@@ -115,7 +120,7 @@ def _levels(words: tuple[str, ...], *, clear: bool) -> dict[str, str]:
         if word.startswith(_LOG) or not pairs:
             pairs.append(word)
         elif "=" in pairs[-1]:
-            raise click.UsageError(f"{word!r} is no level of the log, such as log.level=debug")
+            raise click.UsageError(f"{word!r} is not a level of the log, such as log.level=debug")
         else:
             pairs[-1] = f"{pairs[-1]}={word}"
     if bare := [pair for pair in pairs if "=" not in pair]:

@@ -52,6 +52,7 @@ def calls(
             foot=foot(found),
             right=frozenset({"AGE"}),
             sentences=False,
+            spared=("FRONT", "PROGRESS", "SESSION", "METHOD", "ENDPOINT", "CLIENT"),
         )
     )
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from metamcp_supervisor.cli.finding import Finding, Verdict
 from metamcp_supervisor.lives import listen, sockfile
-from metamcp_supervisor.verbs import ServerStatus
-from metamcp_supervisor.wanted import lockfile
+from metamcp_supervisor.verbs import Description, ServerStatus
+from metamcp_supervisor.wanted import environment, lockfile
 from metamcp_supervisor.wanted.config import UNIX, Address, Config, ConfigInvalid
 from metamcp_supervisor.watched import usage
 from metamcp_worker import orphans
@@ -173,6 +173,16 @@ def lock(config: Config) -> Iterator[Finding]:
         yield Finding("lock", "ok", text)
 
 
+def withheld(servers: Iterable[Description]) -> Iterator[Finding]:
+    """Variables that servers which went down do not get and that could matter."""
+    for found in servers:
+        if found.withheld:
+            name = found.server.name
+            text = f"{name} went down; {environment.sentence(found.withheld)}"
+            advice = f"if it needs them, name them in inherit_env or env of [servers.{name}]"
+            yield Finding("environment", "warn", text, advice)
+
+
 def quarantine(servers: Iterable[ServerStatus]) -> Iterator[Finding]:
     """What a running gateway keeps from clients."""
     for server in servers:
@@ -180,6 +190,23 @@ def quarantine(servers: Iterable[ServerStatus]) -> Iterator[Finding]:
             text = f"{kept} {'tool' if kept == 1 else 'tools'} of {server.name} in quarantine"
             advice = f"'metamcp tools {server.name} --diff' shows why"
             yield Finding("quarantine", "warn", text, advice)
+
+
+def definitions(servers: Iterable[ServerStatus]) -> Iterator[Finding]:
+    """Find the definitions that a running gateway leaves out of lists."""
+    for server in servers:
+        if server.left_out:
+            more = f" (and {server.left_out - 1} more)" if server.left_out > 1 else ""
+            text = f"{server.name}: left out of lists, as not valid: {server.left_out_first}{more}"
+            yield Finding("definitions", "warn", text, f"'metamcp tools {server.name}' names all")
+
+
+def moving(found: Finding) -> Finding:
+    """Turn the failure of a port that nobody chose into a warning."""
+    if found.verdict != "fail":
+        return found
+    advice = "'metamcp up' takes the next free ports; for 'metamcp serve', choose some"
+    return Finding(found.check, "warn", found.text.partition(";")[0], advice)
 
 
 def listening(url: str, ops_url: str) -> Finding:

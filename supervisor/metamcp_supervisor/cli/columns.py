@@ -15,13 +15,14 @@ from metamcp_supervisor.verbs import (
     ReloadPlan,
     ServerStatus,
 )
-from metamcp_supervisor.watched.health import not_ready
+from metamcp_supervisor.watched.health import READY_STATES, not_ready
 
 STATUS = (
     "SERVER", "STATE", "GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "P95", "MEM",
     "RESTARTS", "NEXT / REASON",
 )  # fmt: skip
 RIGHT = frozenset(STATUS[2:-1])
+SPARED = ("TOKENS", "GEN", "INFL", "P95", "PID", "CALLS", "RESTARTS", "MEM", "UP")
 NONE = "-"
 MINUTE_S = 60.0
 REASON_CHARACTERS_MAX = 120
@@ -91,7 +92,9 @@ def plan_foot(plan: ReloadPlan) -> str:
         return f"plan {plan.hash}  applied"
     if all(change.action == "unchanged" for change in plan.changes):
         return f"plan {plan.hash}  nothing to do"
-    return f"plan {plan.hash}  apply it with: metamcp ctl reload --expect {plan.hash}"
+    if plan.question:
+        return f"plan {plan.hash}  confirm and apply it with: metamcp confirm"
+    return f"plan {plan.hash}  apply it with: metamcp reload --expect {plan.hash}"
 
 
 def cell(value: object) -> str:
@@ -165,12 +168,21 @@ def _outlook(server: ServerStatus) -> str:
     said = said or server.reason
     if len(said) > REASON_CHARACTERS_MAX:
         said = said[: REASON_CHARACTERS_MAX - 1] + "…"
-    if server.state == "error":
+    if server.state == "quarantined":
+        said = f"{said}; 'metamcp ctl clear {server.name}' lets it out"
+    elif server.state == "error":
         retry = server.retry_in_s
         coming = "no start planned" if retry is None else f"next start in {span(retry + 0.999)}"
-        return f"{said}; {coming}" if said else coming
+        said = f"{said}; {coming}" if said else coming
+    if server.required and server.state not in READY_STATES:
+        return f"required, so /readyz is 503; {said}".removesuffix("; ")
+    if server.state in ("error", "quarantined"):
+        return said
     if kept := server.drift.get("quarantined"):
         said = said or f"{kept} {'tool' if kept == 1 else 'tools'} in quarantine"
+    if server.left_out:
+        what = "definition" if server.left_out == 1 else "definitions"
+        said = said or f"{server.left_out} {what} left out, as not valid"
     if server.state == "idle":
         return said or "starts on first call"
     return said or server.origin

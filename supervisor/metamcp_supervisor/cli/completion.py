@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import click
 
-from metamcp_supervisor import runtime
 from metamcp_supervisor.verbs import GatewayStatus, ToolSets
 from metamcp_supervisor.watched import client
 from metamcp_worker import codec
@@ -71,12 +70,15 @@ def _status(gateway: client.Client) -> GatewayStatus:
 def _names(
     what: str, runtime_dir: str | None, ask: Callable[[client.Client], list[str]]
 ) -> list[str]:
-    directory = runtime_dir or runtime.default(os.environ)
+    try:
+        directory = runtime_dir or client.meant()
+    except client.Failed:
+        return []
     path = _path(what, directory)
     if (kept := _kept(path)) is not None:
         return kept
     try:
-        with client.connect(runtime_dir, timeout_s=ANSWER_S) as gateway:
+        with client.connect(directory, timeout_s=ANSWER_S) as gateway:
             found = ask(gateway)
     except (client.Failed, codec.Malformed):
         return []

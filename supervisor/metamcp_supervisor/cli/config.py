@@ -11,9 +11,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from metamcp_supervisor.cli import refusing
+
 if TYPE_CHECKING:
     from metamcp_supervisor.wanted.config import Config
 
+#: Words that people bring along, and what they are here.
+WORDS = {
+    "validate": "did you mean 'check'?",
+    "test": "did you mean 'check'?",
+    "print": "did you mean 'show'?",
+    "get": "did you mean 'show'?",
+    "set": "write it into the file; for a time, 'metamcp ctl set NAME KEY=VALUE' does",
+    "edit": "a server is put in by 'metamcp add', all else is written into the file",
+    "init": "it stands alone: 'metamcp init'",
+    "add": "it stands alone: 'metamcp add NAME -- COMMAND…'",
+    "remove": "it stands alone: 'metamcp remove NAME'",
+}
+_JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
 _FILE = click.option(
     "--config",
     "path",
@@ -22,16 +37,32 @@ _FILE = click.option(
 )
 
 
-@click.group()
+@click.group(cls=refusing.Group, words=WORDS)
 def config() -> None:
     """Check and show the configuration."""
 
 
 @config.command()
 @_FILE
-def check(path: Path | None) -> None:
+@_JSON
+@click.option("--strict", is_flag=True, help="A warning is an error.")
+def check(path: Path | None, strict: bool, as_json: bool) -> None:
     """Read everything and tell every error at once (exit code 65)."""
-    found = _loaded(path)
+    from metamcp_supervisor.verbs import Exit
+
+    found = _loaded(path, as_json=as_json)
+    good = not (found.problems or (strict and found.warnings))
+    if as_json:
+        refusing.tell(
+            ok=good,
+            files=list(map(str, found.files)),
+            problems=list(map(str, found.problems)),
+            warnings=list(map(str, found.warnings)),
+        )
+    if not good:
+        raise SystemExit(Exit.CONFIG)
+    if as_json:
+        return
     counts = (
         _count(found.servers, "server"),
         _count(found.namespaces, "namespace"),
@@ -42,17 +73,14 @@ def check(path: Path | None) -> None:
 
 @config.command()
 @_FILE
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@_JSON
 def show(path: Path | None, as_json: bool) -> None:
     """Print what is in effect, defaults included, secrets masked."""
-    from metamcp_supervisor.verbs import VERSION
     from metamcp_supervisor.wanted.effective import tables
-    from metamcp_worker import codec
 
     found = _loaded(path)
     if as_json:
-        tree = {"v": VERSION, "files": list(map(str, found.files)), **tables(found)}
-        click.echo(codec.dump(tree).decode())
+        refusing.tell(files=list(map(str, found.files)), **tables(found))
         return
     for file in found.files:
         click.echo(f"# {_shown(file)}")
@@ -71,7 +99,7 @@ def schema() -> None:
     click.echo(codec.dump(made()).decode())
 
 
-def _loaded(path: Path | None) -> "Config":
+def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
     """The configuration, its warnings told; or every error told, and the end of the command."""
     from metamcp_supervisor.verbs import Exit
     from metamcp_supervisor.wanted.config import ConfigInvalid
@@ -80,12 +108,19 @@ def _loaded(path: Path | None) -> "Config":
     try:
         found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
-        for problem in invalid.problems:
+        for problem in () if as_json else invalid.problems:
             click.echo(str(problem), err=True)
+        if as_json:
+            problems = list(map(str, invalid.problems))
+            refusing.tell(ok=False, files=list(map(str, invalid.files)), problems=problems)
         raise SystemExit(Exit.CONFIG) from None
-    for warning in found.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    for sentence in () if as_json else (*found.problems, *_warnings(found)):
+        click.echo(str(sentence), err=True)
     return found
+
+
+def _warnings(found: "Config") -> list[str]:
+    return [f"warning: {warning}" for warning in found.warnings]
 
 
 def _count(things: Sized, what: str) -> str:

@@ -4,6 +4,7 @@ Owns: the options, which endpoint of which gateway, starting one in the backgrou
 exit codes. Never: what crosses the bridge (`metamcp_worker.connect`), what a gateway is.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import IO
 
 import click
 
+from metamcp_supervisor import runtime
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_supervisor.watched import client
 from metamcp_supervisor.watched.client import Failed
@@ -41,9 +43,19 @@ WORDS_BYTES_MAX = 8 * 1024
     type=click.Path(path_type=Path),
     help="With --start: the configuration; without it the usual places are searched.",
 )
+@click.option("--keep", is_flag=True, help="With --start: it goes on after its last client.")
+@click.option("--exposure", metavar="WORD", help="With --start: how much it shows at first.")
+@click.option("--naming", metavar="STYLE", help="With --start: how it calls its tools.")
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
 def connect(
-    endpoint: str | None, url: str | None, start: bool, path: Path | None, runtime_dir: str | None
+    endpoint: str | None,
+    url: str | None,
+    start: bool,
+    path: Path | None,
+    keep: bool,
+    exposure: str | None,
+    naming: str | None,
+    runtime_dir: str | None,
 ) -> None:
     """Be an MCP server on stdin and stdout: a bridge to the gateway.
 
@@ -51,13 +63,20 @@ def connect(
     """
     if url is not None and (endpoint is not None or start):
         raise click.UsageError("--url says it all: it goes with neither --endpoint nor --start.")
-    if path is not None and not start:
-        raise click.UsageError("--config is for the gateway that --start starts.")
+    of_start = {"--config": path, "--keep": keep, "--exposure": exposure, "--naming": naming}
+    if not start and (given := next((word for word, it in of_start.items() if it), "")):
+        raise click.UsageError(f"{given} is for the gateway that --start starts.")
     if not _open_streams():
         _say("standard input and output must be open: the client speaks through them")
         raise SystemExit(Exit.USAGE)
     try:
-        code = _bridge(endpoint, url, start, path, runtime_dir)
+        # Once: this bridge never changes over to the gateway of another project.
+        if start:
+            flags = {"runtime_dir": runtime_dir, "exposure": exposure, "naming": naming}
+            directory = _ensure(path, flags, keep=keep)
+        else:
+            directory = runtime_dir or ("" if url is not None else client.meant())
+        code = _bridge(endpoint, url, directory)
     except Failed as failed:
         for line in (str(failed), *failed.details):
             _say(line)
@@ -65,14 +84,12 @@ def connect(
     raise SystemExit(code)
 
 
-def _bridge(
-    endpoint: str | None, url: str | None, start: bool, path: Path | None, runtime_dir: str | None
-) -> int:
+def _bridge(endpoint: str | None, url: str | None, runtime_dir: str) -> int:
     """Raises Failed if there is nothing to lead to."""
     if url is None:
-        if start:
-            runtime_dir = _ensure(path, runtime_dir)
         _await_serving(runtime_dir)
+        with contextlib.suppress(OSError, runtime.RuntimeDirUnfit):
+            runtime.join(runtime_dir)
         url = _locate(endpoint, runtime_dir)
         remedy = "Start it with 'metamcp up'; this connection goes on as soon as it runs."
 
@@ -96,7 +113,7 @@ def _bridge(
 # The gateway that runs
 
 
-def _locate(endpoint: str | None, runtime_dir: str | None) -> str:
+def _locate(endpoint: str | None, runtime_dir: str) -> str:
     """The URL of the endpoint. Raises Failed."""
     status = _status(runtime_dir)
     known = ", ".join(status.endpoints) or "none"
@@ -111,12 +128,12 @@ def _locate(endpoint: str | None, runtime_dir: str | None) -> str:
     return status.url
 
 
-def _status(runtime_dir: str | None) -> GatewayStatus:
+def _status(runtime_dir: str) -> GatewayStatus:
     with client.connect(runtime_dir) as gateway:
         return codec.typed(GatewayStatus, gateway.call("status"))
 
 
-def _await_serving(runtime_dir: str | None) -> None:
+def _await_serving(runtime_dir: str) -> None:
     """Return when the gateway lets clients in. Raises Failed."""
     end = time.monotonic() + READY_S
     while _status(runtime_dir).state == "starting":
@@ -128,26 +145,52 @@ def _await_serving(runtime_dir: str | None) -> None:
 # A gateway in the background
 
 
-def _ensure(path: Path | None, runtime_dir: str | None) -> str | None:
+def _ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> str:
     """Have a gateway run; returns where. Raises Failed, or ends the command in the words of
     `metamcp serve` if the configuration cannot be used or is not confirmed."""
-    if _running(runtime_dir):
-        return runtime_dir
+    from metamcp_supervisor import places
+
+    expected = flags["runtime_dir"] or str(places.here(path).runtime_dir)
+    if _running(expected):
+        _join(expected)
+        if _running(expected):
+            return expected
     from metamcp_supervisor.cli.up import Found
 
-    found = Found(path, {"runtime_dir": runtime_dir})
+    found = Found(path, flags, any_port=True)
     configured = str(found.config.gateway.runtime_dir)
+    _join(configured)
     if _running(configured):
         return configured
     found.confirm(yes=False, ask=None)
-    arguments = ["--config", str(path)] if path is not None else []
-    if runtime_dir is not None:
-        arguments += ["--runtime-dir", runtime_dir]
+    arguments = ["--any-port", *([] if keep else ["--while-used"])]
+    arguments += ["--config", str(path)] if path is not None else []
+    for key, value in flags.items():
+        arguments += [f"--{key.replace('_', '-')}", value] if value is not None else []
     _start(arguments, configured)
     return configured
 
 
-def _running(runtime_dir: str | None) -> bool:
+def _join(directory: str) -> None:
+    """Count as a client until this process ends, where that can be told: the gateway of another
+    user does not end with its clients. One that has just lost its last client is waited for until
+    it has ended. Raises Failed."""
+    end = time.monotonic() + READY_S
+    while True:
+        try:
+            runtime.join(directory)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                text = f"the gateway of {directory} is still ending after {READY_S:g} s"
+                raise Failed(Exit.TIMEOUT, text) from None
+            time.sleep(AGAIN_S)
+            continue
+        except (OSError, runtime.RuntimeDirUnfit):
+            pass  # a gateway that is started there says what is the matter
+        return
+
+
+def _running(runtime_dir: str) -> bool:
     try:
         client.connect(runtime_dir).close()
     except Failed as failed:

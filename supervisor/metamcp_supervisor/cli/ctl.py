@@ -7,7 +7,6 @@ wording of tables (`columns`), their look (`show`), knowledge of how the gateway
 """
 
 import contextlib
-import importlib
 import io
 import os
 import sys
@@ -19,7 +18,7 @@ import click
 from msgspec import structs
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli import columns, refusing, show
 from metamcp_supervisor.watched import client
 from metamcp_supervisor.watched.client import Client, Failed
 from metamcp_supervisor.watched.health import not_ready
@@ -27,6 +26,8 @@ from metamcp_worker import codec
 
 WATCH_S = 2.0
 """Between two pictures of `--watch`: as often as the gateway measures its processes."""
+RELOAD_S = 60.0
+"""For a reload: reading, judging and applying a configuration."""
 MARGIN_S = 10.0
 """How much longer than the gateway we wait for what the gateway waits for."""
 
@@ -68,54 +69,61 @@ ELSEWHERE = {
     "roll": "metamcp_supervisor.cli.steer:roll",
     "upgrade": "metamcp_supervisor.cli.steer:upgrade",
     "dump-stacks": "metamcp_supervisor.cli.steer:dump_stacks",
+    "confirm": "metamcp_supervisor.cli.confirm:confirm",
+    "down": "metamcp_supervisor.cli.down:down",
     "doctor": "metamcp_supervisor.cli.doctor:doctor",
     "completion": "metamcp_supervisor.cli.completion:completion",
 }
+
+
+#: Words that people bring along, and what they are here.
+WORDS = {
+    "ls": "servers are listed by 'metamcp ctl status'",
+    "list": "servers are listed by 'metamcp ctl status'",
+    "ps": "processes are shown by 'metamcp ctl status' and 'metamcp ctl describe NAME'",
+    "log": "did you mean 'logs'?",
+    "kill": "servers end with 'metamcp ctl stop NAME', the gateway with 'metamcp down'",
+    "quit": "the gateway ends with 'metamcp down'",
+    "shutdown": "the gateway ends with 'metamcp down'",
+    "update": "servers are read anew with 'metamcp ctl reload'",
+    "reread": "servers are read anew with 'metamcp ctl reload'",
+    "avail": "what is configured is shown by 'metamcp config show'",
+    "pid": "process ids are shown by 'metamcp ctl status'",
+    "tail": "lines of a server are shown by 'metamcp ctl logs NAME -f'",
+    "health": "did you mean 'doctor'?",
+    "why": "did you mean 'describe'?",
+}
+
+
+def runtime_dir_of(ctx: click.Context) -> str | None:
+    """What `--runtime-dir` says, of the verb or of the group before it."""
+    found = ctx.params.get("runtime_dir")
+    if found is None and ctx.parent is not None:
+        found = ctx.parent.params.get("runtime_dir")
+    return found
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: names of servers of the gateway that runs."""
     from metamcp_supervisor.cli.completion import names
 
-    above = ctx.parent.params if ctx.parent is not None else {}
-    return [name for name in names(above.get("runtime_dir")) if name.startswith(incomplete)]
+    return [name for name in names(runtime_dir_of(ctx)) if name.startswith(incomplete)]
 
 
 def complete_endpoints(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """As `complete_names`, of its endpoints."""
     from metamcp_supervisor.cli.completion import endpoints as names
 
-    above = ctx.parent.params if ctx.parent is not None else {}
-    return [name for name in names(above.get("runtime_dir")) if name.startswith(incomplete)]
+    return [name for name in names(runtime_dir_of(ctx)) if name.startswith(incomplete)]
 
 
-class Ending(click.Group):
-    """The one place where a failure becomes an exit code."""
+class _Verbs(refusing.Group):
+    def meant(self, ctx: click.Context, word: str) -> str:
+        from metamcp_supervisor.__main__ import VERBS
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except Failed as failed:
-            for line in (str(failed), *failed.details):
-                click.echo(f"metamcp: {show.printable(line)}", err=True)
-            ctx.exit(failed.exit)
-        except KeyboardInterrupt:
-            ctx.exit(130)  # as every shell says it: 128 and the number of SIGINT
-
-
-class Verbs(Ending):
-    """Those of `ctl`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *ELSEWHERE]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in ELSEWHERE:
-            return super().get_command(ctx, cmd_name)
-        module, _, name = ELSEWHERE[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
+        if word in VERBS:
+            return f"it stands alone: 'metamcp {word}'"
+        return super().meant(ctx, word)
 
 
 def outward(command: Callable[..., None]) -> Callable[..., None]:
@@ -135,7 +143,7 @@ def outward(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.group(cls=Verbs)
+@click.group(cls=_Verbs, elsewhere=ELSEWHERE, words=WORDS)
 @outward
 @click.pass_context
 def ctl(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet: bool) -> None:
@@ -156,6 +164,23 @@ def begin(ctx: click.Context, runtime_dir: str | None, *, no_color: bool, quiet:
         # Closed with the context of the command.
         nowhere = ctx.with_resource(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         ctx.with_resource(contextlib.redirect_stdout(nowhere))
+
+
+def alone(name: str) -> click.Command:
+    """A verb of `ctl` that stands alone, with the options of `ctl` among its own."""
+    verb = ctl.get_command(click.Context(ctl), name)
+    assert verb is not None
+    assert verb.callback is not None
+    called = verb.callback
+
+    @outward
+    def beginning(*, runtime_dir: str | None, no_color: bool, quiet: bool, **given: Any) -> None:
+        begin(click.get_current_context(), runtime_dir, no_color=no_color, quiet=quiet)
+        called(**given)
+
+    beside = click.command(name, cls=refusing.Command, help=verb.help)(beginning)
+    beside.params = [*verb.params, *beside.params]
+    return beside
 
 
 names_argument = click.argument(
@@ -221,57 +246,85 @@ def status(
 
 
 @ctl.command()
-@names_argument
+@any_names_argument
 @wait_option
 @timeout_option
+@json_option
 @key_option
 @click.pass_obj
 def start(
-    runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float, key: str
+    runtime_dir: str | None,
+    names: tuple[str, ...],
+    wait: bool,
+    timeout_s: float,
+    as_json: bool,
+    key: str,
 ) -> None:
     """Start servers; also one that failed or was stopped."""
-    _steer(runtime_dir, "start", names, "ready" if wait else None, timeout_s, key)
+    _steer(runtime_dir, "start", names, "ready" if wait else "", timeout_s, as_json, key)
 
 
 @ctl.command()
-@names_argument
+@any_names_argument
 @wait_option
 @timeout_option
+@json_option
 @key_option
 @click.pass_obj
 def stop(
-    runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float, key: str
+    runtime_dir: str | None,
+    names: tuple[str, ...],
+    wait: bool,
+    timeout_s: float,
+    as_json: bool,
+    key: str,
 ) -> None:
     """Stop servers, after their calls in flight; they stay stopped until started."""
-    _steer(runtime_dir, "stop", names, "stopped" if wait else None, timeout_s, key)
+    _steer(runtime_dir, "stop", names, "stopped" if wait else "", timeout_s, as_json, key)
 
 
 @ctl.command()
-@names_argument
+@any_names_argument
 @wait_option
 @timeout_option
+@json_option
 @key_option
 @click.pass_obj
 def restart(
-    runtime_dir: str | None, names: tuple[str, ...], wait: bool, timeout_s: float, key: str
+    runtime_dir: str | None,
+    names: tuple[str, ...],
+    wait: bool,
+    timeout_s: float,
+    as_json: bool,
+    key: str,
 ) -> None:
     """Stop servers and start them again."""
-    _steer(runtime_dir, "restart", names, "ready" if wait else None, timeout_s, key)
+    _steer(runtime_dir, "restart", names, "ready" if wait else "", timeout_s, as_json, key)
 
 
 @ctl.command()
 @click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
 @click.option("--expect", metavar="HASH", help="Only if the plan still has this hash.")
+@click.option("--yes", is_flag=True, help="Also what would be asked about or refused.")
 @json_option
 @key_option
 @click.pass_obj
 def reload(
-    runtime_dir: str | None, dry_run: bool, expect: str | None, as_json: bool, key: str
+    runtime_dir: str | None, dry_run: bool, expect: str | None, yes: bool, as_json: bool, key: str
 ) -> None:
-    """Read the configuration anew and restart only what changed. All or nothing."""
+    """Read the configuration anew and restart only what changed. All or nothing.
+
+    The gateway refuses a reload that starts commands of a found file which nobody confirmed, leaves
+    no server, or stops a running server for a mistake in its table. --yes applies it.
+    """
     with client.connect(runtime_dir) as gateway:
-        asked = {"dry_run": dry_run, "expect": expect, "key": key}
-        raw = gateway.call("reload", asked, timeout_s=60.0)
+        asked = {"dry_run": dry_run, "expect": expect, "yes": yes, "key": key}
+        raw = gateway.call("reload", asked, timeout_s=RELOAD_S)
+    show_plan(raw, as_json=as_json)
+
+
+def show_plan(raw: bytes, *, as_json: bool) -> None:
+    """Print what a reload does, or has done."""
     if as_json:
         click.echo(raw)
         return
@@ -291,8 +344,15 @@ def reload(
     help="For what.",
 )
 @timeout_option
+@json_option
 @click.pass_obj
-def wait(runtime_dir: str | None, names: tuple[str, ...], wanted: str, timeout_s: float) -> None:
+def wait(
+    runtime_dir: str | None,
+    names: tuple[str, ...],
+    wanted: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
     """Return when these servers, or all that are wanted, are there. Exit 6 if not in time.
 
     A gateway that is not there yet is waited for as well, and so is a server that failed if its
@@ -300,22 +360,42 @@ def wait(runtime_dir: str | None, names: tuple[str, ...], wanted: str, timeout_s
     """
     with client.connect_within(runtime_dir, timeout_s) as gateway:
         _wait(gateway, names, wanted, timeout_s, {})
+    if as_json:
+        refusing.tell(verb="wait", names=names, reached=wanted)
 
 
 def _steer(
     runtime_dir: str | None,
     verb: str,
     names: tuple[str, ...],
-    wanted: str | None,
+    wanted: str,
     timeout_s: float,
+    as_json: bool,
     key: str,
 ) -> None:
+    if not names:
+        raise click.UsageError(f"say which servers; {_WHOLE[verb]}")
     with client.connect(runtime_dir) as gateway:
         ordered = codec.value(gateway.call(verb, {"names": names, "key": key}))
-        if wanted is not None:
+        if wanted:
             _wait(gateway, names, wanted, timeout_s, ordered["above"])
+    tell_ordered(verb, names, wanted, as_json=as_json)
+
+
+_WHOLE = {
+    "start": "the gateway itself starts with 'metamcp up'",
+    "stop": "the gateway itself ends with 'metamcp down'",
+    "restart": "'metamcp reload' restarts those that changed in the configuration",
+}
+
+
+def tell_ordered(verb: str, names: tuple[str, ...], reached: str = "", *, as_json: bool) -> None:
+    """Print how an order to servers ended. `reached`: they are in the state that was asked for."""
+    if as_json:
+        refusing.tell(verb=verb, names=tuple(dict.fromkeys(names)), reached=reached)
+        return
     for name in dict.fromkeys(names):
-        click.echo(f"{name}: {wanted or f'{verb} requested'}")
+        click.echo(f"{name}: {reached or f'{verb} requested'}")
 
 
 def _wait(
@@ -368,4 +448,5 @@ def _picture(found: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture
         head=columns.status_head(found),
         foot=columns.status_foot(found, names),
         right=columns.RIGHT,
+        spared=columns.SPARED,
     )

@@ -69,6 +69,8 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
     )
     if found.drift:
         yield "drift", "; ".join(found.drift)
+    for what in found.left_out:
+        yield "left out", what
     yield "list hash", found.list_hash[:16] or columns.NONE
     yield "calls", f"{server.calls}, errors {server.errors}, in flight {server.inflight}"
     if server.p95_s is not None:

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import click
 
-from metamcp_supervisor import runtime, verbs
+from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import certificates, checks, drift, show, wrappers
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.finding import Finding
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid
+from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Problem
 from metamcp_supervisor.wanted.sources import load
 from metamcp_supervisor.watched import client
 from metamcp_worker import codec
 
+DESCRIBED_MAX = 20
+"""Servers that went down, of which it is told what they may lack."""
 CATALOGUES_MAX = 1000
 """Files of the state directory whose time is looked at."""
 
@@ -51,9 +53,10 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[Finding]:
     try:
         with client.connect(runtime_dir) as gateway:
             status = codec.typed(verbs.GatewayStatus, gateway.call("status"))
+            told = [_described(gateway, name) for name in _failed(status)]
         yield Finding("gateway", "ok", f"{status.state}, process {status.pid}")
     except (client.Failed, codec.Malformed) as error:
-        status = None
+        status, told = None, []
         silent = not isinstance(error, client.Failed) or error.exit != verbs.Exit.NOT_RUNNING
         text = str(error) if silent else "none is running: this is what one would find"
         yield Finding("gateway", "warn" if silent else "ok", text)
@@ -62,21 +65,28 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[Finding]:
     yield from checks.kernel()
     yield from checks.cgroup(pid)
     yield from drift.units()
+    yield from checks.withheld(told)
     if path is None and status is not None and status.config_files:
         path = Path(status.config_files[0])
     try:
         config = _config(runtime_dir, path)
     except ConfigInvalid as invalid:
-        more = len(invalid.problems) - 1
-        text = f"{invalid.problems[0]}{f' (and {more} more)' if more else ''}"
-        yield Finding("configuration", "fail", text, "'metamcp config check' tells everything")
+        yield _wrong(invalid.problems)
         yield from checks.clock((), time.time())
         return
     yield from _configured(config, status)
 
 
+def _wrong(problems: Sequence[Problem]) -> Finding:
+    more = len(problems) - 1
+    text = f"{problems[0]}{f' (and {more} more)' if more else ''}"
+    return Finding("configuration", "fail", text, "'metamcp config check' tells everything")
+
+
 def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[Finding]:
     """The checks of one configuration."""
+    if config.problems:
+        yield _wrong(config.problems)
     state_dir = config.gateway.state_dir
     kept = [path for path, _ in zip(state_dir.glob("*/*"), range(CATALOGUES_MAX), strict=False)]
     yield from checks.clock([*config.files, *kept], time.time())
@@ -85,11 +95,15 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     yield checks.disk(state_dir)
     yield from checks.lock(config)
     yield from checks.quarantine(() if status is None else status.servers)
+    yield from checks.definitions(() if status is None else status.servers)
     if status is not None:  # where it really listens, which flags may have told it
         yield checks.listening(status.url, status.ops_url)
     else:
-        yield checks.port("listen", config.gateway.listen)
-        yield checks.ops_listen(config)
+        moves = config.gateway.movable
+        found = checks.port("listen", config.gateway.listen), checks.ops_listen(config)
+        yield from (checks.moving(each) if each.check in moves else each for each in found)
+        if config.gateway.health_listen:
+            yield checks.port("health_listen", config.gateway.health_listen)
     yield from checks.names(config)
     yield from certificates.certificates(config, time.time())
     yield from wrappers.advice(config.servers.values(), os.environ, Path.home())
@@ -97,8 +111,20 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
 
 def _config(runtime_dir: str | None, path: Path | None) -> Config:
     """Raises ConfigInvalid."""
-    flags = {"runtime_dir": runtime_dir or runtime.default(os.environ)}
-    return load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home(), flags=flags)
+    flags = {"runtime_dir": runtime_dir} if runtime_dir else {}
+    return load(
+        path, environ=os.environ, cwd=Path.cwd(), home=Path.home(), flags=flags, any_port=True
+    )
+
+
+def _failed(status: verbs.GatewayStatus) -> list[str]:
+    """The first of those that went down by themselves."""
+    names = [each.name for each in status.servers if each.reason and each.state != "active"]
+    return names[:DESCRIBED_MAX]
+
+
+def _described(gateway: client.Client, name: str) -> verbs.Description:
+    return codec.typed(verbs.Description, gateway.call("describe", {"name": name}))
 
 
 def _owner(directory: Path) -> int:

@@ -125,6 +125,7 @@ def _many(
         shown = show.Picture(
             COLUMNS if rows else ("",), rows, foot=foot(where, len(rows), lost),
             right=frozenset({"TOOK", "IN", "OUT"}), sentences=False,
+            spared=("IN", "OUT", "ENDPOINT", "TOOK"),
         )  # fmt: skip
         show.picture(shown)
     while follow:

@@ -133,6 +133,7 @@ def _followed(
 ) -> Iterator[bytes]:
     """What is sent, without end if that is wanted: also by a gateway that comes after this one.
     Nothing comes twice. Raises Failed."""
+    runtime_dir = runtime_dir or client.meant()
     asked = dict(wanted)
     last: tuple[int, float] | None = None
     back_by: float | None = None

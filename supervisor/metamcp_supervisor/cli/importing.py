@@ -10,16 +10,20 @@ from pathlib import Path
 
 import click
 
+from metamcp_supervisor import places
 from metamcp_supervisor.cli import leading
-from metamcp_supervisor.cli.refusing import Command, Refused
+from metamcp_supervisor.cli.refusing import Command, Refused, told
 from metamcp_supervisor.clients import disk, entries, moving, texts, tomledit
 from metamcp_supervisor.clients.edits import Unfit
 from metamcp_supervisor.clients.entries import Found
-from metamcp_supervisor.clients.known import CLIENTS, Client, Scope, candidates
+from metamcp_supervisor.clients.known import CLIENTS, OTHERS, Client, Kept, Scope, candidates
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.wanted import files, sources
+from metamcp_supervisor.wanted import files
 from metamcp_supervisor.wanted.document import BrokenSyntax, printable, shown, table_of
 
+_LISTED = Kept("claude", "json", ("mcp_servers",))
+_ALIASES = Kept("claude", "json", ())
+"""A server at each member of the file."""
 _SCOPES: tuple[Scope, ...] = ("user", "project")
 
 
@@ -47,15 +51,24 @@ class _Source:
 @click.option(
     "--include", is_flag=True, help="Name the files in 'include' instead; secrets stay in them."
 )
+@click.option(
+    "--from", "words", multiple=True, metavar="CLIENT|PATH", help="The same, or any file."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be added and write nothing.")
-def import_(clients: tuple[str, ...], to: Path | None, include: bool, dry_run: bool) -> None:
+@told
+def import_(
+    clients: tuple[str, ...], to: Path | None, include: bool, words: tuple[str, ...], dry_run: bool
+) -> None:
     """Take over the servers of other clients into metamcp.toml. Their files stay as they are.
 
     Without a CLIENT this lists what there is where.
     """
-    named = [leading.known(name) for name in clients]
-    found = [source for client in named or CLIENTS.values() for source in _sources(client)]
-    if not named:
+    words = (*clients, *words)
+    if words:
+        found = [source for word in words for source in _named(word)]
+    else:
+        found = [source for client in CLIENTS.values() for source in _sources(client)]
+    if not words:
         _list(found)
         return
     for source in found:
@@ -146,6 +159,57 @@ def _sources(client: Client) -> list[_Source]:
     ]
 
 
+def origin(word: str) -> Path:
+    """The file that `metamcp up --from` starts the servers of. Raises Refused, click.UsageError."""
+    if (path := _path(word)) is not None:
+        return path
+    sources = _sources(leading.known(word))
+    if not sources:
+        raise Refused(f"{word} has no file here; 'metamcp import' lists those that there are")
+    for source in sources:
+        if source.can_be_included:
+            return source.path
+    raise Refused(
+        f"{printable(str(sources[0].path))} is in a form that 'metamcp up' does not read; run"
+        f" 'metamcp import {word}' first"
+    )
+
+
+def _path(word: str) -> Path | None:
+    """The file that is meant; None for the name of a client. Raises Refused."""
+    if word in CLIENTS:
+        return None
+    path = Path(OTHERS.get(word, word)).expanduser()
+    if word not in OTHERS and "/" not in word and not path.suffix and not path.exists():
+        return None
+    if not path.exists():
+        raise Refused(f"{printable(str(path))} does not exist", Exit.CONFIG)
+    return Path(os.path.abspath(path))
+
+
+def _named(word: str) -> list[_Source]:
+    path = _path(word)
+    if path is None:
+        return _sources(leading.known(word))
+    try:
+        kept = _kept(path, disk.read(path).text)
+    except (files.Unreadable, BrokenSyntax, Unfit):
+        kept = _ALIASES  # whoever reads the file with it says what is wrong
+    client = Client(name=path.name, title=path.name, kept=kept, linux=(), darwin=())
+    source = _source(client, "user", path, leading.origins())
+    if not source.servers and not source.why:
+        raise Refused(f"{printable(str(path))} has no servers to take over", Exit.CONFIG)
+    return [source]
+
+
+def _kept(path: Path, text: str) -> Kept:
+    """Where this file has its servers. Raises BrokenSyntax and Unfit."""
+    suffix = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "json")
+    known = [client.kept for client in CLIENTS.values()]
+    fitting = [kept for kept in (*known, _LISTED) if kept.format.startswith(suffix)]
+    return next((kept for kept in fitting if texts.entries(kept, text)), _ALIASES)
+
+
 def _source(client: Client, scope: Scope, path: Path, origins: set[str]) -> _Source:
     try:
         text = disk.read(path).text
@@ -174,7 +238,7 @@ def _target(to: Path | None) -> Path:
     if to is not None:
         return Path(os.path.abspath(to))
     home, cwd = Path.home(), Path.cwd()
-    found = sources.find(environ=os.environ, cwd=cwd, home=home)
+    found = places.find(environ=os.environ, cwd=cwd, home=home)
     if found is not None and found.suffix == ".toml" and os.access(found, os.W_OK):
         return found
     return home / ".config/metamcp/metamcp.toml"

@@ -17,7 +17,7 @@ import click
 
 from metamcp_supervisor.cli import leading
 from metamcp_supervisor.cli.leading import Wish
-from metamcp_supervisor.cli.refusing import Command, Refused
+from metamcp_supervisor.cli.refusing import Command, Refused, told
 from metamcp_supervisor.clients import disk, entries, texts
 from metamcp_supervisor.clients.edits import Unfit
 from metamcp_supervisor.clients.known import Client, Kept, Scope, candidates, chosen
@@ -45,7 +45,17 @@ _SKILL = click.option("--skill", is_flag=True, help="The skill of Claude Code, t
 _HTTP = click.option("--http", is_flag=True, help="Name the URL of the endpoint, not a command.")
 _URL = click.option("--url", metavar="URL", help="With this URL; nothing is looked for then.")
 _ENDPOINT = click.option("--endpoint", metavar="NAME", help="Which; without it the default one.")
-_START = click.option("--start", is_flag=True, help="The command starts a gateway if none runs.")
+_START = click.option(
+    "--start/--no-start",
+    default=None,
+    help="Does the command start a gateway if none runs? It does unless you say no.",
+)
+_CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Of that gateway; without it, the one that runs or that `metamcp up` would take.",
+)
+_YES = click.option("--yes", is_flag=True, help="Its commands are confirmed, unasked.")
 _RUNTIME = click.option("--runtime-dir", metavar="PATH", help="Where that gateway is reached.")
 
 
@@ -60,7 +70,9 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
         http: bool,
         url: str | None,
         endpoint: str | None,
-        start: bool,
+        start: bool | None,
+        config: Path | None,
+        yes: bool,
         runtime_dir: str | None,
         **others: object,
     ) -> None:
@@ -73,12 +85,14 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
             url=url,
             endpoint=endpoint,
             start=start,
+            config=config,
+            yes=yes,
             runtime_dir=runtime_dir,
         )
         command(wish=wish, **others)
 
     decorated: Callable[..., None] = taking
-    for option in (_RUNTIME, _START, _SCOPE, _NAME, _ENDPOINT, _URL, _HTTP, _CLIENT):
+    for option in (_RUNTIME, _YES, _CONFIG, _START, _SCOPE, _NAME, _ENDPOINT, _URL, _HTTP, _CLIENT):
         decorated = option(decorated)
     return decorated
 
@@ -112,6 +126,7 @@ class _Target:
 @_SKILL
 @_DRY
 @_FORCE
+@told
 def install(
     client: str, wish: Wish, path: Path | None, skill: bool, dry_run: bool, force: bool
 ) -> None:
@@ -136,6 +151,7 @@ def install(
 @_FILE
 @_DRY
 @_FORCE
+@told
 def uninstall(
     client: str, path: Path | None, dry_run: bool, force: bool, scope: str, name: str
 ) -> None:
@@ -322,13 +338,15 @@ def _write(target: _Target, text: str | None) -> None:
 
 
 def _show(target: _Target, made: str | None) -> None:
-    old, new = target.content.text, made or ""
     if made is None:
         click.echo(f"{target.label}: would be removed")
+    difference(target.label, target.content.text, made or "")
+
+
+def difference(label: str, old: str, new: str) -> None:
+    """Show what an edit would change, without secrets."""
     masks = Masks()
-    for line in difflib.unified_diff(
-        old.splitlines(), new.splitlines(), target.label, target.label, lineterm=""
-    ):
+    for line in difflib.unified_diff(old.splitlines(), new.splitlines(), label, label, lineterm=""):
         click.echo(printable(masks.json(line.replace("\t", "    "))))
 
 

@@ -15,11 +15,9 @@ from metamcp_worker.spec import LogSpec
 
 EVENTS, SERVER = "events", "server"
 """The rooms of what is no line of a logger."""
-_LEVELS = {
-    "error": ("error", "bug"),
-    "warning": ("→backoff", "→failed", "→quarantined", "→error", "refused", "kill", "unroutable"),
-}
-"""Of an event, by parts of what happened; any other is `info`."""
+_ERRORS = frozenset({"error", "bug"})
+_WARNINGS = ("→quarantined", "→error", "left out", "refused", "kill", "unroutable")
+"""Parts of what happened."""
 
 
 class ServiceLines:
@@ -82,7 +80,6 @@ class ServiceLines:
 
 
 def level_of(what: str) -> str:
-    for level, parts in _LEVELS.items():
-        if any(part in what for part in parts):
-            return level
-    return "info"
+    if what in _ERRORS:
+        return "error"
+    return "warning" if any(part in what for part in _WARNINGS) else "info"

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from metamcp_supervisor.cli import offered, recorded
 from metamcp_supervisor.cli.offered import Sight
+from metamcp_supervisor.cli.refusing import Group, told
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_supervisor.wanted import lockdrift, lockfile
 from metamcp_supervisor.wanted.document import printable
@@ -42,7 +43,18 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 what_argument = click.argument("what", metavar="[SERVER[.TOOL]]", required=False)
 
 
-@click.group()
+#: Words that people bring along, and what they are here.
+WORDS = {
+    "check": "did you mean 'diff'?",
+    "verify": "did you mean 'diff'?",
+    "show": "did you mean 'diff'?",
+    "update": "did you mean 'approve'?",
+    "create": "did you mean 'write'?",
+    "init": "did you mean 'write'?",
+}
+
+
+@click.group(cls=Group, words=WORDS)
 def lock() -> None:
     """Say which definitions of tools are approved, and see what drifted since.
 
@@ -55,6 +67,7 @@ def lock() -> None:
 @config_option
 @state_option
 @lock_option
+@told
 def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
     """Approve everything that is offered now, in a new file."""
 
@@ -111,6 +124,7 @@ def diff(
 @config_option
 @state_option
 @lock_option
+@told
 def approve(what: str | None, path: Path | None, state_dir: str | None, where: Path | None) -> None:
     """Take over what is offered now: of all servers, of one, or one tool.
 
@@ -244,7 +258,7 @@ def _tell_unseen(sight: Sight) -> None:
 
 
 def _tell_running() -> None:
-    click.echo("a gateway that runs knows it after 'metamcp ctl reload'", err=True)
+    click.echo("a gateway that runs knows it after 'metamcp reload'", err=True)
 
 
 def _save(path: Path, content: Lock) -> None:

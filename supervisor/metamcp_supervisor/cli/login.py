@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from metamcp_supervisor.cli.show import printable
+from metamcp_supervisor.cli import refusing
 from metamcp_supervisor.verbs import Exit
 from metamcp_supervisor.watched import client
 from metamcp_supervisor.watched.client import Failed
@@ -40,62 +40,63 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Path(path_type=Path),
             help="The configuration of the gateway; without it the usual places are searched.",
         ),
+        click.option("--json", "as_json", is_flag=True, help="For programs."),
         click.argument("server"),
     ):
         command = option(command)
     return command
 
 
-@click.command()
+@click.command(cls=refusing.Command)
 @_options
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 def login(
-    server: str, path: Path | None, runtime_dir: str | None, state_dir: str | None, no_browser: bool
+    server: str,
+    path: Path | None,
+    runtime_dir: str | None,
+    state_dir: str | None,
+    as_json: bool,
+    no_browser: bool,
 ) -> None:
     """Get the gateway authorized to use SERVER, which is configured with `oauth`.
 
     Prints a link to open in a browser, and ends when you have agreed there. A running gateway then
     starts the server anew.
     """
-    _ended(lambda: _login(server, path, runtime_dir, state_dir, open_it=not no_browser))
+    found, spec = _found(server, path, runtime_dir, state_dir)
+    _login(server, found, spec, open_it=not no_browser, as_json=as_json)
+    if as_json:
+        refusing.tell(server=server, authorized=True)
 
 
-@click.command()
+@click.command(cls=refusing.Command)
 @_options
-def logout(server: str, path: Path | None, runtime_dir: str | None, state_dir: str | None) -> None:
-    """Remove the tokens for SERVER, and what its authorization server knows the gateway as."""
-    _ended(lambda: _logout(server, path, runtime_dir, state_dir))
-
-
-def _ended(run: Callable[[], None]) -> None:
-    """The one place where a failure becomes an exit code."""
-    try:
-        run()
-    except Failed as failed:
-        for line in (str(failed), *failed.details):
-            _say(line)
-        raise SystemExit(failed.exit) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None  # as every shell says it: 128 and the number of SIGINT
-
-
-def _login(
-    name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None, *, open_it: bool
+def logout(
+    server: str, path: Path | None, runtime_dir: str | None, state_dir: str | None, as_json: bool
 ) -> None:
+    """Remove the tokens for SERVER, and what its authorization server knows the gateway as."""
+    removed = _logout(server, path, runtime_dir, state_dir)
+    if as_json:
+        refusing.tell(server=server, removed=removed)
+
+
+def _login(name: str, found: "Found", spec: "ServerSpec", *, open_it: bool, as_json: bool) -> None:
     from metamcp_worker.oauth import login as worker
     from metamcp_worker.oauth.callback import PERSON_S_MAX
     from metamcp_worker.oauth.challenge import NotAuthorized
 
-    found, spec = _found(name, path, runtime_dir, state_dir)
     assert spec.oauth is not None
     if spec.oauth.grant == "client_credentials":
-        _say(f"server '{name}' gets its tokens by itself; nobody has to log in")
+        refusing.say(f"server '{name}' gets its tokens by itself; nobody has to log in")
         return
 
     def show(link: str) -> None:
         if link:
-            _say("open this link in a browser on this machine:")
-            click.echo(link)
+            refusing.say("open this link in a browser on this machine:")
+            if as_json:
+                refusing.tell(server=name, link=link)
+            else:
+                click.echo(link)
             if open_it and _has_browser():
                 threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
 
@@ -105,11 +106,12 @@ def _login(
         raise Failed(Exit.FAILED, f"server '{name}' {error}") from None
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, f"there is no way to log in: {error}") from None
-    _say(f"the gateway is authorized to use '{name}'")
+    refusing.say(f"the gateway is authorized to use '{name}'")
     _restart(name, found, spec.start_timeout_s)
 
 
-def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None) -> None:
+def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None) -> bool:
+    """Were there any? Raises Failed."""
     from metamcp_worker.oauth import login as worker
 
     found, spec = _found(name, path, runtime_dir, state_dir)
@@ -118,10 +120,11 @@ def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: st
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, str(error)) from None
     if not removed:
-        _say(f"nothing is stored for '{name}'")
-        return
-    _say(f"the tokens for '{name}' are removed")
+        refusing.say(f"nothing is stored for '{name}'")
+        return False
+    refusing.say(f"the tokens for '{name}' are removed")
     _restart(name, found, None)
+    return True
 
 
 def _found(
@@ -163,20 +166,16 @@ def _restart(name: str, found: "Found", start_s: float | None) -> None:
             gateway.call("wait", asked, timeout_s=start_s + MARGIN_S)
     except Failed as failed:
         if failed.exit == Exit.NOT_RUNNING:
-            _say("no gateway is running; the next one will know it")
+            refusing.say("no gateway is running; the next one will know it")
             return
         if failed.exit == Exit.UNKNOWN_NAME:
-            _say(f"the running gateway does not know '{name}' yet: run 'metamcp ctl reload'")
+            refusing.say(f"the running gateway does not know '{name}' yet: run 'metamcp reload'")
             return
         raise
-    _say(f"'{name}' is ready")
+    refusing.say(f"'{name}' is ready")
 
 
 def _has_browser() -> bool:
     """One in a window of its own: one in the terminal would take it over."""
     windows = {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"} & os.environ.keys()
     return sys.platform == "darwin" or bool(windows)
-
-
-def _say(sentence: str) -> None:
-    click.echo(f"metamcp: {printable(sentence)}", err=True)

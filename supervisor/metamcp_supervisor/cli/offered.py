@@ -20,13 +20,14 @@ from metamcp_supervisor.lives.pins import Pins
 from metamcp_supervisor.verbs import Exit
 from metamcp_supervisor.wanted import lockdrift, lockfile, sources
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Server
-from metamcp_supervisor.wanted.lock import Lock
+from metamcp_supervisor.wanted.lock import Lock, definitions
 from metamcp_supervisor.wanted.lockdrift import ToolDrift
 from metamcp_supervisor.wanted.nearest import hint
 from metamcp_supervisor.watched.client import Failed
 from metamcp_supervisor.watched.steering import UnknownName
-from metamcp_worker import catalogue, codec
+from metamcp_worker import catalogue, codec, validation
 from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.validation import Invalid
 
 
 class Info(Struct, frozen=True):
@@ -56,7 +57,7 @@ class Wish(NamedTuple):
 
 class Sight(NamedTuple):
     """Everything that there is to compare. `lock`: None if there is no such file. `notes`: of
-    catalogues that cannot be read."""
+    catalogues that cannot be read. `invalid`: what lists leave out, by server."""
 
     config: Config
     path: Path
@@ -64,11 +65,13 @@ class Sight(NamedTuple):
     seen: Lock
     offered: Mapping[str, Offered]
     notes: Sequence[str]
+    invalid: Mapping[str, Sequence[Invalid]] = {}
 
     def drifts(self, wished: Wish | None = None) -> Iterator[ToolDrift]:
         """Of every server of which both are known."""
         wish = wished or Wish()
-        pins = Pins(self.seen, self.lock, dict.fromkeys(self.offered))
+        known = definitions(self.config.servers.values())
+        pins = Pins(self.seen, self.lock, dict.fromkeys(self.offered), known)
         for name, each in self.offered.items():
             if wish.server in (None, name) and each.tools is not None:
                 for drift in pins.judge(name, each.tools).drifts:
@@ -134,7 +137,12 @@ def look(path: Path | None, state_dir: str | None, lock: Path | None) -> Sight:
         for name, each in found.catalogues.items()
         if found.config.servers[name].pinning != "off"
     }
-    return Sight(found.config, found.path, found.lock, found.seen, offered, found.notes)
+    invalid = {
+        name: tuple(validation.invalid(each))
+        for name, each in found.catalogues.items()
+        if each is not None
+    }
+    return Sight(found.config, found.path, found.lock, found.seen, offered, found.notes, invalid)
 
 
 def wish(word: str | None, sight: Sight) -> Wish:

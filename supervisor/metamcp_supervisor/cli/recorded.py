@@ -8,6 +8,7 @@ The files are read as they are, so that this works without a gateway.
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -135,7 +136,10 @@ class Following:
 def _new_lines(path: Path, place: _Place) -> Iterator[Line]:
     """Whole lines behind this place; half of one at the end is read when it is whole."""
     try:
-        with path.open("rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(0, "it is not a regular file")
             file.seek(place.offset)
             while (raw := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
                 place.offset += len(raw)

@@ -17,6 +17,7 @@ from metamcp_supervisor.cli import columns, recorded, show
 from metamcp_supervisor.cli.asking import MODERN, Asker, outcome_of
 from metamcp_supervisor.cli.ctl import Duration
 from metamcp_supervisor.cli.finished import config_option, pretty, state_option
+from metamcp_supervisor.cli.refusing import told
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_supervisor.watched import client
 from metamcp_supervisor.watched.client import Failed
@@ -39,6 +40,7 @@ DIFF_LINES_MAX = 40
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
 @state_option
 @config_option
+@told
 def replay(
     word: str,
     endpoint: str | None,

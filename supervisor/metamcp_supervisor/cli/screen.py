@@ -1,15 +1,22 @@
-"""What `metamcp up` shows once its servers have had their chance: they, and where to connect.
+"""What `metamcp up` shows: what happens, and once its servers have had their chance they, and where
+to connect.
 
-Owns: when it is shown, and its words. Never: the look of tables (`show`), events.
+Owns: when the first screen is shown, its words, which events are repeats. Never: the look of tables
+(`show`), the wording of an event (`columns`).
 """
 
 import asyncio
 import shlex
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from metamcp_supervisor.verbs import GatewayStatus
+from msgspec import structs
+
+from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.verbs import Event, GatewayStatus
 from metamcp_supervisor.wanted.config import UNIX
+from metamcp_supervisor.watched.histories import NEXT
 from metamcp_worker import priced
 
 if TYPE_CHECKING:
@@ -19,6 +26,31 @@ SETTLE_S_MAX = 15.0
 """How long the first screen waits for servers that are still starting."""
 #: Phases in which the first start of a server is decided.
 _DECIDED = frozenset({"ready", "backoff", "failed", "disabled", "quarantined"})
+_DOWN = frozenset({"error", "quarantined", "stopped"})
+
+
+class EventLines:
+    """What happens, a line each. On a terminal words stay whole, and an event that comes again and
+    again for one server is told the second, fourth, eighth time and so on, with how often."""
+
+    def __init__(self, out: Callable[[str], None], *, terminal: bool) -> None:
+        self._out = out
+        self._terminal = terminal
+        self._last: dict[str, tuple[str, int]] = {}
+
+    def tell(self, event: Event) -> None:
+        # Only how long it will take differs from one time to the next.
+        same = f"{event.what} {event.cause.partition(NEXT)[0]}"
+        known, before = self._last.get(event.who, ("", 0))
+        times = before + 1 if known == same else 1
+        self._last[event.who] = (same, times)
+        if self._terminal and times & (times - 1):
+            return
+        clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+        if self._terminal and times > 1:
+            event = structs.replace(event, what=f"{event.what} (\N{MULTIPLICATION SIGN}{times})")
+        line = show.printable(columns.event_text(event, clock))
+        self._out(show.wrapped(line, " " * len(f"{clock}  ")) + "\n")
 
 
 class FirstScreen:
@@ -50,8 +82,6 @@ class FirstScreen:
 
 def first_screen(status: GatewayStatus) -> str:
     """Servers, where to connect, and what to paste."""
-    from metamcp_supervisor.cli import show
-
     rows = [
         (
             server.name,
@@ -59,7 +89,7 @@ def first_screen(status: GatewayStatus) -> str:
             str(server.tools) if server.tools else "-",
             str(server.token_cost) if server.token_cost else "-",
             f"{server.start_s:.2f}s" if server.start_s else "-",
-            f"{server.reason}: {server.message}" if server.state == "error" else "",
+            f"{server.reason}: {server.message}" if server.state in _DOWN and server.reason else "",
         )
         for server in status.servers
     ]
@@ -70,6 +100,7 @@ def first_screen(status: GatewayStatus) -> str:
         rows=rows,
         foot=f"{tools} tools, about {tokens} tokens of definitions{_less(tokens)}",
         right=frozenset({"TOOLS", "TOKENS", "START"}),
+        spared=("TOKENS", "START"),
     )
     lines = [f"{show.printable(line)}\n" for line in _how_to_connect(status)]
     return "".join(["\n", show.text(picture), *lines])
@@ -100,7 +131,8 @@ def _how_to_connect(status: GatewayStatus) -> list[str]:
         f"Metrics      {_metrics(status.ops_url)}",
         f"Claude Code  claude mcp add --transport http metamcp {status.url}",
         "Other clients:",
-        '  {"mcpServers": {"metamcp": {"type": "http", "url": "' + status.url + '"}}}',
+        '  {"mcpServers": {"metamcp":',
+        '    {"type": "http", "url": "' + status.url + '"}}}',
         "",
-        "Ctrl-C stops it; 'metamcp ctl status' looks at it from elsewhere.",
+        "Ctrl-C or 'metamcp down' ends it, 'metamcp status' looks at it from elsewhere.",
     ]

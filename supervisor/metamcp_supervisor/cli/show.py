@@ -14,18 +14,20 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _STYLES = {
     "ready": "green", "active": "green", "idle": "cyan", "warming": "yellow", "draining": "yellow",
-    "stopped": "dim", "error": "bold red",
+    "stopped": "dim", "error": "bold red", "quarantined": "bold red",
 }  # fmt: skip
 GAP = 2
 SENTENCE_CHARACTERS_MIN = 30
 """Room that a last column of sentences needs; with less, the sentences stand below the table."""
+CUT_CHARACTERS_MIN = 8
+"""What stays at least of a cell that is cut."""
 KEYS_MAX = 64
 """Read at once; nobody types faster than a table is drawn."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} | {
@@ -45,6 +47,8 @@ class Picture(Struct, frozen=True):
     """Columns of numbers, which stand at the right."""
     sentences: bool = True
     """Is the last column one of sentences? They stand below a table that is too wide."""
+    spared: tuple[str, ...] = ()
+    """Columns that a narrow terminal goes without, the least needed first."""
 
 
 def on_terminal() -> bool:
@@ -134,6 +138,19 @@ def printable(text: str) -> str:
     return text.expandtabs().translate(_CONTROLS)
 
 
+def wrapped(line: str, indent: str) -> str:
+    """The line as a terminal shows it without breaking a word; in a pipe as it is."""
+    if not on_terminal():
+        return line
+    import shutil
+    import textwrap
+
+    return textwrap.fill(
+        line, shutil.get_terminal_size().columns, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
 @contextlib.contextmanager
 def _keyboard() -> Generator[int | None, None, None]:
     """Standard input, with every key told at once and none shown; None if it is no terminal."""
@@ -169,36 +186,85 @@ def _end(shown: Picture) -> list[str]:
 
 def _crowded(shown: Picture, width: int) -> bool:
     """Is there too little room for the sentences in the last column?"""
-    rows = [[len(printable(cell)) for cell in row] for row in (shown.columns, *shown.rows)]
-    widths: list[int] = [max(column) for column in zip(*rows, strict=True)]
+    widths = _widths(shown)
     left = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
     return left < min(widths[-1], SENTENCE_CHARACTERS_MIN)
 
 
-def _drawn(shown: Picture, width: int) -> "RenderableType":
+def _widths(shown: Picture) -> list[int]:
+    rows = [[len(printable(cell)) for cell in row] for row in (shown.columns, *shown.rows)]
+    return [max(column) for column in zip(*rows, strict=True)]
+
+
+def _without(shown: Picture, at: int) -> Picture:
+    columns = (*shown.columns[:at], *shown.columns[at + 1 :])
+    rows = [(*row[:at], *row[at + 1 :]) for row in shown.rows]
+    return structs.replace(shown, columns=columns, rows=rows, sentences=False)
+
+
+def _fitted(shown: Picture, width: int) -> tuple[Picture, list[int], tuple[str, ...]]:
+    """The table as a terminal of this width has room for it, the width of each column, and the
+    columns that it goes without. Names stay whole as long as there is anything else to leave out or
+    to cut, numbers always; only the heading of a column of numbers may stand on two lines."""
+    left_out: list[str] = []
+    spared = [name for name in shown.spared if name in shown.columns]
+    while (more := _excess(shown, width)) > 0 and spared:
+        left_out.append(spared.pop(0))
+        shown = _without(shown, shown.columns.index(left_out[-1]))
+    widths = _widths(shown)
+    numbers = {at: _longest(shown, at) for at, it in enumerate(shown.columns) if it in shown.right}
+    texts = [at for at in range(len(widths)) if at not in numbers]
+    least = {at: min(widths[at], CUT_CHARACTERS_MIN) for at in texts} | numbers
+    for at in (*numbers, *sorted(texts[1:], key=lambda at: -widths[at]), *texts[:1]):
+        less = min(max(more, 0), widths[at] - least[at])
+        widths[at], more = widths[at] - less, more - less
+    rows = [
+        [_cut(cell, wide) for cell, wide in zip(row, widths, strict=True)] for row in shown.rows
+    ]
+    return structs.replace(shown, rows=rows), widths, tuple(left_out)
+
+
+def _longest(shown: Picture, at: int) -> int:
+    return max((len(row[at]) for row in shown.rows), default=0)
+
+
+def _excess(shown: Picture, width: int) -> int:
+    widths = _widths(shown)
+    return sum(widths) + GAP * (len(widths) - 1) - width
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _drawn(whole: Picture, width: int) -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
+    shown, below, widths, left_out = whole, list[Text](), list[int](), tuple[str, ...]()
+    if whole.sentences and _crowded(whole, width):
+        shown = _without(whole, len(whole.columns) - 1)
+        for row in whole.rows:
+            if row[-1]:
+                below.append(Text(f"{printable(row[0])}: {printable(row[-1])}"))
+    if not shown.sentences:
+        shown, widths, left_out = _fitted(shown, width)
     drawn = Table(
-        box=None, padding=(0, GAP, 0, 0), header_style="bold", show_header=any(shown.columns)
-    )
-    crowded = shown.sentences and _crowded(shown, width)
-    columns = shown.columns[:-1] if crowded else shown.columns
-    for at, name in enumerate(columns):
-        number = name in shown.right
-        # A heading may stand on two lines; half a number would be another number.
-        least = max((len(row[at]) for row in shown.rows), default=0) if number else None
+        box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold",
+        show_header=any(shown.columns),
+    )  # fmt: skip
+    last = len(shown.columns) - 1
+    for at, name in enumerate(shown.columns):
         drawn.add_column(
-            name, justify="right" if number else "left", overflow="fold", min_width=least
-        )
-    below: list[Text] = []
+            name, justify="right" if name in shown.right else "left", overflow="fold",
+            width=widths[at] if widths else None, no_wrap=shown.sentences and at < last,
+        )  # fmt: skip
     for row in shown.rows:
         # As Text, so that a server's words are never read as markup.
-        cells = [Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row]
-        drawn.add_row(*cells[: len(columns)])
-        if crowded and row[-1]:
-            below.append(Text(f"{printable(row[0])}: {printable(row[-1])}"))
+        drawn.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
     head = [Text(shown.head, style="bold")] if shown.head else []
     foot = [Text(shown.foot, style="dim")] if shown.foot else []
+    if left_out:
+        foot.append(Text(f"too narrow here for {', '.join(left_out)}", style="dim"))
     return Group(*head, drawn, *below, *foot)

@@ -7,7 +7,15 @@ import time
 
 import click
 
-from metamcp_supervisor.cli.ctl import Duration, complete_names, key_option, names_argument
+from metamcp_supervisor.cli import refusing
+from metamcp_supervisor.cli.ctl import (
+    Duration,
+    complete_names,
+    json_option,
+    key_option,
+    names_argument,
+    tell_ordered,
+)
 from metamcp_supervisor.verbs import Exit, GatewayStatus, Upgrade
 from metamcp_supervisor.watched import client
 from metamcp_supervisor.watched.client import Failed
@@ -21,49 +29,59 @@ AGAIN_S = 0.05
 
 @click.command()
 @names_argument
+@json_option
 @key_option
 @click.pass_obj
-def drain(runtime_dir: str | None, names: tuple[str, ...], key: str) -> None:
+def drain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool, key: str) -> None:
     """Keep new calls from servers. They run on, and finish what they have."""
-    _order(runtime_dir, "drain", names, key)
+    _order(runtime_dir, "drain", names, key, as_json=as_json)
 
 
 @click.command()
 @names_argument
+@json_option
 @key_option
 @click.pass_obj
-def undrain(runtime_dir: str | None, names: tuple[str, ...], key: str) -> None:
+def undrain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool, key: str) -> None:
     """Let calls come again."""
-    _order(runtime_dir, "undrain", names, key)
+    _order(runtime_dir, "undrain", names, key, as_json=as_json)
 
 
 @click.command()
 @names_argument
 @click.option("--why", default="", metavar="TEXT", help="What people are told.")
+@json_option
 @key_option
 @click.pass_obj
-def quarantine(runtime_dir: str | None, names: tuple[str, ...], why: str, key: str) -> None:
+def quarantine(
+    runtime_dir: str | None, names: tuple[str, ...], why: str, as_json: bool, key: str
+) -> None:
     """Stop servers; nothing starts them again but 'clear' and 'start'."""
-    _order(runtime_dir, "quarantine", names, key, why=why)
+    _order(runtime_dir, "quarantine", names, key, as_json=as_json, why=why)
 
 
 @click.command()
 @names_argument
+@json_option
 @key_option
 @click.pass_obj
-def clear(runtime_dir: str | None, names: tuple[str, ...], key: str) -> None:
+def clear(runtime_dir: str | None, names: tuple[str, ...], as_json: bool, key: str) -> None:
     """Let servers out of quarantine, and start them."""
-    _order(runtime_dir, "clear", names, key)
+    _order(runtime_dir, "clear", names, key, as_json=as_json)
 
 
 @click.command()
+@json_option
 @key_option
 @click.pass_obj
-def roll(runtime_dir: str | None, key: str) -> None:
+def roll(runtime_dir: str | None, as_json: bool, key: str) -> None:
     """Another process for each front, one after the other; no client is refused."""
     with client.connect(runtime_dir) as gateway:
         gateway.call("roll", {"key": key}, timeout_s=ROLL_S_MAX)
-    click.echo("fronts: rolled")
+    if as_json:
+        refusing.tell(verb="roll")
+    else:
+        click.echo("fronts: rolled")
 
 
 @click.command()
@@ -71,8 +89,9 @@ def roll(runtime_dir: str | None, key: str) -> None:
     "--timeout", "timeout_s", type=Duration(), default="2m", show_default=True,
     help="How long to wait.",
 )  # fmt: skip
+@json_option
 @click.pass_obj
-def upgrade(runtime_dir: str | None, timeout_s: float) -> None:
+def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
     """Let the version that is installed now take over. Servers, sessions and connections stay."""
     end = time.monotonic() + timeout_s
     with client.connect(runtime_dir) as gateway:
@@ -80,7 +99,14 @@ def upgrade(runtime_dir: str | None, timeout_s: float) -> None:
         told = _told(gateway, end)
     begun = time.monotonic()
     after = _next(runtime_dir, before, end)
-    took = f"{time.monotonic() - begun:.1f} s"
+    took_s = time.monotonic() - begun
+    if as_json:
+        refusing.tell(
+            before=before.version, after=after.version, took_s=round(took_s, 3),
+            servers=told.servers, sessions=told.sessions,
+        )  # fmt: skip
+        return
+    took = f"{took_s:.1f} s"
     servers = "1 server" if told.servers == 1 else f"{told.servers} servers"
     sessions = "1 session" if told.sessions == 1 else f"{told.sessions} sessions"
     click.echo(
@@ -110,7 +136,7 @@ def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> Gateway
         if found.pid == before.pid and found.upgrades > before.upgrades:
             return found
         time.sleep(AGAIN_S)
-    raise Failed(Exit.TIMEOUT, "the new program does not answer yet; 'metamcp ctl events' shows it")
+    raise Failed(Exit.TIMEOUT, "the new program does not answer yet; 'metamcp events' shows it")
 
 
 @click.command("dump-stacks")
@@ -124,9 +150,14 @@ def dump_stacks(runtime_dir: str | None, name: str) -> None:
 
 
 def _order(
-    runtime_dir: str | None, verb: str, names: tuple[str, ...], key: str, **more: str
+    runtime_dir: str | None,
+    verb: str,
+    names: tuple[str, ...],
+    key: str,
+    *,
+    as_json: bool,
+    **more: str,
 ) -> None:
     with client.connect(runtime_dir) as gateway:
         gateway.call(verb, {"names": names, "key": key, **more})
-    for name in dict.fromkeys(names):
-        click.echo(f"{name}: {verb} requested")
+    tell_ordered(verb, names, as_json=as_json)

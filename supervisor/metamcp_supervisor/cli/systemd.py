@@ -79,6 +79,7 @@ def systemd() -> None:
 @_CONFIG
 @click.option("--now", is_flag=True, help="Start it now, and at every boot.")
 @_DRY
+@refusing.told
 def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
     """Write the units of this installation. Again and again does no harm."""
     place = _place(user)
@@ -105,6 +106,7 @@ def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
 @systemd.command()
 @_USER
 @_DRY
+@refusing.told
 def uninstall(user: bool, dry_run: bool) -> None:
     """Stop the service and remove its units. Configuration and state stay."""
     place = _place(user)

@@ -16,6 +16,8 @@ from metamcp_supervisor.cli.offered import Kept, Wish
 from metamcp_supervisor.lives.pins import Pins
 from metamcp_supervisor.lives.specs import front_spec
 from metamcp_supervisor.verbs import VERSION
+from metamcp_supervisor.wanted.config import Pinning
+from metamcp_supervisor.wanted.lock import definitions
 from metamcp_worker import catalogue, codec, costs, priced
 from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.disclosure import Exposure, Pair
@@ -166,7 +168,9 @@ def _endpoint(spec: EndpointSpec, tools: Sequence[priced.Priced]) -> EndpointCos
 
 def _withheld(found: Kept, seen: Mapping[str, ServerCatalogue]) -> frozenset[Pair]:
     """What is in quarantine reaches no client."""
-    pins = Pins(found.seen, found.lock, {name: found.config.servers[name].pinning for name in seen})
+    servers = found.config.servers
+    pinnings: dict[str, Pinning | None] = {name: servers[name].pinning for name in seen}
+    pins = Pins(found.seen, found.lock, pinnings, definitions(servers.values()))
     return frozenset(
         (name, each.tool)
         for name, offer in seen.items()

@@ -4,6 +4,7 @@ Owns: the options and the table. Never: what drifted (`wanted.lockdrift`), how a
 (`lock`), what they cost (`tokens`), what clients see of them (the fronts).
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,11 +16,14 @@ from metamcp_supervisor.wanted import lockdrift
 from metamcp_supervisor.wanted.lockdrift import ToolDrift
 from metamcp_worker import codec
 from metamcp_worker.fingerprints import fingerprint
+from metamcp_worker.validation import NOUNS
 
 COLUMNS = ("SERVER", "TOOL", "FINGERPRINT", "STATE")
 FINGERPRINT_CHARACTERS = 15
 """Of the scheme and twelve digits: enough to tell two apart at a glance."""
 RECORDED = "not locked"
+
+Row = tuple[str, str, str, str]
 
 
 @click.command()
@@ -42,7 +46,8 @@ def tools(
     """List the tools that the servers offered last, and whether they are as approved.
 
     Compared with metamcp.lock, or with what a server offered when it was first seen. Clients do not
-    get what is in quarantine. No gateway needs to run.
+    get what is in quarantine, nor definitions that are not valid: these have a row with place and
+    reason, prompts and resources too. No gateway needs to run.
     """
     if differences and costs:
         raise click.UsageError("--diff and --tokens are two questions: ask one of them.")
@@ -79,7 +84,7 @@ def _list(sight: Sight, wish: Wish, *, as_json: bool) -> None:
     show.picture(show.Picture(COLUMNS, shown, foot=foot))
 
 
-def _rows(sight: Sight) -> list[tuple[str, str, str, str]]:
+def _rows(sight: Sight) -> list[Row]:
     drifts = {(each.server, each.tool): each for each in sight.drifts()}
     unlocked = frozenset(sight.unlocked())
     rows = [
@@ -91,10 +96,21 @@ def _rows(sight: Sight) -> list[tuple[str, str, str, str]]:
             tool = lockdrift.name_of(definition)
             if tool is not None and (name, tool) not in drifts:
                 rows.append((name, tool, fingerprint(definition), RECORDED))
-    return sorted(rows)
+    left_out = list(_left_out(sight))
+    named = {row[:2] for row in left_out}
+    return sorted([*(row for row in rows if row[:2] not in named), *left_out])
 
 
-def _row(drift: ToolDrift, *, kept: bool, first: bool) -> tuple[str, str, str, str]:
+def _left_out(sight: Sight) -> Iterator[Row]:
+    for name, each in sight.invalid.items():
+        for one in each:
+            tool = one.kind == "tools"
+            called = one.name if tool else f"{NOUNS[one.kind]} {one.name}"
+            shown = fingerprint(one.definition) if tool else ""
+            yield name, called, shown, f"left out{one.fault.clients}: {one.fault}"
+
+
+def _row(drift: ToolDrift, *, kept: bool, first: bool) -> Row:
     """`first`: nobody has approved it, so it is held against what was offered at first."""
     known = drift.new or drift.old
     state = drift.word if drift.is_news else "as first seen" if first else "as approved"

@@ -3,7 +3,7 @@
 Owns: reading such a file, and what is said of one that cannot be used. Never: whether its tools are
 there (the gateway knows), writing (`toolsets export`).
 
-    {"name": "dev", "description": "…", "tools": [{"namespacedName": "git.status"}],
+    {"name": "dev", "description": "…", "tools": [{"namespacedName": "git.git_status"}],
      "createdAt": "…", "updatedAt": "…"}
 
 What `toolsets list --json` and `toolsets show --json` print is taken, too: the list is the member
@@ -113,11 +113,11 @@ def _pairs(each: _Set, where: str, place: str) -> tuple[Pair, ...]:
         pair = read(text)
         if pair is None:
             told = text[:TOLD_CHARACTERS_MAX]
-            why = f"{told!r} is no tool: one is written server.tool, as git.status"
+            why = f"{told!r} is not a tool: one is written server.tool, as git.git_status"
             raise _broken(where, f"{why} - at `{place}.tools[{number}]`")
         pairs.append(pair)
     return tuple(dict.fromkeys(pairs))
 
 
 def _broken(where: str, why: str) -> Failed:
-    return Failed(Exit.FAILED, f"{where} is no file of tool sets: {why}")
+    return Failed(Exit.FAILED, f"{where} is not a file of tool sets: {why}")

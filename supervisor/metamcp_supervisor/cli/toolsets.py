@@ -13,13 +13,14 @@ import click
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import (
-    Ending,
     begin,
     complete_endpoints,
     json_option,
     key_option,
     outward,
+    runtime_dir_of,
 )
+from metamcp_supervisor.cli.refusing import Group, told
 from metamcp_supervisor.verbs import Exit, ToolSetChanged, ToolSets, ToolSetShown
 from metamcp_supervisor.watched import client
 from metamcp_supervisor.watched.client import Client, Failed
@@ -36,11 +37,27 @@ DESCRIPTION_CHARACTERS_MAX = 60
 def _complete_sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from metamcp_supervisor.cli.completion import toolsets as names
 
-    above = ctx.parent.params if ctx.parent is not None else {}
-    return [name for name in names(above.get("runtime_dir")) if name.startswith(incomplete)]
+    return [name for name in names(runtime_dir_of(ctx)) if name.startswith(incomplete)]
 
 
-@click.group(cls=Ending)
+#: Words that people bring along, and what they are here.
+WORDS = {
+    "save": "say which tools with 'metamcp toolsets create NAME SERVER.TOOL…'; what is in view is"
+    " saved by a client, with the tool save_tool_set",
+    "load": "it is brought into view with 'metamcp toolsets equip NAME'",
+    "unload": "it is put away with 'metamcp toolsets unequip'",
+    "activate": "it is brought into view with 'metamcp toolsets equip NAME'",
+    "deactivate": "it is put away with 'metamcp toolsets unequip'",
+    "use": "it is brought into view with 'metamcp toolsets equip NAME'",
+    "build": "it is made with 'metamcp toolsets create NAME SERVER.TOOL…'",
+    "new": "it is made with 'metamcp toolsets create NAME SERVER.TOOL…'",
+    "ls": "did you mean 'list'?",
+    "rm": "tools are taken out with 'remove', a whole tool set with 'delete'",
+    "active": "where each is equipped is shown by 'metamcp toolsets list'",
+}
+
+
+@click.group(cls=Group, words=WORDS)
 @outward
 @click.pass_context
 def toolsets(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet: bool) -> None:
@@ -125,7 +142,7 @@ def create(
     as_json: bool,
     key: str,
 ) -> None:
-    """A new tool set of these tools, written as git.status."""
+    """A new tool set of these tools, written as git.git_status."""
     order: dict[str, object] = {
         "type": "Build", "toolset": name, "tools": _pairs(tools), "description": description,
         "equip": equip, "replace": replace,
@@ -220,6 +237,7 @@ def unequip(runtime_dir: str | None, endpoint: str, as_json: bool, key: str) -> 
 @click.option("--replace", is_flag=True, help="In place of those of the same names.")
 @force_option
 @click.pass_obj
+@told
 def import_(runtime_dir: str | None, file: str, replace: bool, force: bool) -> None:
     """Take over tool sets from a file, as 'export' writes one: all of them, or none."""
     from metamcp_supervisor.cli import toolsetfile
@@ -295,7 +313,9 @@ def _pairs(tools: Iterable[str]) -> list[Pair]:
     for text in tools:
         pair = read(text)
         if pair is None:
-            raise click.UsageError(f"{text!r} is no tool: one is written SERVER.TOOL, git.status")
+            raise click.UsageError(
+                f"{text!r} is not a tool: one is written SERVER.TOOL, git.git_status"
+            )
         found.append(pair)
     return found
 

@@ -112,6 +112,7 @@ def picture(before: Load, now: Load, sort: str) -> show.Picture:
         foot="sort: c CPU, m memory, n calls, e errors; q quits" if show.on_terminal() else "",
         right=frozenset(titles[2:]),
         sentences=False,
+        spared=("PROCS", "FDS", "RESTARTS", "INFL", "P95", "ERRORS/S"),
     )
 
 

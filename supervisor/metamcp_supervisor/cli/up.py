@@ -6,11 +6,11 @@ for a person. Never: the gateway itself (`run`), looking up files (`sources`), t
 """
 
 import asyncio
+import contextlib
 import faulthandler
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metamcp_supervisor import VERSION
+from metamcp_supervisor import VERSION, places, runtime
 from metamcp_supervisor.cli.outlet import Outlet
 from metamcp_supervisor.verbs import Event, Exit
 from metamcp_worker import codec, logs, memory
@@ -30,11 +30,17 @@ if TYPE_CHECKING:
 
 TRIM_S = 30.0
 """So often the memory that is free is given back."""
+CLIENTS_S = 1.0
+"""Between two looks whether a gateway that ends with its last client has any."""
+CLIENTS_GONE_S = 5.0
+"""Without a client until such a gateway ends: a client that starts anew comes back sooner."""
 
 #: Parts of an event that a person at a terminal wants to see at once, beside the gateway's own.
-_TOLD = ("→ready", "→backoff", "→failed", "→quarantined", "→disabled", "→error", "error", "bug",
-         "note", "lists changed", "tools drifted", "tools released", "kill", "heartbeat",
-         "unroutable")  # fmt: skip
+_TOLD = ("→ready", "→error", "→quarantined", "→stopped", "error", "bug",
+         "note", "left out", "lists changed", "tools drifted", "tools released", "kill",
+         "heartbeat", "unroutable")  # fmt: skip
+_KNOWN = frozenset({"starting", "listening", "error→warming"})
+"""The first screen tells the addresses, and the line before it that a server is tried again."""
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,6 +53,11 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--watch", metavar="BOOLEAN", help="Reload when the configuration changes."),
         click.option("--fronts", metavar="N", help="Processes that speak to clients."),
         click.option("--ops-listen", metavar="HOST:PORT|unix:PATH", help="Metrics and health."),
+        click.option("--naming", metavar="STYLE", help="How every endpoint calls its tools."),
+        click.option("--exposure", metavar="WORD", help="How much every endpoint shows at first."),
+        click.option("--port", metavar="PORT", help="As --listen 127.0.0.1:PORT."),
+        click.option("--health-listen", metavar="HOST:PORT", help="Health pages for probes."),
+        click.option("--allowed-hosts", metavar="NAME,…", help="Further names in Host and Origin."),
         click.option("--listen", metavar="HOST:PORT", help="Where clients connect."),
         click.option(
             "--config",
@@ -61,15 +72,17 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @_options
+@click.option("--from", "word", metavar="CLIENT|PATH", help="The servers of a client, or a file.")
 @click.option("--yes", is_flag=True, help="Start the commands of a file found here unasked.")
-def up(path: Path | None, yes: bool, **flags: str | None) -> None:
+def up(path: Path | None, word: str | None, yes: bool, **flags: str | None) -> None:
     """Start the gateway in the foreground. It ends with its terminal.
 
-    Without --config, metamcp.toml or the .mcp.json of this directory will do.
+    Without --config or --from, metamcp.toml or the .mcp.json of this directory will do.
     """
     _keep_standard_streams()
-    found = Found(path, flags, watch=True)
-    found.confirm(yes=yes, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
+    path = path if word is None else _origin(path, word)
+    found = Found(path, flags, watch=True, any_port=True)
+    found.confirm(yes=yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
     logs.begin(found.log_spec())
     outlet = Outlet(1)
     try:
@@ -80,18 +93,33 @@ def up(path: Path | None, yes: bool, **flags: str | None) -> None:
 
 @click.command()
 @_options
-def serve(path: Path | None, **flags: str | None) -> None:
+@click.option("--any-port", is_flag=True, help="Take the next free ports if those are taken.")
+@click.option("--while-used", is_flag=True, help="End when the last client has gone.")
+def serve(path: Path | None, any_port: bool, while_used: bool, **flags: str | None) -> None:
     """Run the gateway as a service: its log on stderr, nothing asked."""
     from metamcp_supervisor.cli.lines import ServiceLines
 
     _keep_standard_streams()
-    found = Found(path, flags)
+    found = Found(path, flags, any_port=any_port)
     found.confirm(yes=False, ask=None)
     lines = ServiceLines(2, found.log_spec())
     try:
-        _run(found, partial(_as_lines, lines))
+        _run(found, partial(_as_lines, lines), while_used=while_used)
     finally:
         lines.close()
+
+
+def _origin(path: Path | None, word: str) -> Path:
+    from metamcp_supervisor.cli import importing
+    from metamcp_supervisor.cli.refusing import Refused
+
+    if path is not None:
+        raise click.UsageError("--from names a configuration, and so does --config; use one")
+    try:
+        return importing.origin(word)
+    except Refused as refusal:
+        _say(str(refusal))
+        raise SystemExit(refusal.code) from None
 
 
 # From the command line to a running gateway
@@ -101,14 +129,23 @@ class Found:
     """The configuration of this command line: as it was read at the start, how to read it again,
     and whether its commands may be started. When it is invalid the command ends, or goes on with
     that of the gateway which it takes over: `outdated`. `watch`: about changed files, if nothing
-    says it."""
+    says it. `any_port`: see `sources.load`."""
 
     def __init__(
-        self, path: Path | None, flags: dict[str, str | None], *, watch: bool = False
+        self,
+        path: Path | None,
+        flags: dict[str, str | None],
+        *,
+        watch: bool = False,
+        any_port: bool = False,
     ) -> None:
         self._path = path
-        self._watch = watch
+        self._watch, self._any_port = watch, any_port
         self._flags = {key: value for key, value in flags.items() if value is not None}
+        if (port := self._flags.pop("port", None)) is not None:
+            if "listen" in self._flags:
+                raise click.UsageError("--listen has a port already: leave --port out.")
+            self._flags["listen"] = f"127.0.0.1:{port}"
         self._environ, self._cwd, self._home = dict(os.environ), Path.cwd(), Path.home()
         self.outdated = False
         self.config = self._first()
@@ -124,6 +161,7 @@ class Found:
             home=self._home,
             flags=self._flags,
             watch=self._watch,
+            any_port=self._any_port,
         )
 
     def log_spec(self) -> "LogSpec":
@@ -151,13 +189,15 @@ class Found:
         if warning:
             _say(f"warning: {warning}")
 
-    def permit(self, new: "Config") -> None:
-        """The same for a reload, where nobody can be asked. Raises confirm.NotConfirmed."""
+    def permit(self, new: "Config", yes: bool) -> None:
+        """The same for a reload. `yes`: whoever asks for it confirms. Raises
+        confirm.NotConfirmed."""
         from metamcp_supervisor.wanted import confirmed
 
         main = self._unnamed(new)
         if main is not None:
-            confirmed.check(new, main, self._state_dir(new), running=self.config)
+            state_dir = self._state_dir(new)
+            confirmed.check(new, main, state_dir, running=self.config, yes=yes)
 
     def _first(self) -> "Config":
         from metamcp_supervisor.wanted.config import ConfigInvalid
@@ -168,9 +208,26 @@ class Found:
             for problem in invalid.problems:
                 _say(str(problem))
             return self._before(Exit.CONFIG)
-        for warning in config.warnings:
-            _say(f"warning: {warning}")
+        for sentence in (*config.problems, *(f"warning: {each}" for each in config.warnings)):
+            _say(str(sentence))
+        if spoilt := self._spoilt(config):
+            self.outdated = True
+            return spoilt
+        if before := places.earlier_state(config.gateway.state_dir, self._home):
+            _say(
+                f"warning: this project keeps its state in {config.gateway.state_dir} from now on;"
+                f' to go on with {before}, set state_dir = "{before}" in [gateway]'
+            )
         return config
+
+    def _spoilt(self, config: "Config") -> "Config | None":
+        """What was in force in the program before this one, if `config` would stop servers of it
+        by their mistakes."""
+        from metamcp_supervisor import upgrading
+        from metamcp_supervisor.wanted.reload import spoilt
+
+        before = upgrading.before(self._environ) if config.problems else None
+        return before if before is not None and spoilt(before, config) else None
 
     def _before(self, code: Exit) -> "Config":
         """What was in force in the program before this one; without any, the command ends."""
@@ -199,7 +256,8 @@ class Found:
         return trusted_state_dir(config, environ=self._environ, home=self._home, flags=self._flags)
 
 
-def _ask(question: str) -> bool:
+def ask(question: str) -> bool:
+    """Show what a configuration starts, and have somebody say yes or no on the terminal."""
     from metamcp_supervisor.upgrading import VARIABLE
 
     if VARIABLE in os.environ:  # there is a gateway to go on with, which cannot wait for people
@@ -229,7 +287,11 @@ def _keep_standard_streams() -> None:
 
 
 def _run(
-    found: Found, watch: Callable[["Gateway"], Callable[[], None]], *, hangup_ends: bool = False
+    found: Found,
+    watch: Callable[["Gateway"], Callable[[], None]],
+    *,
+    hangup_ends: bool = False,
+    while_used: bool = False,
 ) -> None:
     """Run to the end. `watch` gets the gateway before it starts and returns what to do once it is
     up."""
@@ -261,19 +323,21 @@ def _run(
         del handed  # it may be large
         if found.outdated:
             gateway.succession.read_again()
-        counting = asyncio.create_task(logs.counting())
-        trimming = asyncio.create_task(memory.trim_every(TRIM_S))
+        works = (logs.counting(), memory.trim_every(TRIM_S))
+        tasks = [asyncio.create_task(work) for work in works]
         on_up = watch(gateway)
 
         def risen() -> None:
             on_up()
+            if while_used:
+                tasks.append(asyncio.create_task(_end_with_clients(gateway)))
             memory.trim()  # what reading code and the configuration took: half a MiB
 
         try:
             return await gateway.run(risen)
         finally:
-            counting.cancel()
-            trimming.cancel()
+            for task in tasks:
+                task.cancel()
 
     try:
         code = asyncio.run(main())
@@ -286,10 +350,34 @@ def _run(
     raise SystemExit(code)
 
 
+async def _end_with_clients(gateway: "Gateway") -> None:
+    """End the gateway once nobody has used it for CLIENTS_GONE_S: no bridge has joined it, and no
+    client has a connection."""
+    clients = runtime.Clients(str(gateway.config.gateway.runtime_dir))
+    looks = 0
+    try:
+        while True:
+            await asyncio.sleep(CLIENTS_S)
+            last = looks * CLIENTS_S >= CLIENTS_GONE_S
+            connected = any(front.connections for front in gateway.status().fronts)
+            if connected or not clients.none_left(and_none_more=last):
+                looks = 0
+            elif last:
+                gateway.journal.add("gateway", "unused", "the last client has gone")
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.Event().wait()  # until this task is cancelled
+            looks += 1
+    finally:
+        clients.close()
+
+
 def _say(sentence: str) -> None:
+    """On stderr. A full disk or a reader that is gone costs the sentence and not the gateway."""
     from metamcp_supervisor.cli.show import printable
 
-    click.echo(f"metamcp: {printable(sentence)}", err=True)
+    line = f"metamcp: {printable(sentence)}\n"
+    with contextlib.suppress(OSError):
+        os.write(2, line.encode(sys.stderr.encoding, "backslashreplace"))
 
 
 # As a service
@@ -308,16 +396,19 @@ def _as_lines(lines: Any, gateway: "Gateway") -> Callable[[], None]:
 def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
     """Lines for what happens, and the first screen when every server had its chance. All through
     the outlet: a terminal that is gone or stopped (^S) must not hold up the gateway."""
-    from metamcp_supervisor.cli import columns, show
-    from metamcp_supervisor.cli.screen import FirstScreen
+    from metamcp_supervisor.cli import show
+    from metamcp_supervisor.cli.screen import EventLines, FirstScreen
+    from metamcp_supervisor.cli.terminal import Asking
 
     def out(text: str) -> None:
         outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))
 
+    lines = EventLines(out, terminal=show.on_terminal())
+
     def tell(event: Event) -> None:
-        if event.who == "gateway" or any(part in event.what for part in _TOLD):
-            clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-            out(show.printable(columns.event_text(event, clock)) + "\n")
+        told = event.who == "gateway" or any(part in event.what for part in _TOLD)
+        if told and event.what not in _KNOWN:
+            lines.tell(event)
 
     def watch() -> None:
         if gateway.succession.upgrades:
@@ -335,4 +426,6 @@ def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
 
     gateway.journal.sink = tell
     gateway.succession.flush = outlet.flush
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        gateway.ask_with(Asking(gateway, out))
     return watch

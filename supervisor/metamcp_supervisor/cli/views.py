@@ -43,6 +43,7 @@ def views(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
             foot=foot(found),
             right=RIGHT,
             sentences=False,
+            spared=("OF ALL", "SAVED", "OF", "PRINCIPAL", "SESSION", "EXPOSURE", "TOOL SET"),
         )
     )
 

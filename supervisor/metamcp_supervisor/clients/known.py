@@ -176,6 +176,13 @@ CLIENTS: Mapping[str, Client] = _of(
 )
 
 
+OTHERS: Mapping[str, str] = {
+    "mcpflip": "~/.claude/mcpflip/servers.json",
+    "meta-mcp": "~/.meta-mcp/config.json",
+}
+"""Files of programs that are not clients, but have servers to take over."""
+
+
 def candidates(
     client: Client,
     scope: Scope,

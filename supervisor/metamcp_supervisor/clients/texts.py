@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from metamcp_supervisor.clients import edits, jsonedit, tomledit, yamledit
 from metamcp_supervisor.clients.known import Kept
-from metamcp_supervisor.wanted.document import BrokenSyntax, table_of
+from metamcp_supervisor.wanted.document import BrokenSyntax, list_of, table_of
 
 _NEVER_A_SERVER = {"type", "command", "url", "enabled"}
 
@@ -19,6 +19,9 @@ def entries(kept: Kept, text: str) -> Mapping[str, object]:
         return yamledit.items(text, kept.place[0])
     values = tomledit.values(text) if kept.format == "toml" else jsonedit.values(text)
     value = edits.at(values, kept.place)
+    listed = [table_of(each) for each in list_of(value) or ()]
+    if listed and kept.format == "json":  # each says its name
+        return {str(each["name"]): each for each in listed if each and "name" in each}
     table = table_of(value)
     if value is not None and table is None:
         raise edits.Unfit(f"has no table in '{'.'.join(kept.place)}'")

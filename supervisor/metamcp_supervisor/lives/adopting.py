@@ -34,6 +34,7 @@ from metamcp_supervisor.watched.histories import History
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_worker import sharing as words
+from metamcp_worker.roots import wider
 
 LOGS_BYTES_MAX = 16 * 1024 * 1024
 """Of what servers wrote, for all of them together: the newest of each; a moment to pack."""
@@ -133,7 +134,10 @@ def _server(parts: Parts, entry: Entry) -> handing.Server:
         rested=entry.rested,
         probe=entry.probe,
         contested=entry.contested,
+        one_era=entry.one_era,
         used_at=entry.used_at,
+        tenants=tuple(entry.tenants.values()),
+        asks_roots=entry.offer.asks_roots,
         removed=entry.removed,
         answered=entry.answered,
         copies=tuple(_copies(parts.hearts, entry)),
@@ -207,9 +211,11 @@ def _entry(parts: Parts, found: handing.Server, wanted: Server | None) -> None:
     server = wanted or Server(name=found.name, source="the program before")
     server = replace(server, enabled=found.enabled)
     base = tree.entries.get(words.base(found.name))
-    known = Offer() if base is None else base.offer
+    legacy = words.whose(found.name) == words.LEGACY
+    known = Offer() if base is None or legacy else base.offer
     if found.catalogue:
         known = offer(found.catalogue, from_cache=found.from_cache)
+    known = replace(known, asks_roots=wider(known.asks_roots, found.asks_roots))
     entry = tree.entries[found.name] = Entry(server, known)
     entry.go_on(found)
     tree.pinned.go_on(found.name, found.kept)
@@ -217,7 +223,7 @@ def _entry(parts: Parts, found: handing.Server, wanted: Server | None) -> None:
         tree.pinned.offered(found.name, found.catalogue)
     parts.routes.go_on(found, known.list_hash)
     if not entry.own:
-        parts.routes.share(found.name, per_session=entry.per_session)
+        parts.routes.share(found.name, entry.division)
     for each in found.copies:
         copy = Copy(entry, each.generation)
         copy.ready, copy.stopping, copy.lists = each.ready, each.stopping, each.lists
@@ -249,5 +255,5 @@ def _reconcile(tree: Tree, name: str, found: handing.Server | None, wanted: Serv
     else:
         other = launched(wanted) != found.launched
         if other:
-            tree.entries[name].contested = False
+            tree.entries[name].unknown()
         tree.change(wanted, restart=other or wanted.enabled != found.enabled)

@@ -12,18 +12,28 @@ import asyncio
 import contextlib
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from metamcp_supervisor.wanted import files
 from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.wanted.reload import launched
-from metamcp_worker import catalogue, codec, costs, packets
+from metamcp_worker import catalogue, codec, costs, packets, validation
+from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_worker.roots import Asked
+
+LEFT_OUT_MAX = 50
+"""Definitions of one server that are not valid and told one by one; 'metamcp tools' names all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Figures of one catalogue. `token_cost`: estimated, of the tool definitions."""
+    """Figures of one catalogue, of what lists have. `token_cost`: estimated, of the tool
+    definitions. `invalid`: how many definitions are not valid; `left_out`: each with place and
+    reason, up to LEFT_OUT_MAX. `modern`: it is of the revision without sessions; `identity`:
+    another one for another version of the server."""
 
     tools: int = 0
     prompts: int = 0
@@ -31,19 +41,39 @@ class Offer:
     token_cost: int = 0
     list_hash: str = ""
     from_cache: bool = False
+    asks_roots: Asked = ""
+    invalid: int = 0
+    left_out: tuple[str, ...] = ()
+    modern: bool = False
+    identity: str = ""
 
 
 def offer(data: bytes, *, from_cache: bool = False) -> Offer:
     """The figures of a packed catalogue. Raises codec.Malformed."""
     found = catalogue.unpack(data)
+    invalid = tuple(validation.invalid(found))
+    unlisted = [each for each in invalid if not each.fault.legacy]
+    gone = Counter(each.kind for each in unlisted)
+    tools = frozenset(each.definition for each in unlisted)
     return Offer(
-        tools=len(found.tools),
-        prompts=len(found.prompts),
-        resources=len(found.resources),
-        token_cost=costs.together(found.tools),
+        tools=len(found.tools) - gone["tools"],
+        prompts=len(found.prompts) - gone["prompts"],
+        resources=len(found.resources) - gone["resources"],
+        token_cost=costs.together(one for one in found.tools if bytes(one) not in tools),
         list_hash=catalogue.list_hash(found),
         from_cache=from_cache,
+        asks_roots=found.asksRoots,
+        invalid=len(invalid),
+        left_out=tuple(map(str, invalid[:LEFT_OUT_MAX])),
+        modern=found.protocol >= catalogue.MODERN_SINCE,
+        identity=hashlib.sha256(bytes(found.serverInfo)).hexdigest()[:16],
     )
+
+
+def one_era(data: bytes) -> bytes:
+    """What is kept as the other catalogue of a server that has none: nothing but who it is."""
+    found = catalogue.unpack(data)
+    return catalogue.pack(ServerCatalogue(protocol=found.protocol, serverInfo=found.serverInfo))
 
 
 class Catalogues:
@@ -60,14 +90,15 @@ class Catalogues:
         """The packed catalogue that this very server offered last, or nothing. Blocks for one file:
         for the start only."""
         path = self._path(server)
-        try:
-            if path.stat().st_size > packets.BLOB_BYTES_MAX:
-                raise OSError(0, "larger than any catalogue")
-            data = path.read_bytes()
-            offer(data)
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return b""
-        except (OSError, codec.Malformed) as error:
+        try:
+            data = files.data(path, packets.BLOB_BYTES_MAX)
+            catalogue.unpack(data)
+        except files.Unreadable as why:
+            self._on_trouble(server.name, f"{path} {why}; it is left alone")
+            return b""
+        except codec.Malformed as error:
             self._on_trouble(server.name, f"{path} cannot be read and is left alone: {error}")
             return b""
         self._kept[server.name] = _digest(path, data)
@@ -117,16 +148,16 @@ def _digest(path: Path, data: bytes) -> bytes:
 def _replace(path: Path, data: bytes) -> None:
     """Raises OSError; then the old file is still there, and no half of a new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
+    fd, new = files.beside(path)
     try:
-        with new.open("wb") as file:
+        with open(fd, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        new.replace(path)
+        os.replace(new, path)
     except OSError:
         with contextlib.suppress(OSError):
-            new.unlink()
+            os.unlink(new)
         raise
     for old in path.parent.iterdir():
         if old != path:  # of the server as it was started before

@@ -11,7 +11,7 @@ everything below it is gone, and the end of its control socket, in which its las
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -29,11 +29,20 @@ from metamcp_supervisor.lives.specs import STOP_EOF_S, server_spec
 from metamcp_supervisor.lives.stacks import NoStacks
 from metamcp_supervisor.lives.states import ExitClass
 from metamcp_supervisor.lives.tokens import KeyUnfit, Tokens
+from metamcp_supervisor.wanted import environment
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.steering import NotNow
 from metamcp_worker import logs
 from metamcp_worker.errors import TooLarge
-from metamcp_worker.messages import Beat, Counted, FromChild, LogLines, ServerDown, Spawned
+from metamcp_worker.messages import (
+    THROTTLED,
+    Beat,
+    Counted,
+    FromChild,
+    LogLines,
+    ServerDown,
+    Spawned,
+)
 from metamcp_worker.spec import LogSpec
 
 START_S_MARGIN = 5.0
@@ -46,7 +55,6 @@ KILLED_S_MAX = 2.0
 """From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
 SILENT_S_MAX = 2.0
 """From the end of a control socket to the end of its worker."""
-_NOISE = "stray_stdout"
 """The counter of lines that are no messages."""
 LAST_WORDS_S_MAX = 1.0
 """From the end of a worker to the end of what it wrote to its control socket."""
@@ -121,6 +129,15 @@ class Crew:
             return  # the fork is still under way; what comes of it is stopped then
         copy.instance.stop(grace_s)
         copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
+
+    def withheld(self, entry: Entry, said: Iterable[str]) -> tuple[str, ...]:
+        """Variables that it does not get and that could matter. `said`: what it wrote last."""
+        server = entry.server
+        words = " ".join((server.name, *server.command, server.module or "", server.url or ""))
+        text = "\n".join((entry.life.message, *said))
+        return environment.withheld(
+            self._environ, server.inherit_env, server.env, words=words, said=text
+        )
 
     def tune(self) -> None:
         """The nursery and all workers are to speak as this process does, and are told if that is
@@ -202,7 +219,8 @@ class Crew:
                 self._down(copy, instance, message)
             case Counted(counts=counts):
                 self._lives.told(copy, message, blob)
-                self._noise(copy, counts.get(_NOISE, 0))
+                if THROTTLED in counts:
+                    self._held_back(copy)
             case _:
                 self._lives.told(copy, message, blob)
 
@@ -244,11 +262,15 @@ class Crew:
             instance.probes_missed = missed
             self._journal.add(instance.server, what, cause, instance.generation)
 
-    def _noise(self, copy: Copy, lines: int) -> None:
-        """It wrote so many more lines that were no messages."""
-        copy.noise = floods.heard(copy.noise, lines, asyncio.get_running_loop().time())
-        if why := floods.flood(copy.noise):
+    def _held_back(self, copy: Copy) -> None:
+        """Its worker holds it back for what it sends unasked."""
+        now = asyncio.get_running_loop().time()
+        before, copy.flood = copy.flood, floods.held_back(copy.flood, now)
+        if why := floods.too_long(copy.flood):
             self.condemn(copy, ExitClass.FLOOD, why)
+        elif floods.throttled(copy.flood, now) and not floods.throttled(before, before.until):
+            name, generation = copy.entry.name, copy.generation
+            self._journal.add(name, floods.THROTTLED, floods.HELD_BACK, generation)
 
     def _down(self, copy: Copy, instance: Instance, message: ServerDown) -> None:
         if instance.reported:
@@ -292,7 +314,7 @@ class Crew:
             self._bounds.draw(copy)
             spec = server_spec(
                 entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf,
-                log=logs.current(),
+                log=logs.current(), tenant=entry.tenant, asks_roots=entry.offer.asks_roots,
             )  # fmt: skip
             instance.run(spec, self._version)
         except KeyUnfit as error:

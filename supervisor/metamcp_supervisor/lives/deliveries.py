@@ -6,8 +6,9 @@ catalogue, who is connected when (`tree`), the packets (`routes`).
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
-from metamcp_supervisor.lives.catalogues import offer
+from metamcp_supervisor.lives.catalogues import Offer, offer
 from metamcp_supervisor.lives.changes import changes
 from metamcp_supervisor.lives.entries import Entry
 from metamcp_supervisor.lives.pinning import Pinned
@@ -16,7 +17,10 @@ from metamcp_supervisor.lives.states import ExitClass, Phase
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.rations import left_out
 from metamcp_worker import codec
+from metamcp_worker.roots import wider
 
+LEFT_OUT_TOLD_MAX = 10
+"""Definitions that one line of the log names; 'metamcp tools' names all."""
 AGAIN_S = 1.0
 """After a pipe that found no free descriptor at its end."""
 
@@ -56,9 +60,12 @@ class Deliveries:
         """Take in and send its catalogue, and say what is other in it than before. Why the server
         counts as broken, if it does."""
         try:
-            entry.offer = offer(data)
+            self.judged(entry, entry.offer, found := offer(data))
+            # Once seen, it is so until it is another server.
+            asks_roots = wider(found.asks_roots, entry.offer.asks_roots)
+            entry.offer = replace(found, asks_roots=asks_roots)
             self._pinned.offered(entry.name, data)
-            if entry.own:
+            if entry.own and not entry.legacy:
                 return None  # what its client is listed is what the server itself offers
             before = self._routes.offers(entry.name, data, entry.offer.list_hash)
             if before and (changed := changes(before, data)):
@@ -68,6 +75,14 @@ class Deliveries:
         except OSError as error:
             return ExitClass.EXIT, no_descriptor(error)
         return None
+
+    def judged(self, entry: Entry, before: Offer, now: Offer) -> None:
+        """Say which of its definitions lists leave out, if they are others than before."""
+        if now.left_out and now.left_out != before.left_out:
+            said = "; ".join(now.left_out[:LEFT_OUT_TOLD_MAX])
+            if (more := now.invalid - LEFT_OUT_TOLD_MAX) > 0:
+                said += f"; and {more} more, which 'metamcp tools {entry.base}' names"
+            self._journal.add(entry.name, "left out", said, entry.life.generation)
 
     def _tell(self, entry: Entry, changed: str) -> None:
         missing = entry.changes.take(self._loop.time())

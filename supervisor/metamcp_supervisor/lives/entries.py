@@ -7,6 +7,7 @@ rules (`server`).
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from metamcp_supervisor import handing
 from metamcp_supervisor.lives import sharing
@@ -14,7 +15,7 @@ from metamcp_supervisor.lives.backoff import Patience
 from metamcp_supervisor.lives.catalogues import Offer
 from metamcp_supervisor.lives.cgroups import Leaf
 from metamcp_supervisor.lives.changes import CHANGES_TOLD_MAX
-from metamcp_supervisor.lives.floods import Noise
+from metamcp_supervisor.lives.floods import Flood
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.server import Life
 from metamcp_supervisor.lives.states import Phase
@@ -22,6 +23,7 @@ from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.wanted.remote import origin
 from metamcp_supervisor.watched.rations import Ration
 from metamcp_worker import sharing as words
+from metamcp_worker.messages import Tenant
 
 
 class Copy:
@@ -29,7 +31,7 @@ class Copy:
 
     `instance` is there from the fork to the end of everything below it. `stopping`: it was asked to
     stop. `ready`: it was once; `lists`: its catalogue then, if it was another one than before.
-    `leaf`: its control group, if it has one. `noise`: what it wrote that was no message.
+    `leaf`: its control group, if it has one. `flood`: how long it is held back.
     """
 
     def __init__(self, entry: "Entry", generation: int) -> None:
@@ -41,7 +43,7 @@ class Copy:
         self.stopping = False
         self.lists = b""
         self.leaf: Leaf | None = None
-        self.noise = Noise()
+        self.flood = Flood()
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -88,15 +90,18 @@ class Entry:
     `probe`: ask it first whether it is modern. `removed`: no longer configured, and gone as soon as
     it is down. `answered`: calls that it answered so far, by front. `contested`: it asked something
     that several callers could have caused. `used_at`: when one for a single client was last of use.
-    `changes`: of its lists, for the journal.
+    `tenants`: whom one serves that is not for all, by the words for them, the newest last.
+    `changes`: of its lists, for the journal. `one_era`: the identity (`Offer`) that it had when it
+    refused to speak the other era.
     """
 
     def __init__(self, server: Server, offer: Offer) -> None:
         phase = Phase.IDLE if server.enabled else Phase.DISABLED
         self.server = server
         self.life = Life(
-            phase=phase, restart=server.restart, lazy=server.lazy, patience=patience(server)
-        )
+            phase=phase, restart=server.restart, lazy=server.lazy, patience=patience(server),
+            mistake=server.mistake,
+        )  # fmt: skip
         self.offer = offer
         self.serving: Copy | None = None
         self.spare: Copy | None = None
@@ -108,9 +113,11 @@ class Entry:
         self.answered: dict[int, int] = {}
         self.contested = False
         self.used_at = 0.0
+        self.tenants: dict[str, Tenant] = {}
         self.probe = True
         self.removed = False
         self.changes = Ration(CHANGES_TOLD_MAX)
+        self.one_era = ""
         self._generation = 0
         self._retry: asyncio.TimerHandle | None = None
         self._spare: asyncio.TimerHandle | None = None
@@ -130,9 +137,33 @@ class Entry:
         return bool(words.whose(self.name))
 
     @property
-    def per_session(self) -> bool:
-        """Has each client that says who it is a process of its own?"""
-        return sharing.per_session(self.server, contested=self.contested)
+    def legacy(self) -> bool:
+        """Does it serve the clients of the earlier era, of a server that speaks both?"""
+        return words.whose(self.name) == words.LEGACY
+
+    @property
+    def both(self) -> bool:
+        """Does the server speak both eras? Yes, until it was tried."""
+        found = self.offer.modern and self.offer.identity != self.one_era
+        return found and self.server.era == "auto"
+
+    @property
+    def division(self) -> sharing.Division:
+        """For whom it has processes of their own."""
+        found = sharing.division(
+            self.server, contested=self.contested, asks_roots=self.offer.asks_roots
+        )
+        return replace(found, both=self.both)
+
+    @property
+    def tenant(self) -> Tenant | None:
+        """Whom it serves, if it is not for all: of several clients of a project the newest."""
+        return next(reversed(self.tenants.values()), None)
+
+    def unknown(self) -> None:
+        """It is started in another way, so it may be another server: nothing is known of it."""
+        self.contested, self.one_era = False, ""
+        self.offer = replace(self.offer, asks_roots="")
 
     @property
     def running(self) -> bool:
@@ -169,6 +200,8 @@ class Entry:
         self.restarts, self.rested = found.restarts, found.rested
         self.probe, self.removed = found.probe, found.removed
         self.contested, self.used_at = found.contested, found.used_at
+        self.one_era = found.one_era
+        self.tenants = {one.who: one for one in found.tenants}
         self.answered = dict(found.answered)
 
     @property

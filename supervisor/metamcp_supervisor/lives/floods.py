@@ -1,43 +1,53 @@
-"""How much noise a server may make beside the protocol before it is put away.
+"""How long a server may be held back for what it sends unasked before it is put away.
 
-Owns: the bound, and the count of one copy against it. Never: counting lines (its worker does),
-stopping anything (`crew`).
+Owns: the bounds, and the time of one copy against them. Never: holding it back (its worker does, by
+the budget of `metamcp_worker.child.budget`), stopping anything (`crew`).
 
-Theory. A line on stdout that is no message is passed over and logged, and a server that prints one
-with each call works all the same. Reading a line costs its worker some microseconds, though, and a
-server that writes them in a loop takes a processor away from all others for as long as it lives. A
-restart does not change what a program writes, so such a server is not started again by itself.
+Theory. A worker that does not read on makes its server wait, so a server that sends without end
+takes little from others. It serves badly, though: answers come late, and what it says is mostly
+noise. A restart does not change what a program writes, so such a server is not started again by
+itself.
 """
 
 from dataclasses import dataclass
 
-FLOOD_LINES_MAX = 180_000
-"""Lines a minute: three times what its log takes in that time, more than several for each of the
-calls that a busy server answers, and less than what is read of one that writes all the time (see
-`NOISE_LINES_PER_TICK` of the worker's `connection`)."""
+GAP_S = 5.0
+"""Without being held back for so long, a server has stopped."""
+TOLD_S = 10.0
+"""A server that is held back for so long is said to be throttled; below, it was a burst."""
 FLOOD_S = 60.0
+
+THROTTLED = "throttled"
+"""The reason in the status of a server that is held back and serves."""
+HELD_BACK = (
+    "it sends more notifications, requests or noise than its budget allows, so its worker reads it "
+    "more slowly"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
-    """`lines` that were no messages since the time `since` of the monotonic clock."""
+class Flood:
+    """It was held back from the time `since` of the monotonic clock until `until`."""
 
     since: float = float("-inf")
-    lines: int = 0
+    until: float = float("-inf")
 
 
-def heard(noise: Noise, lines: int, now: float) -> Noise:
-    """So many more."""
-    if now - noise.since >= FLOOD_S:
-        return Noise(now, lines)
-    return Noise(noise.since, noise.lines + lines)
+def held_back(flood: Flood, now: float) -> Flood:
+    """It is, at this time."""
+    return Flood(now if now - flood.until > GAP_S else flood.since, now)
 
 
-def flood(noise: Noise) -> str:
-    """Is that too much? A sentence that begins with "it", or nothing."""
-    if noise.lines <= FLOOD_LINES_MAX:
+def throttled(flood: Flood, now: float) -> bool:
+    """Is this more than a burst?"""
+    return now - flood.until <= GAP_S and flood.until - flood.since >= TOLD_S
+
+
+def too_long(flood: Flood) -> str:
+    """Is it put away for that? A sentence that begins with "it", or nothing."""
+    if flood.until - flood.since < FLOOD_S:
         return ""
     return (
-        f"it flooded its stdout: {noise.lines} lines within {FLOOD_S:.0f} s were no messages, "
-        f"at most {FLOOD_LINES_MAX} may be; what it logs belongs on stderr"
+        f"it was throttled for {FLOOD_S:.0f} s: it sends notifications, requests or noise without "
+        "end; what it logs belongs on stderr"
     )

@@ -45,6 +45,7 @@ from metamcp_worker.messages import (
     HandOver,
     Listen,
     Reconfigure,
+    Rooted,
     ServeOn,
     SessionKept,
     SessionsOver,
@@ -327,8 +328,10 @@ class Fronts:
                 self._hearts.beat(front.pid, "front", message.lag_ms)
             case FrontReady():
                 self._ready(front)
-            case Wanted(server=server):
-                self._house.wanted(server)
+            case Wanted(server=server, tenant=tenant):
+                self._house.wanted(server, tenant)
+            case Rooted(who=who, roots=roots):
+                self._house.rooted(who, roots)
             case Change() | Embed() | News():
                 self._house.asked(front, message, blob)
             case AttachFailed(what=server, number=generation):

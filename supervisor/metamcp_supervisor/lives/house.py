@@ -10,7 +10,7 @@ from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.spawn import Worker
 from metamcp_worker.disclosure import Change, News
 from metamcp_worker.embedding import Embed
-from metamcp_worker.messages import Figures, FrontStats
+from metamcp_worker.messages import Figures, FrontStats, Tenant
 
 
 class NotRolled(Exception):
@@ -40,8 +40,13 @@ class House(Protocol):
         """Tell a new front about the servers. Raises OSError."""
         ...
 
-    def wanted(self, server: str) -> None:
-        """A client called a server that is not ready."""
+    def wanted(self, server: str, tenant: Tenant | None) -> None:
+        """A client called a server that is not ready, or its project's, which serves others
+        already."""
+        ...
+
+    def rooted(self, who: str, roots: str) -> None:
+        """The client with this word has other roots now."""
         ...
 
     def ended(self, sessions: Sequence[str]) -> None:

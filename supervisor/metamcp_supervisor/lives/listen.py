@@ -27,6 +27,10 @@ class CannotBind(MetaMCPError):
     """An address cannot be listened on. The text says why and what to do."""
 
 
+class PortTaken(CannotBind):
+    """Somebody else listens there."""
+
+
 def bind(address: Address, flag: str) -> list[socket.socket]:
     """Listening sockets on every address that the host name has. `flag`: what sets the address, for
     the message. Raises CannotBind."""
@@ -35,7 +39,7 @@ def bind(address: Address, flag: str) -> list[socket.socket]:
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
-        raise CannotBind(f"{address} is no address of this machine: {error.strerror}") from None
+        raise CannotBind(f"{address} is not an address of this machine: {error.strerror}") from None
     sockets: list[socket.socket] = []
     port = address.port
     try:
@@ -52,7 +56,8 @@ def bind(address: Address, flag: str) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise CannotBind(_reason(address, error, flag)) from None
+        refusal = PortTaken if error.errno == errno.EADDRINUSE else CannotBind
+        raise refusal(_reason(address, error, flag)) from None
     return sockets
 
 

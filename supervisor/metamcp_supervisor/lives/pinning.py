@@ -41,10 +41,9 @@ RETRY_S = 0.5
 
 class Draft(NamedTuple):
     """What there will be with other files. `judged`: by server, of the catalogue in `data`;
-    `plan`: what it adds to the plan of a reload; `changed`: is the lock another one?"""
+    `changed`: is the lock another one?"""
 
-    lock: Lock | None
-    pinnings: Mapping[str, Pinning | None]
+    pins: Pins
     judged: Mapping[str, Judged]
     data: Mapping[str, bytes]
     changed: bool
@@ -147,26 +146,24 @@ class Pinned:
 
     async def draft(self, config: Config, lock: Lock | None) -> Draft:
         """What would come of this configuration with this `metamcp.lock`. Changes nothing."""
-        return await asyncio.to_thread(
-            _draft, self._pins, lock, _pinnings(config), dict(self._data)
-        )
+        return await asyncio.to_thread(_draft, self._pins, lock, config, dict(self._data))
 
     def planned(self, plan: ReloadPlan, draft: Draft) -> ReloadPlan:
         """With what the lock changes."""
-        return reload.locked(plan, self._pins.lock, draft.lock) if draft.changed else plan
+        return reload.locked(plan, self._pins.lock, draft.pins.lock) if draft.changed else plan
 
     def adopt(self, draft: Draft) -> None:
         """It is in force from now on. Telling the fronts is left to the caller."""
         before = self._pins.lock
-        self._pins.adopt(draft.lock, draft.pinnings)
+        self._pins.adopt(draft.pins.lock, draft.pins.pinnings, draft.pins.definitions)
         if draft.changed:
-            what = locks.difference(before, draft.lock)
+            what = locks.difference(before, draft.pins.lock)
             self._journal.add("gateway", lockfile.FILE, what)
         for server, data in self._data.items():
             judged = draft.judged.get(server)
             if judged is not None and draft.data.get(server) is data:
                 self._take(judged, tell=False)
-            elif sharing.base(server) in draft.pinnings:  # it came just now
+            elif sharing.base(server) in draft.pins.pinnings:  # it came just now
                 self._hold(self._pins.at_once(server, _tools(data)))
                 self._waiting[server] = data
                 self._work_on()
@@ -210,7 +207,8 @@ class Pinned:
             seen = lockfile.load(self._state_dir / lockfile.SEEN) or Lock()
         except ConfigInvalid as error:
             note = f"what servers offered at first cannot be read and is left alone: {error}"
-        pins = Pins(None if seen is None else locks.folded(seen), there, dict(pinnings))
+        known = locks.definitions(config.servers.values())
+        pins = Pins(None if seen is None else locks.folded(seen), there, dict(pinnings), known)
         data: dict[str, bytes] = {}
         if handed is None:
             kept = Catalogues(self._state_dir, lambda server, why: None)
@@ -323,18 +321,19 @@ def _lock(config: Config, handed: handing.State | None) -> tuple[Lock | None, bo
 def _draft(
     pins: Pins,
     lock: Lock | None,
-    pinnings: Mapping[str, Pinning | None],
+    config: Config,
     data: Mapping[str, bytes],
 ) -> Draft:
     """In a thread."""
     lock = None if lock is None else locks.folded(lock)
-    other = pins.draft(lock, pinnings)
+    pinnings = _pinnings(config)
+    other = pins.draft(lock, pinnings, locks.definitions(config.servers.values()))
     judged = {
         name: _judged(other, name, each)
         for name, each in data.items()
         if sharing.base(name) in pinnings
     }
-    return Draft(lock, pinnings, judged, data, locks.prints(lock) != locks.prints(pins.lock))
+    return Draft(other, judged, data, locks.prints(lock) != locks.prints(pins.lock))
 
 
 def _tools(data: bytes) -> Sequence[bytes | Raw]:

@@ -16,6 +16,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from msgspec import Raw
 
@@ -62,26 +63,38 @@ class News:
 class Pins:
     """`seen`: what was remembered, None if that cannot be read: then nobody is trusted at first
     sight who is to be held to it. `lock`, `pinnings`: what the files say; a server without an entry
-    in `pinnings` is not looked at."""
+    in `pinnings` is not looked at. `definitions`: the names that servers have in `seen`, where
+    another command under the same name is another server (`lock.definitions`)."""
 
     seen: Lock | None
     lock: Lock | None = None
     pinnings: Mapping[str, Pinning | None] = field(default_factory=dict[str, Pinning | None])
+    definitions: Mapping[str, str] = field(default_factory=dict[str, str])
     edition: int = 0
     _last: dict[str, Judged] = field(default_factory=dict[str, Judged])
     _told: dict[str, str] = field(default_factory=dict[str, str])
 
-    def adopt(self, lock: Lock | None, pinnings: Mapping[str, Pinning | None]) -> None:
+    def adopt(
+        self,
+        lock: Lock | None,
+        pinnings: Mapping[str, Pinning | None],
+        definitions: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """The files were read anew. Every server is to be judged again; until then it stays as it
         was."""
-        self.lock, self.pinnings = lock, dict(pinnings)
+        self.lock, self.pinnings, self.definitions = lock, dict(pinnings), definitions
         self.edition += 1
         for name in [name for name in self._last if sharing.base(name) not in pinnings]:
             self.forget(name)
 
-    def draft(self, lock: Lock | None, pinnings: Mapping[str, Pinning | None]) -> "Pins":
+    def draft(
+        self,
+        lock: Lock | None,
+        pinnings: Mapping[str, Pinning | None],
+        definitions: Mapping[str, str] = MappingProxyType({}),
+    ) -> "Pins":
         """Others with which to judge what there will be after `adopt`."""
-        return Pins(self.seen, lock, dict(pinnings), self.edition + 1)
+        return Pins(self.seen, lock, dict(pinnings), definitions, self.edition + 1)
 
     def mode(self, server: str) -> Pinning:
         """What is in force for it."""
@@ -139,8 +152,9 @@ class Pins:
         told = tuple(replace(one, old=None, new=None) for one in judged.drifts if one.is_news)
         self._last[judged.server] = replace(judged, drifts=told)  # definitions are large
         seen, first = None, judged.first
-        if first is not None and self.seen is not None and judged.server not in self.seen.servers:
-            seen = self.seen = Lock({**self.seen.servers, judged.server: first})
+        key = self._key(judged.server)
+        if first is not None and self.seen is not None and key not in self.seen.servers:
+            seen = self.seen = Lock({**self.seen.servers, key: first})
         sentence = lockdrift.summary(judged.drifts)
         if kept := len(judged.kept):
             sentence += f" ({kept} in quarantine)"
@@ -215,7 +229,11 @@ class Pins:
             return LockedServer() if self.mode(server) == "enforce" else None
         if held is not None or self.seen is None:
             return held
-        return self.seen.servers.get(sharing.base(server))
+        return self.seen.servers.get(self._key(server))
+
+    def _key(self, server: str) -> str:
+        base = sharing.base(server)
+        return self.definitions.get(base, base)
 
 
 def counts(judged: Judged) -> dict[str, int]:

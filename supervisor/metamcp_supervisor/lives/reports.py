@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from metamcp_supervisor.lives.answered import answered
 from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.server import Fact, Life, WentDown
-from metamcp_supervisor.lives.sharing import CONTESTED
+from metamcp_supervisor.lives.sharing import CONTESTED, LENT_ROOTS
 from metamcp_supervisor.lives.states import Phase
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_worker.messages import Answers, CallStats, Counted, LogLines, ServerDown
+from metamcp_worker.messages import THROTTLED, Answers, CallStats, Counted, LogLines, ServerDown
 
 _AT_REST = frozenset({Phase.IDLE, Phase.DISABLED})
 """Phases in which nobody waits for a server to come back."""
@@ -62,7 +62,8 @@ class Reports:
 
     def counted(self, copy: Copy, message: Counted) -> None:
         # A contested question is an unroutable one, and counts as such.
-        counts = {name: n for name, n in message.counts.items() if name != CONTESTED}
+        aside = (CONTESTED, LENT_ROOTS, THROTTLED)
+        counts = {name: n for name, n in message.counts.items() if name not in aside}
         self._metrics.server_counts(copy.entry.base, counts)
         for what, hint in copy.instance.hints(message.counts) if copy.instance else ():
             self._journal.add(copy.entry.name, what, hint, copy.generation)

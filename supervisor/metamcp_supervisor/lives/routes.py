@@ -21,10 +21,11 @@ from metamcp_supervisor import handing
 from metamcp_supervisor.lives import damping
 from metamcp_supervisor.lives.instances import Instance
 from metamcp_supervisor.lives.server import Life
-from metamcp_supervisor.lives.sharing import PARTED, Refusal
-from metamcp_supervisor.lives.states import PUBLIC, ExitClass, Phase
+from metamcp_supervisor.lives.sharing import PARTED, Division, Refusal
+from metamcp_supervisor.lives.states import DOWN, PUBLIC, ExitClass, Phase
 from metamcp_supervisor.wanted.config import Server
 from metamcp_worker import packets
+from metamcp_worker.catalogue import MODERN_SINCE
 from metamcp_worker.messages import (
     AttachServer,
     Catalogue,
@@ -62,7 +63,7 @@ class Known:
         self.life: tuple[Server, Life] | None = None
         self.state: ServerState | None = None
         self.listed = False
-        self.per_session = False
+        self.division = Division()
         self.changes: tuple[float, ...] = ()
         self._planned: asyncio.TimerHandle | None = None
 
@@ -130,13 +131,16 @@ class Routes:
         self._list(known, server, life)
         self._tell(known, server, life)
 
-    def share(self, server: str, *, per_session: bool) -> None:
-        """Who calls this server shares its process from now on, or has one of its own."""
+    def share(self, server: str, division: Division) -> bool:
+        """Who calls this server shares its process from now on, or has one of its own. Is that
+        news?"""
         known = self._known.setdefault(server, Known())
-        if known.per_session != per_session:
-            known.per_session = per_session
-            if known.life is not None:
-                self._tell(known, *known.life)
+        if known.division == division:
+            return False
+        known.division = division
+        if known.life is not None:
+            self._tell(known, *known.life)
+        return True
 
     def refuse(self, server: str, why: Refusal) -> None:
         """Nothing is started for the client that called this process of its own."""
@@ -162,7 +166,11 @@ class Routes:
                     os.close(ours)
                     raise
             instance.attach(front.number, theirs)
-            message = AttachServer(server=instance.server, generation=instance.generation)
+            message = AttachServer(
+                server=instance.server,
+                generation=instance.generation,
+                legacy=instance.protocol < MODERN_SINCE,
+            )
             front.send(message, [ours])
 
     def introduce(self, front: Ahead) -> None:
@@ -216,7 +224,10 @@ class Routes:
     def _tell(self, known: Known, server: Server, life: Life) -> None:
         known.life = server, life
         state = _state(server, life, known.listed, self._loop.time())
-        known.state = structs.replace(state, per_session=known.per_session)
+        division = known.division
+        known.state = structs.replace(
+            state, by=division.by, roots=division.roots, both=division.both
+        )
         for front in self._fronts.serving():
             front.send(known.state)
 
@@ -224,6 +235,10 @@ class Routes:
 def _at_rest(life: Life) -> bool:
     """Does it wait for a call, or is it on its way there?"""
     return life.phase is Phase.IDLE or life.resting
+
+
+def _starts(life: Life) -> bool:
+    return life.phase in (Phase.QUEUED, Phase.WARMING)
 
 
 def _comes_back(life: Life) -> bool:
@@ -251,15 +266,15 @@ def _state(server: Server, life: Life, listed: bool, now: float) -> ServerState:
         state=state,
         listed=listed,
         generation=life.generation,
-        reason=str(life.reason or "") if state == "error" else "",
-        message=PARTED if life.parted else life.message if state == "error" else "",
+        reason=str(life.reason or "") if state in DOWN else "",
+        message=PARTED if life.parted else life.message if state in DOWN else "",
         retry_after_ms=_retry_after_ms(life, now),
-        hold_ms=round(server.start_timeout_s * 1000) if server.lazy else -1,
+        hold_ms=round(server.start_timeout_s * 1000) if server.lazy or _starts(life) else -1,
     )
 
 
 def _retry_after_ms(life: Life, now: float) -> int:
-    if life.phase in (Phase.QUEUED, Phase.WARMING) or life.restarting:
+    if _starts(life) or life.restarting:
         return 0
     return -1 if life.retry_at is None else max(0, round((life.retry_at - now) * 1000))
 

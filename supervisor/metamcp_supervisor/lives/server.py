@@ -33,6 +33,7 @@ class Life:
     ended. `brief`: it was ready before it went down, for a moment only.
     `planned_at`: when it is its own turn; this start is for the sake of others, or was on its way
     when one of them recovered, and if it fails as the last one did, nothing is counted.
+    `mistake`: in its configuration, for which it is not started.
     `reason`, `message`: of the last time that it went down by itself, until it is told to stop;
     `excused`: that was not its fault, and is forgotten once it is ready.
     """
@@ -60,6 +61,7 @@ class Life:
     parted: bool = False
     excused: bool = False
     brief: bool = False
+    mistake: str = ""
     reason: ExitClass | None = None
     message: str = ""
 
@@ -135,11 +137,13 @@ class SiblingRecovered:
 
 @dataclass(frozen=True, slots=True)
 class Retuned:
-    """The configuration has another restart policy for it, or it is to start at another time."""
+    """The configuration has another restart policy for it, it is to start at another time, or there
+    is another mistake in its table or none any more."""
 
     restart: Restart
     lazy: bool = False
     patience: Patience = field(default_factory=Patience)
+    mistake: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +203,9 @@ def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
             return replace(life, degraded=not yes and life.phase in _ALIVE), ()
         case SiblingRecovered(reason):
             return _sibling_recovered(life, reason, now, jitter)
-        case Retuned(restart, lazy, patience):
+        case Retuned(restart, lazy, patience, mistake):
             waits = life.lazy and (life.phase is Phase.IDLE or life.resting)
-            life = replace(life, restart=restart, lazy=lazy, patience=patience)
+            life = replace(life, restart=restart, lazy=lazy, patience=patience, mistake=mistake)
             # One that waits to be called is there without a call from now on.
             return _start(life, "boot", now) if waits and not lazy else (life, ())
         case Unneeded():
@@ -228,6 +232,8 @@ def _start(life: Life, by: Starter, now: float) -> Step:
             life, _ = _moved(replace(life, reason=None, message=""), Event.STOP)
     if life.phase in _LEAVING and (by == "operator" or life.resting):
         life = replace(life, restarting=True, resting=False)
+    if life.mistake and life.phase in (Phase.DISABLED, Phase.IDLE, *_WAITING):
+        return _refused(life)
     probing = life.phase is Phase.FAILED and by != "operator"
     planned_at = life.retry_at if by == "others" else life.planned_at
     life, actions = _moved(life, Event.START)
@@ -235,6 +241,13 @@ def _start(life: Life, by: Starter, now: float) -> Step:
         probing = life.probing or probing
         life = replace(life, retry_at=None, probing=probing, planned_at=planned_at)
     return life, actions
+
+
+def _refused(life: Life) -> Step:
+    """It is not started: its table in the configuration has a mistake."""
+    life, actions = _moved(life, Event.REFUSE)
+    reason, message = ExitClass.CONFIGURATION, life.mistake
+    return replace(life, reason=reason, message=message, retry_at=None, probing=False), actions
 
 
 def _answers_clients(life: Life, now: float) -> bool:
@@ -294,6 +307,9 @@ def _left(life: Life) -> Step:
     life, actions = _moved(life, Event.RESTED if life.resting else Event.GONE)
     life = replace(life, ready_at=None, restarting=False, resting=False)
     if restarting and life.phase is Phase.DISABLED:
+        if life.mistake:
+            life, more = _refused(life)
+            return life, (*actions, *more)
         life, more = _moved(life, Event.START)
         return life, (*actions, *more)
     return life, actions
@@ -304,8 +320,11 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
         return _moved(life, Event.DRAINED)
     if life.phase not in _ALIVE:
         raise Impossible(f"'went down' in phase '{life.phase}'")
-    reason, was_stable = fact.reason, backoff.stable(life.ready_at, life.proven, now)
     was_up = life.phase is Phase.READY
+    if fact.reason is ExitClass.CLEAN and not was_up:  # a start that came to nothing
+        why = f"{fact.message} before it was ready"
+        fact = replace(fact, reason=ExitClass.EXIT, message=why)
+    reason, was_stable = fact.reason, backoff.stable(life.ready_at, life.proven, now)
     planned_at = life.planned_at if reason is life.reason else None
     life = replace(
         life, reason=reason, message=fact.message, excused=fact.excused, ready_at=None,
@@ -318,8 +337,8 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
     if fact.excused:
         return _retry(life, now, 0.0, fact.spare)
     if reason is ExitClass.CLEAN and life.restart != "always":
-        rests = life.lazy and was_up
-        return _moved(replace(life, probing=False), Event.RESTED if rests else Event.RETIRE)
+        event = Event.RESTED if life.lazy else Event.RETIRE
+        return _moved(replace(life, probing=False), event)
     if life.restart == "never":
         return _moved(replace(life, probing=False, retry_at=None), Event.GIVE_UP)
     if planned_at is not None:

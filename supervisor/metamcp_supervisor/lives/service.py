@@ -10,14 +10,14 @@ Without systemd nothing here runs: listeners are bound, and that is all.
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 
-from metamcp_supervisor import inherited, notify
+from metamcp_supervisor import inherited, notify, places
 from metamcp_supervisor.inherited import Inherited
 from metamcp_supervisor.lives import listen, sockfile, vitals
 from metamcp_supervisor.notify import Notify
 from metamcp_supervisor.verbs import GatewayStatus
-from metamcp_supervisor.wanted.config import Address, AnyAddress, UnixAddress
+from metamcp_supervisor.wanted.config import Address, AnyAddress, Gateway, UnixAddress
 from metamcp_supervisor.wanted.units import is_loopback
 from metamcp_supervisor.watched.events import Journal
 
@@ -29,6 +29,8 @@ LOOKS = 10
 """Looks within that time, at least: what is well again soon is not taken for dead."""
 LAG_PART_MAX = 0.25
 """Part of that time which the event loop may be late. Later, and this is no sign of life."""
+PAIRS_MAX = 50
+"""Of ports, one after the other, when nobody chose any."""
 LONGER_S = 15.0
 """By how much the end is put off while it makes progress. Every step of it is bounded by itself."""
 LONGER_EVERY_S = 5.0
@@ -61,6 +63,33 @@ class Service:
         self._front_at = self._nursery_at = self._loop.time()
 
     # Listeners
+
+    def listeners(
+        self, wanted: Gateway
+    ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
+        """For clients, and for metrics and health. Ports that nobody chose are those of the last
+        run, or the next free pair. Raises listen.CannotBind."""
+        last = places.ports(wanted.state_dir) if wanted.movable else None
+        *others, final = _pairs(wanted, last)
+        for listening, ops_listening in others:
+            with contextlib.suppress(listen.PortTaken):
+                return self._both(listening, ops_listening, wanted)
+        return self._both(*final, wanted)
+
+    def _both(
+        self, listening: Address, ops_listening: AnyAddress, wanted: Gateway
+    ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
+        """Raises listen.CannotBind; then neither is bound."""
+        sockets, address = self.clients(listening)
+        try:
+            ops, ops_address = self.ops(ops_listening)
+        except listen.CannotBind:
+            for sock in sockets:
+                sock.close()
+            raise
+        if wanted.movable and isinstance(ops_address, Address):
+            places.keep_ports(wanted.state_dir, address.port, ops_address.port)
+        return sockets, address, ops, ops_address
 
     def clients(self, address: Address) -> tuple[list[socket.socket], Address]:
         """Listeners for `address` and the address that they have: of the socket unit, or kept from
@@ -214,6 +243,24 @@ class Service:
     def _pay(self) -> None:
         while self._owed and self._told.send(self._owed[0]):
             del self._owed[0]
+
+
+def _pairs(wanted: Gateway, last: tuple[int, int] | None) -> Iterator[tuple[Address, AnyAddress]]:
+    """What to listen on, in the order of trying."""
+
+    address, ops = wanted.listen, wanted.ops_listen
+    first = address.port, ops.port if isinstance(ops, Address) else 0
+    more = PAIRS_MAX if wanted.movable else 1
+    pairs = [
+        *([last] if last else []),
+        *((first[0] + 2 * n, first[1] + 2 * n) for n in range(more)),
+    ]
+    for clients_port, ops_port in pairs:
+        if "listen" in wanted.movable:
+            address = Address(address.host, clients_port)
+        if "ops_listen" in wanted.movable and isinstance(ops, Address):
+            ops = Address(ops.host, ops_port)
+        yield address, ops
 
 
 def _refuse_strangers(sockets: list[socket.socket]) -> None:

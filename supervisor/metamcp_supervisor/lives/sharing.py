@@ -12,10 +12,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from metamcp_supervisor.lives.server import Life
-from metamcp_supervisor.lives.states import PUBLIC, Phase
-from metamcp_supervisor.wanted.config import Server
-from metamcp_worker import sharing
-from metamcp_worker.sharing import SESSIONS_PROCESSES_MAX
+from metamcp_supervisor.lives.states import DOWN, PUBLIC, Phase
+from metamcp_supervisor.wanted.config import TENANT_IDLE_STOP_S, Server
+from metamcp_supervisor.wanted.expand import PROJECT
+from metamcp_worker import roots, sharing
+from metamcp_worker.messages import Tenant
+from metamcp_worker.roots import Asked
+from metamcp_worker.sharing import (
+    CLIENT_PROCESSES_MAX,
+    PROCESSES_MAX,
+    SESSIONS_PROCESSES_MAX,
+    By,
+)
 
 CONTESTED = "contested_request"
 """The counter of questions that a server asked while several callers could have caused them."""
@@ -23,12 +31,30 @@ SWITCHED = (
     "it asked a client something while several called it: from now on each client that says who it"
     " is gets a process of its own"
 )
+ROOTED = (
+    "it asked for the roots of its client: from now on each client that has roots gets a process of"
+    " its own"
+)
+LENT_ROOTS = "lent_roots"
+"""The counter of a process for all that was told the roots of one client in a call, and asked ahead
+too: it may keep them."""
 PARTED = "an operator keeps calls from it for now"
 _FULL = f"{SESSIONS_PROCESSES_MAX} clients have a process of it, which is as many as there may be"
+_FULL_CLIENT = (
+    f"this client has {CLIENT_PROCESSES_MAX} processes of it, for other roots each, which is as"
+    " many as one may have"
+)
+_FULL_GATEWAY = f"{PROCESSES_MAX} processes serve single clients, which is as many as there may be"
 _OVER = "it has no processes for single clients any more; try again"
+TOO_MANY_ROOTS = "too_many_roots"
+NO_FOLDER = "no_folder"
+NO_FOLDER_TEXT = (
+    "${project} stands for the first root of its client, and that is no folder of this machine:"
+    " start the client in a folder, or let it name one with a file: URI"
+)
 _LEFT = frozenset({Phase.FAILED, Phase.DISABLED, Phase.QUARANTINED})
 _AWAY = frozenset({Phase.DISABLED, Phase.QUARANTINED})
-_LEAVING = frozenset({Phase.DRAINING, Phase.STOPPING})
+LEAVING = frozenset({Phase.DRAINING, Phase.STOPPING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +67,33 @@ class Refusal:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """For whom a server has processes of their own (`messages.ServerState`)."""
+
+    by: By = ""
+    roots: Asked = ""
+    both: bool = False
+
+    def __bool__(self) -> bool:
+        """Is there any such process for a single client, or project?"""
+        return bool(self.by or self.roots)
+
+    @property
+    def by_era(self) -> bool:
+        """Is there one for all clients of the earlier era? Where each client has its own, that
+        speaks the era of its client."""
+        return self.both and self.by != "client"
+
+
 def own(server: Server, name: str) -> Server:
-    """What is wanted of the process of this name, which serves one client of `server`."""
-    return replace(server, name=name, start="lazy", spares=0, required=False)
+    """What is wanted of the process of this name, which serves one client of `server`, or those of
+    one era: what these build up there stays for as long as with the server itself."""
+    one = replace(server, name=name, spares=0, required=False)
+    if sharing.whose(name) == sharing.LEGACY:
+        return replace(one, era="legacy")
+    rest_s = TENANT_IDLE_STOP_S if server.idle_stop_s is None else server.idle_stop_s
+    return replace(one, start="lazy", idle_stop_s=rest_s)
 
 
 def wanted(servers: Mapping[str, Server], name: str) -> Server | None:
@@ -55,25 +105,53 @@ def wanted(servers: Mapping[str, Server], name: str) -> Server | None:
     return None if server is None else own(server, name)
 
 
-def per_session(server: Server, *, contested: bool) -> bool:
-    """Has each client a process of its own? `contested`: it asked what nobody could be asked."""
-    return server.sharing == "per-session" or (server.sharing == "auto" and contested)
+def division(server: Server, *, contested: bool, asks_roots: Asked) -> Division:
+    """For whom it has processes of their own. `contested`: it asked what nobody could be asked;
+    `asks_roots`: when it asked for the roots of its client. One that asks in a call is answered by
+    who called, so nobody needs a process; one that asks ahead is told those of one client."""
+    if server.sharing == "per-project":
+        return Division("project", "ahead")
+    auto = server.sharing == "auto"
+    by: By = "client" if server.sharing == "per-session" or (auto and contested) else ""
+    ahead = auto and asks_roots == "ahead"
+    return Division(by, asks_roots if by or ahead else "")
 
 
-def refusal(life: Life | None, *, shared: bool, count: int) -> Refusal | None:
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many processes there are that are not for all: of this server, of this server for the
+    client that wants one more, and of all servers."""
+
+    server: int = 0
+    client: int = 0
+    gateway: int = 0
+
+
+def refusal(life: Life | None, *, shared: bool, count: Count) -> Refusal | None:
     """Why no process is started for one more client. `life`: of the server itself, None if there is
-    none; `shared`: all clients have the same process; `count`: of clients that have their own."""
+    none; `shared`: all clients have the same process."""
     if life is None or shared:
         return Refusal("stopped", message=_OVER)
-    stopping = life.phase in _LEAVING and not (life.restarting or life.resting)
+    stopping = life.phase in LEAVING and not (life.restarting or life.resting)
     if stopping or life.phase in _AWAY:
         state = "stopped" if stopping else PUBLIC[life.phase]
-        return Refusal(state, str(life.reason or "") if state == "error" else "", life.message)
+        return Refusal(state, str(life.reason or "") if state in DOWN else "", life.message)
     if life.parted:
         return Refusal("draining", message=PARTED)
-    if count >= SESSIONS_PROCESSES_MAX:
-        return Refusal("error", sharing.NO_PLACE, _FULL)
+    if count.client >= CLIENT_PROCESSES_MAX:
+        return Refusal("error", TOO_MANY_ROOTS, _FULL_CLIENT)
+    if count.server >= SESSIONS_PROCESSES_MAX or count.gateway >= PROCESSES_MAX:
+        full = count.server >= SESSIONS_PROCESSES_MAX
+        return Refusal("error", sharing.NO_PLACE, _FULL if full else _FULL_GATEWAY)
     return None
+
+
+def placed(server: Server, tenant: Tenant | None) -> bool:
+    """Is there what stands for the folder of a project, if anything does?"""
+    written = (*server.command, *server.env.values(), str(server.cwd))
+    if server.sharing != "per-project" or all(PROJECT not in text for text in written):
+        return True
+    return tenant is None or bool(roots.folder(tenant.roots.encode()))
 
 
 def spent(life: Life, *, running: bool) -> bool:

@@ -5,16 +5,19 @@ default one. Never: reading a configuration (`parse`), the fields (`metamcp_work
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import structs
 
 from metamcp_supervisor.lives.cgroups import Leaf
 from metamcp_supervisor.lives.pinning import Pinned
-from metamcp_supervisor.wanted import toolnames, tools
+from metamcp_supervisor.wanted import environment, toolnames, tools
 from metamcp_supervisor.wanted.config import Address, Config, Embeddings, Endpoint, Server, Tool
+from metamcp_supervisor.wanted.expand import PROJECT
 from metamcp_supervisor.wanted.masks import secrets_of, secrets_of_embeddings, secrets_of_traces
-from metamcp_worker import finished, sharing
+from metamcp_worker import finished, roots, sharing
+from metamcp_worker.messages import Tenant
+from metamcp_worker.roots import Asked
 from metamcp_worker.spec import (
     EmbeddingsSpec,
     EndpointSpec,
@@ -28,11 +31,6 @@ from metamcp_worker.spec import (
     ToolOverride,
 )
 
-PASSED_ON = frozenset({
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM",
-})  # fmt: skip
-"""What a server gets of the gateway's own environment, beside `LC_*`: enough to find programs and
-files, and none of the secrets that may lie there for other servers."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 STOP_EOF_S = 1.0
 """From the end of its stdin to SIGTERM: well-behaved servers leave within 0.1 s."""
@@ -52,19 +50,22 @@ def server_spec(
     oauth: OAuthSpec | None = None,
     leaf: Leaf | None = None,
     log: LogSpec | None = None,
+    tenant: Tenant | None = None,
+    asks_roots: Asked = "",
 ) -> ServerSpec:
-    """`oauth`: for a server that wants it (`tokens`). `leaf`: the control group for its processes,
-    if there is one. `log`: how its worker speaks, if not as usual."""
-    passed = {
-        name: value
-        for name, value in environ.items()
-        if name in PASSED_ON or name.startswith("LC_")
-    }
+    """`probe`: may it be asked whether it is modern? `oauth`: for a server that wants it
+    (`tokens`). `leaf`: the control group for its processes, if there is one. `log`: how its worker
+    speaks, if not as usual. `tenant`: whom it serves, if it is not for all; `asks_roots`: when it
+    was seen to ask for roots."""
+    place = _place(server, tenant)
+    passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
+    session = sharing.has_session(sharing.whose(server.name))
+    earlier = not probe or (session if tenant is None else not tenant.modern)
     return ServerSpec(
         name=sharing.base(server.name),
-        command=server.command,
-        env={**passed, **server.env},
-        cwd=None if server.cwd is None else str(server.cwd),
+        command=tuple(map(place, server.command)),
+        env={**passed, **{name: place(value) for name, value in server.env.items()}},
+        cwd=None if server.cwd is None else place(str(server.cwd)),
         module=server.module,
         url=server.url,
         transport=server.transport,
@@ -79,9 +80,28 @@ def server_spec(
         probe_interval_s=server.probe_interval_s,
         concurrency=server.concurrency,
         queue=server.queue,
+        message_bytes=server.message_max,
         log=structs.replace(log or LogSpec(), secrets=secrets_of(server)),
-        probe=probe,
+        era="legacy-first" if server.era == "auto" and earlier else server.era,
+        caller=_caller(server, tenant),
+        roots=tenant.roots if tenant is not None else "",
+        asks_roots=asks_roots,
     )
+
+
+def _caller(server: Server, tenant: Tenant | None) -> str:
+    """Of a process that serves a client alone. The clients of a project may be able to do different
+    things, as those of a process for all."""
+    return "" if tenant is None or server.sharing == "per-project" else tenant.caller
+
+
+def _place(server: Server, tenant: Tenant | None) -> Callable[[str], str]:
+    """What stands for the folder of a project becomes that of its clients. The process that serves
+    all others works in the folder of the configuration."""
+    if server.sharing != "per-project":
+        return str
+    folder = roots.folder(tenant.roots.encode()) if tenant is not None else ""
+    return lambda text: text.replace(PROJECT, folder or server.folder)
 
 
 def _limits(server: Server, leaf: Leaf | None) -> LimitsSpec:
@@ -174,7 +194,9 @@ def front_spec(
         endpoints=tuple(
             EndpointSpec(
                 name=endpoint.name,
+                path=endpoint.path or endpoint.name,
                 servers=config.namespaces[endpoint.namespace].servers,
+                description=config.namespaces[endpoint.namespace].description,
                 naming=toolnames.spec_of(endpoint.naming),
                 disabled=_disabled(found),
                 overrides=_overrides(found),
@@ -182,13 +204,13 @@ def front_spec(
                 sse=endpoint.sse,
                 rest=endpoint.rest,
                 exposure=endpoint.exposure,
-                per_session=endpoint.view_scope == "session",
+                per_session=endpoint.scope == "session",
                 call_hidden=endpoint.call_hidden,
             )
             for endpoint in config.endpoints.values()
             for found in [tools.at(config, endpoint)]
         ),
-        hosts=hosts(listen or config.gateway.listen),
+        hosts=(*hosts(listen or config.gateway.listen), *config.gateway.allowed_hosts),
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
         retries={
             server.name: server.retry

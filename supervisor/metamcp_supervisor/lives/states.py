@@ -27,6 +27,8 @@ more moment to leave: that is why GONE is an event of the resting phases too, an
 from collections.abc import Mapping
 from enum import StrEnum
 
+from metamcp_supervisor.lives import floods
+
 
 class Phase(StrEnum):
     DISABLED = "disabled"
@@ -53,6 +55,7 @@ class Event(StrEnum):
     DRAINED = "drained"
     GONE = "gone"
     PROMOTE = "promote"
+    REFUSE = "refuse"
     REST = "rest"
     RESTED = "rested"
 
@@ -88,6 +91,7 @@ class ExitClass(StrEnum):
     OPERATOR = "operator"
     TLS = "tls"
     FLOOD = "flood"
+    CONFIGURATION = "configuration"
 
 
 MEANING: Mapping[Event, str] = {
@@ -100,18 +104,20 @@ MEANING: Mapping[Event, str] = {
     Event.RETRY: "it went down; the next start is planned",
     Event.GIVE_UP: "it went down too often, or in a way that time does not heal",
     Event.RETIRE: "it went down and its restart policy leaves it down",
-    Event.QUARANTINE: "it broke the limits again and again or flooded its stdout, or an operator "
+    Event.QUARANTINE: "it broke the limits again and again or sent without end, or an operator "
     "wants it so",
     Event.DRAINED: "nothing is in flight any more, or its time is up",
     Event.GONE: "the worker and everything below it has left",
     Event.PROMOTE: "its place is taken by its spare: it went down, or is to be restarted",
+    Event.REFUSE: "it is to run, and its table in the configuration has a mistake",
     Event.REST: "it starts when it is called, and nobody has called it for `idle_stop`",
     Event.RESTED: "one that starts when it is called has left, or ended by itself without trouble",
 }
 
 EXIT_MEANING: Mapping[ExitClass, str] = {
-    ExitClass.CLEAN: "it ended with status 0 although nobody asked; `on-failure` leaves it down",
-    ExitClass.EXIT: "it ended with another status",
+    ExitClass.CLEAN: "it was ready and ended with status 0 although nobody asked; `on-failure` "
+    "leaves it down",
+    ExitClass.EXIT: "it ended with another status, or before it was ready",
     ExitClass.SIGNAL: "a signal ended it",
     ExitClass.SPAWN: "its command could not be started, or what it needs for that is missing; time "
     "does not heal that, so the circuit opens at once and retries come at the slow rate, on "
@@ -127,8 +133,10 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     ExitClass.OPERATOR: "an operator put it into quarantine",
     ExitClass.TLS: "a server that is reached by URL: there is no TLS with it, or its certificate "
     "is not accepted; as with `spawn`",
-    ExitClass.FLOOD: "it wrote more lines on stdout that are no messages than anybody can read; "
-    "that is quarantine at once",
+    ExitClass.FLOOD: "it was `throttled` for a minute: it sends notifications, requests or noise "
+    "without end; that is quarantine at once",
+    ExitClass.CONFIGURATION: "its table in the configuration has a mistake, so it is not started; "
+    "only a reload of the mended configuration starts it",
 }
 
 PUBLIC: Mapping[Phase, str] = {
@@ -141,9 +149,14 @@ PUBLIC: Mapping[Phase, str] = {
     Phase.STOPPING: "draining",
     Phase.BACKOFF: "error",
     Phase.FAILED: "error",
-    Phase.QUARANTINED: "error",
+    Phase.QUARANTINED: "quarantined",
 }
 """What people and clients see. A `ready` server that an endpoint exposes is called `active`."""
+
+DOWN = frozenset({"error", "quarantined"})
+"""States of a server that went down by itself, or that nobody may use."""
+STEPS: Mapping[Phase, str] = {Phase.WARMING: "launched", Phase.STOPPING: "drained"}
+"""What events call a move to this phase that leaves the state as it is."""
 
 Move = tuple[Phase, tuple[Action, ...]]
 
@@ -154,12 +167,14 @@ TABLE: Mapping[Phase, Mapping[Event, Move]] = {
     Phase.DISABLED: {
         Event.QUARANTINE: (Phase.QUARANTINED, ()),
         Event.START: (Phase.QUEUED, (Action.JOIN_GATE,)),
+        Event.REFUSE: (Phase.FAILED, (Action.ARM_RETRY,)),
         Event.STOP: _STAYS[Phase.DISABLED],
         Event.GONE: _STAYS[Phase.DISABLED],
     },
     Phase.IDLE: {
         Event.QUARANTINE: (Phase.QUARANTINED, ()),
         Event.START: (Phase.QUEUED, (Action.JOIN_GATE,)),
+        Event.REFUSE: (Phase.FAILED, (Action.ARM_RETRY,)),
         Event.STOP: (Phase.DISABLED, ()),
         Event.GONE: _STAYS[Phase.IDLE],
     },
@@ -176,7 +191,6 @@ TABLE: Mapping[Phase, Mapping[Event, Move]] = {
         Event.READY: (Phase.READY, (Action.LEAVE_GATE, Action.ROUTE)),
         Event.RETRY: (Phase.BACKOFF, (Action.LEAVE_GATE, Action.ARM_RETRY)),
         Event.GIVE_UP: (Phase.FAILED, (Action.LEAVE_GATE, Action.ARM_RETRY)),
-        Event.RETIRE: (Phase.DISABLED, (Action.LEAVE_GATE,)),
         Event.QUARANTINE: (Phase.QUARANTINED, (Action.LEAVE_GATE,)),
     },
     Phase.READY: {
@@ -208,12 +222,14 @@ TABLE: Mapping[Phase, Mapping[Event, Move]] = {
     },
     Phase.BACKOFF: {
         Event.START: (Phase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
+        Event.REFUSE: (Phase.FAILED, ()),
         Event.STOP: (Phase.DISABLED, (Action.DISARM_RETRY,)),
         Event.QUARANTINE: (Phase.QUARANTINED, (Action.DISARM_RETRY,)),
         Event.GONE: _STAYS[Phase.BACKOFF],
     },
     Phase.FAILED: {
         Event.START: (Phase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
+        Event.REFUSE: _STAYS[Phase.FAILED],
         Event.STOP: (Phase.DISABLED, (Action.DISARM_RETRY,)),
         Event.QUARANTINE: (Phase.QUARANTINED, (Action.DISARM_RETRY,)),
         Event.GONE: _STAYS[Phase.FAILED],
@@ -238,6 +254,13 @@ def move(phase: Phase, event: Event) -> Move:
         raise Impossible(f"'{event}' in phase '{phase}'") from None
 
 
+def told(before: Phase, after: Phase) -> str:
+    """What events call this move: `warming→error`, or the name of a step within a state."""
+    if before is not after and PUBLIC[before] == PUBLIC[after]:
+        return STEPS[after]
+    return f"{PUBLIC[before]}→{PUBLIC[after]}"
+
+
 def page() -> str:
     """The text of `docs/states.md`."""
     return "\n".join([*_introduction(), *_drawing(), *_moves(), *_meanings()])
@@ -254,14 +277,21 @@ def _introduction() -> list[str]:
         "    python -c 'from metamcp_supervisor.lives.states import page; print(page())' \\",
         "        > docs/states.md",
         "",
-        "The *phase* is what the supervisor works with; the *state* is what `metamcp ctl status`",
-        "and clients see. A `ready` server that an endpoint exposes is shown as `active`.",
+        "The *phase* is what the supervisor works with; the *state* is what `metamcp ctl status`,",
+        "events, metrics and clients see. A `ready` server that an endpoint exposes is shown as",
+        "`active`. An event tells a change of state, `warming→error`, or a step within one:",
+        f"{_steps()}.",
         "",
         "| phase | state |",
         "|---|---|",
         *public,
         "",
     ]
+
+
+def _steps() -> str:
+    found = [f"`{step}` (to `{phase}`)" for phase, step in STEPS.items()]
+    return " and ".join(found)
 
 
 def _drawing() -> list[str]:
@@ -301,4 +331,6 @@ def _meanings() -> list[str]:
         "| reason | meaning |",
         "|---|---|",
         *classes,
+        "",
+        f"A server that runs can have the reason `{floods.THROTTLED}`: {floods.HELD_BACK}.",
     ]

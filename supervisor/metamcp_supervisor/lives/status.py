@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from metamcp_supervisor.lives import sharing
+from metamcp_supervisor.lives import floods, sharing
 from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.reading import front_state
@@ -78,10 +78,7 @@ def collect(
             _server(entries[name], entries[name].base in shown, metrics, usages, facts)
             for name in sharing.in_order(entries)
         ),
-        endpoints={
-            name: f"http://{reachable(facts.listen)}/metamcp/{name}/mcp"
-            for name in config.endpoints
-        },
+        endpoints=urls(config, facts.listen),
     )
 
 
@@ -113,6 +110,7 @@ def particulars(config: Config, entry: Entry, now: float) -> Particulars:
             for_others=life.planned_at is not None,
         ),
         hidden=_hidden(server),
+        left_out=entry.offer.left_out,
     )
 
 
@@ -128,6 +126,14 @@ def url(config: Config, listen: Address) -> str:
     """Of the default endpoint."""
     base = f"http://{reachable(listen)}"
     return f"{base}/mcp" if default_endpoint(config) is not None else base
+
+
+def urls(config: Config, listen: Address) -> dict[str, str]:
+    """Of each endpoint by its name."""
+    return {
+        name: f"http://{reachable(listen)}/metamcp/{endpoint.path or name}/mcp"
+        for name, endpoint in config.endpoints.items()
+    }
 
 
 def _ops_url(listen: AnyAddress) -> str:
@@ -160,6 +166,7 @@ def _server(
     p50_s, p95_s = metrics.lately_s(entry.name)
     used = [usages[part] for role in USED_FOR if (part := Part(role, entry.name)) in usages]
     state = "draining" if life.parted else PUBLIC[life.phase]
+    throttled = entry.serving is not None and floods.throttled(entry.serving.flood, now)
     return ServerStatus(
         name=entry.name,
         state="active" if state == "ready" and shown else state,
@@ -187,11 +194,13 @@ def _server(
         rss_bytes=sum(usage.rss_bytes for usage in used),
         cpu_s=sum(usage.cpu_s for usage in used),
         restarts=entry.restarts,
-        reason=str(life.reason or ""),
-        message=life.message,
+        reason=floods.THROTTLED if throttled else str(life.reason or ""),
+        message=floods.HELD_BACK if throttled else life.message,
         retry_in_s=None if life.retry_at is None else max(0.0, life.retry_at - now),
         required=entry.server.required,
         drift=facts.drift.get(entry.name, {}),
+        left_out=offer.invalid,
+        left_out_first=next(iter(offer.left_out), ""),
     )
 
 

@@ -100,8 +100,8 @@ def _checked(text: str, where: str) -> str:
         key = b""
     if len(key) != KEY_BYTES:
         raise KeyUnfit(
-            f"{where} is no key for the tokens: it must be {KEY_BYTES} bytes in base64, as 'openssl"
-            f" rand -base64 {KEY_BYTES}' prints them"
+            f"{where} is not a key for the tokens: it must be {KEY_BYTES} bytes in base64, as"
+            f" 'openssl rand -base64 {KEY_BYTES}' prints them"
         )
     return base64.b64encode(key).decode()
 

@@ -45,7 +45,7 @@ from metamcp_supervisor.lives.server import (
 )
 from metamcp_supervisor.lives.spares import Spares
 from metamcp_supervisor.lives.starting import Starting
-from metamcp_supervisor.lives.states import Action, Impossible, Phase
+from metamcp_supervisor.lives.states import Action, Impossible, Phase, told
 from metamcp_supervisor.lives.tokens import Tokens
 from metamcp_supervisor.wanted.config import Server
 from metamcp_supervisor.watched.events import Journal
@@ -61,6 +61,7 @@ from metamcp_worker.messages import (
     LogLines,
     ServerDown,
     ServerReady,
+    Tenant,
 )
 
 DRAIN_S = 30.0
@@ -102,7 +103,7 @@ class Tree:
         self.starting = Starting(self.entries, self._admitted)
         self.outages = Outages(self.entries, self.starting, self.feed)
         self.spares = Spares(self.crew, journal, self.feed)
-        self.apart = Apart(self, routes, journal)
+        self.apart = Apart(self, routes, catalogues, journal)
 
     # What is wanted
 
@@ -115,16 +116,23 @@ class Tree:
             if server.enabled:  # it may be down already, with its last worker still on its way out
                 self.feed(known, Start("boot"), "configured again")
             return
-        data = self._catalogues.load(server)
-        cached = offer(data, from_cache=True) if data else Offer()
-        entry = self.entries[server.name] = Entry(server, cached)
-        if data:  # who calls by a name that is known already waits until the server is ready
-            self.pinned.offered(server.name, data)
-            self._routes.offers(server.name, data, cached.list_hash)
-        self._routes.share(server.name, per_session=entry.per_session)
+        entry = self.entries[server.name] = self.make(server)
+        self.apart.recall(entry)
+        self.apart.share(entry)
         self._routes.show(server, entry.life)
-        if server.enabled and not (data and server.lazy):
+        if server.enabled and not (entry.offer.from_cache and server.lazy):
             self.feed(entry, Start("boot"), "started with the gateway")
+
+    def make(self, server: Server) -> Entry:
+        """An entry for it, with what it offered last."""
+        data = self._catalogues.load(server)
+        entry = Entry(server, offer(data, from_cache=True) if data else Offer())
+        self.deliveries.judged(entry, Offer(), entry.offer)
+        if data and not (entry.legacy and entry.offer.modern):
+            # Who calls by a name that is known already waits until the server is ready.
+            self.pinned.offered(server.name, data)
+            self._routes.offers(server.name, data, entry.offer.list_hash)
+        return entry
 
     def start(self, name: str) -> None:
         entry = self.entries[name]
@@ -137,9 +145,11 @@ class Tree:
 
     def restart(self, name: str) -> None:
         """One that may have two copies is restarted without a gap."""
-        cause = "restarted by an operator"
-        for entry in (self.entries[name], *self.apart.of(name)):
-            if not entry.removed:
+        cause, base = "restarted by an operator", self.entries[name]
+        base.one_era = ""  # it may be another one by now
+        self.apart.share(base)
+        for entry in (base, *self.apart.of(name)):
+            if not entry.removed and (entry.running or not entry.legacy):
                 self.spares.renew(entry, cause)
 
     def recycle(self, name: str, why: str) -> None:
@@ -164,7 +174,8 @@ class Tree:
         entry = self.entries[server.name]
         before, entry.server = entry.server, server
         self.apart.changed(entry, before, restart=restart)
-        self.feed(entry, Retuned(server.restart, server.lazy, patience(server)), "it is eager now")
+        tuned = Retuned(server.restart, server.lazy, patience(server), server.mistake)
+        self.feed(entry, tuned, "it is eager now")
         left = entry.life.phase is Phase.DISABLED and entry.life.reason is None
         if not server.enabled and (before.enabled or restart):
             self.feed(entry, Stop(), "no longer enabled")
@@ -220,12 +231,12 @@ class Tree:
             if entry.instance is not None and entry.life.phase is Phase.READY:
                 self._routes.connect(entry.instance, front.number)
 
-    def wanted(self, server: str) -> None:
+    def wanted(self, server: str, tenant: Tenant | None = None) -> None:
         if entry := self.entries.get(server):
-            self.apart.used(entry, 0.0)
+            self.apart.used(entry, 0.0, tenant)
             self.feed(entry, Start("client"), "started by a call")
         else:
-            self.apart.wanted(server)
+            self.apart.wanted(server, tenant)
 
     def counted(self, front: int, stats: Sequence[CallStats]) -> None:
         """Cumulative figures of a front: whoever answered something is proven to work."""
@@ -262,7 +273,8 @@ class Tree:
     def went_down(self, copy: Copy, fact: WentDown) -> None:
         entry = copy.entry
         if copy is entry.serving:
-            self.feed(entry, replace(fact, spare=self.spares.generation(entry)))
+            if not self.apart.refused(entry, fact):
+                self.feed(entry, replace(fact, spare=self.spares.generation(entry)))
         elif copy is entry.spare:
             self.spares.down(copy, fact)
 
@@ -288,7 +300,7 @@ class Tree:
         if (
             copy is entry.serving
             and server.lazy
-            and idle_s >= server.idle_stop_s
+            and idle_s >= server.rest_s
             and not self.starting.dependents(entry)
         ):
             self.feed(entry, Unneeded(), f"nobody needed it for {idle_s:.0f} s")
@@ -304,8 +316,12 @@ class Tree:
     def _offers(self, entry: Entry, blob: bytes) -> bool:
         """Take in a catalogue; without a usable one the server counts as broken."""
         broken = self.deliveries.offer(entry, blob)
-        if broken is None and not entry.own:
-            self._catalogues.keep(entry.server, blob)
+        if broken is None:
+            if entry.legacy or not entry.own:
+                self._catalogues.keep(entry.server, blob)
+            self.apart.offered(entry)
+        if not entry.own:
+            self.apart.share(entry)
         if broken is not None and entry.serving is not None and entry.instance is not None:
             self.crew.condemn(entry.serving, *broken)
         return broken is None
@@ -330,8 +346,9 @@ class Tree:
             self._reports.turned(entry, before, fact, now)
             self.spares.settle(entry)
             entry.rested = entry.rested or life.phase is Phase.IDLE or life.resting
-            what = f"{before.phase}→{life.phase}"
-            cause = why(life, now) if isinstance(fact, WentDown) else cause
+            what = told(before.phase, life.phase)
+            down = isinstance(fact, WentDown) or life.phase is Phase.FAILED
+            cause = why(life, now) if down else cause
             self._journal.add(entry.name, what, cause, life.generation)
         self.outages.heard(entry, before)
         self.apart.settled(entry)
@@ -384,6 +401,9 @@ class Tree:
     def _drop_removed(self, entry: Entry) -> None:
         if entry.removed and entry.spent:
             self.drop(entry)
+
+    def renew(self, entry: Entry, cause: str) -> None:
+        self.spares.renew(entry, cause)
 
     def drop(self, entry: Entry) -> None:
         """Nothing of it runs, and nothing of it is kept."""

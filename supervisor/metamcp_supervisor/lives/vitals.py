@@ -39,7 +39,11 @@ def sentence(status: GatewayStatus, *, refused: bool) -> str:
     was."""
     if status.state == "draining":
         return "stops: clients get what they wait for, then servers are stopped"
-    wanted = [server for server in status.servers if server.state not in health.UNWANTED_STATES]
+    wanted = [
+        server
+        for server in status.servers
+        if server.required or server.state not in health.UNWANTED_STATES
+    ]
     missing = health.not_ready(status)
     parts = [
         f"{len(wanted) - len(missing)} of {len(wanted)} servers ready"

@@ -305,4 +305,4 @@ def _check_tools(tools: Iterable[Pair]) -> None:
         name = written(pair)
         if read(name) != pair or len(name) > TOOL_CHARACTERS_MAX:
             what = f"server.tool, with at most {TOOL_CHARACTERS_MAX} characters"
-            raise Impossible(f"{name[:NAME_CHARACTERS_MAX]!r} is no tool: one is written {what}")
+            raise Impossible(f"{name[:NAME_CHARACTERS_MAX]!r} is not a tool: one is written {what}")

@@ -10,8 +10,9 @@ not known. SQLite is loaded when there is a file, or the first thing to write.
 
 import asyncio
 import os
+import stat
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,6 +49,8 @@ STEPS: Steps = (
     ),
 )
 
+_EMPTIED = "it is empty, and what was in it is lost"
+"""Nobody keeps an empty database: it is made together with what is written first."""
 _File = tuple[int, int]
 """Device and inode."""
 
@@ -116,10 +119,7 @@ class Store:
         database.execute("BEGIN")
         if self._version(database) == 0:
             ((tables,),) = database.execute("SELECT count(*) FROM sqlite_master")
-            if tables:
-                raise _wrong("it belongs to another program")
-            database.execute("COMMIT")
-            return Everything()
+            raise _wrong("it belongs to another program" if tables else _EMPTIED)
         self._migrate(database)
         known: dict[str, Shown] = {}  # one value for all that are equal
         views: list[tuple[Whose, Shown]] = []
@@ -146,10 +146,33 @@ class Store:
         gone = [*self._dead, *(whose for whose, one in delta.views if one == Shown())]
         if self._file() != self._seen:
             raise OSError(0, "it is gone, or another file than before; restart the gateway")
-        if self._seen is None:
+        if made := self._seen is None:
             self._make()
+        done = False
+        try:
+            self._change(delta, gone, shown, put, made=made)
+            done = True
+        finally:
+            if made and not done:  # an empty one would look like one that was emptied
+                self._close()
+                self.path.unlink()
+                self._seen = None
+        self._dead = ()
+
+    def _change(
+        self,
+        delta: Delta,
+        gone: Sequence[Whose],
+        shown: Sequence[tuple[Whose, str]],
+        put: str | None,
+        *,
+        made: bool,
+    ) -> None:
+        """One transaction. `made`: the file is new. Raises sqlite3.Error."""
         database = self._opened()
         database.execute("BEGIN IMMEDIATE")
+        if not made and not self._version(database):
+            raise _wrong(_EMPTIED)
         self._migrate(database)
         database.executemany(
             "DELETE FROM view WHERE endpoint = ? AND principal = ? AND session = ?",
@@ -164,15 +187,19 @@ class Store:
         if delta.drop:
             database.execute("DELETE FROM toolset WHERE name = ?", (delta.drop,))
         database.execute("COMMIT")
-        self._dead = ()
 
     def _file(self) -> _File | None:
-        """Which file has the name now. Raises OSError."""
-        try:
-            found = os.stat(self.path)
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
+        """Which file has the name now. Raises OSError, also where SQLite would wait for the writer
+        of a FIFO."""
+        found: os.stat_result | None = None
+        for end in ("-wal", "-journal", ""):
+            try:
+                found = os.stat(f"{self.path}{end}")
+            except FileNotFoundError:
+                found = None
+            if found is not None and not stat.S_ISREG(found.st_mode):
+                raise OSError(0, f"{FILE}{end} is not a regular file")
+        return None if found is None else (found.st_dev, found.st_ino)
 
     def _make(self) -> None:
         """An empty file, which is an empty database. Raises OSError."""

@@ -22,6 +22,7 @@ from metamcp_supervisor.wanted.config import (
     Metrics,
     Namespace,
     Recording,
+    Server,
     Tools,
     Traces,
     UnixAddress,
@@ -38,6 +39,11 @@ from metamcp_supervisor.wanted.nearest import hint
 
 SERVERS_MAX = 1000
 """Each is a process of ours and at least one of somebody else's."""
+
+UNNAMED = "unnamed"
+"""What a server is called that has no name, or none of which anything can stay."""
+EVERY = ("*",)
+"""`servers` of a namespace that has every server."""
 
 _NOWHERE = Site(Document("gateway", Path(), {}))
 
@@ -75,7 +81,11 @@ def assemble(
     gateway = _gateway([main.gateway, *overrides], default, findings)
     return Config(
         gateway=gateway,
-        servers={name: draft.server for name, draft in servers.items() if draft.server is not None},
+        servers={
+            name: _without_mistake(draft.server, findings.mistake(draft.site))
+            for name, draft in servers.items()
+            if draft.server is not None
+        },
         namespaces=namespaces,
         endpoints=_endpoints(
             drafts, servers, namespaces, units.is_loopback(gateway.listen.host), findings
@@ -90,6 +100,24 @@ def assemble(
     )
 
 
+def listed_strictly(config: Config) -> Config:
+    """With `strict_listing` of every server that says nothing of it: at an endpoint with the
+    exposure `servers` the list is what an agent has activated, and a crash shows there at once."""
+    strict = {
+        name
+        for endpoint in config.endpoints.values()
+        if endpoint.exposure == "servers" and endpoint.namespace in config.namespaces
+        for name in config.namespaces[endpoint.namespace].servers
+    }
+    servers = {
+        name: replace(server, strict_listing=name in strict)
+        if server.strict_listing is None
+        else server
+        for name, server in config.servers.items()
+    }
+    return replace(config, servers=servers)
+
+
 def _gateway(layers: Sequence[GatewayDraft], default: Gateway, findings: Findings) -> Gateway:
     last = _last_of_each(layers)
     listen = last.listen or (default.listen, _NOWHERE)
@@ -100,17 +128,27 @@ def _gateway(layers: Sequence[GatewayDraft], default: Gateway, findings: Finding
     if listen[0] == ops_listen[0] and listen[0].port:
         site = (last.ops_listen or listen)[1]
         findings.error(site, f"'listen' and 'ops_listen' are both {listen[0]}; change one")
+    health_listen, site = last.health_listen or (None, _NOWHERE)
+    if health_listen and health_listen.port and health_listen in (listen[0], ops_listen[0]):
+        findings.error(site, f"{health_listen} is taken by 'listen' or 'ops_listen'; change one")
     runtime_dir = last.runtime_dir or default.runtime_dir
     if isinstance(ops_listen[0], UnixAddress):
         _refuse_control(ops_listen[0], ops_listen[1], runtime_dir, findings)
     return Gateway(
         listen=listen[0],
         ops_listen=ops_listen[0],
+        health_listen=health_listen,
+        allowed_hosts=last.allowed_hosts or (),
         fronts=last.fronts or default.fronts,
         watch=default.watch if last.watch is None else last.watch,
         state_dir=last.state_dir or default.state_dir,
         runtime_dir=runtime_dir,
         drain_delay_s=default.drain_delay_s if last.drain_delay_s is None else last.drain_delay_s,
+        movable=frozenset(
+            key
+            for key, chosen in (("listen", last.listen), ("ops_listen", last.ops_listen))
+            if key in default.movable and chosen is None
+        ),
     )
 
 
@@ -120,6 +158,10 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
         found = GatewayDraft(
             listen=layer.listen or found.listen,
             ops_listen=layer.ops_listen or found.ops_listen,
+            health_listen=layer.health_listen or found.health_listen,
+            allowed_hosts=(
+                found.allowed_hosts if layer.allowed_hosts is None else layer.allowed_hosts
+            ),
             fronts=layer.fronts or found.fronts,
             watch=found.watch if layer.watch is None else layer.watch,
             state_dir=layer.state_dir or found.state_dir,
@@ -146,20 +188,41 @@ def _refuse_strangers(address: Address, site: Site, findings: Findings) -> None:
 
 
 def _servers(drafts: Sequence[Draft], findings: Findings) -> Mapping[str, ServerDraft]:
-    """By name. A name stays known when its server has errors or is left out."""
+    """By name. A name stays known when its server is left out."""
+    every = [each for file in drafts for each in file.servers]
     found: dict[str, ServerDraft] = {}
-    for draft in (each for file in drafts for each in file.servers):
+    for draft in (each for each in every if not each.written):
         first = found.setdefault(draft.name, draft)
         if first is not draft:
-            findings.error(
-                draft.site,
-                f"the server '{draft.name}' is already at {_where(first.site)}; rename one",
-            )
+            what = f"the server '{draft.name}' is already at {_where(first.site)}; rename one"
+            findings.error(draft.site, what, servers=[first.site])
+    for draft in (each for each in every if each.written):
+        name = _free(draft.name or UNNAMED, found)
+        server = draft.server and replace(draft.server, name=name)
+        found[name] = replace(draft, name=name, server=server)
     if len(found) > SERVERS_MAX:
         findings.error(drafts[0].site, f"has {len(found)} servers; the limit is {SERVERS_MAX}")
     if not any(draft.server for draft in found.values()) and not findings.problems:
         findings.warning(drafts[0].site, "has no server that can be started")
     return found
+
+
+def _free(wanted: str, taken: Collection[str]) -> str:
+    names = (wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3)))
+    return next(name for name in names if name not in taken)
+
+
+def _without_mistake(server: Server, mistake: str) -> Server:
+    """The server, or what is left of one whose table has an error."""
+    if not mistake:
+        return server
+    return Server(
+        name=server.name,
+        source=server.source,
+        mistake=mistake,
+        enabled=server.enabled,
+        required=server.required,
+    )
 
 
 def _check_transports(
@@ -171,12 +234,15 @@ def _check_transports(
         server = draft.server
         if server is None or not server.enabled or not remote.is_custom(server.transport):
             continue
+        if findings.mistake(draft.site):
+            continue
         known = transports() if known is None else known
         if server.transport not in known:
             findings.error(
                 draft.site.at("transport"),
                 f"no installed package brings a transport named '{shown(server.transport)}';"
                 f" {hint(server.transport, known)}",
+                servers=[draft.site],
             )
 
 
@@ -192,14 +258,20 @@ def _namespaces(
                 draft.site,
                 f"the namespace '{draft.name}' is already at {_where(first.site)}; rename one",
             )
+    named = {name for draft in written.values() for name in draft.servers or ()}
+    rest = tuple(name for name in everything if name not in named)
     found: dict[str, Namespace] = {}
     if "default" not in written:
-        found["default"] = Namespace(name="default", servers=everything)
+        found["default"] = Namespace(name="default", servers=rest)
     for name, draft in written.items():
-        members = everything if draft.servers is None else _members(draft, servers, findings)
+        if draft.servers is None:
+            members = rest
+        else:
+            members = everything if draft.servers == EVERY else _members(draft, servers, findings)
         found[name] = Namespace(
             name=name,
             servers=members,
+            description=draft.description,
             tools=_tools(draft.tools, servers, members, findings),
         )
     return found
@@ -209,13 +281,18 @@ def _members(
     draft: NamespaceDraft, servers: Mapping[str, ServerDraft], findings: Findings
 ) -> tuple[str, ...]:
     found: list[str] = []
-    for at, name in enumerate(draft.servers or ()):
-        site = draft.site.at("servers", at)
-        if name not in servers:
+    called = {each.written: name for name, each in servers.items() if each.written}
+    for at, written in enumerate(draft.servers or ()):
+        name, site = called.get(written, written), draft.site.at("servers", at)
+        if name in EVERY:
+            findings.error(
+                site, "stands for every server, so it stands alone; leave the others out"
+            )
+        elif name not in servers:
             findings.error(site, f"no server is named '{shown(name)}'; {hint(name, servers)}")
-        elif servers[name].left_out:
+        elif servers[name].server is None:
             findings.warning(site, f"the server '{name}' is left out, see the warning about it")
-        elif servers[name].server is not None:
+        else:
             found.append(name)
     return tuple(found)
 
@@ -281,11 +358,36 @@ def _endpoints(
                 f" {hint(endpoint.namespace, namespaces)}",
             )
         found[endpoint.name] = endpoint
-    if found:
-        return found
-    only = Endpoint(name="default", namespace="default", sse=loopback)
-    named(only, ())
-    return {"default": only}
+    _refuse_same_paths(found, sites, findings)
+    if not found:
+        found["default"] = Endpoint(name="default", namespace="default", sse=loopback)
+        named(found["default"], ())
+    _warn_of_unexposed(drafts, found.values(), findings)
+    return found
+
+
+def _refuse_same_paths(
+    endpoints: Mapping[str, Endpoint], sites: Mapping[str, Site], findings: Findings
+) -> None:
+    first: dict[str, str] = {}
+    for name, endpoint in endpoints.items():
+        path = endpoint.path or name
+        if (other := first.setdefault(path, name)) != name:
+            what = f"/metamcp/{path}/ leads to the endpoint '{other}' already; choose another path"
+            findings.error(sites[name].at("path"), what)
+
+
+def _warn_of_unexposed(
+    drafts: Sequence[Draft], endpoints: Iterable[Endpoint], findings: Findings
+) -> None:
+    exposed = {"default", *(endpoint.namespace for endpoint in endpoints)}
+    for draft in (each for file in drafts for each in file.namespaces):
+        if draft.name not in exposed:
+            what = (
+                "no endpoint exposes this namespace, so no client sees it; there would be one with"
+            )
+            example = f'[endpoints.{draft.name}] namespace = "{draft.name}"'
+            findings.warning(draft.site, f"{what} {example}")
 
 
 def _where(site: Site) -> str:

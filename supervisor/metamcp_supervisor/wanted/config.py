@@ -11,12 +11,15 @@ from typing import Literal
 
 from msgspec import Struct
 
+from metamcp_supervisor.wanted import environment
 from metamcp_worker.disclosure import Exposure
+from metamcp_worker.frames import MESSAGE_BYTES
 
 Restart = Literal["always", "on-failure", "never"]
-Sharing = Literal["shared", "per-workspace", "per-session", "auto"]
+Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
 Retry = Literal["never", "read-only", "idempotent"]
 Start = Literal["eager", "lazy"]
+Era = Literal["auto", "modern", "legacy"]
 Grant = Literal["authorization_code", "client_credentials"]
 Style = Literal["namespaced", "flat", "dotted", "bare"]
 Form = Literal["auto", "text", "json"]
@@ -26,6 +29,12 @@ ViewScope = Literal["principal", "session"]
 
 UNIX = "unix:"
 """Before the path of a unix socket, where an address is written."""
+
+LAZY_IDLE_STOP_S = 600.0
+"""For a server that starts when it is called."""
+TENANT_IDLE_STOP_S = 300.0
+"""For a process that serves one client, or the clients of one project: each costs what its server
+costs, and there may be many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +64,15 @@ AnyAddress = Address | UnixAddress
 class Gateway:
     listen: Address = Address("127.0.0.1", 6270)
     ops_listen: AnyAddress = Address("127.0.0.1", 6271)
+    health_listen: Address | None = None
+    allowed_hosts: tuple[str, ...] = ()
     fronts: int = 1
     watch: bool = False
     state_dir: Path
     runtime_dir: Path
     drain_delay_s: float = 0.0
+    movable: frozenset[str] = frozenset()
+    """Keys of ports that nobody chose: if one is taken, the gateway listens on another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +182,7 @@ class Server:
     command: tuple[str, ...] = ()
     module: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    inherit_env: tuple[str, ...] = environment.DEFAULT
     cwd: Path | None = None
     url: str | None = field(default=None, repr=False)
     transport: str = "auto"
@@ -187,10 +201,17 @@ class Server:
     options_written: Mapping[str, str] = field(
         default_factory=dict[str, str], compare=False, repr=False
     )
+    mistake: str = ""
+    """The error in its table, for which it is not started; then nothing else is known of it but
+    `enabled` and `required`."""
+    folder: str = field(default="", compare=False)
+    """The one of the file that names it."""
     enabled: bool = True
     start: Start = "eager"
-    idle_stop_s: float = 600.0
-    sharing: Sharing = "per-workspace"
+    idle_stop_s: float | None = None
+    """None: `LAZY_IDLE_STOP_S`, or `TENANT_IDLE_STOP_S` for a process that is not for all."""
+    sharing: Sharing = "auto"
+    era: Era = "auto"
     depends_on: tuple[str, ...] = ()
     spares: int = 0
     required: bool = False
@@ -209,9 +230,10 @@ class Server:
     stop_grace_s: float = 5.0
     probe_interval_s: float = 30.0
     hide_after_s: float = 3.0
-    strict_listing: bool = False
+    strict_listing: bool | None = None
     concurrency: int = 1024
     queue: int = 4096
+    message_max: int = MESSAGE_BYTES
     memory_max: int | None = None
     """In bytes, as `memory_high`. None here and below: no limit."""
     memory_high: int | None = None
@@ -228,7 +250,12 @@ class Server:
     @property
     def rests(self) -> bool:
         """Do processes of it end for want of use?"""
-        return self.lazy or self.sharing in ("per-session", "auto")
+        return self.lazy or self.sharing in ("per-session", "per-project", "auto")
+
+    @property
+    def rest_s(self) -> float:
+        """After so long without a call it ends, if it rests."""
+        return LAZY_IDLE_STOP_S if self.idle_stop_s is None else self.idle_stop_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,29 +268,40 @@ class Naming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """A named group of servers. `tools`: what is said of single tools in it."""
+    """A named group of servers. `description`: what clients are told of it. `tools`: what is said
+    of single tools in it."""
 
     name: str
     servers: tuple[str, ...]
+    description: str = ""
     tools: Tools = field(default_factory=dict[str, Mapping[str, Tool]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One URL, `/metamcp/{name}/mcp`, that exposes one namespace. `sse`: the HTTP+SSE transport of
-    2024-11-05 is served too; `rest`: plain HTTP requests for single tools are. `exposure`: how much
-    is in view at first; `view_scope`: who shares a view; `call_hidden`: what is out of view can be
-    called by its name; `tools`: what is said of single tools here."""
+    """One URL, `/metamcp/{path}/mcp`, that exposes one namespace. `path`: the name of the endpoint
+    if it is empty. `sse`: the HTTP+SSE transport of 2024-11-05 is served too; `rest`: plain HTTP
+    requests for single tools are. `exposure`: how much is in view at first; `view_scope`: who
+    shares a view; `call_hidden`: what is out of view can be called by its name; `tools`: what is
+    said of single tools here."""
 
     name: str
     namespace: str
+    path: str = ""
     naming: Naming = Naming()
     sse: bool = True
     rest: bool = True
     exposure: Exposure = "all"
-    view_scope: ViewScope = "principal"
+    view_scope: ViewScope | None = None
     call_hidden: bool = True
     tools: Tools = field(default_factory=dict[str, Mapping[str, Tool]])
+
+    @property
+    def scope(self) -> ViewScope:
+        """Who shares a view, also where nothing is written: what an agent loads or activates for
+        its work is its own, a tool set is a choice of the user."""
+        alone = self.exposure in ("search", "servers")
+        return self.view_scope or ("session" if alone else "principal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +309,7 @@ class Config:
     """Everything. Keys of the mappings are the names, in the order of the files.
 
     `files`: every file that was read, the main one first. `warnings`: sentences for the operator.
+    `problems`: the errors of servers that have a `mistake`.
     """
 
     gateway: Gateway
@@ -284,6 +323,7 @@ class Config:
     embeddings: Embeddings = Embeddings()
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
+    problems: tuple["Problem", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,14 +337,21 @@ class Problem:
 
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}"
-        return ": ".join(part for part in (where, self.place, self.message) if part)
+        place = "" if self.file.startswith(("--", "$")) else self.place  # a flag says it itself
+        return ": ".join(part for part in (where, place, self.message) if part)
 
 
 class ConfigInvalid(Exception):
     """The configuration cannot be used; `problems` holds every reason, not only the first, and
-    `files` what was read or is missing."""
+    `files` what was read or is missing. `why`: what follows for a gateway that runs."""
 
-    def __init__(self, problems: tuple[Problem, ...], files: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        problems: tuple[Problem, ...],
+        files: tuple[Path, ...] = (),
+        why: str = "the configuration is invalid; the old one stays in force",
+    ) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
         self.files = files
+        self.why = why

@@ -9,10 +9,12 @@ So the commands are shown once, and again whenever they change.
 """
 
 import hashlib
+from collections.abc import Collection
 from typing import Literal
 
+from metamcp_supervisor.wanted import environment
 from metamcp_supervisor.wanted.config import Config, OAuth, Server
-from metamcp_supervisor.wanted.document import printable
+from metamcp_supervisor.wanted.document import listed, printable
 from metamcp_supervisor.wanted.expand import refers
 from metamcp_supervisor.wanted.headers import is_secret
 from metamcp_supervisor.wanted.masks import MASK, looks_secret, masked_url
@@ -22,7 +24,12 @@ Decision = Literal["start", "ask", "refuse"]
 
 
 class NotConfirmed(Exception):
-    """The commands are not started. The text is a sentence."""
+    """Nothing is started. The text is a sentence; `question`: what somebody who could confirm it
+    reads."""
+
+    def __init__(self, why: str, question: str = "") -> None:
+        super().__init__(why)
+        self.question = question
 
 
 def needed(config: Config) -> bool:
@@ -43,7 +50,9 @@ def digest(config: Config, file: str) -> str:
 def _bound(server: Server) -> list[object] | None:
     """What of a server is confirmed; None for nothing. Reaching a URL runs no code here, but what
     references in the file lead to is sent there: it could be any secret of this user."""
-    place = [str(server.cwd), sorted(server.env_written.items())]
+    place: list[object] = [str(server.cwd), sorted(server.env_written.items())]
+    if server.inherit_env != environment.DEFAULT:
+        place.append(list(server.inherit_env))
     if server.command or server.module is not None:
         return [server.name, server.command, server.module, *place]
     if server.url is None:
@@ -96,13 +105,21 @@ def refusal(file: str) -> str:
 def changed(file: str) -> str:
     return (
         f"{printable(file)} was found in this directory and its commands have changed, so nothing"
-        " is reloaded; stop the gateway and run 'metamcp up' again to confirm them"
+        " is reloaded; 'metamcp confirm' shows them and asks"
     )
+
+
+def lost(servers: Collection[str]) -> NotConfirmed:
+    """A configuration that was written badly or by halves looks like this, too."""
+    what = f"the configuration has no server any more, and {listed(sorted(servers))} would go"
+    advice = "'metamcp reload --yes' applies it"
+    return NotConfirmed(f"{what}, so nothing is reloaded; {advice}", f"{what}.")
 
 
 def _enabled(config: Config) -> list[Server]:
     """One that does not start has nothing to confirm."""
-    return [config.servers[name] for name in sorted(config.servers) if config.servers[name].enabled]
+    servers = (config.servers[name] for name in sorted(config.servers))
+    return [server for server in servers if server.enabled and not server.mistake]
 
 
 def _words(server: Server) -> str:

@@ -52,23 +52,26 @@ def ensure(
     return None
 
 
-def check(new: Config, path: Path, state_dir: Path, *, running: Config) -> None:
-    """Let a reload pass only when it starts what runs already or what was confirmed since. Raises
-    confirm.NotConfirmed."""
+def check(new: Config, path: Path, state_dir: Path, *, running: Config, yes: bool = False) -> None:
+    """Let a reload pass only when it starts what runs already, what was confirmed since, or what is
+    confirmed by whoever asks: `yes`. Raises confirm.NotConfirmed."""
     if not confirm.needed(new):
         return
     file = printable(os.path.realpath(path))
     digest = confirm.digest(new, file)
-    if digest not in {confirm.digest(running, file), read(state_dir).get(file)}:
-        raise confirm.NotConfirmed(confirm.changed(file))
+    if digest in {confirm.digest(running, file), read(state_dir).get(file)}:
+        return
+    if not yes:
+        raise confirm.NotConfirmed(confirm.changed(file), confirm.question(new, file))
+    with contextlib.suppress(OSError):  # it is asked about again, then
+        remember(state_dir, file, digest)
 
 
 def read(state_dir: Path) -> dict[str, str]:
     """Digest by path, the oldest first. What cannot be read counts as never confirmed."""
     try:
-        with (state_dir / FILE).open("rb") as file:
-            found = table_of(codec.value(file.read(FILE_BYTES_MAX)))
-    except (OSError, codec.Malformed):
+        found = table_of(codec.value(files.data(state_dir / FILE, FILE_BYTES_MAX)))
+    except (files.Unreadable, codec.Malformed):
         return {}
     entries = table_of((found or {}).get("confirmed")) or {}
     return {path: digest for path, digest in entries.items() if isinstance(digest, str)}

@@ -12,17 +12,25 @@ from metamcp_supervisor.wanted.nearest import hint
 
 def check(drafts: Mapping[str, ServerDraft], findings: Findings) -> None:
     """Report every dependency that cannot be met."""
-    wants = {name: draft.server.depends_on for name, draft in drafts.items() if draft.server}
+    wants = {
+        name: draft.server.depends_on
+        for name, draft in drafts.items()
+        if draft.server and not findings.mistake(draft.site)
+    }
     for name, needed in wants.items():
         for at, other in enumerate(needed):
-            site = drafts[name].site.at("depends_on", at)
+            place = drafts[name].site
+            site = place.at("depends_on", at)
             if other not in drafts:
-                findings.error(site, f"no server is named '{shown(other)}'; {hint(other, drafts)}")
-            elif drafts[other].left_out or not _enabled(drafts[other]):
-                findings.error(site, f"the server '{other}' is not enabled, so it is never ready")
+                what = f"no server is named '{shown(other)}'; {hint(other, drafts)}"
+                findings.error(site, what, servers=[place])
+            elif not ((server := drafts[other].server) and server.enabled):
+                what = f"the server '{other}' is not enabled, so it is never ready"
+                findings.error(site, what, servers=[place])
     for circle in circles(wants):
-        site = drafts[circle[0]].site.at("depends_on")
-        findings.error(site, f"wait for each other: {' → '.join((*circle, circle[0]))}")
+        places = [drafts[name].site for name in circle]
+        what = f"these servers wait for each other: {' → '.join((*circle, circle[0]))}"
+        findings.error(places[0].at("depends_on"), what, servers=places)
 
 
 def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -47,7 +55,3 @@ def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
             elif step in wants and step not in done:
                 todo.append((step, iter(wants[step])))
     return found
-
-
-def _enabled(draft: ServerDraft) -> bool:
-    return draft.server is None or draft.server.enabled  # one with errors is reported anyway

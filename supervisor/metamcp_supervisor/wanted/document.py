@@ -4,8 +4,10 @@ Owns: the place of a value (file, path of keys, line), its spelling, and the lis
 warnings, which are bounded. Never: reading files (`files`), syntax (`jsonc`, `tomltext`), meaning.
 """
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -75,16 +77,47 @@ class Site:
 
 @dataclass(slots=True)
 class Findings:
-    """Everything wrong that was found so far, so that it can be told at once."""
+    """Everything wrong that was found so far, so that it can be told at once. `fatal`: is there an
+    error that is not about single servers?"""
 
     problems: list[Problem] = field(default_factory=list[Problem])
     warnings: list[str] = field(default_factory=list[str])
+    fatal: bool = False
     _unsaid: int = 0
+    _server: Site | None = None
+    _first: dict[str, Problem] = field(default_factory=dict[str, Problem])
+    _counts: Counter[str] = field(default_factory=Counter[str])
 
-    def error(self, site: Site, message: str) -> None:
-        self.problem(lambda: site.problem(message))
+    @contextlib.contextmanager
+    def about(self, server: Site) -> Generator[None]:
+        """Errors inside are about the server at this place alone."""
+        self._server = server
+        try:
+            yield
+        finally:
+            self._server = None
 
-    def problem(self, make: Callable[[], Problem]) -> None:
+    def mistake(self, server: Site) -> str:
+        """The first error about the server at this place, as a sentence, or nothing."""
+        first = self._first.get(str(server))
+        more = self._counts[str(server)] - 1
+        return "" if first is None else f"{first}{f' (and {more} more)' if more else ''}"
+
+    def error(self, site: Site, message: str, *, servers: Sequence[Site] = ()) -> None:
+        """`servers`: the places of those that the error is about, if it is about single ones."""
+        about = servers or (() if self._server is None else (self._server,))
+        self.fatal = self.fatal or not about
+        for server in map(str, about):
+            self._counts[server] += 1
+            if server not in self._first:
+                self._first[server] = site.problem(message)
+        self._add(lambda: site.problem(message))
+
+    def problem(self, made: Problem) -> None:
+        self.fatal = True
+        self._add(lambda: made)
+
+    def _add(self, make: Callable[[], Problem]) -> None:
         """`make` is called only while there is room: finding the line of a place costs time."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(make())

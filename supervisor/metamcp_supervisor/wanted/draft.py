@@ -27,6 +27,8 @@ class GatewayDraft:
 
     listen: tuple[Address, Site] | None = None
     ops_listen: tuple[AnyAddress, Site] | None = None
+    health_listen: tuple[Address, Site] | None = None
+    allowed_hosts: tuple[str, ...] | None = None
     fronts: int | None = None
     watch: bool | None = None
     state_dir: Path | None = None
@@ -46,23 +48,25 @@ class ToolDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerDraft:
-    """`server` is None for one that is known by name only: `left_out` when it is skipped with a
-    warning, otherwise because it has errors. `tools`: as `server` has them, with their places."""
+    """`server` is None for one that is left out with a warning. `written`: its name in the file,
+    where that is no possible one; `name` is the nearest then, or empty. `tools`: as `server` has
+    them, with their places."""
 
     name: str
     site: Site
     server: Server | None = None
-    left_out: bool = False
+    written: str = ""
     tools: tuple[ToolDraft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceDraft:
-    """`servers`: None for every server."""
+    """`servers`: None for those that no other namespace names."""
 
     name: str
     site: Site
     servers: tuple[str, ...] | None
+    description: str = ""
     tools: tuple[ToolDraft, ...] = ()
 
 

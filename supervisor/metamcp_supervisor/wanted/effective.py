@@ -32,7 +32,9 @@ def tables(config: Config) -> dict[str, object]:
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
         "embeddings": _embeddings(config.embeddings),
-        "servers": {name: server_table(each) for name, each in config.servers.items()},
+        "servers": {
+            name: server_table(each) for name, each in config.servers.items() if not each.mistake
+        },
         "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
         "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
     }
@@ -42,6 +44,8 @@ def _gateway(gateway: Gateway) -> dict[str, object]:
     return {
         "listen": str(gateway.listen),
         "ops_listen": str(gateway.ops_listen),
+        **({"health_listen": str(gateway.health_listen)} if gateway.health_listen else {}),
+        "allowed_hosts": list(gateway.allowed_hosts),
         "fronts": gateway.fronts,
         "watch": gateway.watch,
         "state_dir": str(gateway.state_dir),
@@ -93,9 +97,10 @@ def server_table(server: Server) -> dict[str, object]:
     return _run_or_reached(server) | {
         "enabled": server.enabled,
         "start": server.start,
-        **({"idle_stop": duration_text(server.idle_stop_s)} if server.rests else {}),
+        **({"idle_stop": duration_text(server.rest_s)} if server.idle_stop_s is not None else {}),
         "depends_on": list(server.depends_on),
         "sharing": server.sharing,
+        "era": server.era,
         "spares": server.spares,
         "required": server.required,
         **({"recording": server.recording} if server.recording is not None else {}),
@@ -111,9 +116,10 @@ def server_table(server: Server) -> dict[str, object]:
         "stop_grace": duration_text(server.stop_grace_s),
         "probe_interval": duration_text(server.probe_interval_s),
         "hide_after": duration_text(server.hide_after_s),
-        "strict_listing": server.strict_listing,
+        **({"strict_listing": server.strict_listing} if server.strict_listing is not None else {}),
         "concurrency": server.concurrency,
         "queue": server.queue,
+        "message_max": size_text(server.message_max),
         **_limits(server),
     }
 
@@ -143,7 +149,11 @@ def _run_or_reached(server: Server) -> dict[str, object]:
             "headers": _hidden(server.headers),
             "oauth": _oauth(server.oauth_written),
         }
-    place = {"env": _hidden(server.env), "cwd": str(server.cwd)}
+    place = {
+        "env": _hidden(server.env),
+        "inherit_env": list(server.inherit_env),
+        "cwd": str(server.cwd),
+    }
     if server.command:
         return {"command": list(masked(server.command_written)), **place}
     if server.module is not None:
@@ -171,6 +181,7 @@ def _oauth(oauth: OAuth | None) -> bool | dict[str, object]:
 def _namespace(namespace: Namespace) -> dict[str, object]:
     return {
         "servers": list(namespace.servers),
+        **({"description": namespace.description} if namespace.description else {}),
         "tools": _tools(namespace.tools),
     }
 
@@ -202,8 +213,9 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
     naming = endpoint.naming
     return {
         "namespace": endpoint.namespace,
+        "path": endpoint.path or endpoint.name,
         "exposure": endpoint.exposure,
-        "view_scope": endpoint.view_scope,
+        "view_scope": endpoint.scope,
         "call_hidden": endpoint.call_hidden,
         "naming": {
             "style": naming.style,

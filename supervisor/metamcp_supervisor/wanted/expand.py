@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 
 from metamcp_supervisor.wanted.document import shown
 
+PROJECT = "${project}"
+"""For a server with a process for each project: the folder of that. It is known when a process
+starts, so it stays as it is here."""
 _OPENING = re.compile(r"(\$+)\{")
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(rf"(?:env:)?({_NAME})(?::-(.*))?", re.ASCII | re.DOTALL)
@@ -69,7 +72,7 @@ def expand(text: str, references: References) -> str:
             continue
         end = text.find("}", at)
         if end < 0:
-            raise Unresolved("'${' has no '}'; write '$${' where it is no reference")
+            raise Unresolved("'${' has no '}'; write '$${' where it is not a reference")
         pieces.append(_value(text[at:end], references))
         at = end + 1
     pieces.append(text[at:])
@@ -96,7 +99,8 @@ def _value(body: str, references: References) -> str:
     prefixed = _PREFIXED.fullmatch(body)
     if prefixed is None:
         raise Unresolved(
-            f"'${{{shown(body)}}}' is no reference; write '$${{' where '${{' is meant as it stands"
+            f"'${{{shown(body)}}}' is not a reference; write '$${{' where '${{' is meant as it"
+            " stands"
         )
     kind, rest = prefixed[1], prefixed[2]
     if kind == "input":
@@ -110,7 +114,7 @@ def _value(body: str, references: References) -> str:
             f"references of the kind '${{{kind}:…}}' are not available in this version"
         )
     raise Unresolved(
-        f"'${{{kind}:…}}' is no kind of reference; there are ${{VAR}}, ${{env:VAR}},"
+        f"'${{{kind}:…}}' is not a kind of reference; there are ${{VAR}}, ${{env:VAR}},"
         " ${input:NAME}, ${file:PATH} and ${credential:NAME}"
     )
 

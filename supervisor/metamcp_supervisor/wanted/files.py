@@ -64,7 +64,9 @@ def credential(folder: str, name: str) -> str:
     if not folder:
         return no_credentials(name)
     if not name or "/" in name or name in {".", ".."}:
-        raise Unresolved(f"'{shown(name)}' is no name of a credential; it is a file name, no path")
+        raise Unresolved(
+            f"'{shown(name)}' is not the name of a credential; it is a file name, no path"
+        )
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW
         found = _decoded(_content(Path(folder, name), SECRET_BYTES_MAX, flags, secret=False))

@@ -24,7 +24,7 @@ _SECRET = frozenset({"authorization", "cookie"})
 
 def flaw(name: str) -> str:
     """Why nobody can send a header of this name, as the end of a sentence, or nothing."""
-    return "" if _TOKEN.fullmatch(name) else "is no name of a header"
+    return "" if _TOKEN.fullmatch(name) else "is not the name of a header"
 
 
 def reserved(name: str) -> str:

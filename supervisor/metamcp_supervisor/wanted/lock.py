@@ -32,14 +32,15 @@ The fingerprint is that of the definition. Whoever changes one by hand has to ch
 `metamcp lock approve` does it for them.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 from metamcp_supervisor.wanted import jsonc, naming
-from metamcp_supervisor.wanted.config import ConfigInvalid, Problem
+from metamcp_supervisor.wanted.config import ConfigInvalid, Problem, Server
 from metamcp_supervisor.wanted.document import (
     BrokenSyntax,
     Document,
@@ -55,6 +56,8 @@ from metamcp_worker.codec import Malformed
 from metamcp_worker.fingerprints import MEMBERS, SCHEME, canonical, fingerprint_of
 
 VERSION = 1
+NAME_CHARACTERS, DIGITS = 40, 16
+"""Of the name of a definition: a good name of a server."""
 TOOLS_MAX = 100_000
 """In one file: a hundred times what a hundred servers have."""
 _CONFLICT = ("<<<<<<<", "=======", ">>>>>>>")
@@ -82,6 +85,18 @@ class Lock:
     """`servers`: by the name that the configuration has for them."""
 
     servers: Mapping[str, LockedServer] = field(default_factory=dict[str, LockedServer])
+
+
+def definitions(servers: Iterable[Server]) -> dict[str, str]:
+    """By its name, what each server is called where definitions are kept by what offers them: the
+    name, and a digest of its command, module or URL."""
+    found: dict[str, str] = {}
+    for server in servers:
+        written = server.command_written or server.command
+        what = [server.transport, written, server.module, server.url_written or server.url]
+        digest = hashlib.sha256(json.dumps(what).encode(errors="surrogateescape")).hexdigest()
+        found[server.name] = f"{server.name[:NAME_CHARACTERS]}-{digest[:DIGITS]}"
+    return found
 
 
 class Folded(Mapping[str, object]):
@@ -298,7 +313,7 @@ class _Reader:
             return None
         if not given.startswith(SCHEME):
             self._error(
-                site.at("fingerprint"), f"'{shown(given)}' is no fingerprint that is known here"
+                site.at("fingerprint"), f"'{shown(given)}' is not a fingerprint that is known here"
             )
         elif given != due:
             self._error(

@@ -4,8 +4,11 @@ Owns: the one list that the parser, the plan of a reload, `metamcp config schema
 docs/configuration.md agree on. Never: reading a value (`table`), the defaults as values (`config`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from metamcp_supervisor.wanted import environment
 
 Section = Literal[
     "",
@@ -86,6 +89,12 @@ def _tool(section: Section) -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+def _texts(values: Sequence[str]) -> str:
+    """As a file has them."""
+    quoted = (f'"{each}"' for each in values)
+    return f"[{', '.join(quoted)}]"
+
+
 OPTIONS: tuple[Option, ...] = (
     Option("", "include", "strings", "[]", "in place",
            "Take servers from files that you have already, of any shape listed below."),
@@ -102,14 +111,18 @@ OPTIONS: tuple[Option, ...] = (
            "Where clients connect; loopback only, because endpoints have no keys yet."),
     Option("gateway", "ops_listen", "address or socket", '"127.0.0.1:6271"', "full restart",
            "Metrics and health, away from the clients' port; loopback, or `unix:PATH`."),
+    Option("gateway", "health_listen", "address", "", "full restart",
+           "Health pages without names of servers, for probes from other machines too."),
+    Option("gateway", "allowed_hosts", "strings", "[]", "full restart",
+           'Further names of the gateway in `Host` and `Origin`: `"box:8443"`, `"*.example.com"`.'),
     Option("gateway", "fronts", "integer", "1", "full restart",
            "Processes that speak to clients, up to 16; with two, nobody waits when one crashes."),
     Option("gateway", "watch", "boolean", "false", "full restart",
            "Reload when a file of the configuration changes; `true` under `metamcp up`."),
-    Option("gateway", "state_dir", "path", '"~/.local/state/metamcp"', "full restart",
-           "What is remembered over restarts; `$STATE_DIRECTORY` when systemd sets it."),
-    Option("gateway", "runtime_dir", "path", '"${XDG_RUNTIME_DIR}/metamcp"', "full restart",
-           "Control socket and lock, for this gateway alone; else `/tmp/metamcp-UID`."),
+    Option("gateway", "state_dir", "path", "", "full restart",
+           "What is remembered; without it [one of its own](#directories-and-ports)."),
+    Option("gateway", "runtime_dir", "path", "", "full restart",
+           "Control socket and lock; without it [one of its own](#directories-and-ports)."),
     Option("gateway", "drain_delay", "duration", "", "full restart",
            "From the failing `/readyz` of a gateway that stops to the last connection accepted."),
     Option("log", "format", "choice", '"auto"', "in place",
@@ -169,6 +182,8 @@ OPTIONS: tuple[Option, ...] = (
            "What a transport that a package brings is told; what they mean, it says."),
     Option("servers.*", "env", "table of strings", "{}", "restart",
            "Variables for this server alone; refer to secrets, do not write them here."),
+    Option("servers.*", "inherit_env", "strings", _texts(environment.DEFAULT), "restart",
+           "Variables of the gateway that it gets [beside the usual ones](#environment); globs."),
     Option("servers.*", "cwd", "path", '"."', "restart",
            "Where the server starts; by default where the file is that names it."),
     Option("servers.*", "enabled", "boolean", "true", "restart",
@@ -176,13 +191,16 @@ OPTIONS: tuple[Option, ...] = (
     Option("servers.*", "start", "choice", '"eager"', "in place",
            "With the gateway, or when it is first called; until then its lists are the last known.",
            ("eager", "lazy")),
-    Option("servers.*", "idle_stop", "duration", '"10m"', "in place",
-           "A lazy server that nobody needed for so long is stopped until the next call."),
+    Option("servers.*", "idle_stop", "duration", "", "in place",
+           "A process that nobody needed for so long stops: `10m` if lazy, `5m` if not for all."),
     Option("servers.*", "spares", "integer", "0", "in place",
            "`1`: a second copy stands by, for a server of which two may run at the same time."),
-    Option("servers.*", "sharing", "choice", '"per-workspace"', "in place",
-           "`per-session`: a process for each client; `auto`: once a question reached nobody.",
-           ("shared", "per-workspace", "per-session", "auto")),
+    Option("servers.*", "sharing", "choice", '"auto"', "in place",
+           "Who shares a process: all, each client, or a folder; `auto`: all if that can be right.",
+           ("shared", "per-workspace", "per-session", "per-project", "auto")),
+    Option("servers.*", "era", "choice", '"auto"', "restart",
+           "`auto`: each client in its own era, if the server speaks both; else in this one only.",
+           ("auto", "modern", "legacy")),
     Option("servers.*", "depends_on", "strings", "[]", "in place",
            "Servers that must be ready before this one starts, and that stop after it."),
     Option("servers.*", "required", "boolean", "false", "in place",
@@ -206,7 +224,7 @@ OPTIONS: tuple[Option, ...] = (
            "Calls that a server died with go to the next one once, if its tools allow it.",
            ("never", "read-only", "idempotent")),
     Option("servers.*", "start_timeout", "duration", '"30s"', "next start",
-           "How long starting and the first lists may take; the first `npx` run is slow."),
+           "How long starting and the first lists may take; `3m` for `npx`, `uvx` and their like."),
     Option("servers.*", "timeout", "duration", '"60s"', "in place",
            "How long one call may take before it is answered with an error."),
     Option("servers.*", "stop_grace", "duration", '"5s"', "next start",
@@ -215,12 +233,16 @@ OPTIONS: tuple[Option, ...] = (
            "A silent server that we run is asked so often whether it still answers."),
     Option("servers.*", "hide_after", "duration", '"3s"', "in place",
            "A server that is back sooner keeps its tools in the lists: clients see no flicker."),
-    Option("servers.*", "strict_listing", "boolean", "false", "in place",
-           "Take the tools of a server out of the lists the moment it goes down."),
+    Option("servers.*", "strict_listing", "boolean", "", "in place",
+           "Take the tools of a server out of the lists the moment it goes down; not written, so it"
+           " is where an endpoint with the exposure `servers` has it."),
     Option("servers.*", "concurrency", "integer", "1024", "next start",
            "Calls in flight at the server; `1` for one that cannot do two things at once."),
     Option("servers.*", "queue", "integer", "4096", "next start",
            "Calls that may wait for their turn; one more is refused as overloaded."),
+    Option("servers.*", "message_max", "size", '"64M"', "next start",
+           "One message of the server, up to 256M. A larger one is passed over, and whoever waits "
+           "for it gets an error."),
     Option("servers.*", "memory_max", "size", "", "in place",
            "Memory of all its processes together; a server that uses more is killed."),
     Option("servers.*", "memory_high", "size", "", "in place",
@@ -248,17 +270,22 @@ OPTIONS: tuple[Option, ...] = (
            "What is to be otherwise about single tools: `tools.reset = { enabled = false }`."),
     *_tool("servers.*.tools.*"),
     Option("namespaces.*", "servers", "strings", "", "in place",
-           "The servers of the group; in `default`, every server unless you write them."),
+           'Its servers, `["*"]`: every server; `default` without it: those that no other names.'),
+    Option("namespaces.*", "description", "string", "", "in place",
+           "What the group is for; the instructions that clients get begin with it."),
     Option("namespaces.*", "tools", "table", "{}", "in place",
            'The same in this namespace: `tools."server.tool" = { enabled = false }`.'),
     *_tool("namespaces.*.tools.*"),
     Option("endpoints.*", "namespace", "string", "", "in place",
            "The one group of servers that clients see here."),
+    Option("endpoints.*", "path", "string", "", "in place",
+           "In its URLs in place of its name: `/metamcp/PATH/mcp`."),
     Option("endpoints.*", "exposure", "choice", '"all"', "in place",
            "How much of the namespace a client sees at first.",
            ("all", "toolset", "servers", "search"), ("code",)),
-    Option("endpoints.*", "view_scope", "choice", '"principal"', "in place",
-           "Who shares a view: all clients of one principal, or each session has its own.",
+    Option("endpoints.*", "view_scope", "choice", "", "in place",
+           "Who shares a view: all clients of one principal, or each session has its own, as it is"
+           " with the exposures `search` and `servers` if nothing is written.",
            ("principal", "session")),
     Option("endpoints.*", "call_hidden", "boolean", "true", "in place",
            "A tool out of view can be called by its name; some clients never list again."),
@@ -295,8 +322,55 @@ LATER: dict[Section, frozenset[str]] = {
         "labels",
     }),
     "endpoints.*": frozenset({
-        "path", "url_keys", "limits",
+        "url_keys", "limits",
     }),
+}  # fmt: skip
+
+_KEYS_LATER = 'there are no API keys in this version; with auth = "none" only this machine gets in'
+_LISTEN = 'write listen = "127.0.0.1:PORT"'
+_NAMED = "its name stands in the brackets above it"
+_OF_NAMESPACES = "a namespace lists its servers: [namespaces.NAME] servers = […]"
+#: Keys of other gateways, and what is written here in their place.
+ELSEWHERE: dict[Section, dict[str, str]] = {
+    "": {
+        "mcpServers": "servers are [servers.NAME] here, or a file that 'include' names",
+        "mcp_servers": "servers are [servers.NAME] here, or a file that 'include' names",
+        "port": f"{_LISTEN} in [gateway]",
+        "host": f"{_LISTEN} in [gateway]",
+        "storage_path": "write state_dir in [gateway]",
+        "ai_api": "an endpoint for searches by meaning is [embeddings] url",
+        "toolsets": "tool sets are made by 'metamcp toolsets create' or 'import'",
+        "tool_sets": "tool sets are made by 'metamcp toolsets create' or 'import'",
+    },
+    "gateway": {
+        "port": _LISTEN,
+        "host": _LISTEN,
+        "storage_path": "write state_dir",
+        "exposure": "write it in [endpoints.NAME]",
+        "naming": "write it in [endpoints.NAME]",
+    },
+    "servers.*": {
+        "type": "a command or a url says what it is; 'transport' chooses between ways to a url",
+        "disabled": "write enabled = false",
+        "serverUrl": "write url",
+        "httpUrl": "write url",
+        "namespace": _OF_NAMESPACES,
+        "namespaceId": _OF_NAMESPACES,
+        "name": _NAMED,
+        "id": _NAMED,
+        "autostart": 'write start = "lazy", or enabled = false',
+        "autorestart": "write restart",
+        "environment": "write env",
+        "directory": "write cwd",
+    },
+    "namespaces.*": {"name": _NAMED, "id": _NAMED},
+    "endpoints.*": {
+        "namespaceId": "write namespace",
+        "apiKeyRequired": _KEYS_LATER,
+        "allowedApiKeys": _KEYS_LATER,
+        "name": _NAMED,
+        "id": _NAMED,
+    },
 }  # fmt: skip
 
 

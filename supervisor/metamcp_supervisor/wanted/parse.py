@@ -5,16 +5,18 @@ Owns: the reading of its tables. Never: single values (`table`), the programs of
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.wanted import limits, meanings, naming, program, remote, told, tools
+from metamcp_supervisor.wanted import limits, meanings, naming, program, remote, told, tools, units
 from metamcp_supervisor.wanted.config import (
     UNIX,
     AnyAddress,
     Endpoint,
+    Era,
     Naming,
     Pinning,
     Recorded,
@@ -35,15 +37,20 @@ from metamcp_supervisor.wanted.draft import (
     NamespaceDraft,
     ServerDraft,
 )
-from metamcp_supervisor.wanted.expand import References, Unresolved, expand
+from metamcp_supervisor.wanted.expand import PROJECT, References, Unresolved, expand
 from metamcp_supervisor.wanted.options import FRONTS_MAX
 from metamcp_supervisor.wanted.resolving import Resolving
 from metamcp_supervisor.wanted.table import Table
 from metamcp_worker.disclosure import Exposure
+from metamcp_worker.frames import MESSAGE_BYTES_MAX
+from metamcp_worker.hosts import Hosts
 
 CALLS_MAX = 65_536
+INHERITED_MAX = 100
 RESTARTS_MAX = 1000
 """Of `concurrency` and `queue`: every call costs memory, and a child has one pipe."""
+MESSAGE_BYTES_MIN = 64 * 1024
+"""Of `message_max`; lists of tools are messages too."""
 SPARES_MAX = 1
 """With two copies ready at once, the one that takes over is replaced before it goes down too."""
 LENGTH_MIN, LENGTH_MAX = 16, 128
@@ -51,6 +58,7 @@ LENGTH_MIN, LENGTH_MAX = 16, 128
 
 _DEFAULTS = Server(name="", source="")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}", re.ASCII)
 _SEPARATOR = re.compile(r"[A-Za-z0-9_.-]{0,8}", re.ASCII)
 
 
@@ -72,11 +80,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
         metrics=told.metrics(metrics) if metrics else None,
         traces=told.traces(traces, Resolving(references)) if traces else None,
         embeddings=meanings.read(vectors, Resolving(references), home) if vectors else None,
-        servers=tuple(
-            _server(name, table, references, home)
-            for name, table in top.tables("servers", "servers.*").items()
-            if _well_named(name, table)
-        ),
+        servers=tuple(_servers(top.table("servers"), references, home)),
         namespaces=tuple(
             _namespace(name, table)
             for name, table in top.tables("namespaces", "namespaces.*").items()
@@ -93,11 +97,14 @@ def parse(document: Document, references: References, home: Path, findings: Find
 def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft:
     table.refuse_unknown()
     listen, ops_listen = table.address("listen"), _ops_listen(table, references, home)
+    health = table.address("health_listen")
     fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
     watch = table.flag("watch", default=False)
     return GatewayDraft(
         listen=(listen, table.site.at("listen")) if listen else None,
         ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
+        health_listen=(health, table.site.at("health_listen")) if health else None,
+        allowed_hosts=_allowed_hosts(table),
         fronts=fronts if table.has("fronts") else None,
         watch=watch if table.has("watch") else None,
         state_dir=_directory("state_dir", table, references, home),
@@ -108,11 +115,26 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
     )
 
 
+def _allowed_hosts(table: Table) -> tuple[str, ...] | None:
+    found = table.texts("allowed_hosts")
+    for name in found or ():
+        try:
+            Hosts([name])
+        except ValueError:
+            table.error(
+                "allowed_hosts",
+                f'\'{shown(name)}\' does not name hosts; write "box.example.com", "box:8443" or'
+                ' "*.example.com"',
+            )
+    return found
+
+
 def _ops_listen(table: Table, references: References, home: Path) -> AnyAddress | None:
     text = table.text("ops_listen")
     if text is not None and "/" in text and not text.startswith(UNIX):
         what = (
-            'is no address; write it like "127.0.0.1:6271", a unix socket like "unix:/run/x.sock"'
+            'is not an address; write it like "127.0.0.1:6271", a unix socket like'
+            ' "unix:/run/x.sock"'
         )
         table.error("ops_listen", what)
         return None
@@ -157,9 +179,35 @@ def _well_named(name: str, table: Table) -> bool:
     return not why
 
 
-def _server(name: str, table: Table, references: References, home: Path) -> ServerDraft:
-    before = len(table.findings.problems)
+def _servers(outer: Table | None, references: References, home: Path) -> Iterable[ServerDraft]:
+    if outer is None:
+        return
+    for name in outer.values:
+        site = outer.site.at(name)
+        with outer.findings.about(site):
+            draft = _server(name, outer, references, home)
+        yield draft
+
+
+def _server(name: str, outer: Table, references: References, home: Path) -> ServerDraft:
+    site = outer.site.at(name)
+    if why := naming.flaw(name):
+        outer.findings.error(site, f"the name '{shown(name)}' {why}")
+        return unread(naming.adapted(name), site, written=name)
+    table = outer.table(name, "servers.*")
+    return unread(name, site) if table is None else _described(name, table, references, home)
+
+
+def unread(name: str, site: Site, *, written: str = "") -> ServerDraft:
+    """A server of which an error was told, and nothing else is known."""
+    server = Server(name=name, source=str(site))
+    return ServerDraft(name=name, site=site, server=server, written=written)
+
+
+def _described(name: str, table: Table, references: References, home: Path) -> ServerDraft:
     table.refuse_unknown()
+    if table.values.get("sharing") == "per-project":
+        references = replace(references, folders={**references.folders, "project": PROJECT})
     resolving = Resolving(references)
     found = program.read(table, resolving, home, foreign=False)
     far = remote.read(table, resolving)
@@ -167,7 +215,7 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
     of_tools = tools.of_server(name, table)
     said = tools.by_server(of_tools).get(name, {})
     server = replace(described(name, table, found, far), module=module, tools=said)
-    return replace(settled(table, tuned(table, server), resolving, before), tools=of_tools)
+    return replace(settled(table, tuned(table, server), resolving), tools=of_tools)
 
 
 def tuned(table: Table, server: Server) -> Server:
@@ -185,9 +233,11 @@ def tuned(table: Table, server: Server) -> Server:
         enabled=enabled,
         start=start,
         sharing=sharing,
-        idle_stop_s=table.duration("idle_stop", default=_DEFAULTS.idle_stop_s),
+        era=cast("Era", table.choice("era") or _DEFAULTS.era),
+        idle_stop_s=table.duration("idle_stop", default=0.0) if table.has("idle_stop") else None,
         spares=table.whole("spares", default=_DEFAULTS.spares, low=0, high=SPARES_MAX),
         depends_on=table.texts("depends_on") or (),
+        inherit_env=_inherit_env(table),
         required=required,
         recording=cast("Recorded | None", table.choice("recording")),
         pinning=cast("Pinning | None", table.choice("pinning")),
@@ -200,21 +250,42 @@ def tuned(table: Table, server: Server) -> Server:
             "restart_delay_max", default=_DEFAULTS.restart_delay_max_s
         ),
         retry=cast("Retry", table.choice("retry") or _DEFAULTS.retry),
-        start_timeout_s=table.duration("start_timeout", default=_DEFAULTS.start_timeout_s),
+        start_timeout_s=table.duration(
+            "start_timeout",
+            default=program.start_timeout_s(server.command, _DEFAULTS.start_timeout_s),
+        ),
         timeout_s=table.duration("timeout", default=_DEFAULTS.timeout_s),
         stop_grace_s=table.duration("stop_grace", default=_DEFAULTS.stop_grace_s),
         probe_interval_s=table.duration("probe_interval", default=_DEFAULTS.probe_interval_s),
         hide_after_s=table.duration("hide_after", default=_DEFAULTS.hide_after_s),
-        strict_listing=table.flag("strict_listing", default=_DEFAULTS.strict_listing),
+        strict_listing=(
+            table.flag("strict_listing", default=False) if table.has("strict_listing") else None
+        ),
         concurrency=table.whole(
             "concurrency", default=_DEFAULTS.concurrency, low=1, high=CALLS_MAX
         ),
         queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
+        message_max=_message_max(table),
     )
     if table.has("idle_stop") and not server.rests:
-        what = 'is only for a server with start = "lazy" or sharing = "per-session"'
+        what = 'is only for a server with start = "lazy" or sharing other than "shared"'
         table.error("idle_stop", what)
     return limits.read(table, server)
+
+
+def _inherit_env(table: Table) -> tuple[str, ...]:
+    found = table.texts("inherit_env")
+    if found is not None and len(found) > INHERITED_MAX:
+        table.error("inherit_env", f"has more than {INHERITED_MAX} names")
+    return _DEFAULTS.inherit_env if found is None else found
+
+
+def _message_max(table: Table) -> int:
+    found = table.size("message_max", low=MESSAGE_BYTES_MIN) or _DEFAULTS.message_max
+    if found > MESSAGE_BYTES_MAX:
+        largest = units.size_text(MESSAGE_BYTES_MAX)
+        table.error("message_max", f'is too large; the largest size here is "{largest}"')
+    return found
 
 
 def described(name: str, table: Table, found: program.Program, far: remote.Remote) -> Server:
@@ -222,6 +293,7 @@ def described(name: str, table: Table, found: program.Program, far: remote.Remot
     return Server(
         name=name,
         source=str(table.site),
+        folder=str(table.site.document.base),
         command=found.command,
         command_written=found.command_written,
         env=found.env,
@@ -239,19 +311,15 @@ def described(name: str, table: Table, found: program.Program, far: remote.Remot
     )
 
 
-def settled(table: Table, server: Server, resolving: Resolving, before: int) -> ServerDraft:
-    """The server, unless it has errors. A disabled one may refer to what is not there.
-
-    `before`: how many problems there were before this server was read.
-    """
+def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
+    """The server, with what its references lack. A disabled one may refer to what is not there."""
     if resolving.unresolved and not server.enabled:
         place, why = resolving.unresolved[0]
         table.findings.warning(place, f"{why}; the server is disabled and left out")
-        return ServerDraft(name=server.name, site=table.site, left_out=True)
+        return ServerDraft(name=server.name, site=table.site)
     for place, why in resolving.unresolved:
         table.findings.error(place, why)
-    good = len(table.findings.problems) == before
-    return ServerDraft(name=server.name, site=table.site, server=server if good else None)
+    return ServerDraft(name=server.name, site=table.site, server=server)
 
 
 def _module(table: Table) -> str | None:
@@ -284,8 +352,21 @@ def _namespace(name: str, table: Table) -> NamespaceDraft:
         if server in seen:
             table.findings.error(table.site.at("servers", at), f"'{shown(server)}' is listed twice")
         seen.add(server)
-    of_tools = tools.of_group(table, "namespaces.*.tools.*")
-    return NamespaceDraft(name=name, site=table.site, servers=servers, tools=of_tools)
+    return NamespaceDraft(
+        name=name,
+        site=table.site,
+        servers=servers,
+        description=_description(table),
+        tools=tools.of_group(table, "namespaces.*.tools.*"),
+    )
+
+
+def _description(table: Table) -> str:
+    text = table.text("description") or ""
+    if len(text) > tools.DESCRIPTION_CHARACTERS_MAX:
+        most = tools.DESCRIPTION_CHARACTERS_MAX
+        table.error("description", f"may have at most {most} characters")
+    return text
 
 
 def _endpoint(name: str, table: Table) -> EndpointDraft:
@@ -293,7 +374,8 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
     namespace = table.text("namespace")
     if namespace is None and not table.has("namespace"):
         table.findings.error(
-            table.site, "has no 'namespace'; namespace = \"default\" exposes every server"
+            table.site,
+            "has no 'namespace'; namespace = \"default\" exposes the servers that no other names",
         )
     table.choice("auth")
     default = Endpoint(name=name, namespace="default")
@@ -303,15 +385,27 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
         endpoint=Endpoint(
             name=name,
             namespace=namespace if namespace is not None else "default",
+            path=_segment(table),
             naming=_naming(rules) if rules else Naming(),
             rest=table.flag("rest", default=True),
             exposure=cast("Exposure", table.choice("exposure") or default.exposure),
-            view_scope=cast("ViewScope", table.choice("view_scope") or default.view_scope),
+            view_scope=cast("ViewScope | None", table.choice("view_scope")),
             call_hidden=table.flag("call_hidden", default=default.call_hidden),
         ),
         sse=table.flag("sse", default=True) if table.has("sse") else None,
         tools=tools.of_group(table, "endpoints.*.tools.*"),
     )
+
+
+def _segment(table: Table) -> str:
+    path = table.text("path")
+    if path is None or _PATH.fullmatch(path):
+        return path or ""
+    what = (
+        "is one part of a URL: up to 64 letters, digits, '-', '_', '.' and '~', the first of them"
+    )
+    table.error("path", f"{what} a letter or digit, such as 'work' for /metamcp/work/mcp")
+    return ""
 
 
 def _naming(table: Table) -> Naming:

@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from metamcp_supervisor.wanted.document import Site, shown
-from metamcp_supervisor.wanted.expand import refers
+from metamcp_supervisor.wanted.expand import PROJECT, refers
 from metamcp_supervisor.wanted.masks import looks_secret
 from metamcp_supervisor.wanted.resolving import Resolving
 from metamcp_supervisor.wanted.table import Table, flaw
 
 ARGUMENTS_MAX = 1024
 VARIABLES_MAX = 1024
+LAUNCHERS = {"bunx", "docker", "npx", "pipx", "pnpx", "podman", "uvx"}
+"""Programs that download the server before they start it."""
+LAUNCHER_START_TIMEOUT_S = 180.0
+"""Default of `start_timeout` for them: a download that is cut short begins again."""
 _OURSELVES = {"metamcp", "metamcp_supervisor"}
 
 
@@ -55,8 +59,16 @@ def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> Pr
     return program
 
 
+def start_timeout_s(command: Sequence[str], otherwise: float) -> float:
+    """Seconds that the start of this command may take if no file says it."""
+    launched = bool(command) and PurePath(command[0]).name in LAUNCHERS
+    return LAUNCHER_START_TIMEOUT_S if launched else otherwise
+
+
 def directory(text: str, *, base: Path, home: Path) -> Path:
     """A path as people write it: `~` is the home directory, a relative one starts at `base`."""
+    if text.startswith(PROJECT):
+        return Path(text)
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return base / text
@@ -120,7 +132,7 @@ def _env(table: Table, *, foreign: bool) -> dict[str, str]:
         return {}
     site = table.site.at("env")
     for name in [name for name in found if not name or "=" in name or flaw(name)]:
-        table.findings.error(site.at(name), "is no name for an environment variable")
+        table.findings.error(site.at(name), "is not a name for an environment variable")
         del found[name]
     for name, value in found.items():
         if looks_secret(name):

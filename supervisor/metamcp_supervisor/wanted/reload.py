@@ -21,6 +21,7 @@ from metamcp_supervisor.wanted.config import (
     Metrics,
     Namespace,
     OAuth,
+    Problem,
     Recording,
     Server,
     Traces,
@@ -38,8 +39,8 @@ _NAMED_MAX = 8
 
 _EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "servers.*"}
 _NOT_COMPARED = {
-    "source", "command_written", "env_written", "url_written", "headers_written", "oauth_written",
-    "options_written", "endpoint_written",
+    "source", "mistake", "command_written", "env_written", "url_written", "headers_written",
+    "oauth_written", "options_written", "endpoint_written", "folder",
 }  # fmt: skip
 _URLS = {"url", "endpoint", "key"}
 _BY_NAME = {"env", "headers", "options"}
@@ -70,6 +71,16 @@ def plan(old: Config, new: Config) -> ReloadPlan:
         ),
         applied=False,
     )
+
+
+def spoilt(old: Config, new: Config) -> tuple[Problem, ...]:
+    """The errors of `new`, if one of them would stop a server that `old` has in order."""
+    stopped = [
+        name
+        for name, server in new.servers.items()
+        if server.mistake and name in old.servers and not old.servers[name].mistake
+    ]
+    return new.problems if stopped else ()
 
 
 def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
@@ -137,6 +148,9 @@ def _servers(old: Mapping[str, Server], new: Mapping[str, Server]) -> Iterator[C
 
 
 def _server(old: Server, new: Server) -> Change:
+    if old.mistake != new.mistake:
+        why = new.mistake or "its mistake is mended"
+        return Change(server=new.name, action="restart", why=why)
     changed = list(_changed(old, new))
     if not changed:
         return Change(server=new.name, action="unchanged")

@@ -255,7 +255,8 @@ def _scopes(table: Table) -> tuple[str, ...]:
     for at, scope in enumerate(scopes):
         if not _SCOPE.fullmatch(scope):
             table.findings.error(
-                table.site.at("scopes", at), "is no scope; a scope has no blanks and quotes in it"
+                table.site.at("scopes", at),
+                "is not a scope; a scope has no blanks and quotes in it",
             )
     if len(scopes) > SCOPES_MAX:
         table.error("scopes", f"has more than {SCOPES_MAX} scopes")

@@ -13,10 +13,18 @@ from typing import Literal
 
 from metamcp_supervisor.wanted import naming, program, remote
 from metamcp_supervisor.wanted.config import OAuth
-from metamcp_supervisor.wanted.document import Document, Findings, Site, list_of, shown, table_of
+from metamcp_supervisor.wanted.document import (
+    Document,
+    Findings,
+    Site,
+    kind_of,
+    list_of,
+    shown,
+    table_of,
+)
 from metamcp_supervisor.wanted.draft import Draft, ServerDraft
 from metamcp_supervisor.wanted.expand import Input, References
-from metamcp_supervisor.wanted.parse import described, settled
+from metamcp_supervisor.wanted.parse import described, settled, unread
 from metamcp_supervisor.wanted.remote import Remote
 from metamcp_supervisor.wanted.resolving import Resolving
 from metamcp_supervisor.wanted.table import Table
@@ -37,7 +45,8 @@ _REMOTE: dict[str, str] = {
 }  # fmt: skip
 """Kinds of remote servers, and the transport that each means."""
 _ELSEWHERE = {"--url", "--runtime-dir"}
-"""Options of `metamcp connect` that name another gateway."""
+"""Options of `metamcp connect` that name another gateway, unless it starts one by `--config`, as
+`metamcp install` writes it."""
 _OAUTH_KEYS = ("clientId", "clientSecret", "clientMetadataUrl")
 _USED = {"command", "args", "env", "cwd", "disabled", "enabled", "headers", "oauth", *_ADDRESSES,
          *_KINDS}  # fmt: skip
@@ -91,8 +100,9 @@ def parse(document: Document, references: References, home: Path, findings: Find
         },
     )
     drafts: list[ServerDraft] = []
-    for name, table in _entries(shape, Table(document.values, site, findings)):
-        drafts += _server(name, table, references, home)
+    for place in _entries(shape, Table(document.values, site, findings)):
+        with findings.about(place[0]):
+            drafts.append(_draft(place, findings, references, home))
     return Draft(site=site, servers=tuple(drafts))
 
 
@@ -100,39 +110,48 @@ def _is_entry(table: Mapping[str, object]) -> bool:
     return any(isinstance(table.get(key), str | list) for key in ("command", *_ADDRESSES))
 
 
-def _entries(shape: Shape, top: Table) -> Iterable[tuple[str, Table]]:
-    """Each server's name as it is written, and its table."""
-    if shape == "aliases":
-        for name in top.values:
-            if not _is_comment(name) and (table := top.table(name)) is not None:
-                yield name, table
-    elif shape != "mcp_servers":
-        yield from top.tables(shape).items()
-    else:
+def _entries(shape: Shape, top: Table) -> Iterable[tuple[Site, str | None, object]]:
+    """The place of each server, its name if that is its key, and what is there."""
+    if shape == "mcp_servers":
         for at, item in enumerate(list_of(top.values[shape]) or ()):
-            site = top.site.at(shape, at)
-            values = table_of(item)
-            if values is None:
-                top.findings.error(site, "must be an object with the settings of one server")
-                continue
-            table = Table(values, site, top.findings)
-            named = table.text("name")
-            if named is not None:
-                yield named, table
-            elif not table.has("name"):
-                top.findings.error(site, "has no 'name'")
+            yield top.site.at(shape, at), None, item
+        return
+    outer = top if shape == "aliases" else top.table(shape)
+    for name, value in outer.values.items() if outer else ():
+        if value is not None and not (shape == "aliases" and _is_comment(name)):
+            yield top.site.at(*(() if outer is top else (shape,)), name), name, value
 
 
-def _server(
-    written: str, table: Table, references: References, home: Path
-) -> Iterable[ServerDraft]:
-    findings = table.findings
+def _draft(
+    place: tuple[Site, str | None, object], findings: Findings, references: References, home: Path
+) -> ServerDraft:
+    site, written, value = place
+    values = table_of(value)
+    if values is None:
+        what = "a table" if written else "an object with the settings of one server"
+        findings.error(site, f"must be {what}, not {kind_of(value)}")
+        return _unread(written, site)
+    table = Table(values, site, findings)
+    if written is None and (written := table.text("name")) is None:
+        if not table.has("name"):
+            findings.error(site, "has no 'name'")
+        return _unread(written, site)
     name = naming.adapted(written) if naming.flaw(written) else written
     if not name:
-        findings.error(table.site, f"'{shown(written)}' has nothing in it that can be a name")
-        return
+        findings.error(site, f"'{shown(written)}' has nothing in it that can be a name")
+        return _unread(written, site)
     if name != written:
-        findings.warning(table.site, f"the server '{shown(written)}' is called '{name}' here")
+        findings.warning(site, f"the server '{shown(written)}' is called '{name}' here")
+    return _server(name, table, references, home)
+
+
+def _unread(written: str | None, site: Site) -> ServerDraft:
+    name = naming.adapted(written or "")
+    return unread(name, site, written="" if name == written else written or str(site))
+
+
+def _server(name: str, table: Table, references: References, home: Path) -> ServerDraft:
+    findings = table.findings
     kind = _kind(table)
     remotely = kind in _REMOTE or not table.has("command")
     if remotely and kind and kind not in _REMOTE and kind not in _STARTED:
@@ -141,27 +160,25 @@ def _server(
             f"the server '{name}' is left out: its type is '{shown(kind)}', and this version runs"
             " programs and reaches servers by HTTP",
         )
-        yield ServerDraft(name=name, site=table.site, left_out=True)
-        return
-    before = len(findings.problems)
+        return ServerDraft(name=name, site=table.site)
     resolving = Resolving(references)
     found, far = program.Program(), Remote()
     if remotely:
         far = _remote(table, kind, resolving)
     else:
         found = program.read(table, resolving, home, foreign=True)
-        if program.is_bridge(found.command) and not _ELSEWHERE & set(found.command):
+        words = set(found.command)
+        if program.is_bridge(found.command) and ("--config" in words or not _ELSEWHERE & words):
             findings.warning(
                 table.site, f"the server '{name}' is left out: it is the way to this gateway"
             )
-            yield ServerDraft(name=name, site=table.site, left_out=True)
-            return
+            return ServerDraft(name=name, site=table.site)
     _warn_of_ignored(table.site, _unknown(table.values, _USED | _OF_CLIENTS), findings)
     server = replace(
         described(name, table, found, far),
         enabled=table.flag("enabled", default=True) and not table.flag("disabled", default=False),
     )
-    yield settled(table, server, resolving, before)
+    return settled(table, server, resolving)
 
 
 def _kind(table: Table) -> str:

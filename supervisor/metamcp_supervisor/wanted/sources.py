@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
-from metamcp_supervisor import runtime
+from metamcp_supervisor import places
 from metamcp_supervisor.wanted import (
     extras,
     files,
@@ -24,8 +24,15 @@ from metamcp_supervisor.wanted import (
     tomltext,
     transports,
 )
-from metamcp_supervisor.wanted.assemble import assemble
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Form, Gateway, Problem
+from metamcp_supervisor.wanted.assemble import assemble, listed_strictly
+from metamcp_supervisor.wanted.config import (
+    Config,
+    ConfigInvalid,
+    Form,
+    Gateway,
+    Problem,
+    Style,
+)
 from metamcp_supervisor.wanted.document import (
     BrokenSyntax,
     Document,
@@ -36,22 +43,15 @@ from metamcp_supervisor.wanted.document import (
 )
 from metamcp_supervisor.wanted.draft import Draft
 from metamcp_supervisor.wanted.expand import References
-from metamcp_supervisor.wanted.options import keys, option
+from metamcp_supervisor.wanted.options import Section, keys, option
 from metamcp_supervisor.wanted.program import directory
 from metamcp_supervisor.wanted.table import Table, flaw
+from metamcp_worker.disclosure import Exposure
 
-VARIABLE = "METAMCP_CONFIG"
 LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
-SYSTEM_FILE = Path("/etc/metamcp/metamcp.toml")
+EXPOSURE, NAMING = "exposure", "naming"
 FILES_MAX = 64
 """Of one configuration, with everything that is included."""
-
-CLIENT_FILES = (".mcp.json", "mcp.json", ".cursor/mcp.json", ".vscode/mcp.json",
-                 "servers.json", "config.json")  # fmt: skip
-_ANYTHING = {"mcp.json", "servers.json", "config.json"}
-"""Names that many programs use: such a file counts only when its shape is known."""
-_EDITOR_FOLDERS = {".cursor", ".vscode"}
-"""Editors start servers in the folder above these, and mean it by relative paths."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -63,16 +63,20 @@ def load(
     home: Path,
     flags: Mapping[str, str] = _NOTHING,
     watch: bool = False,
+    any_port: bool = False,
 ) -> Config:
     """The configuration in `path`, or in the file that `find` finds.
 
-    `flags`: settings of `[gateway]` from the command line, by key, and `log_format`. They
+    `flags`: settings of `[gateway]` from the command line, by key, `log_format`, and `exposure`
+    and `naming` of every endpoint. They
     win over the environment (`METAMCP_LISTEN` and so on), and that over the file. `watch`: where
-    nothing says it.
-    Raises ConfigInvalid with every error.
+    nothing says it. `any_port`: a port that nobody chose may be another one if it is taken.
+    A server with an error in its table is stopped and keeps no other from running: `mistake`.
+    Raises ConfigInvalid with every error, if one of them is not about a server alone or if none of
+    the servers could run.
     """
     findings = Findings()
-    main = find(path, environ=environ, cwd=cwd, home=home)
+    main = places.find(path, environ=environ, cwd=cwd, home=home)
     if main is None:
         raise ConfigInvalid((Problem("", "", _none_found(cwd, home)),))
     reading = _Reading(environ, home, findings)
@@ -80,6 +84,7 @@ def load(
     if not reading.drafts:
         raise ConfigInvalid(findings.everything())
     references = _references(environ, cwd, home)
+    place = places.of(main, environ=environ, home=home)
     overrides = [
         parse.gateway_of(table, references, home)
         for table in _outside(environ, flags, cwd, findings)
@@ -89,8 +94,9 @@ def load(
         overrides,
         default=Gateway(
             watch=watch,
-            state_dir=_state_dir(environ, home),
-            runtime_dir=Path(runtime.default(environ)),
+            state_dir=place.state_dir,
+            runtime_dir=place.runtime_dir,
+            movable=frozenset({"listen", "ops_listen"} if any_port else ()),
         ),
         files=tuple(reading.files),
         transports=transports.installed,
@@ -102,43 +108,21 @@ def load(
         findings.error(reading.drafts[0].site.at("embeddings", "folder"), why)
     for name, why in speakers.unknown(config.log.levels).items():
         findings.error(reading.drafts[0].site.at("log", "levels", name), why)
+    config = listed_strictly(_shown_as(config, flags, cwd, findings))
     if form := _log_format(environ, flags, cwd, findings):
         config = replace(config, log=replace(config.log, format=form))
-    if findings.problems:
+    runs = any(server.enabled and not server.mistake for server in config.servers.values())
+    if findings.fatal or (findings.problems and not runs):
         raise ConfigInvalid(findings.everything(), tuple(reading.files))
-    return config
-
-
-def find(
-    given: Path | None = None,
-    *,
-    environ: Mapping[str, str],
-    cwd: Path,
-    home: Path,
-    system: Path = SYSTEM_FILE,
-) -> Path | None:
-    """The main file: `given`, then METAMCP_CONFIG, then the places; last a file of an MCP client in
-    the working directory. A file that was named is returned whether it exists or not."""
-    named = given or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
-    if named is not None:
-        return cwd / named
-    for place in (*_own_places(cwd, home), system):
-        if os.path.lexists(place):
-            return place
-    for name in CLIENT_FILES:
-        path = cwd / name
-        if os.path.lexists(path) and (name not in _ANYTHING or _has_known_shape(path)):
-            return path
-    return None
+    return replace(config, problems=findings.everything())
 
 
 def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[str, str]) -> bool:
     """Was `path` taken only because it lies in the working directory? Then whoever wrote into that
     directory chose the commands, and the user has to confirm them."""
-    if given is not None or environ.get(VARIABLE):
+    if given is not None or environ.get(places.VARIABLE):
         return False
-    folder = path.parent.parent if path.parent.name in _EDITOR_FOLDERS else path.parent
-    return folder == cwd
+    return places.folder_of(path) == cwd
 
 
 def trusted_state_dir(
@@ -148,7 +132,7 @@ def trusted_state_dir(
     it: it could bring its own record of confirmed commands."""
     if flags.get("state_dir") or environ.get("METAMCP_STATE_DIR"):
         return config.gateway.state_dir  # these win over every file
-    return _state_dir(environ, home)
+    return places.state_base(environ, home)
 
 
 def _references(environ: Mapping[str, str], base: Path, home: Path) -> References:
@@ -159,37 +143,19 @@ def _references(environ: Mapping[str, str], base: Path, home: Path) -> Reference
     )
 
 
-def _own_places(cwd: Path, home: Path) -> tuple[Path, Path]:
-    return cwd / "metamcp.toml", home / ".config/metamcp/metamcp.toml"
-
-
 def _none_found(cwd: Path, home: Path) -> str:
-    first, second = _own_places(cwd, home)
+    first, second = cwd / "metamcp.toml", places.own_file(home)
     return (
-        f"no configuration: there is neither {first} nor {second} nor {SYSTEM_FILE}, and no"
+        f"no configuration: there is neither {first} nor {second} nor {places.SYSTEM_FILE}, and no"
         " .mcp.json in the working directory; name one with --config"
     )
-
-
-def _has_known_shape(path: Path) -> bool:
-    try:
-        values = jsonc.loads(files.text(path))
-    except (files.Unreadable, BrokenSyntax):
-        return False
-    return bool(values) and shapes.shape_of(values) is not None
-
-
-def _state_dir(environ: Mapping[str, str], home: Path) -> Path:
-    """systemd names the directory in STATE_DIRECTORY (the first, if there are several)."""
-    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return Path(given) if given else home / ".local/state/metamcp"
 
 
 def _outside(
     environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
 ) -> Sequence[Table]:
     """`[gateway]` as the environment and the command line have it, one table for each setting."""
-    assert set(flags) <= {*keys("gateway"), LOG_FORMAT}, sorted(flags)
+    assert set(flags) <= {*keys("gateway"), LOG_FORMAT, EXPOSURE, NAMING}, sorted(flags)
     found: list[Table] = []
     for key in keys("gateway"):
         variable = f"METAMCP_{key.upper()}"
@@ -220,11 +186,38 @@ def _log_format(
     return found
 
 
+def _shown_as(config: Config, flags: Mapping[str, str], cwd: Path, findings: Findings) -> Config:
+    """With the exposure and the style of names that the command line wants of every endpoint."""
+
+    def chosen(flag: str, section: Section, key: str) -> str | None:
+        values: dict[str, object] = {key: flags[flag]} if flag in flags else {}
+        site = Site(Document(f"--{flag}", cwd, values))
+        return Table(values, site, findings, section).choice(key)
+
+    exposure = cast("Exposure | None", chosen(EXPOSURE, "endpoints.*", "exposure"))
+    style = cast("Style | None", chosen(NAMING, "endpoints.*.naming", "style"))
+    if exposure is None and style is None:
+        return config
+    return replace(
+        config,
+        endpoints={
+            name: replace(
+                each,
+                exposure=exposure or each.exposure,
+                naming=replace(each.naming, style=style, separator="") if style else each.naming,
+            )
+            for name, each in config.endpoints.items()
+        },
+    )
+
+
 def _value(key: str, text: str) -> object:
     """As a file would have it."""
     kind = option("gateway", key).kind
     if kind == "integer" and text.isdecimal():
         return int(text)
+    if kind == "strings":
+        return [part.strip() for part in text.split(",")]
     return text == "true" if kind == "boolean" and text in ("true", "false") else text
 
 
@@ -259,7 +252,7 @@ class _Reading:
 
     def _read(self, path: Path, chain: tuple[str, ...], by: Site | None) -> None:
         label = printable(str(path))
-        base = path.parent.parent if path.parent.name in _EDITOR_FOLDERS else path.parent
+        base = places.folder_of(path)
         document = Document(label, base, {})
         draft = Draft(site=Site(document))
         try:
@@ -277,7 +270,7 @@ class _Reading:
             )
         except BrokenSyntax as why:
             broken = Problem(label, "", why.message, why.line)
-            self.findings.problem(lambda: broken)
+            self.findings.problem(broken)
         self.drafts.append(draft)
         self.files.append(path)
         if files.others_may_write(path):

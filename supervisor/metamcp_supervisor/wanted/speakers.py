@@ -18,7 +18,7 @@ _OURS = ("metamcp", "metamcp_supervisor", "metamcp_worker")
 def unknown(names: Iterable[str]) -> dict[str, str]:
     """Those that nobody has, each with what is wrong."""
     rooms = ", ".join(sorted(ROOMS))
-    what = f"is no room of the gateway and no installed library; the rooms are: {rooms}"
+    what = f"is neither a room of the gateway nor an installed library; the rooms are: {rooms}"
     return {name: what for name in names if name not in ROOMS and not _is_library(name)}
 
 

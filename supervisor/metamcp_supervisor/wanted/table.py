@@ -12,7 +12,14 @@ from metamcp_supervisor.wanted import units
 from metamcp_supervisor.wanted.config import Address
 from metamcp_supervisor.wanted.document import Findings, Site, kind_of, list_of, shown, table_of
 from metamcp_supervisor.wanted.nearest import hint
-from metamcp_supervisor.wanted.options import LATER, Section, keys, option
+from metamcp_supervisor.wanted.options import ELSEWHERE, LATER, OPTIONS, Section, keys, option
+
+
+def _at_home(key: str) -> str:
+    """The section that this key belongs into; empty for one of none, or of several."""
+    homes = [each.section for each in OPTIONS if each.key == key and each.section]
+    home = "servers.*" if "servers.*" in homes else homes[0] if len(homes) == 1 else ""
+    return f"write it in [{home.replace('*', 'NAME')}]" if home else ""
 
 
 class Table:
@@ -40,7 +47,9 @@ class Table:
             if key in LATER.get(self.section, ()):
                 message = f"'{key}' is not available in this version"
             else:
-                message = f"unknown key '{shown(key)}'; {hint(key, known)}"
+                meant = ELSEWHERE.get(self.section, {}).get(key) or _at_home(key)
+                meant = meant or hint(key, known)
+                message = f"unknown key '{shown(key)}'; {meant}"
             self.findings.error(self.site.at(key), message)
 
     def has(self, key: str) -> bool:
@@ -161,7 +170,7 @@ class Table:
         if text in known.later:
             self.error(key, f'{key} = "{text}" is not available in this version')
         else:
-            self.error(key, f"'{shown(text)}' is no choice; {hint(text, known.choices)}")
+            self.error(key, f"'{shown(text)}' is not a choice; {hint(text, known.choices)}")
         return None
 
     def table(self, key: str, section: Section | None = None) -> "Table | None":

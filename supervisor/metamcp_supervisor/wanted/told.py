@@ -31,7 +31,7 @@ def log(table: Table) -> Log:
     for room, level in levels.items():
         if level not in known:
             site = table.site.at("levels", room)
-            table.findings.error(site, f"'{shown(level)}' is no level; {hint(level, known)}")
+            table.findings.error(site, f"'{shown(level)}' is not a level; {hint(level, known)}")
     return Log(
         format=cast("Form", table.choice("format") or default.format),
         level=table.choice("level") or default.level,

@@ -183,7 +183,7 @@ def _is_json(value: object, site: Site, findings: Findings, depth: int = 0) -> b
         judged = [_is_json(each, site.at(at), findings, depth + 1) for at, each in below]
         return all(judged)
     elif isinstance(value, float) and not math.isfinite(value):
-        why = "is no number that JSON has"
+        why = "is not a number that JSON has"
     elif not isinstance(value, str | int | float):  # a boolean is a number, too
         why = f"is {kind_of(value)}, which JSON does not have; write it as a string, in quotes"
     if why:

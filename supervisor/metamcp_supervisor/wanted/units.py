@@ -51,7 +51,7 @@ def duration(value: object, most: float = DURATION_S_MAX) -> float:
         raise ValueError('must be a duration, such as "500ms", "30s", "15m" or "1h30m"')
     if len(value) > _DURATION_CHARACTERS_MAX or not _WHOLE.fullmatch(value):
         days = ', "2d"' if most > DURATION_S_MAX else ""
-        raise ValueError(f'is no duration; write it like "500ms", "30s", "15m"{days} or "1h30m"')
+        raise ValueError(f'is not a duration; write it like "500ms", "30s", "15m"{days} or "1h30m"')
     seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(value))
     if seconds < DURATION_S_MIN:
         raise ValueError('is too short; the shortest duration is "1ms"')
@@ -78,7 +78,7 @@ def size(value: object, low: int = SIZE_BYTES_MIN) -> int:
         raise ValueError('must be a size, such as "64K", "512M" or "1.5G"')
     found = _SIZE.fullmatch(value) if len(value) <= _SIZE_CHARACTERS_MAX else None
     if found is None:
-        raise ValueError('is no size; write it like "64K", "512M" or "1.5G"')
+        raise ValueError('is not a size; write it like "64K", "512M" or "1.5G"')
     count = round(float(found[1]) * _SIZES[found[2]] / 1024) * 1024
     if count < low:
         raise ValueError(f'is too small; the smallest size here is "{size_text(low)}"')
@@ -116,7 +116,7 @@ def address(text: str) -> Address:
         )
     found = _IN_BRACKETS.fullmatch(text) or _PLAIN.fullmatch(text)
     if found is None:
-        raise ValueError('is no address; write it like "127.0.0.1:6270" or "[::1]:6270"')
+        raise ValueError('is not an address; write it like "127.0.0.1:6270" or "[::1]:6270"')
     host, port = found[1], int(found[2])
     if port > _PORT_MAX:
         raise ValueError(f"has port {port}; the highest port is {_PORT_MAX}")

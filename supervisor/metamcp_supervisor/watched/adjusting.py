@@ -90,7 +90,7 @@ def number_of(text: str) -> int:
     number = SIGNALS.get(text.upper().removeprefix("SIG"))
     if number is None:
         there = ", ".join(SIGNALS)
-        why = f"{text[:20]!r} is no signal; there are: {there}, and 1 to {SIGNAL_MAX}"
+        why = f"{text[:20]!r} is not a signal; there are: {there}, and 1 to {SIGNAL_MAX}"
         raise Refused(Exit.USAGE, why)
     return number
 

@@ -4,9 +4,10 @@ Owns: these paths, who may ask by which name, and the cache in front of the metr
 traffic, what is healthy (`health`), what is measured (`metrics`), sockets and HTTP (the server).
 
 There is nothing to change here, and no secret. A web page that a browser on this machine shows must
-not read it nevertheless, so a request must name the gateway by its address, which a foreign DNS
-name that points here does not (DNS rebinding). No web page gets to a unix socket: there the mode of
-the file says who may ask, by whatever name.
+not read the metrics nevertheless, so a request for them must name the gateway by its address, which
+a foreign DNS name that points here does not (DNS rebinding), or by an allowed name. No web page
+gets to a unix socket: there the mode of the file says who may ask, by whatever name. The health
+pages are for probes, which call the gateway what they like.
 """
 
 import ipaddress
@@ -14,12 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from urllib.parse import parse_qsl
 
+from msgspec import structs
+
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_supervisor.wanted.config import Address, AnyAddress
 from metamcp_supervisor.watched import health, rendering
 from metamcp_supervisor.watched.metrics import Metrics
 from metamcp_supervisor.watched.readings import Pulse, Readings
 from metamcp_worker import http1
+from metamcp_worker.hosts import Hosts, place_of
 from metamcp_worker.http1 import Head
 from metamcp_worker.requests import Request
 
@@ -34,7 +38,14 @@ QUERY_FIELDS_MAX = 100
 PLAIN = "text/plain; charset=utf-8"
 LIVE = "/livez"
 _LOCAL = "localhost"
-_STRANGER = 403, PLAIN, b"Ask for this page by the address of the gateway.\n"
+_STRANGER = (
+    403,
+    PLAIN,
+    b"Ask for this page by the address of the gateway, or allow the name: \
+allowed_hosts in [gateway].\n",
+)
+
+_READ_ONLY = 405, PLAIN, b"There is nothing to change here: use GET.\n"
 
 _CHECKS: dict[str, Checks] = {
     "/readyz": health.ready,
@@ -53,7 +64,8 @@ class Sight(Protocol):
 
 
 class Admin:
-    """The application. `listen`: what `ops_listen` names; `clock`: monotonic seconds."""
+    """The application. `listen`: what `ops_listen` names; `hosts`: names that are allowed beside
+    it; `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -62,30 +74,37 @@ class Admin:
         metrics: Metrics,
         listen: AnyAddress,
         clock: Callable[[], float],
+        hosts: Sequence[str] = (),
     ) -> None:
         self._status = status
         self._seen = seen
         self._metrics = metrics
         self._listen_host = listen.host.lower() if isinstance(listen, Address) else _LOCAL
+        self._hosts = Hosts(hosts)
         self._clock = clock
         self._pages: dict[bool, tuple[bytes, float]] = {}
 
     def __call__(self, request: Request) -> None:
-        known = not request.address or self._host_ok(request.head.headers)
-        code, kind, body = self._answer(request.head) if known else _STRANGER
-        headers = [
-            (b"content-type", kind.encode()),
-            (b"cache-control", b"no-store"),
-            (b"x-content-type-options", b"nosniff"),
-        ]
-        if code == 405:
-            headers.append((b"allow", b"GET, HEAD"))
-        request.answer(http1.head(code, headers), body)
+        path = http1.path_and_query(request.head.target)[0].decode()
+        known = not request.address or path in PAGES or self._host_ok(request.head.headers)
+        _send(request, *(self._answer(request.head) if known else _STRANGER))
+
+    def health(self, request: Request) -> None:
+        """The application of `health_listen`. Who may be anywhere learns how it stands, and no
+        names."""
+        path = http1.path_and_query(request.head.target)[0].decode()
+        if request.head.method not in {"GET", "HEAD"}:
+            _send(request, *_READ_ONLY)
+        elif path not in PAGES:
+            _send(request, 404, PLAIN, f"There are: {', '.join(PAGES)}\n".encode())
+        else:
+            code = self._answer(structs.replace(request.head, target=path.encode()))[0]
+            _send(request, code, PLAIN, b"ok\n" if code == 200 else b"failed\n")
 
     def _answer(self, head: Head) -> tuple[int, str, bytes]:
         """Status, content type and body."""
         if head.method not in {"GET", "HEAD"}:
-            return 405, PLAIN, b"There is nothing to change here: use GET.\n"
+            return _READ_ONLY
         where, query = http1.path_and_query(head.target)
         path = where.decode()
         if path == "/metrics":
@@ -114,7 +133,21 @@ class Admin:
         if len(hosts) != 1 or len(hosts[0]) > HOST_BYTES_MAX:
             return False
         host = _without_port(hosts[0].decode("latin-1")).lower()
-        return host in {_LOCAL, self._listen_host} or _is_address(host)
+        if host in {_LOCAL, self._listen_host} or _is_address(host):
+            return True
+        place = place_of(hosts[0])
+        return place is not None and self._hosts.allow(place)
+
+
+def _send(request: Request, code: int, kind: str, body: bytes) -> None:
+    headers = [
+        (b"content-type", kind.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    if code == 405:
+        headers.append((b"allow", b"GET, HEAD"))
+    request.answer(http1.head(code, headers), body)
 
 
 def _health(checks: Sequence[health.Check], query: bytes) -> tuple[int, str, bytes]:

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from metamcp_supervisor.verbs import VERSION, Exit, ServerStatus
+from metamcp_supervisor.watched.explain import CONFIGURATION
 from metamcp_supervisor.watched.health import READY_STATES, UNWANTED_STATES
 from metamcp_supervisor.watched.line import Line, known
 from metamcp_supervisor.watched.steering import Steering
@@ -26,7 +27,7 @@ FULFILS: dict[Condition, frozenset[str]] = {
     "active": frozenset({"active"}),
     "idle": frozenset({"idle"}),
     "stopped": frozenset({"stopped", "idle"}),
-    "error": frozenset({"error"}),
+    "error": frozenset({"error", "quarantined"}),
 }
 #: Those that a start brings about: a server that nobody wants to run is not waited for.
 _UP: frozenset[Condition] = frozenset({"ready", "active"})
@@ -75,12 +76,13 @@ def _missing(steering: Steering, params: Wait, left_s: float) -> list[str]:
     for server in status.servers:
         if params.names and server.name not in params.names:
             continue
-        if not params.names and up and server.state in UNWANTED_STATES:
+        unwanted = server.state in UNWANTED_STATES and not server.required
+        if not params.names and up and unwanted:
             continue
         fresh = server.generation > params.above.get(server.name, -1)
         if fresh and server.state in FULFILS[params.wanted]:
             continue
-        if fresh and up:
+        if up and (fresh or server.reason == CONFIGURATION):
             _check_hope(server, left_s)
         why = f" ({server.message or server.reason})" if server.reason or server.message else ""
         missing.append(f"{server.name} is {server.state}{why}")
@@ -101,12 +103,13 @@ def _check_hope(server: ServerStatus, left_s: float) -> None:
         )
     if server.state != "error":
         return
+    if server.reason == CONFIGURATION:
+        raise Refused(Exit.FAILED, f"{server.name} is not started: {server.message}")
     retry_s = server.retry_in_s
     # Out of this phase no start leads soon: who waits less than that wants to know it now.
     if retry_s is None or (server.phase == "failed" and retry_s > left_s):
         coming = "" if retry_s is None else f" (next start in {retry_s:.0f} s)"
         raise Refused(
             Exit.FAILED,
-            f"{server.name} failed: {server.message or server.reason}{coming};"
-            f" 'metamcp ctl logs {server.name}' shows what it wrote",
+            f"{server.name} failed: {server.message or server.reason}{coming}",
         )

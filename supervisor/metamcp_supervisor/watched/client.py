@@ -81,6 +81,12 @@ class Client:
             begun()
             self._sock.settimeout(None)  # the user ends it, or the end of the gateway does
 
+    def pid(self) -> int:
+        """Of the gateway, by the word of the kernel; -1 where it does not tell."""
+        from metamcp_supervisor.watched.peers import peer
+
+        return peer(self._sock).pid
+
     def close(self) -> None:
         self._reader.close()
         self._sock.close()
@@ -137,9 +143,9 @@ class Client:
 
 
 def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> Client:
-    """A connection to the gateway of this directory, or of the default one. `timeout_s`: for each
-    of its answers until then. Raises Failed."""
-    directory = runtime_dir or runtime.default(os.environ)
+    """A connection to the gateway of this directory, or to the one that is meant here. `timeout_s`:
+    for each of its answers until then. Raises Failed."""
+    directory = runtime_dir or meant()
     try:
         path = runtime.socket_path(directory)
     except runtime.RuntimeDirUnfit as error:
@@ -162,6 +168,43 @@ def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> C
         client.close()
         raise
     return client
+
+
+def connect_here(runtime_dir: str | None) -> Client:
+    """As `connect`, but without a directory to the gateway of this folder and no other. Raises
+    Failed."""
+    from metamcp_supervisor import places
+
+    if runtime_dir is None and meant() != (own := str(places.here().runtime_dir)):
+        text = f"no gateway of this folder is running at {own}"
+        raise Failed(Exit.NOT_RUNNING, text, _others())
+    return connect(runtime_dir)
+
+
+def meant() -> str:
+    """The runtime directory of the gateway of this folder; outside of any project the one gateway
+    that runs. Raises Failed if there are several."""
+    from metamcp_supervisor import places
+
+    if given := runtime.given(os.environ):
+        return given
+    here = places.here()
+    default = str(here.runtime_dir)
+    if here.of_folder or places.answers(default):
+        return default
+    found = places.running(os.environ)
+    if len(found) > 1:
+        text = "several gateways run and none of them belongs to this folder; say which one"
+        raise Failed(Exit.USAGE, text, tuple(map(str, found)))
+    return found[0].runtime_dir if found else default
+
+
+def _others() -> tuple[str, ...]:
+    """The gateways that run, when the one that is meant does not."""
+    from metamcp_supervisor import places
+
+    found = places.running(os.environ)
+    return ("these run:", *map(str, found)) if found else ()
 
 
 def connect_within(runtime_dir: str | None, timeout_s: float) -> Client:
@@ -212,6 +255,7 @@ def _unreachable(error: OSError, path: str) -> Failed:
         Exit.NOT_RUNNING,
         f"no gateway is running at {path} ({error.strerror}); start one with 'metamcp up', or say"
         " where it is with --runtime-dir",
+        _others(),
     )
 
 

@@ -55,12 +55,16 @@ logger = logging.getLogger("metamcp.control")
 
 class Limits(Struct, frozen=True, kw_only=True):
     """What a test may want otherwise. `hello_s`: from connecting to a valid token; `idle_s`:
-    between two requests (`ctl` sends its request at once); `connections_max`: below
-    `events.FOLLOWERS_MAX`, and many more than people at prompts."""
+    between two requests (`ctl` sends its request at once). `connections_max`: of the gateway's own
+    user and root together, many more than people at prompts; `user_max`: of each other user;
+    `others_max`: of all other users together, who take no place of the owner. The first and the
+    last together are at most `events.FOLLOWERS_MAX`."""
 
-    hello_s: float = 5.0
+    hello_s: float = 2.0
     idle_s: float = 60.0
-    connections_max: int = 48
+    connections_max: int = 40
+    user_max: int = 8
+    others_max: int = 24
 
 
 class Hello(Struct, frozen=True):
@@ -68,8 +72,8 @@ class Hello(Struct, frozen=True):
 
 
 class Control:
-    """Listens from `start` to `close`. `steering` is the gateway. `group`: which may share it, else
-    the one with the name of `peers.GROUP`."""
+    """Listens from `start` to `close`. `steering` is the gateway, `config` its main file. `group`:
+    which may share it, else the one with the name of `peers.GROUP`."""
 
     def __init__(
         self,
@@ -78,12 +82,16 @@ class Control:
         version: str,
         limits: Limits | None = None,
         group: int | None = None,
+        *,
+        state_dir: Path | None = None,
+        config: str = "",
     ) -> None:
         self._steering = steering
         self._group = group
         self._answers = Answers(time.monotonic)
         self._limits = limits or Limits()
-        self._runtime_dir = str(runtime_dir)
+        self._runtime_dir, self._state_dir = str(runtime_dir), state_dir
+        self._config = config
         self._version = version
         self._claim: runtime.Claim | None = None
         self._socket: socket.socket | None = None
@@ -92,16 +100,17 @@ class Control:
         self._lines: set[Connection] = set()
 
     async def start(self, found: handing.Control | None = None) -> None:
-        """Claim the runtime directory and listen in it, or go on with what the program before has
-        `found`. Raises runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
+        """Claim the directories and listen in that of the run time, or go on with what the program
+        before has `found`. Raises runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
         sock: socket.socket | None = None
         if found is not None:
-            claim = runtime.Claim(found.directory, found.lock, found.token)
+            claim = runtime.Claim(found.directory, found.lock, found.token, found.state)
             sock = socket.socket(fileno=found.listener)
             self._answers.go_on(found.answers)
         else:
-            claim = runtime.claim(self._runtime_dir)
+            claim = runtime.claim(self._runtime_dir, self._config)
         try:
+            self._own(claim)
             sock = sock or _bind(claim.socket_path)
             token = os.path.join(claim.directory, runtime.TOKEN)
             self._group = peers.share(claim.directory, (claim.socket_path, token), self._group)
@@ -113,7 +122,17 @@ class Control:
             raise runtime.RuntimeDirUnfit(
                 f"{claim.socket_path}: {error.strerror or error}; choose another --runtime-dir"
             ) from None
+        except runtime.AlreadyRunning:
+            claim.release()
+            raise
         self._claim, self._socket = claim, sock
+
+    def _own(self, claim: runtime.Claim) -> None:
+        """Where nothing can be written there is nothing to overwrite: who writes there says so.
+        Raises runtime.AlreadyRunning."""
+        if self._state_dir is not None and claim.state_fd < 0:
+            with contextlib.suppress(OSError):
+                claim.state_fd = runtime.own(str(self._state_dir))
 
     def handed(self) -> handing.Control:
         """What the program after this one goes on with."""
@@ -124,6 +143,7 @@ class Control:
             lock=self._claim.lock_fd,
             listener=self._socket.fileno(),
             token=self._claim.token,
+            state=self._claim.state_fd,
             answers=self._answers.handed(),
         )
 
@@ -164,6 +184,8 @@ class Control:
             await self._talk(line)
         except (PeerGone, OSError):
             pass  # the client left in the middle: its own business
+        except asyncio.CancelledError:
+            pass  # by `close`; the streams of asyncio log a traceback for a task that says so
         except Exception:
             logger.exception("a connection of the control socket ended by a fault of the gateway")
         finally:
@@ -176,9 +198,7 @@ class Control:
     async def _talk(self, line: "Connection") -> None:
         """One connection, from hello to its end."""
         try:
-            most = self._limits.connections_max
-            if len(self._talks) > most:
-                raise Refused(Exit.FAILED, f"{most} connections to the control socket are open")
+            self._check_place(line)
             self._check(line)
             hello = {"v": VERSION, "pid": os.getpid(), "version": self._version}
             await line.tell("hello", hello)
@@ -201,6 +221,17 @@ class Control:
                 return
             await line.answer(result)
             line.in_hand = False
+
+    def _check_place(self, line: "Connection") -> None:
+        """Raises Refused for one connection too many."""
+        limits = self._limits
+        if line.role is Role.ADMIN:
+            admins = [other for other in self._lines if other.role is Role.ADMIN]
+            _bound(len(admins), limits.connections_max, "connections")
+            return
+        others = [other.uid for other in self._lines if other.role is not Role.ADMIN]
+        _bound(others.count(line.uid), limits.user_max, f"connections of user id {line.uid}")
+        _bound(len(others), limits.others_max, "connections of other users")
 
     def _check(self, line: "Connection") -> None:
         """A socket that is not shared is for its owner and root alone. Raises Refused."""
@@ -322,6 +353,8 @@ class Connection:
     def push(self, method: str, params: object) -> None:
         line = codec.dump({"jsonrpc": "2.0", "method": method, "params": params})
         transport = self._writer.transport
+        if transport.is_closing():
+            raise PeerGone("the client left")
         if transport.get_write_buffer_size() + len(line) > BACKLOG_BYTES_MAX:
             note = {"message": f"more than {BACKLOG_BYTES_MAX} bytes waited to be read"}
             line = codec.dump({"jsonrpc": "2.0", "method": "lagged", "params": note})
@@ -371,12 +404,22 @@ class Connection:
             why = f"the answer has {len(line)} bytes, a line may have {LINE_BYTES_MAX}"
             error = {"code": int(Exit.FAILED), "message": why}
             line = codec.dump({"jsonrpc": "2.0", "id": Raw(self.asked), "error": error})
+        if self._writer.transport.is_closing():
+            raise PeerGone("the client left")  # asyncio would log each line that nobody gets
         self._writer.write(line + b"\n")
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._writer.drain()
         except TimeoutError:
             raise PeerGone("the client does not read") from None
+        except OSError:
+            raise PeerGone("the client left") from None
+
+
+def _bound(count: int, most: int, what: str) -> None:
+    """Raises Refused."""
+    if count > most:
+        raise Refused(Exit.FAILED, f"{most} {what} to the control socket are open; close one")
 
 
 def _bind(path: str) -> socket.socket:

@@ -20,23 +20,26 @@ from metamcp_supervisor.verbs import (
     ViewShown,
     ViewsShown,
 )
+from metamcp_supervisor.wanted import environment
 from metamcp_supervisor.wanted.masks import masked
 from metamcp_supervisor.wanted.nearest import hint
 from metamcp_supervisor.watched import explain, usage
+from metamcp_supervisor.watched.health import READY_STATES
+from metamcp_supervisor.watched.logs import LAST_LINES
 from metamcp_supervisor.watched.steering import Steering
 from metamcp_worker import costs
 from metamcp_worker.disclosure import ViewStats
 from metamcp_worker.errors import Refused
 from metamcp_worker.messages import BUCKETS_S
 
-LOG_LINES = 10
-"""The last words of a server; `logs` has all of them."""
 NAME_CHARACTERS_MAX = 64
 """Told of a name that somebody wrote."""
 HIDDEN_CHARACTERS_MIN = 6
 """What is shorter is hidden only where it is a whole argument: inside of others it is chance."""
 #: What of a configuration says with which arguments, credentials or files a server works.
-_PRIVATE = frozenset({"command", "module", "env", "cwd", "url", "headers", "oauth", "options"})
+_PRIVATE = frozenset(
+    {"command", "module", "env", "inherit_env", "cwd", "url", "headers", "oauth", "options"}
+)
 
 
 async def describe(steering: Steering, server: ServerStatus, *, private: bool) -> Description:
@@ -47,9 +50,12 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
     roots = _workers(server)
     trees = await asyncio.to_thread(usage.trees, roots) if roots else {}
     found = [process for tree in trees.values() for process in tree]
+    down = bool(server.reason) and server.state not in READY_STATES
+    withheld = known.withheld if private and down else ()
     return Description(
         server=server,
-        why=explain.why(server, tries),
+        why="; ".join(filter(None, (explain.why(server, tries), environment.sentence(withheld)))),
+        withheld=withheld,
         since=history.since,
         failures=tries.failures,
         recent=tries.recent,
@@ -69,7 +75,8 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
         ),
         overrides=known.overrides,
         drift=known.drift,
-        log=tuple(steering.logs.tail(server.name, LOG_LINES)),
+        left_out=known.left_out,
+        log=tuple(steering.logs.tail(server.name, LAST_LINES)),
     )
 
 

@@ -10,6 +10,8 @@ from msgspec import Struct
 from metamcp_supervisor.verbs import ServerStatus
 from metamcp_supervisor.wanted.units import duration_text
 
+CONFIGURATION = "configuration"
+"""The reason of a server whose table has a mistake."""
 MESSAGE_CHARACTERS_MAX = 300
 """Of what is quoted: it is to stay one sentence."""
 
@@ -75,6 +77,8 @@ def _warming(server: ServerStatus, tries: Tries) -> str:
 
 def _ready(server: ServerStatus, tries: Tries) -> str:
     trouble = _trouble(server)
+    if server.reason == "throttled":
+        return f"it answers calls, and is held back ({trouble})"
     again = f"; it went down before ({trouble}), {counted(tries)}" if trouble else ""
     if tries.parted:
         back = f"'metamcp ctl undrain {server.name}' lets them come again"
@@ -99,6 +103,9 @@ def _backoff(server: ServerStatus, tries: Tries) -> str:
 
 
 def _failed(server: ServerStatus, tries: Tries) -> str:
+    if server.reason == CONFIGURATION:
+        mended = "mend it and run 'metamcp reload'"
+        return f"it is not started: its configuration has a mistake ({server.message}); {mended}"
     if server.retry_in_s is None:
         policy = f'restart = "{tries.restart}" plans no start'
         return f"{_down(server)}; {policy}, 'metamcp ctl start {server.name}' does"

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from metamcp_worker.messages import BUCKETS_S, OVERHEAD_BUCKETS_S
 
-STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error")
+STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error",
+          "quarantined")  # fmt: skip
 #: What has a series of its own before it happened; others begin with their first event.
 OUTCOMES = ("answered", "failed", "cancelled")
 STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
@@ -113,6 +114,8 @@ _SUPERVISION = (
            "Servers and workers that did not stop when asked: SIGTERM, SIGKILL or worker_SIGKILL."),
     Family("metamcp_drifted_tools", "gauge", ("server", "drift"),
            "Tools that are not as approved: harmless, drifted, or quarantined and not served."),
+    Family("metamcp_invalid_definitions", "gauge", ("server",),
+           "Tools, prompts and resources that lists leave out: their definitions are not valid."),
     Family("metamcp_orphans_reaped_total", "counter", ("server",),
            "Processes that a server left behind and that were killed."),
 )  # fmt: skip

@@ -78,12 +78,14 @@ def started(status: GatewayStatus) -> list[Check]:
 
 
 def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerStatus]:
-    """The servers that should work and do not: of the named ones, or of all that are wanted. What
-    serves a single client comes and goes with it, and is missed only by name."""
+    """The servers that should work and do not: of the named ones, or of all that are wanted, and
+    of those that `ready` asks for. What serves a single client comes and goes with it, and is
+    missed only by name."""
     if names:
         return [s for s in status.servers if s.name in names and s.state not in READY_STATES]
     every = [s for s in status.servers if not sharing.whose(s.name)]
-    return [s for s in every if s.state not in READY_STATES | UNWANTED_STATES]
+    missed = [s for s in every if s.state not in READY_STATES]
+    return [s for s in missed if s.required or s.state not in UNWANTED_STATES]
 
 
 def without(checks: Sequence[Check], names: Sequence[str]) -> tuple[list[Check], list[str]]:

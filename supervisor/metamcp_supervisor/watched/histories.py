@@ -22,14 +22,16 @@ MESSAGE_CHARACTERS_MAX = 1000
 """Of a cause; twenty of them per server are kept for as long as the gateway runs."""
 
 ARROW = "→"
-#: Phases in which there is a server that can go down, and those that follow when it did.
-_ALIVE = frozenset({"warming", "ready"})
-_DOWN = frozenset({"backoff", "failed", "quarantined", "disabled", "idle"})
-_NEXT = "; next start in "
+#: States in which there is a server that can go down, and those that follow when it did.
+_ENDS: Mapping[str, frozenset[str]] = {
+    "warming": frozenset({"error", "quarantined"}),
+    "ready": frozenset({"error", "quarantined", "stopped", "idle"}),
+}
+NEXT = "; next start in "
 
 
 class History(Struct):
-    """`since`: of the phase now; `because`: the last cause that was given for a change of phase."""
+    """`since`: of the state now; `because`: the last cause that was given for a change of it."""
 
     since: float = 0.0
     because: str = ""
@@ -66,13 +68,13 @@ class Histories:
         history = self._by_name.setdefault(event.who, History())
         history.since = event.time
         history.because = event.cause[:MESSAGE_CHARACTERS_MAX] or history.because
-        if before in _ALIVE and after in _DOWN:
+        if after in _ENDS.get(before, ()):
             history.ends.append(_ended(event, after, history.ready_at))
         history.ready_at = event.time if after == "ready" else 0.0
 
 
 def _ended(event: Event, after: str, ready_at: float) -> Ended:
-    said = event.cause.partition(_NEXT)[0]
+    said = event.cause.partition(NEXT)[0]
     reason, colon, message = said.partition(": ")
     return Ended(
         time=event.time,

@@ -21,6 +21,8 @@ LINE_CHARS_MAX = 16 * 1024
 BLOCK_LINES = 64
 """So many are kept as one piece: as objects they would take four times as much, and what comes and
 goes all day would leave holes everywhere."""
+LAST_LINES = 10
+"""The last words of a server, where it is described; `logs` has all of them."""
 
 _read = codec.reader(list[tuple[int, float, str, str]])
 

@@ -43,6 +43,7 @@ class Names(Keyed, frozen=True):
 class Reload(Keyed, frozen=True):
     dry_run: bool = False
     expect: str | None = None
+    yes: bool = False
 
 
 class Quarantine(Names, frozen=True):
@@ -148,7 +149,7 @@ async def _upgrade(steering: Steering, line: Line, params: Nothing) -> object:
 async def _reload(steering: Steering, line: Line, params: Reload) -> object:
     if not params.dry_run:
         steering.journal.add("gateway", "reload", f"asked by {line.caller}")
-    return await steering.reload(params.dry_run, params.expect)
+    return await steering.reload(params.dry_run, params.expect, params.yes)
 
 
 async def _describe(steering: Steering, line: Line, params: Name) -> object:
@@ -280,8 +281,6 @@ async def _run(steering: Steering, line: Line, verb: Verb, wanted: Struct) -> ob
         raise Refused(Exit.UNKNOWN_NAME, str(error), data) from None
     except ConfigInvalid as error:
         data = codec.dump({"problems": [str(problem) for problem in error.problems]})
-        raise Refused(
-            Exit.CONFIG, "the configuration is invalid; the old one stays in force", data
-        ) from None
+        raise Refused(Exit.CONFIG, error.why, data) from None
     except (NotNow, ReloadRefused) as error:
         raise Refused(Exit.FAILED, str(error)) from None

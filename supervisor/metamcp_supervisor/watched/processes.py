@@ -73,12 +73,13 @@ class Processes:
 
 
 def _of_server(part: Part) -> Part:
-    """What serves a single client is one of several processes of its server. The word for it has
-    48 bits, which leaves room for the number of a copy."""
+    """What serves a single client, or those with a session, is one of several processes of its
+    server. The word for it has 48 bits, which leaves room for the number of a copy."""
     who = sharing.whose(part.server)
     if not who:
         return part
-    return Part(part.role, sharing.base(part.server), (int(who, 16) << 12) + part.number)
+    word = int.from_bytes(who.encode()) if who == sharing.LEGACY else int(who, 16)
+    return Part(part.role, sharing.base(part.server), (word << 12) + part.number)
 
 
 def _share(found: tuple[int, int] | None) -> float:

@@ -44,11 +44,23 @@ class ReloadRefused(MetaMCPError):
     expected one, or its commands were never confirmed. The text says which."""
 
 
+class Unconfirmed(ReloadRefused):
+    """A reload that needs somebody's yes. `question`: what that person reads; `plan`: the hash of
+    what is applied then."""
+
+    def __init__(self, why: str, question: str, plan: str) -> None:
+        super().__init__(why)
+        self.question = question
+        self.plan = plan
+
+
 class Particulars(Struct, frozen=True, kw_only=True):
     """What the gateway knows of a server beyond its status. `config`: in effect, secrets masked;
     `source`: where it was read; `endpoints`: that expose it; `hidden`: what may be secret in the
     commands of its processes, and what is shown instead; `overrides`: what is set for a time;
-    `drift`: tools that are not as approved, each with how."""
+    `drift`: tools that are not as approved, each with how. `withheld`: variables of the gateway
+    that it does not get and that could matter. `left_out`: definitions that are not valid, each
+    with place and reason."""
 
     config: Mapping[str, Any]
     source: str
@@ -58,6 +70,8 @@ class Particulars(Struct, frozen=True, kw_only=True):
     hidden: Mapping[str, str]
     overrides: tuple[Overridden, ...] = ()
     drift: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 class Shelf(Protocol):
@@ -166,6 +180,7 @@ class Steering(Protocol):
         it does not return then. Raises NotNow."""
         ...
 
-    async def reload(self, dry_run: bool, expect: str | None) -> ReloadPlan:
-        """Raises config.ConfigInvalid and ReloadRefused."""
+    async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
+        """`yes`: whoever asks confirms what needs to be. Raises config.ConfigInvalid and
+        ReloadRefused."""
         ...

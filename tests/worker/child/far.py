@@ -9,6 +9,7 @@ from typing import Any
 
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Drop, Fail, Request
+from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.remote import Remote, remote
 from metamcp_worker.child.transport import Transport
 from metamcp_worker.frames import Call
@@ -28,6 +29,7 @@ class Ear:
         self.raw: list[bytes] = []
         self.failures: dict[bytes, Json] = {}
         self.losses: list[Fail] = []
+        self.passed: list[Overlong] = []
         self._news = asyncio.Event()
 
     def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
@@ -39,6 +41,13 @@ class Ear:
     def failed(self, key: bytes, error: bytes) -> None:
         assert key not in self.failures
         self.failures[key] = json.loads(error)
+        self._news.set()
+
+    def skipped(self, size_bytes: int) -> None:
+        pass
+
+    def overlong(self, line: Overlong) -> None:
+        self.passed.append(line)
         self._news.set()
 
     def counted(self, counter: str, times: int = 1) -> None:

@@ -46,7 +46,8 @@ class World:
     """Fronts and a server that does what it wants, but knows on whose behalf.
 
     `open`: calls that a front waits for; `work`: what the server is at, by id: the call, and when
-    it stops at the latest; `asked`: its own requests that are not answered, by number; `kept`: open
+    it stops at the latest; `asked`: its own requests that are not answered, and in which call each
+    was made; `kept`: open
     calls that outlive their front; `left`: those that did; `firsts`: what a call was when it began.
     """
 
@@ -56,7 +57,7 @@ class World:
         self.open: dict[tuple[int, int], Caller] = {}
         self.work: dict[int, tuple[tuple[int, int], float]] = {}
         self.causes: dict[tuple[int, int], Caller] = {}
-        self.asked: set[int] = set()
+        self.asked: dict[int, int] = {}
         self.questions: dict[int, tuple[int, int]] = {}
         self.kept: dict[tuple[int, int], tuple[int, int]] = {}
         self.left: list[tuple[int, int]] = []
@@ -103,7 +104,7 @@ class World:
             self.heard(self.talk.note(self.talk.session.reply(front, reply, self.talk.now)))
         elif what == "withdraw" and self.asked:
             number = sorted(self.asked)[which % len(self.asked)]
-            self.asked.discard(number)
+            del self.asked[number]
             self.heard(self.talk.tells("notifications/cancelled", requestId=number))
 
     def call(self, front: int, peer: int) -> None:
@@ -132,10 +133,12 @@ class World:
         if self.talk.now >= until:
             del self.work[number]
             return
+        if what == "ask" and number in self.asked.values() and number < max(self.work):
+            return  # it waits for an answer, as servers do
         self.cause = self.causes[key]
         if what == "ask":
             self.asks += 1
-            self.asked.add(self.asks)
+            self.asked[self.asks] = number
             self.heard(self.talk.asks(self.asks, stream=stream))
         elif what == "log":
             self.heard(self.talk.tells("notifications/message", stream, data=key[1]))
@@ -204,7 +207,7 @@ class World:
             until = self.talk.now + min(LINGER_S_MAX, 50.0)
             self.work[message["params"]["requestId"]] = (key, until)
         elif "method" not in message:
-            self.asked.remove(message["id"])  # It is there: no answer comes twice or for nothing.
+            del self.asked[message["id"]]  # It is there: no answer comes twice or for nothing.
 
     def end(self, *, crash: bool) -> None:
         """The connection is lost, or every call comes to its end."""

@@ -15,7 +15,8 @@ from metamcp_worker.child import custom as module
 from metamcp_worker.child.actions import Drop
 from metamcp_worker.child.custom import Connect, Custom, custom
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.child.lines import Overlong
+from metamcp_worker.glimpse import Glimpse
 from metamcp_worker.spec import ServerSpec
 from tests.worker.child.far import Ear
 from tests.worker.child.worker import ROOT, ChildWorker
@@ -174,7 +175,6 @@ class Mute(Script):
         (connecting(7), "exit", "failed with TypeError"),
         (connecting(Script(NEWS, end=True)), "exit", "it ended the connection"),
         (connecting(Script("text")), "protocol", "a message that is str, not bytes"),
-        (connecting(Script(b"x" * (BODY_BYTES_MAX + 1))), "limit", "of more than 16777216 bytes"),
     ],
 )
 def test_code_that_does_not_behave_ends_its_server_with_a_reason(
@@ -184,6 +184,18 @@ def test_code_that_does_not_behave_ends_its_server_with_a_reason(
         found = await lost(connect)
         assert found[0] == reason
         assert words in found[1]
+
+    run(main)
+
+
+def test_a_message_above_the_limit_is_passed_over() -> None:
+    async def main() -> None:
+        async with using(connecting(Script(b'{"id":7,"result":1}', NEWS)), message_bytes=16) as (
+            _,
+            ear,
+        ):
+            await ear.until(lambda: ear.passed)
+            assert ear.passed[0] == Overlong(19, Glimpse(b"7", answer=True))
 
     run(main)
 

@@ -167,9 +167,44 @@ def test_wrong_types_beside_the_version_count_as_nothing(wrong: object) -> None:
 
 
 def test_a_server_that_exits_when_probed_can_be_spared_the_probe() -> None:
-    talk = Talk(probe=False)
+    talk = Talk(era="legacy-first")
     assert talk.wrote[0]["method"] == "initialize"
     assert not talk.session.probing
+    talk.answers("initialize", legacy())
+    assert protocol(talk) == LEGACY[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "data"), [(-32022, {"supported": [MODERN]}), (-32601, None), (-32600, None)]
+)
+def test_a_server_that_refuses_initialize_is_asked_whether_it_is_modern(
+    code: int, data: Any
+) -> None:
+    talk = Talk(era="legacy-first")
+    talk.refuses("initialize", code, data)
+    talk.answers("server/discover", modern())
+    assert protocol(talk) == MODERN
+
+
+def test_one_that_refuses_everything_is_told_by_its_first_refusal() -> None:
+    talk = Talk(era="legacy-first")
+    talk.refuses("initialize", -32600)
+    talk.refuses("server/discover", -32601)
+    assert failure(talk).message == "it refused initialize: no (-32600)"
+
+
+def test_where_one_era_is_chosen_the_other_is_not_tried() -> None:
+    talk = Talk(era="legacy")
+    talk.refuses("initialize", -32022, {"supported": [MODERN]})
+    assert failure(talk).message == "it refused initialize: no (-32022)"
+    assert [one["method"] for one in talk.wrote] == ["initialize"]
+    talk = Talk(era="modern")
+    talk.tick(5)
+    talk.refuses("server/discover", -32601)
+    assert failure(talk).message == (
+        'it does not speak 2026-07-28, which era = "modern" wants: it refused server/discover: no'
+    )
+    assert [one["method"] for one in talk.wrote] == ["server/discover"]
 
 
 def test_a_start_that_takes_too_long_says_what_it_waited_for() -> None:

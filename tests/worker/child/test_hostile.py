@@ -3,21 +3,25 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from metamcp_worker.child import stdio
-from metamcp_worker.child.connection import NOISE_LINES_PER_TICK
-from metamcp_worker.child.lines import LINE_BYTES_MAX, LOG_LINE_BYTES_MAX
-from metamcp_worker.child.run import TICK_S
-from metamcp_worker.child.stdio import READ_BYTES
+from metamcp_worker.child.lines import LOG_LINE_BYTES_MAX
 from metamcp_worker.frames import Error, Result
 from metamcp_worker.messages import Beat, Counted, LogLines, Spawned
 from tests.waiting import until
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M98")]
+
+
+def processor_s(pid: int) -> float:
+    """The processor time that a process took so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mib(pid: int) -> float:
@@ -100,25 +104,31 @@ def test_large_answers_pass_up_to_the_limit() -> None:
     with ChildWorker() as worker:
         worker.ready()
         front = worker.front()
-        assert len(front.text(front.tool("blob", kib=15 * 1024))) == 15 * 1024 * 1024
+        assert len(front.text(front.tool("blob", kib=63 * 1024))) == 63 * 1024 * 1024
 
 
-@pytest.mark.parametrize("flags", [(), ("--huge-line",)])
-def test_a_line_without_end_ends_the_server_and_answers_the_calls(flags: tuple[str, ...]) -> None:
-    with ChildWorker(*flags) as worker:
-        pid = worker.read(Spawned)[0].pid
+def test_a_message_above_the_limit_is_an_error_for_its_caller_alone() -> None:
+    with ChildWorker(message_bytes=1024 * 1024) as worker:
         worker.ready()
         front = worker.front()
-        slow = front.tool("sleep", ms=60_000) if not flags else 0
-        blob = front.tool("blob", kib=17 * 1024)
-        if not flags:
-            assert front.error(slow)["code"] == -10004
-        assert front.error(blob)["code"] == -10004
-        assert front.down()["reason"] == "limit"
-        down = worker.down()
-        assert (down.reason, down.signal) == ("limit", 9)
-        assert f"{LINE_BYTES_MAX} bytes" in down.message
-        assert not alive(pid)
+        slow = front.tool("sleep", ms=500)
+        error = front.error(front.tool("blob", kib=1024))
+        assert (error["code"], error["data"]["limit_bytes"]) == (-10004, 1024 * 1024)
+        assert "message_max" in error["message"]
+        assert front.text(slow)
+        assert len(front.text(front.tool("blob", kib=1000))) == 1000 * 1024
+        worker.read(LogLines)
+        assert "metamcp: a message was passed over" in worker.logs["stderr"][0]
+
+
+def test_a_line_without_end_lasts_as_long_as_the_call_may_and_fills_nothing() -> None:
+    with ChildWorker("--huge-line", message_bytes=1024 * 1024, timeout_s=0.5) as worker:
+        worker.ready()
+        front = worker.front()
+        before = memory_mib(worker.process.pid)
+        assert front.error(front.tool("blob"))["code"] == -10003
+        assert memory_mib(worker.process.pid) - before < 16
+        assert worker.stop().reason == "clean"
 
 
 @pytest.mark.parametrize("flag", ["--stdout-flood", "--stderr-flood"])
@@ -127,7 +137,7 @@ def test_a_flood_starves_nobody_and_fills_nothing(flag: str) -> None:
         worker.ready()
         before = memory_mib(worker.process.pid)
         front = worker.front()
-        for number in range(10):
+        for number in range(3):
             assert front.text(front.tool("echo", text=str(number))) == str(number)
         while not worker.dropped:
             worker.read(LogLines)
@@ -136,16 +146,23 @@ def test_a_flood_starves_nobody_and_fills_nothing(flag: str) -> None:
         assert worker.stop().reason == "clean"
 
 
-def test_a_flood_is_read_at_a_pace_that_leaves_the_processor_to_others() -> None:
-    with ChildWorker("--stdout-flood") as worker:
+@pytest.mark.parametrize("kind", ["", "tools/list_changed", "requests"])
+def test_a_flood_is_read_at_a_pace_that_leaves_the_processor_to_others(kind: str) -> None:
+    with ChildWorker(*(("--flood", kind) if kind else ("--stdout-flood",))) as worker:
         worker.ready()
-        worker.read(Counted)
-        before, seconds = worker.counted("stray_stdout"), 3
-        for _ in range(seconds):
-            worker.read(Beat)
-        # Each tick the lines that are allowed, and those of the read that goes beyond them.
-        most = round((NOISE_LINES_PER_TICK + READ_BYTES / len("noise number 0")) / TICK_S)
-        assert 0 < worker.counts["stray_stdout"] - before <= most * (seconds + 1)
+        front = worker.front()
+        while not worker.counts.get("throttled"):
+            worker.read(Counted)
+        used_s, began = processor_s(worker.process.pid), time.monotonic()
+        assert front.text(front.tool("echo", text="x")) == "x"
+        front.seen.clear()
+        params = b'{"name":"progress","arguments":{"n":20}}'
+        assert front.text(front.call("tools/call", params, wants_progress=True))
+        assert len(front.progress()) == 20
+        worker.read(Beat)
+        worker.read(Beat)
+        assert processor_s(worker.process.pid) - used_s < 0.2 * (time.monotonic() - began)
+        assert worker.stop().reason == "clean"
 
 
 def test_a_flood_without_line_ends_on_stderr_stays_small() -> None:

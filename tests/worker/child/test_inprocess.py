@@ -174,7 +174,7 @@ def test_prints_go_to_the_log_and_break_nothing(tmp_path: Path) -> None:
 def test_what_a_server_of_the_sdk_asks_is_answered(
     tmp_path: Path, answer: bytes, said: str
 ) -> None:
-    with hosted(tmp_path, "app", probe=False) as worker:
+    with hosted(tmp_path, "app", era="legacy-first") as worker:
         assert worker.ready().protocol == "2025-11-25"
         front = worker.front()
         number = front.tool("greet")

@@ -50,7 +50,7 @@ def test_a_level_that_is_none_changes_nothing(params: bytes) -> None:
 
 
 def test_what_is_wanted_before_the_server_is_ready_is_told_then() -> None:
-    talk = Talk(probe=False)
+    talk = Talk(era="legacy-first")
     talk.tell(1, "logging/setLevel", b'{"level":"debug"}')
     talk.call(1, 1, caller=caller("info"))
     assert told(talk) == []

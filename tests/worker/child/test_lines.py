@@ -1,11 +1,13 @@
 """Cutting bytes into lines: whole, in pieces, and without end."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.lines import LineCutter, LogCutter
-from metamcp_worker.errors import TooLarge
+from metamcp_worker.child.lines import LineCutter, LogCutter, Overlong, reason
+from metamcp_worker.glimpse import Glimpse
 
 LIMIT = 64
 
@@ -35,25 +37,32 @@ def test_the_same_lines_come_out_however_the_bytes_come_in(
     cutter = LineCutter(LIMIT + len(end))
     data = b"".join(line + end for line in lines)
     assert [line for piece in pieces(data, cuts) for line in cutter.feed(piece)] == lines
-    assert cutter.held_bytes == 0
+    assert cutter.overlong() == []
 
 
-@given(cuts_of)
-def test_a_line_above_the_limit_is_refused_before_it_ends(cuts: list[int]) -> None:
+@given(lines_of, cuts_of, st.sampled_from([LIMIT + 1, 3000]))
+def test_a_line_above_the_limit_is_passed_over_and_shows_whom_it_is_for(
+    lines: list[bytes], cuts: list[int], size: int
+) -> None:
     cutter = LineCutter(LIMIT)
+    head, tail = b'{"result":"', b'","id":7}'
+    long = head + b"x" * (size - len(head) - len(tail)) + tail
+    data = b"\n".join([*lines, long, *lines, b""])
+    assert [line for piece in pieces(data, cuts) for line in cutter.feed(piece)] == lines * 2
+    assert cutter.overlong() == [Overlong(size, Glimpse(b"7", answer=True))]
+    assert cutter.overlong() == []
 
-    def feed_all() -> None:
-        for piece in pieces(b"x" * (LIMIT + 1), cuts):
+
+def test_a_line_without_end_takes_no_memory() -> None:
+    cutter = LineCutter(1024 * 1024)
+    piece = b"x" * 65536
+    tracemalloc.start()
+    try:
+        for _ in range(200):
             cutter.feed(piece)
-
-    with pytest.raises(TooLarge):
-        feed_all()
-    assert cutter.held_bytes <= LIMIT + max(cuts)
-
-
-def test_a_line_above_the_limit_inside_one_read_is_refused() -> None:
-    with pytest.raises(TooLarge):
-        LineCutter(LIMIT).feed(b"a\n" + b"x" * (LIMIT + 1) + b"\nb\n")
+        assert tracemalloc.get_traced_memory()[1] < 2 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_line_of_the_limit_passes() -> None:
@@ -93,3 +102,46 @@ def test_the_last_line_needs_no_newline() -> None:
     assert cutter.feed(b"last words") == []
     assert cutter.rest() == ["last words"]
     assert cutter.rest() == []
+
+
+PYTHON = """Traceback (most recent call last):
+  File "/x/server.py", line 3, in <module>
+    import nothing_there
+ModuleNotFoundError: No module named 'nothing_there'
+npm notice run npm fund"""
+NODE = """node:internal/modules/cjs/loader:1228
+  throw err;
+  ^
+Error: Cannot find module '/x/server.js'
+    at Module._resolveFilename (node:internal/modules/cjs/loader:1225:15)
+{
+  code: 'MODULE_NOT_FOUND',
+  requireStack: []
+}
+Node.js v22.11.0"""
+NPM = """npm error code E404
+npm error 404 Not Found - GET https://registry.example/nope - Not found
+npm error 404 Note that you can also install from a
+npm error 404 tarball, folder, http url, or git folder.
+npm error A complete log of this run can be found in: /root/.npm/_logs/x-debug-0.log"""
+UV = """  x No solution found when resolving tool dependencies:
+  ╰─▶ Because nope was not found in the package registry and you require nope, we can conclude that
+      your requirements are unsatisfiable."""
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (PYTHON, "ModuleNotFoundError: No module named 'nothing_there'"),
+        (NODE, "Error: Cannot find module '/x/server.js'"),
+        (NPM, "npm error 404 Not Found - GET https://registry.example/nope - Not found"),
+        (UV, "╰─▶ Because nope was not found in the package registry and you require nope, we can"),
+        ("fatal: not a git repository\nnpm notice fund", "fatal: not a git repository"),
+        ("panic: no key\n\ngoroutine 1 [running]:\nmain.main()", "panic: no key"),
+        ("sh: 1: nope: not found", "sh: 1: nope: not found"),
+        ("one\ntwo\nthree\nfour", "two | three | four"),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_an_end_is_the_line_that_tells_it(log: str, told: str) -> None:
+    assert reason(log.splitlines()).startswith(told)

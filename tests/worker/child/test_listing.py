@@ -100,11 +100,18 @@ def test_of_two_definitions_with_one_name_the_first_counts() -> None:
     assert found.warnings == ["left out of tools: a second 'a'; the first one counts"]
 
 
-def test_what_has_no_name_is_left_out_and_warnings_are_few() -> None:
-    found = read([{"tools": [*([None, 3, {}, {"name": 5}] * 10), tool("a")]}])
+def test_what_comes_twice_is_left_out_and_warnings_are_few() -> None:
+    found = read([{"tools": [tool("a")] * 41}])
     assert names(found) == ["a"]
     assert len(found.warnings) == listing.WARNINGS_MAX + 1
     assert "20 more of that sort" in found.warnings[-1]
+
+
+def test_what_has_no_name_is_kept_for_who_judges_definitions() -> None:
+    nameless = [None, 3, {}, {"name": 5}]
+    found = read([{"tools": [*nameless, tool("a")]}])
+    assert [json.loads(bytes(one)) for one in found.lists["tools"][:4]] == nameless
+    assert found.warnings == []
 
 
 def test_tools_that_cannot_be_read_are_a_failure() -> None:

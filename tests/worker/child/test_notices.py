@@ -100,6 +100,19 @@ def test_what_names_its_object_goes_to_all_fronts(method: str) -> None:
     assert talk.says(said(method), talk.keys()[0]) == [Announce(Notice(method, b'{"data": 1.0}'))]
 
 
+def test_updates_of_a_resource_between_two_ticks_are_told_as_one() -> None:
+    talk = ready_legacy()
+    method = "notifications/resources/updated"
+    one, other = (Announce(Notice(method, b'{"uri": "%b"}' % uri)) for uri in (b"a:", b"b:"))
+    assert talk.tells(method, uri="a:") == [one]
+    for _ in range(1000):
+        assert talk.tells(method, uri="a:") == []
+    assert talk.tells(method, uri="b:") == [other]
+    assert talk.tick(0.25) == [one]
+    assert talk.tick(0.25) == []
+    assert talk.tells(method, uri="a:") == [one]
+
+
 def test_the_id_of_our_subscription_is_taken_out_and_nothing_else() -> None:
     talk = ready_modern()
     method = "notifications/resources/updated"

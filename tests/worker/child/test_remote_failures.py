@@ -150,7 +150,7 @@ def test_a_refused_call_is_an_error_of_that_call_only(status: int) -> None:
 
 HTML = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"
 HALF = b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"jsonrpc"'
-HUGE = b"HTTP/1.1 200 OK\r\nContent-Length: 17000000\r\n\r\n{"
+HUGE = b"HTTP/1.1 200 OK\r\nContent-Length: 68000000\r\n\r\n{"
 SHUT = b""
 
 
@@ -159,7 +159,7 @@ SHUT = b""
     [
         (HTML, -32603, "not JSON-RPC"),
         (HALF, -10001, "broke in the middle"),
-        (HUGE, -10004, "17000000 bytes, the limit is 16777216"),
+        (HUGE, -10004, "68000000 bytes, the limit is 67108864"),
         (SHUT, -10001, "did not answer"),
     ],
 )

@@ -135,9 +135,9 @@ def test_a_pinned_way_is_not_left() -> None:
 
 def test_a_message_above_the_limit_ends_the_server() -> None:
     async def main() -> None:
-        huge = b"data: " + b"x" * (17 * 1024 * 1024)
+        huge = b"data: " + b"x" * 200_000
         script = streaming(b"event: endpoint\ndata: /m\n\n", huge)
-        async with serving(script) as url, far(url, transport="sse") as there:
+        async with serving(script) as url, far(url, transport="sse", message_bytes=65536) as there:
             there.send("initialize", {}, own=True)
             assert (await loss(there))[0] == "limit"
 

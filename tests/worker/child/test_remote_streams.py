@@ -84,9 +84,12 @@ def test_a_stream_that_cannot_go_on_from_its_last_event_begins_anew() -> None:
 
 def test_what_is_too_large_on_a_stream_is_passed_over_with_a_warning() -> None:
     async def main() -> None:
-        async with running(kind=Moody, era="legacy") as (server, url), far(url) as there:
+        async with (
+            running(kind=Moody, era="legacy") as (server, url),
+            far(url, message_bytes=1024 * 1024) as there,
+        ):
             assert isinstance(server, Moody)
-            huge = b"data: " + b"x" * (17 * 1024 * 1024)
+            huge = b"data: " + b"x" * 2_000_000
             server.moods = (b"id: g1\n" + HURRY + huge, NEWS)
             await there.initialize()
             await news(there)

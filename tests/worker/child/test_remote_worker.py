@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_worker.frames import Ask, Cancel, Error, Reply, Result
+from metamcp_worker.spec import First
 from tests.waiting import until
 from tests.worker.child.test_remote_failures import free_port, process
 from tests.worker.child.test_remote_sdk import server
@@ -41,12 +42,13 @@ def test_a_remote_server_is_met_listed_and_called(way: str, protocol: str) -> No
 
 
 @pytest.mark.promise("M23")
-@pytest.mark.parametrize("probe", [True, False])
-def test_progress_and_cancellation_cross_in_both_eras(probe: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("era", ["auto", "modern", "legacy", "legacy-first"])
+def test_progress_and_cancellation_cross_in_both_eras(era: First, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.touch()
-    with server("stateful", str(journal)) as url, remote(url, probe=probe) as worker:
-        assert (worker.ready().protocol == "2026-07-28") is probe
+    with server("stateful", str(journal)) as url, remote(url, era=era) as worker:
+        modern = worker.ready().protocol == "2026-07-28"
+        assert modern is (era in ("auto", "modern"))
         front = worker.front()
         params = '{"name":"progress","arguments":{}}'
         assert front.text(front.call("tools/call", params, wants_progress=True)) == "done"

@@ -271,7 +271,7 @@ def test_a_server_that_exits_when_probed_says_how_to_start_it() -> None:
         down = worker.down()
         assert (down.reason, down.code, down.probing) == ("exit", 1, True)
         assert "expected initialize, got server/discover" in down.message
-    with ChildWorker("--era", "legacy", "--exit-on-probe", probe=False) as worker:
+    with ChildWorker("--era", "legacy", "--exit-on-probe", era="legacy-first") as worker:
         assert worker.ready().protocol == "2025-11-25"
 
 

@@ -1,5 +1,6 @@
 """A session with a server: who gets which answer, in both eras, without a server."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from metamcp_worker import frames
 from metamcp_worker.catalogue import DISCOVER, Hint
 from metamcp_worker.child.actions import Announce, Count, Relisted, Reply, Stray, Warn
 from metamcp_worker.child.listening import LISTEN_AGAIN_S
+from metamcp_worker.child.opening import RELISTS
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Error, Notice, Progress, Result
 from tests.worker.child.talk import ECHO, Talk, error_of, modern, ready_legacy, ready_modern
@@ -75,6 +77,39 @@ def test_an_answer_that_is_none_is_an_error_at_once(outcome: dict[str, object]) 
     found = talk.says({"jsonrpc": "2.0", "id": talk.calls()[0]["id"], **outcome})
     assert error_of(found)["code"] == Code.INTERNAL_ERROR
     assert Count("broken_reply") in found
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (b"null", "answered tools/call as null,"),
+        (b"1", "answered tools/call as a number,"),
+        (b"[ ]", "answered tools/call as an array,"),
+        (b'{"content":null}', "answered tools/call with 'content' as null,"),
+        (b'{ "isError":false,"content": null }', "answered tools/call with 'content' as null,"),
+    ],
+)
+def test_a_result_that_no_client_can_read_is_an_error_of_its_server(
+    result: bytes, said: str
+) -> None:
+    talk = ready_legacy()
+    talk.call(1, 1)
+    key = str(talk.calls()[0]["id"]).encode()
+    found = talk.says(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (key, result))
+    error = error_of(found)
+    assert error["message"].startswith(f"server 'fake' {said}")
+    assert error["data"] == {"server": "fake", "reason": "invalid_result"}
+    assert Count("broken_reply") in found
+
+
+@pytest.mark.parametrize("result", [b"{}", b'{"x":null,"content":[]}', b'{"content":["null"]}'])
+def test_any_other_result_stays_what_it_is(result: bytes) -> None:
+    talk = ready_legacy()
+    talk.call(1, 1)
+    key = str(talk.calls()[0]["id"]).encode()
+    (found,) = talk.says(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (key, result))
+    assert found == Reply(1, Result(1, result))
 
 
 @pytest.mark.parametrize(
@@ -285,9 +320,32 @@ def test_changed_lists_are_read_again_but_not_more_often_than_needed() -> None:
     assert len(talk.wrote) == before + 1
     talk.tick(0.25)
     assert len(talk.wrote) == before + 2
-    assert talk.answers("tools/list", {"tools": [ECHO, {"name": "new"}]}) == []
+    said = Announce(Notice("notifications/tools/list_changed", b"{}"))
+    assert talk.answers("tools/list", {"tools": [ECHO, {"name": "new"}]}) == [said]
     talk.tick(10)
     assert len(talk.wrote) == before + 2
+
+
+def test_lists_that_change_all_the_time_are_read_less_and_less_often() -> None:
+    talk = ready_legacy()
+    read_at: list[float] = []
+    for _ in range(140):
+        before = len(talk.wrote)
+        talk.tells("notifications/tools/list_changed")
+        talk.tick(0.25)
+        if len(talk.wrote) > before:
+            read_at.append(talk.now)
+            talk.answers("tools/list", {"tools": [ECHO]})
+    gaps = [after - before for before, after in pairwise(read_at)]
+    often, seldom = gaps[:RELISTS], gaps[RELISTS:]
+    assert often == pytest.approx([0.5] * RELISTS, abs=0.26)
+    assert seldom == pytest.approx([1.0, 2.0, 4.0, 8.0, 8.0, 8.0], abs=0.26)
+    talk.tick(20.0)
+    talk.tick(20.0)
+    before = len(talk.wrote)
+    talk.answers("tools/list", {"tools": [ECHO]})
+    talk.tells("notifications/tools/list_changed")
+    assert len(talk.wrote) == before + 1
 
 
 def test_the_catalogue_says_how_long_it_may_be_kept() -> None:

@@ -145,7 +145,7 @@ def test_subscriptions_are_bounded() -> None:
 
 
 def test_those_who_subscribe_before_the_server_is_ready_wait_for_it() -> None:
-    talk = Talk(probe=False)
+    talk = Talk(era="legacy-first")
     assert watch(talk, 1, 1) == []
     talk.answers("initialize", legacy({}))
     assert relayed(talk) == ["subscribe"]

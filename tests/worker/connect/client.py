@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from metamcp_worker.connect.run import Bridge
-from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.frames import MESSAGE_BYTES
 
 
 class Client:
@@ -22,7 +22,7 @@ class Client:
         errors, stderr = os.pipe()
         self._owned = [ours, theirs, stderr]
         self.location = url
-        self.out = asyncio.StreamReader(limit=2 * BODY_BYTES_MAX)
+        self.out = asyncio.StreamReader(limit=2 * MESSAGE_BYTES)
         self.err = asyncio.StreamReader()
         self.bridge = Bridge(
             url, lambda: self.location, remedy="Do it.", fd_in=ours, fd_out=theirs, fd_err=stderr

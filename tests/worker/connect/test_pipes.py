@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.connect.glimpse import Glimpse
 from metamcp_worker.connect.pipes import Cutter, Input, Output, Overlong, apart
+from metamcp_worker.glimpse import Glimpse
 from tests.worker.rawhttp import run
 
 

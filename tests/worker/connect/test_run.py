@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.connect.run import INTERRUPTED
-from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.frames import BODY_BYTES_MAX, MESSAGE_BYTES
 from metamcp_worker.sse import EVENT_BYTES_MAX
 from tests.worker.connect.client import connected
 from tests.worker.connect.talk import line, modern, result
@@ -56,7 +56,7 @@ class Gateway:
             await wire.closed()
             self.left.set()
         elif method in {"large", "grown"}:
-            size = BODY_BYTES_MAX if method == "large" else EVENT_BYTES_MAX
+            size = BODY_BYTES_MAX if method == "large" else MESSAGE_BYTES
             padding = size - len(result(number, text=""))
             body = result(number, text="x" * padding)
             await wire.answer(body, "Content-Type: application/json")
@@ -119,7 +119,7 @@ def test_messages_arrive_in_the_order_in_which_they_were_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "size_bytes"), [("large", BODY_BYTES_MAX), ("grown", EVENT_BYTES_MAX)]
+    ("method", "size_bytes"), [("large", BODY_BYTES_MAX), ("grown", MESSAGE_BYTES)]
 )
 def test_the_largest_message_comes_through_even_if_it_grew_on_its_way(
     method: str, size_bytes: int

@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_worker.connect import session
 from metamcp_worker.connect.exchanges import Failure, Stop, Warn, Write
-from metamcp_worker.connect.glimpse import Glimpse
+from metamcp_worker.glimpse import Glimpse
 from metamcp_worker.sse import Event
 from tests.worker.connect.talk import (
     AWAY,

@@ -55,6 +55,9 @@ def test_names_of_members_may_stand_in_parameters_as_often_as_they_like() -> Non
         b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"id":1},"i\\u0064":2,"x":{"id":1}}',
         b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"x":{"id":1}},"params":{"id":1}}',
         b'{"jsonrpc":"2.0","id":1,"params":{},"method":"m","x":[{"method":1}],"method":"m"}',
+        rb'{"jsonrpc":"2.0","id":1,"method":"m","\u0069d":2}',
+        rb'{"jsonrpc":"2.0","id":1,"m\u0065thod":"x","params":{"a":"\u0065"},"method":"m"}',
+        rb'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1},"\u0070arams":{"a":2}}',
     ],
 )
 def test_a_member_that_comes_twice_is_refused(body: bytes) -> None:
@@ -73,7 +76,7 @@ def test_what_stands_beside_the_parameters_is_not_searched_for_long() -> None:
     assert inbound.read(head % (b'{"x":[%b]}' % large, b"")).method == "m"
 
 
-@pytest.mark.parametrize("raw_id", [b"0", b"-1", b"9007199254740992", b'"a"', b'""', b'"\\u00e4"'])
+@pytest.mark.parametrize("raw_id", [b"0", b"-1", b"9007199254740993", b'"a"', b'""', b'"\\u00e4"'])
 def test_every_allowed_id_is_kept_as_it_is(raw_id: bytes) -> None:
     assert bytes(inbound.read(b'{"jsonrpc":"2.0","method":"m","id":%b}' % raw_id).id) == raw_id
 

@@ -125,9 +125,10 @@ def test_a_tool_names_its_interface_as_the_endpoint_exposes_it() -> None:
     assert found.resource("ui://b/x/1") == Owner("b", b'"ui://x/1"')
 
 
-@pytest.mark.parametrize("broken", [b'{"ui":[]}', b"7", b'{"ui":{"resourceUri":7}}', b"{}"])
+@pytest.mark.parametrize("broken", [b'{"ui":[]}', b'{"ui":{"resourceUri":7}}', b"{}"])
 def test_what_is_no_link_of_a_tool_is_left_alone(broken: bytes) -> None:
-    raw = Raw(b'{"name":"t","description":"resourceUri","_meta":%b}' % broken)
+    schema = b'{"type":"object","title":"resourceUri"}'
+    raw = Raw(b'{"name":"t","inputSchema":%b,"_meta":%b}' % (schema, broken))
     found = merged(endpoint("a"), a=offer(raw))
     assert found.lists["tools"][0].item.raw == bytes(raw)
     assert found.resource("ui://x") == Owner("a")
@@ -153,6 +154,29 @@ def test_a_list_holds_as_long_as_its_strictest_server_says() -> None:
     servers.set_listed("a", False)
     assert servers.merge(endpoint("a")).hints["tools"] == Hint(), "it may come back at any moment"
     assert servers.merge(endpoint("b", "z")).hints["prompts"] == Hint()
+
+
+@pytest.mark.promise("M83")
+def test_clients_of_each_era_see_what_a_server_offers_in_it() -> None:
+    servers = catalog(a=offer("x", "new", protocol=MODERN), b=offer("y"))
+    spec = endpoint("a", "b")
+    assert not servers.two(spec)
+    servers.put("a@legacy", offer("x", "old"))
+    assert servers.two(spec)
+    assert not servers.two(endpoint("b"))
+    now, before = servers.merge(spec), servers.merge(spec, legacy=True)
+    assert [entry.key for entry in now.lists["tools"]] == ["a__x", "a__new", "b__y"]
+    assert [entry.key for entry in before.lists["tools"]] == ["a__x", "a__old", "b__y"]
+    assert (now.eras, before.eras) == ({"a": False, "b": True}, {"a": True, "b": True})
+    servers.put("a@legacy", offer("x", "new"))
+    same = servers.merge(spec, legacy=True)
+    assert all(
+        one.item is other.item
+        for one, other in zip(now.lists["tools"], same.lists["tools"], strict=True)
+    ), "what both offer is there once"
+    servers.keep_back({("a@legacy", "x"): "Why not."})
+    assert servers.merge(spec).kept == {}
+    assert servers.merge(spec, legacy=True).kept == {("a", "x"): "Why not."}
 
 
 @pytest.mark.promise("M28")

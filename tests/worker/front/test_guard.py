@@ -12,10 +12,10 @@ from metamcp_worker.front.guard import (
     Refusal,
     Route,
     accepted,
-    host_of,
     is_json,
     prefers_stream,
 )
+from metamcp_worker.hosts import place_of
 from metamcp_worker.http1 import Headers
 
 PATHS = {
@@ -131,6 +131,36 @@ def test_names_of_hosts_are_compared_in_one_spelling() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"box:8443", 200),
+        (b"box", 421),
+        (b"box:8444", 421),
+        (b"a.example.com", 200),
+        (b"a.b.example.com:80", 200),
+        (b"example.com", 421),
+        (b"badexample.com", 421),
+        (b"secure.example.org", 200),
+        (b"secure.example.org:444", 421),
+    ],
+)
+def test_allowed_names_may_have_ports_and_stand_for_all_below(host: bytes, status: int) -> None:
+    guard = Guard(("box:8443", "*.example.com", "secure.example.org:443"), PATHS)
+    found = guard.check("GET", b"/mcp", [(b"host", host)])
+    assert (found.status if isinstance(found, Refusal) else 200) == status
+    origin = [(b"host", b"a.example.com"), (b"origin", b"https://" + host)]
+    found = guard.check("GET", b"/mcp", origin)
+    assert (found.status if isinstance(found, Refusal) else 200) == (403 if status == 421 else 200)
+
+
+def test_who_asks_by_a_foreign_name_is_told_the_key_that_allows_it() -> None:
+    found = GUARD.check("GET", b"/mcp", [(b"host", b"gateway.example.com:80")])
+    assert isinstance(found, Refusal)
+    assert "gateway.example.com" in found.message
+    assert "allowed_hosts" in found.message
+
+
+@pytest.mark.parametrize(
     ("value", "host"),
     [
         (b"a", b"a"),
@@ -162,7 +192,8 @@ def test_names_of_hosts_are_compared_in_one_spelling() -> None:
 def test_a_host_is_a_name_or_an_address_and_perhaps_a_port(
     value: bytes, host: bytes | None
 ) -> None:
-    assert host_of(value) == host
+    place = place_of(value)
+    assert (place and place[0]) == host
 
 
 @pytest.mark.parametrize(

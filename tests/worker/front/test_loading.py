@@ -324,7 +324,9 @@ def test_only_what_is_loaded_is_called_where_the_operator_wants_that() -> None:
 def test_no_built_in_tool_is_called_through_another_one(name: str) -> None:
     reply = place().reply("call_tool", name=name, arguments={})
     assert reply.failed
-    assert reply.text == (f"Failed to call: {name} is no tool of a server; call it by its own name")
+    assert reply.text == (
+        f"Failed to call: {name} is not a tool of a server; call it by its own name"
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], "{}", 1, None])

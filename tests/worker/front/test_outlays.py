@@ -78,11 +78,13 @@ def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
     style=st.sampled_from(["namespaced", "flat", "dotted", "bare"]),
 )
 def test_whatever_tools_are_called_both_reckon_the_same(names: list[str], style: str) -> None:
-    named = [Raw(codec.dump({"name": name, "x": name})) for name in names]
+    schema = {"type": "object"}
+    named = [Raw(codec.dump({"name": name, "inputSchema": schema, "x": name})) for name in names]
     spec = EndpointSpec(
         name="default", servers=("a", "b"), naming=NamingSpec(style=style, length_max=24)
     )
-    offers = {"a": offer(*named, protocol=MODERN), "b": offer(*named, Raw(b'{"x":1}'))}
+    broken = Raw(b'{"x":1}'), Raw(b'{"name":"no"}')
+    offers = {"a": offer(*named, protocol=MODERN), "b": offer(*named, *broken)}
     found = viewers(spec, **offers)
     assert [one.size for one in priced.tools(spec, offers)] == [len(raw) for raw in sent(found)]
 

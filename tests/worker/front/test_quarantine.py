@@ -149,7 +149,7 @@ def test_a_call_that_waits_for_its_server_is_refused_if_its_tool_comes_back_as_a
 
 def test_what_one_process_offers_otherwise_only_its_own_client_does_without() -> None:
     async def talk(front: Front) -> None:
-        state = ServerState(server="git", state="ready", listed=True, per_session=True)
+        state = ServerState(server="git", state="ready", listed=True, by="client")
         front.calls.server_state(state)
         own = sharing.own("git", "0123456789ab")
         front.calls.configure(spec((own, "status", WHY)))

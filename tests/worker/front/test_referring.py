@@ -26,10 +26,11 @@ HERE = {"$ref": "#/$defs/repo"}
 
 
 def shown(schema: dict[str, Any], *fixed: str) -> dict[str, Any]:
-    """This input schema as clients see it, with these arguments fixed."""
-    raw = json.dumps({"name": "log", "inputSchema": schema}).encode()
-    found = bytes(codec.level(clients(raw, *fixed))["inputSchema"])
-    return dict[str, Any](json.loads(found))
+    """This input schema of an object as clients see it, with these arguments fixed."""
+    whole = {**schema, "type": "object"}
+    raw = json.dumps({"name": "log", "inputSchema": whole}).encode()
+    found = dict[str, Any](json.loads(bytes(codec.level(clients(raw, *fixed))["inputSchema"])))
+    return found if "type" in schema else {name: found[name] for name in found if name != "type"}
 
 
 def clients(raw: bytes, *fixed: str) -> Raw:
@@ -74,18 +75,20 @@ def test_it_is_found_wherever_a_schema_may_stand(place: dict[str, Any]) -> None:
 
 def test_what_nothing_refers_to_is_gone_and_everything_else_stays_the_same_bytes() -> None:
     told = b'{"examples":[{"$ref":"#/properties/repo"}],"$ref":"#/properties/b", "x":1.0}'
-    schema = b'{"properties":{"repo":{},"a":%b,"b":{"minimum":2.0}}, "z" : 1.0}' % told
+    schema = b'{"type":"object","properties":{"repo":{},"a":%b,"b":{"x":2.0}}, "z" : 1.0}' % told
     found = codec.level(clients(b'{"name":"log","inputSchema":%b}' % schema, "repo"))
     assert bytes(found["inputSchema"]) == (
-        b'{"properties":{"a":%b,"b":{"minimum":2.0}},"z":1.0}' % told
+        b'{"type":"object","properties":{"a":%b,"b":{"x":2.0}},"z":1.0}' % told
     )
 
 
 def test_only_what_refers_to_it_is_written_anew() -> None:
-    schema = b'{"properties":{"n":{"minimum":1.0, "x":2e1},"a":{"$ref": "#/properties/n"},"b":{ }}}'
+    properties = b'{"n":{"minimum":1.0, "x":2e1},"a":{"$ref": "#/properties/n"},"b":{ }}'
+    schema = b'{"type":"object","properties":%b}' % properties
     found = codec.level(clients(b'{"name":"log","inputSchema":%b}' % schema, "n"))
     assert bytes(found["inputSchema"]) == (
-        b'{"properties":{"a":{"$ref":"#/$defs/n"},"b":{ }},"$defs":{"n":{"minimum":1.0, "x":2e1}}}'
+        b'{"type":"object","properties":{"a":{"$ref":"#/$defs/n"},"b":{ }},'
+        b'"$defs":{"n":{"minimum":1.0, "x":2e1}}}'
     )
 
 

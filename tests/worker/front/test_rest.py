@@ -11,6 +11,7 @@ from metamcp_worker.errors import Code
 from metamcp_worker.frames import BODY_BYTES_MAX, Ask, Call, Down, Error, Progress, Reply, Result
 from metamcp_worker.front import openapi
 from metamcp_worker.front.openapi import Tool
+from metamcp_worker.spec import EndpointSpec
 
 from ..rawhttp import Client, post
 from .door import Door, bodiless, with_door
@@ -258,7 +259,8 @@ def test_the_document_is_sound_whatever_servers_call_their_tools() -> None:
     tools = [Tool(name, codec.level(tool(name))) for name in names]
     tools.append(Tool("odd", {"title": Raw(b"7"), "inputSchema": Raw(b"null")}))
     tools.append(Tool("own", {"inputSchema": Raw(b'{"$id":"x:y","allOf":[{"$ref":"#"}]}')}))
-    found = codec.value(openapi.document("e", tools, "1", "Read this."))
+    endpoint = EndpointSpec(name="e", servers=())
+    found = codec.value(openapi.document(endpoint, tools, "1", "Read this."))
     assert found["info"]["description"] == "Read this."
     operations = [path["post"]["operationId"] for path in found["paths"].values()]
     assert operations == [*names, "odd", "own"]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from metamcp_worker.disclosure import Whose
-from metamcp_worker.frames import Ask, Call, Cancel, Progress, Result
+from metamcp_worker.frames import MESSAGE_BYTES, Ask, Call, Cancel, Progress, Result
 from metamcp_worker.front import policy, streams
 
 from ..rawhttp import Client, until
@@ -236,7 +236,7 @@ def test_an_answer_of_the_largest_size_waits_for_its_client() -> None:
         session = await door.initialize()
         client, call = await told(door, session)
         await lost(door, client, 1)
-        body = b'{"x":"%b"}' % (b"x" * (16 * 1024 * 1024 - 8))
+        body = b'{"x":"%b"}' % (b"x" * (MESSAGE_BYTES - 8))
         await asyncio.to_thread(door.peer.write, Result(call.id, body))
         second = await resumed(door, session, client.event_ids[-1])
         assert len((await second.event())["result"]["x"]) == len(body) - 8

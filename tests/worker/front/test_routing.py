@@ -8,6 +8,7 @@ from metamcp_worker import codec
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import (
     BODY_BYTES_MAX,
+    FRAME_BYTES_MAX,
     Down,
     Error,
     Notice,
@@ -285,7 +286,7 @@ def test_a_forgotten_server_answers_what_it_has_and_takes_nothing_more() -> None
 def test_a_request_that_no_frame_can_hold_is_too_large() -> None:
     async def talk(front: Front) -> None:
         await front.attach()
-        call = front.call(b'"' + b"x" * (BODY_BYTES_MAX + 65536) + b'"')
+        call = front.call(bytes(FRAME_BYTES_MAX))
         assert call.answer.result().code == Code.TOO_LARGE
 
     with_front(talk)

@@ -11,8 +11,11 @@ from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.frames import Result
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.methods import Request
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.messages import ServerState
+from metamcp_worker.roots import Asked
+from metamcp_worker.sharing import By
 
 from ..rawhttp import until
 from .peers import Peer, error_data
@@ -21,6 +24,12 @@ from .routed import Front, with_front
 WHO = "0123456789ab"
 OWN = sharing.own("git", WHO)
 OTHER = sharing.own("git", "ba9876543210")
+ADA = Request("tools/call", {}, {}, b"", modern=False, who=WHO, rooted="r", project="p")
+NOBODY = Request("tools/call", {}, {}, b"", modern=False)
+CHOICES: list[tuple[By, Asked, str]] = [
+    ("", "", "git"), ("", "ahead", "git@r"), ("client", "", OWN), ("client", "ahead", "git@r"),
+    ("project", "ahead", "git@p"), ("", "", "git"),
+]  # fmt: skip
 
 
 def start(front: Front, name: str = OWN, *, repeatable: bool = False) -> Call:
@@ -132,13 +141,39 @@ def test_a_call_whose_process_dies_after_it_was_forgotten_is_answered_all_the_sa
 def test_who_has_a_process_of_its_own_is_the_supervisors_word() -> None:
     async def main() -> None:
         calls = Calls(Stats(), lambda server: None)
-        assert calls.process("git", WHO) == "git"
-        for per_session in (True, False):
+        for by, roots, name in CHOICES:
             calls.server_state(
-                ServerState(server="git", state="ready", listed=True, per_session=per_session)
+                ServerState(server="git", state="ready", listed=True, by=by, roots=roots)
             )
-            assert calls.process("git", WHO) == (OWN if per_session else "git")
-            assert calls.process("git", "") == "git"
+            assert calls.process("git", ADA) == name
+            assert calls.process("git", NOBODY) == "git"
         await calls.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.promise("M83")
+def test_a_call_in_an_era_that_its_server_does_not_speak_goes_to_the_server_itself() -> None:
+    async def talk(front: Front) -> None:
+        legacy = sharing.own("git", sharing.LEGACY)
+        peer = await front.attach()
+        call = start(front, legacy)
+        front.routing.forget(legacy, "git")
+        peer.write(Result((await peer.call()).id, b"1"))
+        assert await call.answer == Answer(b"1")
+        assert front.wanted == [legacy]
+
+    with_front(talk)
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_a_call_is_answered_in_the_era_of_the_process_that_it_went_to(legacy: bool) -> None:
+    async def talk(front: Front) -> None:
+        call = start(front)
+        call.legacy = not legacy
+        peer = Peer()
+        await front.routing.attach(OWN, 1, peer.fd, legacy=legacy)
+        assert call.legacy is legacy
+        peer.close()
+
+    with_front(talk)

@@ -10,6 +10,7 @@ from metamcp_worker.frames import Error, Notice, Result
 from metamcp_worker.front.links import Answer
 from metamcp_worker.front.subscriptions import UNATTENDED_MAX, UPDATED, Subscriptions
 from metamcp_worker.front.watches import WATCHER_URIS_MAX
+from metamcp_worker.messages import ServerState
 
 from ..rawhttp import until
 from .called import Front, with_front
@@ -23,6 +24,9 @@ class Client:
     """A watcher that keeps what it is told."""
 
     who = "someone"
+    rooted = project = ""
+    unasked = modern = False
+    caller = roots = b""
 
     def __init__(self) -> None:
         self.told: asyncio.Queue[bytes] = asyncio.Queue()
@@ -300,5 +304,24 @@ def test_what_is_taken_over_while_its_server_is_away_is_asked_for_when_it_is_bac
         assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
         subs.adopt(front.view, "file:///a", Client())
         await answer(await front.attach("a", 2), "resources/subscribe", "file:///a")
+
+    with_subscriptions(talk)
+
+
+@pytest.mark.promise("M82")
+def test_what_a_client_watched_before_it_got_a_process_of_its_own_it_watches_there() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one, two = Client(), Client()
+        two.who = ""  # of clients that do not say who they are the server itself serves all
+        await watched(front, subs, "file:///a", one, two)
+        divided = ServerState(server="a", state="ready", listed=True, by="client")
+        front.calls.server_state(divided)
+        own = await front.attach("a@someone", 1)
+        await answer(own, "resources/subscribe", "file:///a")
+        own.write(Notice(UPDATED, b'{"uri":"file:///a"}'))
+        assert await one.told.get() == b'{"uri":"file:///a"}'
+        front.peers["a"].write(Notice(UPDATED, b'{"uri":"file:///a","n":1}'))
+        assert await two.told.get() == b'{"uri":"file:///a","n":1}'
+        assert one.told.empty()
 
     with_subscriptions(talk)

@@ -33,6 +33,9 @@ class Client:
     """A watcher that keeps what it is told."""
 
     who = "someone"
+    rooted = project = ""
+    unasked = modern = False
+    caller = roots = b""
 
     def __init__(self) -> None:
         self.told: asyncio.Queue[bytes] = asyncio.Queue()

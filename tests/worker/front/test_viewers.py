@@ -182,6 +182,15 @@ def test_a_session_that_loses_its_view_hears_only_of_what_that_changes_for_it() 
     assert not viewers.told(changed, own), "it sees what it saw before"
 
 
+@pytest.mark.promise("M28")
+def test_what_a_server_says_of_its_lists_counts_for_those_who_see_it_alone() -> None:
+    alone = replace(endpoint("a"), name="alone")
+    viewers = made(spec("all"), alone, replace(alone, name="cut", exposure="search"))
+    seen = {Whose("alone", policy.LOCAL): frozenset({"tools"})}
+    assert viewers.alone("a", ("tools",)) == seen
+    assert viewers.alone("b", ("tools",)) == {}
+
+
 def test_without_views_per_session_that_of_a_session_counts_for_nothing() -> None:
     viewers = made(spec())
     viewers.show({Whose("default", ME, "s1"): Shown(servers=("a",))})

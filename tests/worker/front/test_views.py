@@ -48,7 +48,7 @@ def page(seen: View, method: str, cursor: object = None, *, modern: bool = False
 def test_a_definition_keeps_every_byte_but_its_name() -> None:
     raw = (
         b'{"description":"caf\\u00e9","x-vendor":[1.0,1e400,123456789012345678901234567890],'
-        b'"name":"t","inputSchema":{"$defs": {"a":null}},"annotations":{"readOnlyHint":true}}'
+        b'"name":"t","inputSchema":{"type":"object", "x":null},"annotations":{"readOnlyHint":true}}'
     )
     seen = view(endpoint("a"), a=offer(Raw(raw)))
     answer = seen.page("tools/list", {}, modern=False)
@@ -108,19 +108,35 @@ def test_legacy_clients_see_object_output_schemas_only(protocol: str) -> None:
     tools = [
         tool("object", outputSchema={"type": "object"}),
         tool("array", outputSchema={"type": "array"}, title="kept"),
-        tool("any", outputSchema=True),
+        tool("any", outputSchema={}),
     ]
     offers = {"a": offer(*tools, protocol=protocol), "b": offer()}
-    for style in ("bare", "namespaced"):
-        seen = view(endpoint("a", "b", style=style), **offers)
-        legacy = page(seen, "tools/list")["tools"]
-        assert ["outputSchema" in one for one in legacy] == [True, False, False]
-        assert legacy[1]["title"] == "kept"
-        modern = page(seen, "tools/list", modern=True)["tools"]
-        assert all("outputSchema" in one for one in modern)
-        alone = page(view(endpoint("a", style=style), **offers), "tools/list")["tools"]
-        same_era = protocol == "2025-11-25"
-        assert ["outputSchema" in one for one in alone] == [True, same_era, same_era]
+    for servers in ("a", "b"), ("a",):
+        for style in ("bare", "namespaced"):
+            seen = view(endpoint(*servers, style=style), **offers)
+            legacy = page(seen, "tools/list")["tools"]
+            modern = page(seen, "tools/list", modern=True)["tools"]
+            assert ["outputSchema" in one for one in modern] == [True] * 3
+            if protocol == "2026-07-28":
+                assert ["outputSchema" in one for one in legacy] == [True, False, False]
+                assert legacy[1]["title"] == "kept"
+            else:  # it breaks its own revision, and nobody alters it
+                assert ["outputSchema" in one for one in legacy] == [True]
+
+
+@pytest.mark.promise("M29")
+def test_an_invalid_definition_is_in_no_list_and_its_name_stays_taken() -> None:
+    broken = tool("x", title=7)
+    partly = Raw(b'{"name":"y","inputSchema":{"type":"object","properties":{"a":true}}}')
+    seen = view(endpoint("a", "b", style="bare"), a=offer(broken, partly), b=offer("x", "z"))
+    modern = [one["name"] for one in page(seen, "tools/list", modern=True)["tools"]]
+    legacy = [one["name"] for one in page(seen, "tools/list")["tools"]]
+    assert (modern[0], modern[1:]) == ("y", legacy)
+    assert legacy[1] == "z"
+    assert legacy[0].startswith("x_")  # as the first x has that name
+    owners = {owner.server: owner for name, owner in seen.merged.tools.items() if name[0] == "x"}
+    assert "$.title" in owners["a"].kept
+    assert (owners["b"].kept, owners["b"].invalid) == ("", "")
 
 
 @pytest.mark.promise("M20")

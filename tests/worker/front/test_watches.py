@@ -14,6 +14,9 @@ class Client:
     """A watcher; only its identity matters here."""
 
     who = "someone"
+    rooted = project = ""
+    unasked = modern = False
+    caller = roots = b""
 
     def updated(self, params: bytes) -> None:
         raise AssertionError("nobody tells anybody here")

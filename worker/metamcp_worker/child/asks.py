@@ -11,7 +11,7 @@ not run: a human may be thinking.
 
 from msgspec import Struct
 
-from metamcp_worker import codec, frames
+from metamcp_worker import codec, frames, roots
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Actions, Count, Reply, Write
 from metamcp_worker.child.calls import Calls, InFlight
@@ -75,7 +75,9 @@ class Asks:
             return [Count("broken_request")]
         if len(method.encode()) > METHOD_BYTES_MAX:
             return [_refused(id, via, Code.METHOD_NOT_FOUND, "no client knows this method")]
-        key = self._calls.cause(stream, now)
+        key = self._calls.cause(stream, now, asks=True)
+        if key is None and method == roots.METHOD:
+            return [Write(wire.answer(id, roots.NONE), via)]
         if not key:
             refused = _refused(id, via, Code.INTERNAL_ERROR, _UNROUTABLE)
             counts = [Count("unroutable_request")]
@@ -153,6 +155,7 @@ class Asks:
         question.deadline = min(now + QUESTION_S_MAX, asking.until)
         self._earliest = min(self._earliest, question.deadline)
         self._calls.set_deadline(question.key, float("inf"))
+        self._calls.set_asked(question.key, asked=True)
         number, self._next = self._next, self._next + 1
         self._open[number] = question
         self._numbers[question.via, question.id] = number
@@ -170,6 +173,7 @@ class Asks:
         if not asking.questions:
             call = self._calls.in_flight[found.key]
             self._calls.set_deadline(found.key, min(now + call.timeout_s, asking.until))
+            self._calls.set_asked(found.key, asked=False)
         return found
 
 

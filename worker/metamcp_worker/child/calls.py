@@ -10,9 +10,11 @@ the same bytes (`"7"`, `7.0`) is not the same id.
 
 On a stream that all calls share nothing says on whose behalf a server asks or logs. What it says is
 passed on only if one caller alone can have caused it, and refused otherwise: not to the first, not
-to the last, not to everybody. A call that was cancelled counts for a while as well, since a server
-may go on with it and need not say when it stops; without that, one could cancel a call and have
-what it asks put to somebody else.
+to the last, not to everybody. A call whose own client was being asked before the newest call was
+sent waits for that answer, and does not count for what is asked then: else a client that never
+answers would keep all others from being asked. A call that was cancelled counts for a while as
+well, since a server may go on with it and need not say when it stops; without that, one could
+cancel a call and have what it asks put to somebody else.
 """
 
 from collections.abc import Iterator
@@ -35,7 +37,9 @@ Caller = tuple[int, int, int]
 
 class InFlight(Struct, gc=False):
     """A call that was sent to the server. `call`: its number at the front. `since`: when it was
-    sent. `alone`: is the time that it takes the server's alone? `traced`: as in `frames.Call`."""
+    sent. `alone`: is the time that it takes the server's alone? `traced`: as in `frames.Call`.
+    `asked_at`: the id that the next call was to get when the server began to ask its client
+    something that is still open; 0 while nothing is."""
 
     front: int
     call: int
@@ -48,6 +52,7 @@ class InFlight(Struct, gc=False):
     since: float = 0.0
     alone: bool = True
     traced: bool = False
+    asked_at: int = 0
 
     @property
     def by(self) -> Caller:
@@ -208,12 +213,17 @@ class Calls:
         found.deadline, found.alone = deadline, False
         self._earliest = min(self._earliest, deadline)
 
-    def cause(self, stream: bytes | None, now: float) -> bytes | None:
+    def set_asked(self, key: bytes, *, asked: bool) -> None:
+        """The client of a call in flight is asked something, or has answered everything."""
+        found = self.in_flight[key]
+        found.asked_at = (found.asked_at or self._next_id) if asked else 0
+
+    def cause(self, stream: bytes | None, now: float, *, asks: bool = False) -> bytes | None:
         """Whose call made the server say something: its id. Nothing if that cannot be told, None
         if no call can have done it.
 
         `stream`: the call on whose stream it was said; empty or None for a stream that all share.
-        Of several calls of one caller it is the newest.
+        `asks`: it is a question. Of several calls of one caller it is the newest.
         """
         if stream:
             return stream if stream in self.in_flight else b""
@@ -224,7 +234,8 @@ class Calls:
             return b""
         newest = next(reversed(self.in_flight))
         by = self.in_flight[newest].by
-        alone = all(one.by == by for one in self.in_flight.values())
+        sent = int(newest) if asks else 0
+        alone = all(one.by == by or 0 < one.asked_at <= sent for one in self.in_flight.values())
         return newest if alone and all(one == by for one, _ in self._lingering.values()) else b""
 
     def busy_until(self, before: bytes) -> float:

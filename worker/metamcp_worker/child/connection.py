@@ -5,16 +5,22 @@ sweep of what a server leaves behind. Never: the meaning of a line, why a server
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from metamcp_worker import orphans
 from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.host import Exit, Exited, Host
-from metamcp_worker.child.lines import LineCutter, LogCutter
+from metamcp_worker.child.lines import (
+    LAST_LINE_CHARACTERS_MAX,
+    LAST_LINES,
+    LineCutter,
+    LogCutter,
+    reason,
+)
 from metamcp_worker.child.logs import ServerLog
 from metamcp_worker.child.stdio import Reader, Writer
 from metamcp_worker.child.transport import Listener
-from metamcp_worker.errors import TooLarge
 from metamcp_worker.messages import LogLines
 from metamcp_worker.spec import ServerSpec
 
@@ -22,9 +28,6 @@ STRAY_BYTES_MAX = 200
 """How much is logged of a line on stdout that is no message."""
 LOG_BYTES_PER_TICK = 4 * 1024 * 1024
 """Read of stderr between two ticks; a server that writes more waits for the next tick."""
-NOISE_LINES_PER_TICK = 1000
-"""Lines on stdout that are no messages, between two ticks; a server that writes more is read on at
-the next tick, and blocks meanwhile, instead of keeping two processors busy."""
 EXIT_S_MAX = 0.5
 """Between the end of a server's stdout and its exit; the two are the same event, seen twice."""
 KILL_S_MAX = 2.0
@@ -46,10 +49,10 @@ class Connection:
         self._exited = asyncio.Event()
         self._lost = False
         self._unread = 0
-        self._noise = 0
         self._paused = False
-        self._last_words = ""
-        self._lines = LineCutter()
+        self._name = spec.name
+        self._last_lines = deque[str](maxlen=LAST_LINES)
+        self._lines = LineCutter(spec.message_bytes)
         self._log_lines = LogCutter()
         self._log = ServerLog("stderr")
         self._strays = ServerLog("stdout")
@@ -73,8 +76,8 @@ class Connection:
 
     @property
     def last_words(self) -> str:
-        """The newest line on stderr; often it says why a server ended."""
-        return self._last_words
+        words = reason(self._last_lines)
+        return f"{words}; 'metamcp logs {self._name}' has all of it" if words else ""
 
     def stuck(self) -> bool:
         """Does the server not read what it is sent?"""
@@ -105,9 +108,6 @@ class Connection:
         """Log a line on stdout that was no message."""
         text = line[:STRAY_BYTES_MAX].decode(errors="replace")
         self._strays.add(text, self._loop.time())
-        self._noise += 1
-        if self._noise > NOISE_LINES_PER_TICK:
-            self._stdout.pause()
 
     def warn(self, text: str) -> None:
         """Log a sentence of the gateway's own."""
@@ -123,7 +123,7 @@ class Connection:
         self._host.tick()
         if self._host.halted != halted:
             self.warn("it goes on" if halted else "it was stopped by a signal, SIGSTOP or the like")
-        self._unread = self._noise = 0
+        self._unread = 0
         self._stderr.resume()
         self._read_on()
 
@@ -168,7 +168,7 @@ class Connection:
         self._stderr.close()
 
     def _read_on(self) -> None:
-        if not self._paused and self._noise <= NOISE_LINES_PER_TICK:
+        if not self._paused:
             self._stdout.resume()
 
     async def _left_within(self, time_s: float) -> bool:
@@ -193,13 +193,13 @@ class Connection:
     def _on_stdout(self, data: bytes) -> None:
         if self._lost:
             return
-        try:
-            lines = self._lines.feed(data)
-        except TooLarge as error:
-            self._lose(Fail("limit", f"it wrote a line of more than {error.limit_bytes} bytes"))
-            return
+        lines = self._lines.feed(data)
         if lines:
             self._listener.received(lines)
+        if self._lines.skipping:
+            self._listener.skipped(len(data))
+        for line in self._lines.overlong():
+            self._listener.overlong(line)
 
     def _on_stderr(self, data: bytes) -> None:
         now = self._loop.time()
@@ -207,7 +207,7 @@ class Connection:
             self._log.drop(self._log_lines.skip(data))
         else:
             for line in self._log_lines.feed(data):
-                self._last_words = line
+                self._last_lines.append(line[:LAST_LINE_CHARACTERS_MAX])
                 self._log.add(line, now)
         self._unread += len(data)
         if self._unread > LOG_BYTES_PER_TICK:
@@ -215,7 +215,7 @@ class Connection:
 
     def _on_stderr_end(self) -> None:
         for line in self._log_lines.rest():
-            self._last_words = line
+            self._last_lines.append(line[:LAST_LINE_CHARACTERS_MAX])
             self._log.add(line, self._loop.time())
 
     def _on_stdout_end(self) -> None:

@@ -19,8 +19,9 @@ from metamcp_worker.child import foreign, replies
 from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.distant import Distant
 from metamcp_worker.child.host import SpawnFailed
+from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.transport import Listener, Transport
-from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.glimpse import glimpse
 from metamcp_worker.spec import ServerSpec
 
 GROUP = "metamcp.transports"
@@ -174,11 +175,12 @@ class Custom(Distant):
                 why = f"its transport gave a message that is {kind}, not bytes"
                 self._lose(Fail("protocol", why))
                 return
-            if len(message) > BODY_BYTES_MAX:
-                why = f"it sent a message of more than {BODY_BYTES_MAX} bytes"
-                self._lose(Fail("limit", why))
-                return
-            if not self._lost:
+            if self._lost:
+                pass
+            elif len(message) > self._spec.message_bytes:
+                seen = glimpse(message, message)
+                self._listener.overlong(Overlong(len(message), seen))
+            else:
                 self._listener.received([replies.one_line(message)])
             del message  # or it would be kept until the next one comes
             await self._open.wait()

@@ -19,7 +19,7 @@ from metamcp_worker.child.replies import Word
 from metamcp_worker.child.resume import Resume
 from metamcp_worker.errors import MetaMCPError, TooLarge
 from metamcp_worker.fetch import Broken, Response, Unreachable
-from metamcp_worker.sse import Event, EventReader
+from metamcp_worker.sse import FIELDS_BYTES_MAX, Event, EventReader
 
 ANSWER_S_MAX = 24 * 3600.0
 """For a request whose time its caller measures, and ends."""
@@ -176,7 +176,7 @@ async def _refusal(link: Link, post: Post, response: Response, body: Body) -> by
 async def _events(link: Link, post: Post, body: Body, resume: Resume) -> bytes:
     """Pass on events until the answer. Nothing if the stream ends before it and may be taken up.
     Raises Broken and TooLarge."""
-    reader = EventReader()
+    reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
     why = _GIVEN_UP
     try:
         while piece := await body.piece(wait_s=None):

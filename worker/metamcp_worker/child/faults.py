@@ -12,6 +12,14 @@ from metamcp_worker.child.actions import Reply
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Error
 
+FIT = b'{"content":['
+"""What nearly all results begin with. Only others are looked at, in less than a microsecond."""
+NULL_WITHIN_BYTES = 64
+"""Of a result, what is looked at on the way: servers that send no content say so at once."""
+
+#: What a result cannot be without, by method.
+_CONTENT = {"tools/call": "content", "prompts/get": "messages", "resources/read": "contents"}
+
 
 class Faults:
     """`why` continues the sentence that the server's name begins."""
@@ -36,6 +44,24 @@ class Faults:
         why = why or f"has {load['inflight']} calls in flight and {load['queued']} waiting"
         data = {"may_have_run": False, **load}
         return self.body(Code.OVERLOADED, f"{why}; try again later", data)
+
+    def unfit(self, method: str, result: bytes) -> bytes:
+        """The raw error object in place of a result that no client can read; empty, if this one is
+        none of these."""
+        place = ""
+        if result[:1] == b"{":
+            if b"null" not in result[:NULL_WITHIN_BYTES]:
+                return b""
+            member = _CONTENT.get(method, "")
+            if codec.level(result).get(member, Raw()) != Raw(b"null"):
+                return b""
+            place, result = f" with '{member}'", b"null"
+        kinds = {b"[": "an array", b'"': "a text", b"n": "null", b"t": "true", b"f": "false"}
+        what = kinds.get(result[:1], "a number")
+        why = (
+            f"answered {method}{place} as {what}, which clients cannot read; its author can mend it"
+        )
+        return self.body(Code.INTERNAL_ERROR, why, {"reason": "invalid_result"})
 
     def timed_out(self, front: int, call: int, method: str, timeout_s: float) -> Reply:
         why = f"did not answer {method} within {timeout_s:g} s"

@@ -10,7 +10,8 @@ even when `initialize` is already behind it. If it is modern it then refuses `in
 -32022, which proves the era as well: it is probed once more.
 
 Some servers take any first request but `initialize` for a fatal error and exit (all that were built
-on the Rust SDK before its version 3). For them the probe can be left out.
+on the Rust SDK before its version 3). For them, and where a server that speaks both eras is to be
+spoken to in the older one, `initialize` goes first. If it is refused, the other era is worth a try.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from metamcp_worker import codec
 from metamcp_worker.catalogue import Hint, hint
 from metamcp_worker.child.wire import LEGACY, MODERN, Ask, gateway_info, server_info
 from metamcp_worker.errors import Code
+from metamcp_worker.spec import First
 
 PROBE_S_MAX = 2.0
 """How long a server may be silent about the probe. A longer wait would only delay the start of
@@ -94,14 +96,16 @@ _read_initialized = codec.reader(_Initialized)
 class Handshake:
     """One negotiation. Each method gives what to do next; a request is answered at most once.
 
-    `shared`: the session is for all clients, so it is declared what any of them might do.
+    `capabilities`: of the client, raw.
     """
 
     def __init__(
-        self, version: str, *, probe: bool, now: float, probe_s: float, shared: bool
+        self, version: str, *, era: First, now: float, probe_s: float, capabilities: Raw
     ) -> None:
-        self._capabilities: Mapping[str, object] = ROUTABLE if shared else {}
-        self.phase = Phase.PROBE if probe else Phase.INITIALIZE
+        self._capabilities = capabilities
+        self._era = era
+        self.phase = Phase.INITIALIZE if era in ("legacy", "legacy-first") else Phase.PROBE
+        self._refusal = ""
         self._info = gateway_info(version)
         self._silent_at = now + probe_s
 
@@ -118,7 +122,7 @@ class Handshake:
 
     def silent(self, now: float) -> bool:
         """Has the probe waited long enough? Then `ask` gives `initialize`."""
-        if self.phase is Phase.PROBE and now >= self._silent_at:
+        if self.phase is Phase.PROBE and self._era == "auto" and now >= self._silent_at:
             self.phase = Phase.INITIALIZE
             return True
         return False
@@ -133,10 +137,13 @@ class Handshake:
         failure = _failure(error)
         supported = _supported(failure)
         if self.phase is Phase.INITIALIZE:
-            if MODERN in supported:
-                self.phase = Phase.PROBE_AGAIN
-                return self.ask()
-            return Refused(f"it refused initialize: {failure.message[:200]} ({failure.code})")
+            refusal = f"it refused initialize: {failure.message[:200]} ({failure.code})"
+            another = MODERN in supported or self._era == "legacy-first"
+            if self._era == "legacy" or not another:
+                return Refused(refusal)
+            self._refusal = "" if MODERN in supported else refusal
+            self.phase = Phase.PROBE_AGAIN
+            return self.ask()
         if MODERN in supported and self.phase is Phase.PROBE:
             self.phase = Phase.PROBE_AGAIN
             return self.ask()
@@ -145,11 +152,15 @@ class Handshake:
                 f"it speaks only {', '.join(supported)[:200]}, the gateway {MODERN} and "
                 f"{LEGACY[-1]} to {LEGACY[0]}"
             )
-        return self._not_modern(f"it refused the second probe: {failure.message[:200]}")
+        return self._not_modern(f"it refused server/discover: {failure.message[:200]}")
 
     def _not_modern(self, contradiction: str) -> Ask | Refused:
         if self.phase is Phase.PROBE_AGAIN:
-            return Refused(f"it claims {MODERN}, but {contradiction}")
+            return Refused(self._refusal or f"it claims {MODERN}, but {contradiction}")
+        if self._era == "modern":
+            return Refused(
+                f'it does not speak {MODERN}, which era = "modern" wants: {contradiction}'
+            )
         self.phase = Phase.INITIALIZE
         return self.ask()
 

@@ -27,6 +27,8 @@ JSON = "application/json"
 
 MESSAGE: Mapping[str, str] = {"Content-Type": JSON, "Accept": f"{JSON}, {EVENTS}"}
 """What every message is sent with."""
+INITIALIZE: Mapping[str, str] = {**MESSAGE, "Mcp-Method": "initialize"}
+"""A server of the later era wants the method there too, before it refuses this request."""
 
 HEADERS_BYTES_MAX = 48 * 1024
 """All that is made of one message. Servers take 8 to 64 KiB; they would refuse a longer name."""
@@ -202,7 +204,7 @@ def _annotations(schema: object) -> dict[Path, str]:
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise _Invalid(f"{_MARK} of {where!r} is not the name of a header")
         if not isinstance(kind, str) or kind not in _TYPES:
-            raise _Invalid(f"{_MARK} of {where!r}, which is no string, integer or boolean")
+            raise _Invalid(f"{_MARK} of {where!r}, which is not a string, integer or boolean")
         if token.lower() in names or len(names) >= ANNOTATIONS_MAX:
             raise _Invalid(f"{_MARK} of {where!r} comes twice, or is one of too many")
         names.add(token.lower())

@@ -15,7 +15,7 @@ from typing import Self
 
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.fetch import Broken, Response
-from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.frames import MESSAGE_BYTES
 
 LARGE_BYTES = 64 * 1024
 """Held of a message that is not whole; beyond it a place is needed."""
@@ -24,9 +24,10 @@ LARGE_AT_ONCE_MAX = 3
 
 
 class Intake:
-    """What all answers of one server share."""
+    """What all answers of one server share. `message_bytes`: one of its messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, message_bytes: int = MESSAGE_BYTES) -> None:
+        self.message_bytes = message_bytes
         self.places = asyncio.Semaphore(LARGE_AT_ONCE_MAX)
         self._open = asyncio.Event()
         self._open.set()
@@ -62,8 +63,10 @@ class Body:
         self._held += len(data)
         return data
 
-    async def whole(self, *, wait_s: float, limit_bytes: int = BODY_BYTES_MAX) -> bytes:
-        """All of it; `wait_s` is for each piece. Raises Broken and TooLarge."""
+    async def whole(self, *, wait_s: float, limit_bytes: int = 0) -> bytes:
+        """All of it, of `limit_bytes` or of the largest message. `wait_s` is for each piece. Raises
+        Broken and TooLarge."""
+        limit_bytes = limit_bytes or self._intake.message_bytes
         length = self._response.header("content-length")
         if length.isdecimal() and len(length) < 20 and int(length) > limit_bytes:
             raise TooLarge("the answer", int(length), limit_bytes)

@@ -189,6 +189,7 @@ class Orphans:
         if actions:
             found = self._calls.in_flight[key]
             self._calls.set_deadline(key, now + found.timeout_s)
+            self._calls.set_asked(key, asked=False)
         return actions
 
     def _put(self, frame: _Frame, now: float) -> None:

@@ -1,35 +1,61 @@
 """Bytes to lines: what a server writes, cut at its newlines, in any pieces.
 
-Owns: the cutting, and what becomes of a line that is too long (for messages the end, for log lines
-a cut). Never: reading a descriptor, the meaning of a line.
+Owns: the cutting, and what becomes of a line that is too long (a message is passed over, a log line
+cut). Never: reading a descriptor, the meaning of a line.
 
 Both cutters look at each byte once, however small the pieces are, and hold at most one unfinished
 line of limited length.
 """
 
-from metamcp_worker import frames
-from metamcp_worker.errors import TooLarge
+import re
+from collections.abc import Iterable, Sequence
 
-LINE_BYTES_MAX = frames.BODY_BYTES_MAX
+from msgspec import Struct
+
+from metamcp_worker import frames
+from metamcp_worker.glimpse import ENDS_BYTES, Glimpse, glimpse
+
 LOG_LINE_BYTES_MAX = 8 * 1024
 """Enough for a stack frame or a JSON log record; a longer line is cut, not refused."""
+LAST_LINES = 40
+"""Of a log, among which the one is looked for that says why a server ended."""
+LAST_LINE_CHARACTERS_MAX = 300
+"""Of each of them."""
+LINES_OTHERWISE = 3
+"""So many of the last, where none of them says it."""
+_TELLING = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?:^|\s)(?:[\w.]*(?:error|exception)(?: \[\w+\])?|fatal|panic|caused by|cause): \S",
+        r"not found|no such|cannot find|can't find|denied|refused|in use|is required|because",
+        r"error|fatal|cause|failed|invalid|missing",
+    )
+)
+"""What a line says that tells the reason, the surest first."""
+_BESIDE = re.compile(r"complete log of this run|^\s+at |^\s*File \"", re.IGNORECASE)
+"""What says where to look, and no reason."""
+
+
+class Overlong(Struct, frozen=True):
+    """A line above the limit, passed over but for what shows whom it is for."""
+
+    size_bytes: int
+    seen: Glimpse
 
 
 class LineCutter:
     """Lines of JSON-RPC. Empty lines and a carriage return at the end are tolerated."""
 
-    def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
+    def __init__(self, limit_bytes: int = frames.MESSAGE_BYTES) -> None:
         self._limit = limit_bytes
         self._pieces: list[bytes] = []
         self._held = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the line that has not ended yet."""
-        return self._held
+        self._beginning = b""
+        """Of a line above the limit that has not ended yet; of it the pieces are the end."""
+        self._overlong: list[Overlong] = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes, without their ends. Raises TooLarge; then stop."""
+        """The lines that `data` completes, without their ends and without those above the limit."""
         # Looking for the first newline is far quicker than splitting, and most pieces of a long
         # line have none.
         if data.find(b"\n") < 0:
@@ -39,24 +65,69 @@ class LineCutter:
         rest = whole.pop()
         if self._pieces:
             self._hold(whole[0])
-            whole[0] = b"".join(self._pieces)
-            self._pieces.clear()
-            self._held = 0
-        self._hold(rest)
+            whole[0] = self._ended()
         # A line between two newlines of one read is shorter than the read; still, the limit holds.
         if len(data) > self._limit:
-            self._check(max(map(len, whole)))
+            whole = [raw if len(raw) <= self._limit else self._passed(raw) for raw in whole]
+        self._hold(rest)
         return [line for raw in whole if (line := raw.strip(b" \t\r"))]
 
-    def _hold(self, piece: bytes) -> None:
-        if piece:
-            self._pieces.append(piece)
-            self._held += len(piece)
-            self._check(self._held)
+    @property
+    def skipping(self) -> bool:
+        """Is the line that comes in above the limit?"""
+        return bool(self._beginning)
 
-    def _check(self, size: int) -> None:
-        if size > self._limit:
-            raise TooLarge("a line of the server", size, self._limit)
+    def overlong(self) -> list[Overlong]:
+        """The lines above the limit that have ended since the last time."""
+        if not self._overlong:
+            return self._overlong
+        found, self._overlong = self._overlong, []
+        return found
+
+    def _hold(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._pieces.append(piece)
+        self._held += len(piece)
+        if self._held <= self._limit:
+            return
+        if not self._beginning:
+            self._beginning = _first(self._pieces)
+        self._pieces = [_last(self._pieces)]
+
+    def _ended(self) -> bytes:
+        """The line that was held; nothing if it was above the limit."""
+        line = b"".join(self._pieces)
+        if self._beginning:
+            self._overlong.append(Overlong(self._held, glimpse(self._beginning, line)))
+            line = self._beginning = b""
+        self._pieces.clear()
+        self._held = 0
+        return line
+
+    def _passed(self, line: bytes) -> bytes:
+        self._overlong.append(Overlong(len(line), glimpse(line, line)))
+        return b""
+
+
+def _first(pieces: Sequence[bytes]) -> bytes:
+    """As much of the beginning as a glimpse needs, without joining all."""
+    found = b""
+    for piece in pieces:
+        found += piece[:ENDS_BYTES]
+        if len(found) >= ENDS_BYTES:
+            break
+    return found
+
+
+def _last(pieces: Sequence[bytes]) -> bytes:
+    """The same of the end."""
+    found = b""
+    for piece in reversed(pieces):
+        found = piece[-ENDS_BYTES:] + found
+        if len(found) >= ENDS_BYTES:
+            break
+    return found
 
 
 class LogCutter:
@@ -108,3 +179,13 @@ class LogCutter:
     def _forget(self) -> None:
         self._pieces.clear()
         self._held = 0
+
+
+def reason(lines: Iterable[str]) -> str:
+    """Of the last lines of a log what says why a server ended: one line, the last of the surest
+    kind that there is, else the last few. Empty for an empty log."""
+    told = [line.strip() for line in lines if not _BESIDE.search(line)]
+    for kind in _TELLING:
+        if found := [line for line in told if kind.search(line)]:
+            return found[-1]
+    return " | ".join(told[-LINES_OTHERWISE:])

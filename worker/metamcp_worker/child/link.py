@@ -63,7 +63,7 @@ class Link(Distant):
         self.spec = spec
         self.origin = origin
         self.faults = Faults(spec.name)
-        self.intake = Intake()
+        self.intake = Intake(spec.message_bytes)
         self._listener = listener
         self._lost = False
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}

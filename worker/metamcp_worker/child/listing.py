@@ -84,8 +84,13 @@ class Listing:
         return Ask(_LISTS[self._todo[0]][0], params)
 
     def answered(self, result: bytes) -> None:
-        """The raw result of the last `ask`."""
+        """The raw result of the last `ask`. Half of a surrogate pair does not stay in it: clients
+        that cannot read one would lose the definitions of all servers."""
         kind = self._todo[0]
+        whole, result = result, codec.readable(result)
+        if result != whole:
+            told = f"{_LISTS[kind][0]}: U+FFFD stands for each half of a surrogate pair"
+            self.warnings.append(told)
         try:
             page = codec.level(result)
             items = codec.items(page.get(kind, Raw(b"null")))
@@ -117,16 +122,15 @@ class Listing:
     def _take(self, kind: str, item: Raw) -> None:
         size = len(bytes(item))
         name = _identity(item, _LISTS[kind][1])
-        if name is None:
-            self._leave_out(kind, f"one without a '{_LISTS[kind][1]}'")
-        elif size > ITEM_BYTES_MAX:
-            self._leave_out(kind, f"{name[:128]!r}, {size} bytes, the limit is {ITEM_BYTES_MAX}")
+        told = "one without a name" if name is None else repr(name[:128])
+        if size > ITEM_BYTES_MAX:
+            self._leave_out(kind, f"{told}, {size} bytes, the limit is {ITEM_BYTES_MAX}")
         elif name in self._found:
-            self._leave_out(kind, f"a second {name[:128]!r}; the first one counts")
+            self._leave_out(kind, f"a second {told}; the first one counts")
         elif len(self._found) >= ITEMS_MAX or self._bytes + size > LISTING_BYTES_MAX:
             self._too_many += 1
         else:
-            self._found[name] = item
+            self._found[len(self._found) if name is None else name] = item
             self._bytes += size
 
     def _leave_out(self, kind: str, what: str) -> None:
@@ -179,7 +183,7 @@ class Listing:
 
     def _begin(self) -> None:
         """Nothing read yet of the list that is next."""
-        self._found: dict[str, Raw] = {}
+        self._found: dict[str | int, Raw] = {}
         self._cursors: set[bytes] = set()
         self._cursor = b""
         self._page_hints: list[Hint] = []

@@ -14,11 +14,14 @@ from metamcp_worker.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
 from metamcp_worker.spans import Leg
 
 LOG = "notifications/message"
+UPDATED = "notifications/resources/updated"
+UPDATES_MAX = 4096
+"""Resources whose updates are merged at a time."""
 
 #: They name what they are about, and fronts know which of their clients that concerns.
 _FOR_ALL = frozenset({
     "notifications/elicitation/complete",
-    "notifications/resources/updated",
+    UPDATED,
     "notifications/tasks",
     "notifications/tasks/status",
 })  # fmt: skip
@@ -30,6 +33,30 @@ _NOT_FOR_SERVERS = frozenset({
     "notifications/initialized",
     "notifications/roots/list_changed",
 })  # fmt: skip
+
+
+class Updates:
+    """Updates of resources: between two ticks the first one of a resource is told, the others are
+    told as one at the next tick."""
+
+    def __init__(self) -> None:
+        self._again: dict[bytes, bool] = {}
+
+    def merged(self, params: bytes) -> bool:
+        """Is this update told later?"""
+        if params in self._again:
+            self._again[params] = True
+            return True
+        if len(self._again) < UPDATES_MAX:
+            self._again[params] = False
+        return False
+
+    def tick(self) -> Actions:
+        if not self._again:
+            return []
+        due = [params for params, again in self._again.items() if again]
+        self._again = dict.fromkeys(due, False)
+        return [Announce(Notice(UPDATED, params)) for params in due]
 
 
 def leg(call: InFlight, heard: float, *, far: bool) -> Reply:

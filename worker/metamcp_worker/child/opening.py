@@ -8,19 +8,34 @@ from collections.abc import Iterable
 
 from msgspec import Raw
 
-from metamcp_worker import catalogue
+from metamcp_worker import catalogue, codec
 from metamcp_worker.catalogue import DISCOVER, Hint, ServerCatalogue
 from metamcp_worker.child import wire
-from metamcp_worker.child.actions import Actions, Fail, Purpose, Ready, Relisted, Warn, Write
+from metamcp_worker.child.actions import (
+    Actions,
+    Announce,
+    Fail,
+    Purpose,
+    Ready,
+    Relisted,
+    Warn,
+    Write,
+)
 from metamcp_worker.child.faults import unauthorized
-from metamcp_worker.child.handshake import PROBE_S_MAX, Handshake, Met, Phase, Refused
+from metamcp_worker.child.handshake import PROBE_S_MAX, ROUTABLE, Handshake, Met, Phase, Refused
 from metamcp_worker.child.listing import Listing, declared
 from metamcp_worker.child.own import Own
+from metamcp_worker.child.sessions import NOTHING, askable
 from metamcp_worker.child.wire import Ask
+from metamcp_worker.frames import Notice
+from metamcp_worker.roots import Asked, wider
 from metamcp_worker.spec import ServerSpec
 
-RELIST_S_MIN = 0.5
-"""Between two readings of the lists, however often the server says that they changed."""
+RELIST_S_MIN, RELIST_S_MAX = 0.5, 8.0
+"""Between two readings of the lists, however often the server says that they changed: after RELISTS
+in a row twice as long each time, until it was quiet for a while."""
+RELISTS = 8
+"""More changes than an honest server has in a few seconds."""
 
 
 class Opening:
@@ -31,22 +46,31 @@ class Opening:
         self._own = own
         self._start_by = now + spec.start_timeout_s
         probe_s = min(PROBE_S_MAX, spec.start_timeout_s / 4)
-        # Over HTTP the transport has a session for each kind of client and declares what it can.
         self._handshake = Handshake(
-            version, probe=spec.probe, now=now, probe_s=probe_s, shared=spec.url is None
+            version, era=spec.era, now=now, probe_s=probe_s, capabilities=_declared(spec)
         )
         self._listing: Listing | None = None
         self._page_by = 0.0
         self._changed: frozenset[str] = frozenset()
+        self._said: set[str] = set()
+        self._judged: set[str] = set()
         self._list_again_at = 0.0
+        self._relist_s = RELIST_S_MIN
+        self._relists = 0
         self._lists: dict[str, tuple[Raw, ...]] = {}
         self._hints: dict[str, Hint] = {}
         self._list_hash = ""
+        self._asks_roots: Asked = spec.asks_roots
         self.met: Met | None = None
 
     @property
     def ready(self) -> bool:
         return bool(self._list_hash)
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Is the server one that asks for roots before there is any call?"""
+        return self._asks_roots == "ahead"
 
     @property
     def probing(self) -> bool:
@@ -72,10 +96,19 @@ class Opening:
             self._listing.answered(result)
         return self._next_page(now)
 
-    def changed(self, lists: Iterable[str], now: float) -> Actions:
-        """These lists may be others now."""
+    def changed(self, lists: Iterable[str], now: float, said: str = "") -> Actions:
+        """These lists may be others now. `said`: the notification that says so."""
         self._changed |= frozenset(lists)
+        if said:
+            self._said.add(said)
         return self._relist(now)
+
+    def asked_for_roots(self, when: Asked) -> Actions:
+        """The server asked for the roots of its client. Whoever knew that already is not told."""
+        before, self._asks_roots = self._asks_roots, wider(self._asks_roots, when)
+        if self._asks_roots == before:
+            return []
+        return [Relisted(self._catalogue(), self._list_hash)] if self.ready else []
 
     def tick(self, now: float) -> Actions:
         if not self.ready:
@@ -115,7 +148,12 @@ class Opening:
         if not changed or now < self._list_again_at:
             return []
         self._changed = frozenset()
-        self._list_again_at = now + RELIST_S_MIN
+        self._judged, self._said = self._said, set()
+        quiet = now - self._list_again_at > self._relist_s
+        self._relists = 1 if quiet else self._relists + 1
+        slower = 2 ** max(0, self._relists - RELISTS)
+        self._relist_s = min(RELIST_S_MAX, RELIST_S_MIN * slower)
+        self._list_again_at = now + self._relist_s
         self._listing = Listing(changed)
         return self._next_page(now)
 
@@ -142,8 +180,10 @@ class Opening:
         if not was_ready:
             return [*actions, Ready(found, self._list_hash)]
         if self._list_hash != before:
-            actions.append(Relisted(found, self._list_hash))
-        return actions
+            return [*actions, Relisted(found, self._list_hash)]
+        # Fronts pass it on where this is the only server, as it would say it without a gateway.
+        said = () if done.failed else sorted(self._judged)
+        return [*actions, *(Announce(Notice(method, b"{}")) for method in said)]
 
     def _catalogue(self) -> ServerCatalogue:
         assert self.met is not None
@@ -157,4 +197,14 @@ class Opening:
             resources=self._lists.get("resources", ()),
             resourceTemplates=self._lists.get("resourceTemplates", ()),
             hints={**self._hints, DISCOVER: self.met.hint},
+            asksRoots=self._asks_roots,
         )
+
+
+def _declared(spec: ServerSpec) -> Raw:
+    """What is said of the client in `initialize`: what the only client says of itself, or what any
+    of all clients might. Over HTTP the transport has a session for each kind of these, in which it
+    declares what that can."""
+    if spec.caller:
+        return Raw(askable(spec.caller.encode()))
+    return Raw(codec.dump(ROUTABLE) if spec.url is None else NOTHING)

@@ -226,7 +226,7 @@ def _reason(spec: ServerSpec, error: Exception) -> str:
     if error.errno == errno.EACCES:
         return f"'{found}' is not an executable file, or permission is denied"
     if error.errno == errno.ENOEXEC:
-        return f"'{found}' is no program: it has no '#!' line and is no binary of this system"
+        return f"'{found}' is not a program: it has no '#!' line and is no binary of this system"
     return f"'{found}': {error.strerror}"
 
 

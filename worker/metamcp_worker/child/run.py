@@ -30,12 +30,14 @@ from metamcp_worker.child.actions import (
 from metamcp_worker.child.fronts import Fronts, Received
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.launch import launch
+from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.report import Report
 from metamcp_worker.child.session import Session
 from metamcp_worker.child.transport import Transport
 from metamcp_worker.errors import Code, TooLarge
 from metamcp_worker.frames import Ask, Call, Cancel, Claim, Down, Error, Keep, Release, Result, Tell
 from metamcp_worker.messages import (
+    THROTTLED,
     AttachFailed,
     AttachFront,
     RunServer,
@@ -104,6 +106,7 @@ class Worker:
         self._needed_at = self._loop.time()
         self._timer = self._loop.call_soon(self._tick)
         self._relief: asyncio.Task[None] | None = None
+        self._throttled = False
 
     async def run(self) -> int:
         """Wait until it is over, and why; then end everything. Returns the exit code."""
@@ -159,8 +162,8 @@ class Worker:
             else:
                 await connection.stop()
             await connection.close()
-            if why.reason in {"exit", "signal", "protocol"} and connection.last_words:
-                message = f"{message}; its last line on stderr: {connection.last_words[:500]}"
+            if why.reason in {"exit", "signal", "protocol"} and (words := connection.last_words):
+                message = f"{message}; on stderr: {words}"
         self._tell_news()
         self._report.answers(self._session)
         how = connection.exit if connection is not None else None
@@ -278,10 +281,23 @@ class Worker:
         now = self._heard_at = monotonic()
         for line in lines:
             self._do(self._session.receive(line, now, stream, via))
+        assert self._connection is not None
+        session = self._session
+        if session.budget.over and session.budget.spent(now, session.in_flight):
+            self._throttled = True
+            self._connection.pause()
         if self._relief is None and self._fronts.behind():
-            assert self._connection is not None
             self._connection.pause()
             self._relief = self._loop.create_task(self._relieve(self._connection))
+
+    def skipped(self, size_bytes: int) -> None:
+        assert self._session is not None
+        self._session.budget.spend(size_bytes, messages=0)
+        self.received([])
+
+    def overlong(self, line: Overlong) -> None:
+        assert self._session is not None
+        self._do(self._session.overlong(line, self._loop.time()))
 
     def failed(self, key: bytes, error: bytes) -> None:
         assert self._session is not None
@@ -297,8 +313,17 @@ class Worker:
             if self._loop.time() > end:
                 self._fronts.give_up(behind)
             await asyncio.sleep(LOOK_S)
-        connection.resume()
         self._relief = None
+        if not self._throttled:
+            connection.resume()
+
+    def _throttle(self, session: Session, connection: Transport, now: float) -> None:
+        """A server that has spent its budget is read on once there is some again."""
+        self._report.count(THROTTLED)
+        if not session.budget.spent(now, session.in_flight):
+            self._throttled = False
+            if self._relief is None:
+                connection.resume()
 
     # --- actions ----------------------------------------------------------------------------
 
@@ -367,6 +392,8 @@ class Worker:
         self._lag_s = max(self._lag_s, now - self._tick_due)
         if self._session is not None and self._connection is not None:
             self._connection.tick()
+            if self._throttled:
+                self._throttle(self._session, self._connection, now)
             self._do(self._session.tick(now))
             if self._session.needed or not self._session.ready:
                 self._needed_at = now
@@ -395,4 +422,6 @@ class Worker:
         self._report.counted()
 
 
-assert frames.BODY_BYTES_MAX < frames.FRAME_BYTES_MAX  # An answer of the largest line has a frame.
+assert (
+    frames.MESSAGE_BYTES_MAX < frames.FRAME_BYTES_MAX
+)  # An answer of the largest line has a frame.

@@ -17,7 +17,7 @@ from metamcp_worker.child.actions import Fail
 from metamcp_worker.child.exchange import OPEN_S_MAX, Answer, Post, exchange, tell
 from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.child.listing import CHANGES
-from metamcp_worker.child.sessions import HttpSession, Sessions
+from metamcp_worker.child.sessions import HttpSession, Sessions, askable
 from metamcp_worker.child.stream import listen
 from metamcp_worker.errors import Code, MetaMCPError
 from metamcp_worker.fetch import Broken, Unreachable
@@ -36,7 +36,8 @@ class Seats:
     """All sessions with one server, as they live."""
 
     def __init__(self, link: Link) -> None:
-        self.sessions = Sessions()
+        caller = link.spec.caller.encode()
+        self.sessions = Sessions(askable(caller)) if caller else Sessions()
         self._link = link
         self._hello = b"{}"
         self._ids = itertools.count(1)
@@ -153,7 +154,7 @@ class Seats:
             params = codec.dump(hello)
         key = self.new_id()
         return Post(
-            key, wire.request(key, "initialize", params), headers.MESSAGE, b"", session.via,
+            key, wire.request(key, "initialize", params), headers.INITIALIZE, b"", session.via,
             resumable=True, answer_s=OPEN_S_MAX,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ for handshake and lists, `asks` for questions of the server, `notices` for notif
 `listening` and `subscriptions` for what is watched, `levels` for how much is logged.
 """
 
-from metamcp_worker import codec, frames
+from metamcp_worker import codec, frames, roots
 from metamcp_worker.child import holders, notices, wire
 from metamcp_worker.child.actions import (
     Actions,
@@ -21,13 +21,16 @@ from metamcp_worker.child.actions import (
     Reply,
     Request,
     Stray,
+    Warn,
     Write,
 )
 from metamcp_worker.child.asks import Asks
+from metamcp_worker.child.budget import Budget
 from metamcp_worker.child.calls import Calls
-from metamcp_worker.child.faults import Faults
+from metamcp_worker.child.faults import FIT, Faults
 from metamcp_worker.child.kept import Orphans
 from metamcp_worker.child.levels import Levels
+from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.listening import Listening, stripped
 from metamcp_worker.child.listing import CHANGES, declared
 from metamcp_worker.child.opening import Opening
@@ -39,11 +42,15 @@ from metamcp_worker.child.wire import Ask
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Call, Cancel, Error, Result, Tell
+from metamcp_worker.glimpse import glimpse
 from metamcp_worker.spec import ServerSpec
 
 _TIMED_OUT = str(int(Code.TIMED_OUT))
 _UNSENT = "does not read its input; the call was not sent to it"
 
+ROOTS_S = 0.1
+"""For a server that was told the roots of its client while it started: what it makes of them takes
+its time, and a call that overtakes that finds no folder."""
 SET_LEVEL = "logging/setLevel"
 WATCH_TASKS = "metamcp/tasks"
 """What a front tells of its clients that is not for the server as it stands."""
@@ -57,6 +64,8 @@ class Session:
         self._faults = Faults(spec.name)
         self._calls = Calls(concurrency=spec.concurrency, queue=spec.queue)
         self.timing = Timing()
+        self.budget = Budget(now)
+        self._updates = notices.Updates()
         self._own = Own(version, self._calls.new_id)
         self._opening = Opening(spec, version, self._own, now)
         self._asks = Asks(self._calls, self._faults)
@@ -74,6 +83,9 @@ class Session:
         self._ready = False
         self._draining = False
         self._failed = False
+        self._roots = spec.roots.encode()
+        self._lent = False  # those of one client, by a process for all
+        self._calls_from = now
 
     @property
     def ready(self) -> bool:
@@ -150,6 +162,8 @@ class Session:
             return self._listening.watch_tasks(front, frame.body, now)
         if frame.method == "notifications/progress":
             return self._asks.progressed(front, frame.body)
+        if frame.method == roots.TOLD:
+            return self._rooted(frame.body)
         if frame.method == WATCH_TASKS or not self._ready:
             return [Count("untold_notification")]
         return notices.told(frame, modern=self._modern)
@@ -212,7 +226,7 @@ class Session:
             actions.append(
                 self._faults.timed_out(late.front, frame.id, frame.method, late.timeout_s)
             )
-        actions += self._watched.tick(now)
+        actions += [*self._watched.tick(now), *self._updates.tick()]
         if self._listening.gap and self._opening.met is not None:
             self._listening.gap = False
             actions += self._opening.changed(declared(self._opening.met.capabilities), now)
@@ -234,10 +248,11 @@ class Session:
         except (codec.Malformed, UnicodeDecodeError) as error:
             return self._unreadable(line, str(error), now)
         if envelope.jsonrpc != "2.0":
-            return [Count("stray_stdout"), Stray(line)]
+            return self._noise(line)
         self._heard_at = now
         if envelope.method is None:
             return self._answered(envelope, now)
+        self.budget.spend(len(line))
         if envelope.id:
             return self._asked(envelope, stream, via, now)
         return self._notified(envelope.method, bytes(envelope.params), stream, via, now)
@@ -257,6 +272,9 @@ class Session:
         found = self._calls.answered(key, now)
         if found is None:
             return [*broken, *self._own_answered(key, result, error, now)]
+        if not error and result[: len(FIT)] != FIT:
+            error = self._faults.unfit(found.method, result)
+            broken += [Count("broken_reply")] if error else []
         self.timing.answered(found.method, now - found.since, error)
         if not self._asks.none:
             broken += self._asks.over(key, told=True)
@@ -276,6 +294,7 @@ class Session:
         if purpose is None:
             self._calls.late(key)
             used = self._calls.was_used(key)
+            self.budget.spend(len(result) + len(error))
             return [] if lost else [Count("late_reply" if used else "unknown_id")]
         if purpose is Purpose.HANDSHAKE or purpose is Purpose.LIST:
             return self._opened(self._opening.answered(purpose, result, error, now), now)
@@ -298,7 +317,35 @@ class Session:
             why = f"MetaMCP: servers of revision {wire.MODERN} send no requests"
             refusal = wire.refusal(id, wire.error(Code.METHOD_NOT_FOUND, why))
             return [Count("unroutable_request"), Write(refusal, via)]
+        if envelope.method == roots.METHOD:
+            return self._asked_for_roots(envelope, stream, via, now)
         return self._asks.asked(envelope, stream, via, now)
+
+    def _asked_for_roots(
+        self, envelope: Envelope, stream: bytes | None, via: int, now: float
+    ) -> Actions:
+        """By a process of a single client it is known. Else whoever called is asked; if nobody did,
+        there is no client, and so there are no roots."""
+        news = self._opening.asked_for_roots("in calls" if self._calls.in_flight else "ahead")
+        if self._roots:
+            if not self._ready:
+                self._calls_from = now + ROOTS_S
+            return [Write(wire.answer(bytes(envelope.id), self._roots), via), *news]
+        asked = self._asks.asked(envelope, stream, via, now)
+        self._lent = self._lent or any(isinstance(one, Reply) for one in asked)
+        if self._lent and self._opening.asks_ahead:
+            self._lent = False
+            news.append(Count("lent_roots"))
+        return [*asked, *news]
+
+    def _rooted(self, answer: bytes) -> Actions:
+        """The client of this process has these roots now."""
+        if answer == self._roots:
+            return []
+        self._roots = answer
+        if self._modern or self._opening.met is None:
+            return []
+        return [Write(wire.notification(roots.CHANGED))]
 
     def _notified(
         self, method: str, params: bytes, stream: bytes | None, via: int, now: float
@@ -306,7 +353,7 @@ class Session:
         if method == "notifications/progress":
             return notices.progressed(params, self._calls)
         if method in CHANGES:
-            return self._opening.changed(CHANGES[method], now)
+            return self._opening.changed(CHANGES[method], now, method)
         if method == "notifications/subscriptions/acknowledged":
             return self._listening.acknowledged(params, stream, now)
         if method == "notifications/cancelled":
@@ -315,14 +362,42 @@ class Session:
             return self._asks.withdrawn(params, via, now)
         if self._modern:
             params = stripped(params)
+        if method == notices.UPDATED and self._updates.merged(params):
+            return []
         return notices.noticed(method, params, self._calls, stream, now, modern=self._modern)
 
     def _unreadable(self, line: bytes, why: str, now: float) -> Actions:
         """A line that is no JSON object: a broken answer to somebody, or noise."""
-        key = wire.answered(line)
-        if key not in self._calls.in_flight and not self._own.knows(key):
-            return [Count("stray_stdout"), Stray(line)]
+        seen = glimpse(line, line)
+        if not seen.answer or not self._awaited(seen.raw_id):
+            return self._noise(line)
         error = self._faults.body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {why}")
+        return self._unfit(seen.raw_id, error, now)
+
+    def _noise(self, line: bytes) -> Actions:
+        self.budget.spend(len(line))
+        return [Count("stray_stdout"), Stray(line)]
+
+    def overlong(self, line: Overlong, now: float) -> Actions:
+        """A message above the limit was passed over: who waits for it, on either side, learns."""
+        if self._failed:
+            return []
+        seen, limit = line.seen, self._spec.message_bytes
+        why = f"sent {line.size_bytes} bytes in one message, and message_max is {limit}"
+        data: dict[str, object] = {"limit_bytes": limit, "may_have_run": True}
+        error = self._faults.body(Code.TOO_LARGE, why, data)
+        told: Actions = [Warn(f"a message was passed over: the server {why}")]
+        if seen.answer and self._awaited(seen.raw_id):
+            told += self._unfit(seen.raw_id, error, now)
+        elif not seen.answer and codec.id_ok(seen.raw_id):
+            told.append(Write(wire.refusal(seen.raw_id, error)))
+        return told
+
+    def _awaited(self, key: bytes) -> bool:
+        return key in self._calls.in_flight or self._own.knows(key)
+
+    def _unfit(self, key: bytes, error: bytes, now: float) -> Actions:
+        """The answer to this request is there and cannot be passed on."""
         call = self._calls.in_flight.pop(key, None)
         if call is None:
             return [Count("broken_reply"), *self._own_answered(key, b"", error, now)]
@@ -339,7 +414,7 @@ class Session:
         """After a step of the opening: the server may have become ready, or useless."""
         if any(isinstance(one, Fail) for one in actions):
             self._failed = True
-        elif self._opening.ready and not self._ready:
+        elif self._opening.ready and not self._ready and now >= self._calls_from:
             actions += self._begin_all(now)
         return actions
 

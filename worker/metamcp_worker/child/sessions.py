@@ -96,10 +96,11 @@ class HttpSession:
 
 
 class Sessions:
-    """All sessions with one server."""
+    """All sessions with one server. `capabilities`: declared in the base session; anything but
+    nothing for the only client there is, which then has no other session."""
 
-    def __init__(self) -> None:
-        self.base = HttpSession(0, NOTHING)
+    def __init__(self, capabilities: bytes = NOTHING) -> None:
+        self.base = HttpSession(0, capabilities)
         self._more: dict[bytes, HttpSession] = {}
         self._left: list[HttpSession] = []
         self._vias = 0
@@ -113,7 +114,7 @@ class Sessions:
         """The session for this request, perhaps one that has to be opened; None if there are too
         many that are in use."""
         wanted = self._askable(request.caller) if request.caller and self.base.id else NOTHING
-        if wanted == NOTHING:
+        if wanted == NOTHING or self.base.capabilities != NOTHING:
             return self.base
         found = self._more.get(wanted)
         if found is None and (len(self._more) < SESSIONS_MAX or self._make_room()):

@@ -20,7 +20,7 @@ from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.errors import Code, MetaMCPError, TooLarge
 from metamcp_worker.fetch import Broken, Response, Unreachable
 from metamcp_worker.oauth.challenge import NotAuthorized
-from metamcp_worker.sse import Event, EventReader
+from metamcp_worker.sse import FIELDS_BYTES_MAX, Event, EventReader
 
 ENDPOINT_BYTES_MAX = 8192
 """Of the endpoint's URL; servers take no longer ones."""
@@ -121,7 +121,7 @@ class Sse2024:
             self._link.lose(Fail("exit", "it ended its event stream"))
 
     async def _events(self, body: Body) -> None:
-        reader = EventReader()
+        reader = EventReader(self._link.intake.message_bytes + FIELDS_BYTES_MAX)
         while piece := await body.piece(wait_s=None if self._named.done() else OPEN_S_MAX):
             self._take(reader.feed(piece))
             body.holds(reader.held_bytes)

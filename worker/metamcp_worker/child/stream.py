@@ -14,7 +14,7 @@ from metamcp_worker.child.resume import Resume
 from metamcp_worker.child.sessions import HttpSession
 from metamcp_worker.errors import TooLarge
 from metamcp_worker.fetch import Broken, Unreachable
-from metamcp_worker.sse import Event, EventReader
+from metamcp_worker.sse import FIELDS_BYTES_MAX, Event, EventReader
 
 SILENT_S_MAX = 300.0
 """A stream that is silent for so long, keep-alives included, may be dead without having ended:
@@ -56,7 +56,7 @@ async def listen(link: Link, session: HttpSession) -> bool:
 
 
 async def _events(link: Link, session: HttpSession, body: Body, resume: Resume) -> None:
-    reader = EventReader()
+    reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
     talk = session.talk
     while piece := await body.piece(wait_s=SILENT_S_MAX):
         _take(link, resume, talk, reader.feed(piece))

@@ -127,7 +127,7 @@ class Streamable:
 
     async def _initialize(self, request: Request) -> None:
         post = Post(
-            request.key, request.line, headers.MESSAGE, b"",
+            request.key, request.line, headers.INITIALIZE, b"",
             resumable=True, answer_s=self._own_s,
         )  # fmt: skip
         try:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.host import Exit
+from metamcp_worker.child.lines import Overlong
 from metamcp_worker.messages import LogLines
 
 
@@ -27,6 +28,14 @@ class Listener(Protocol):
     def failed(self, key: bytes, error: bytes) -> None:
         """The request `key` gets no answer of the server. `error`: a raw error object that says
         why; its `data` says in `may_have_run` whether the server may have seen it."""
+        ...
+
+    def skipped(self, size_bytes: int) -> None:
+        """The server sent so many bytes more of a message that is above its limit already."""
+        ...
+
+    def overlong(self, line: Overlong) -> None:
+        """The server sent a message above its limit."""
         ...
 
     def counted(self, counter: str, times: int = 1) -> None:
@@ -58,7 +67,7 @@ class Transport(Protocol):
 
     @property
     def last_words(self) -> str:
-        """The newest line that it logged; often it says why it ended."""
+        """What of its log says why it ended, and where all of it is; empty if it logged nothing."""
         ...
 
     def stuck(self) -> bool:

@@ -1,7 +1,7 @@
 """The messages that go to a server, as bytes: one line each.
 
 Owns: the JSON-RPC frame around a request, `_meta` as each era wants it, the rule that a message is
-one line, and whom a broken answer is for. Never: which request is sent, what becomes of it, I/O.
+one line. Never: which request is sent, what becomes of it, I/O.
 
 Parameters are never opened: `_meta` is put in front of their members, every other byte stays what
 the client sent. Only line ends are replaced by blanks, because a line is what frames a message
@@ -22,14 +22,6 @@ LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 
 _PREFIX = "io.modelcontextprotocol/"
 _EMPTY_OBJECT = re.compile(rb"\{\s*\}\Z")
-# An answer that is no valid JSON still shows, at its beginning or at its end, whom it is for.
-_ANSWER_HEAD = re.compile(
-    rb'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*([0-9]{1,19})\s*,\s*"(?:result|error)"'
-)
-_ANSWER_TAIL = re.compile(
-    rb',\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*([0-9]{1,19})\s*\}\s*\Z'
-)  # fmt: skip
-_TAIL_BYTES = 128
 _STAMPS_MAX = 256
 """Clients whose stamp is remembered; beyond that all are forgotten and made anew."""
 _STAMP_BYTES_MAX = 4096
@@ -43,13 +35,6 @@ class Ask(Struct, frozen=True):
     method: str
     params: bytes = b"{}"
     caller: bytes = b""
-
-
-def answered(line: bytes) -> bytes:
-    """The id of the request that this line, which is no JSON, is to answer; empty if it shows
-    none."""
-    found = _ANSWER_HEAD.match(line) or _ANSWER_TAIL.search(line[-_TAIL_BYTES:])
-    return found[1] if found else b""
 
 
 def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from metamcp_worker import frames
 from metamcp_worker.connect import ends
-from metamcp_worker.connect.glimpse import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.glimpse import ENDS_BYTES, Glimpse, glimpse
 
 T = TypeVar("T")
 

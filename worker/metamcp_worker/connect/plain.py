@@ -14,6 +14,7 @@ import re
 import resource
 import socket
 from collections.abc import Callable, Mapping
+from urllib.parse import quote
 
 from metamcp_worker import causes, keepalive
 from metamcp_worker.connect.answers import Unfit, request
@@ -26,6 +27,10 @@ IDLE_CONNECTIONS_MAX = 64
 ADDRESS_S = 2.0
 """For one address of a name to take a connection, while it has others."""
 
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+"""Hosts of a gateway that has the same folders."""
+DIRECTORY = "Metamcp-Directory"
+"""The header with the folder that the client works in, percent-encoded."""
 DESCRIPTORS = 4096
 """More than one bridge has connections."""
 
@@ -36,12 +41,16 @@ _PLAIN = re.compile(
 """URLs that need no mending."""
 
 
-def opened(url: str, limits: Limits | None = None) -> "Plain | Origin":
-    """The client of the gateway at `url`. Raises Unreachable for a URL that is none."""
+def opened(url: str, limits: Limits | None = None, directory: str = "") -> "Plain | Origin":
+    """The client of the gateway at `url`. `directory`: the folder that the client works in; a
+    gateway on this machine is told it with each request. Raises Unreachable for a URL that is
+    none."""
     limits = limits or Limits()
-    origin = Origin(url, limits=limits)
     found = _PLAIN.fullmatch(url)
-    return origin if found is None else Plain(found, origin, limits)
+    here = found is not None and found["host"] in LOOPBACK
+    told = {DIRECTORY: quote(os.fsencode(directory))} if here and directory else {}
+    origin = Origin(url, limits=limits, headers=told)
+    return origin if found is None else Plain(found, origin, limits, told)
 
 
 def allow() -> None:
@@ -53,11 +62,15 @@ def allow() -> None:
 
 
 class Plain:
-    """The client of one origin, as `fetch.Origin`. `found`: its URL; `origin`: for the unusual."""
+    """The client of one origin, as `fetch.Origin`. `found`: its URL; `origin`: for the unusual;
+    `told`: headers that go with every request."""
 
-    def __init__(self, found: re.Match[str], origin: Origin, limits: Limits) -> None:
+    def __init__(
+        self, found: re.Match[str], origin: Origin, limits: Limits, told: Mapping[str, str]
+    ) -> None:
         host, port, target = found.group("host", "port", "target")
         self._limits = limits
+        self._told = told
         self._idle: list[Line] = []  # the newest one last
         self._open: set[Line] = set()
         self._origin = origin
@@ -174,7 +187,7 @@ class Plain:
 
     def _said(self, verb: str, headers: Mapping[str, str | bytes], body: bytes) -> bytes:
         try:
-            return request(verb, self._target, self._host, headers, body)
+            return request(verb, self._target, self._host, {**headers, **self._told}, body)
         except Unfit as why:
             raise Unreachable(f"{self} cannot be asked: {why}") from None
 

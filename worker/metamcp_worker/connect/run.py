@@ -66,7 +66,11 @@ def run(url: str, locate: Locate, *, remedy: str = "") -> int:
 
 
 async def _main(url: str, locate: Locate, remedy: str, out: int) -> int:
-    bridge = Bridge(url, locate, remedy=remedy, fd_in=0, fd_out=out, fd_err=2)
+    try:
+        directory = os.getcwd()
+    except OSError:  # it was removed
+        directory = ""
+    bridge = Bridge(url, locate, remedy=remedy, fd_in=0, fd_out=out, fd_err=2, directory=directory)
     running = asyncio.get_running_loop()
     for number, code in ((signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, INTERRUPTED)):
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -75,13 +79,22 @@ async def _main(url: str, locate: Locate, remedy: str, out: int) -> int:
 
 
 class Bridge:
-    """One client, one gateway."""
+    """One client, one gateway. `directory`: the folder that the client works in."""
 
     def __init__(
-        self, url: str, locate: Locate, *, remedy: str, fd_in: int, fd_out: int, fd_err: int
+        self,
+        url: str,
+        locate: Locate,
+        *,
+        remedy: str,
+        fd_in: int,
+        fd_out: int,
+        fd_err: int,
+        directory: str = "",
     ) -> None:
         self._url: str = url
-        self._origin: Plain | Origin = opened(url)
+        self._directory = directory
+        self._origin: Plain | Origin = opened(url, directory=directory)
         self._left: list[Plain | Origin] = []  # where the gateway was last, and may still answer
         self._locate = locate
         self._located_at = 0.0
@@ -346,7 +359,7 @@ class Bridge:
             url: str = await apart(self._locate)
             if url == self._url:
                 return False
-            origin = opened(url)
+            origin = opened(url, directory=self._directory)
         except MetaMCPError:
             return False
         finally:

@@ -25,10 +25,10 @@ from metamcp_worker.connect.exchanges import (
     key,
     one_line,
 )
-from metamcp_worker.connect.glimpse import Glimpse, glimpse
 from metamcp_worker.connect.legacy import Legacy
 from metamcp_worker.connect.modern import VERSION, Modern, members
 from metamcp_worker.errors import Code
+from metamcp_worker.glimpse import Glimpse, glimpse
 from metamcp_worker.sse import Event
 
 INFLIGHT_MAX = 1024
@@ -82,7 +82,7 @@ class Session:
             return [self._unread(glimpse(line, line), Code.PARSE_ERROR, text)]
         if message.method is None:
             if not (message.result or message.error):
-                text = "The message is no request, notification or answer."
+                text = "The message is not a request, notification or answer."
                 return [_refusal(bytes(message.id), Code.INVALID_REQUEST, text)]
             return [] if self._ended else self._legacy.send(Exchange(Purpose.NOTICE, line))
         if not message.id:
@@ -211,7 +211,7 @@ class Session:
         try:
             message = codec.envelope(data)
         except codec.Malformed:
-            return [Warn(f"{self.gateway} sent what is no message; it was dropped.")]
+            return [Warn(f"{self.gateway} sent something that is not a message; it was dropped.")]
         if message.method is not None:
             return [] if exchange.silent else [Write(one_line(data))]
         if exchange.purpose is Purpose.REQUEST:

@@ -45,6 +45,9 @@ class Shelf:
         database = None
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for each in (path, path.with_name(f"{path.name}-journal")):
+                if each.exists() and not each.is_file():  # SQLite waits for the writer of a FIFO
+                    raise OSError(0, f"{each.name} is not a regular file")
             path.touch(mode=0o600)
             self._database = database = sqlite3.connect(
                 path, timeout=busy_s, isolation_level=None, check_same_thread=False

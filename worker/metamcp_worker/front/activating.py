@@ -17,7 +17,12 @@ GUIDE = (
 )
 TOOLS_TOLD_MAX = 50
 """Names of tools in the text of an answer; the list has all of them."""
-_AWAY = {"error": "in error", "stopped": "stopped", "draining": "draining"}
+_AWAY = {
+    "error": "in error",
+    "quarantined": "in quarantine",
+    "stopped": "stopped",
+    "draining": "draining",
+}
 """States in which nothing can be activated, as they stand in a sentence."""
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from msgspec import Raw, structs
 
-from metamcp_worker import codec, sampling, sharing
+from metamcp_worker import codec, roots, sampling, sharing
 from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.frames import Call as CallFrame
@@ -28,15 +28,17 @@ from metamcp_worker.front.claims import Claims, Note
 from metamcp_worker.front.links import Answer, Call, Origin
 from metamcp_worker.front.methods import METHODS, NAME_BYTES_MAX, Request
 from metamcp_worker.front.overhead import Overhead
+from metamcp_worker.front.processes import Processes, Whose
 from metamcp_worker.front.quarantine import Quarantine
 from metamcp_worker.front.questions import Caller
 from metamcp_worker.front.retries import Retries, outcome
 from metamcp_worker.front.routing import Routing
 from metamcp_worker.front.stats import OTHER, Stats
+from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.front.viewers import Changed, Viewers
 from metamcp_worker.front.views import View
 from metamcp_worker.front.witness import Witness
-from metamcp_worker.messages import ServerState
+from metamcp_worker.messages import Rooted, ServerState, Wanted
 from metamcp_worker.spec import FrontSpec
 
 log = logging.getLogger("metamcp.front")
@@ -57,12 +59,13 @@ class Calls:
     supervisor what is in view.
 
     `lists_changed(changed)`: told after lists of views have become others.
-    `on_wanted(server)`: told when a call asks for a server that does not run. `notified(server,
+    `tell(message)`: the supervisor, when a call asks for a server that does not run, and of the
+    clients of processes that are not for all. `notified(server,
     method, params)`: told what a server says that belongs to no call. `witness`: told of each call,
     if anybody wants that.
     """
 
-    def __init__(self, stats: Stats, on_wanted: Callable[[str], None]) -> None:
+    def __init__(self, stats: Stats, tell: Callable[[Wanted | Rooted], None]) -> None:
         self.lists_changed: Callable[[Changed], None] = lambda changed: None
         self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
         self.witness: Witness | None = None
@@ -70,28 +73,32 @@ class Calls:
         self.viewers = Viewers()
         self.builtins = Builtins(self.viewers)
         self._retries = Retries()
-        self._per_session: set[str] = set()
+        self.processes = Processes(tell)
+        self._tell = tell
         self._timeouts_ms: Mapping[str, int] = {}
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
             self._answered,
             stats.late,
-            on_wanted,
+            self.processes.wanted,
             self._notified,
         )
         self._claims = Claims(self._routing)
         self._quarantine = Quarantine(self._routing)
         self.overhead = Overhead()
         self.on_notice(sampling.NOTICE, self.overhead.told)
+        for kind, method in LIST_CHANGED.items():
+            self.on_notice(method, partial(self._said_changed, kind))
 
     def view(self, endpoint: str) -> View | None:
         return self.viewers.get(endpoint)
 
     def start(self, view: View, request: Request, caller: Caller | None) -> Call:
         """Send the request to its server. `caller` takes what comes before the answer. Raises
-        Refused for what no server should see."""
-        method, merged = request.method, view.merged
+        Refused for what no server should see, and Unasked if the client is to be asked for its
+        roots first."""
+        method, merged = request.method, view.of(modern=request.modern)
         rule = METHODS.get(method) or methods.completion(request)
         params: Mapping[str, Raw] = request.params
         subject = ""
@@ -107,7 +114,7 @@ class Calls:
             owner = rule.find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
-            if owner is None or rule.one_era or owner.kept:
+            if owner is None or rule.one_era or owner.kept or owner.invalid:
                 owner = methods.checked(merged, owner, rule, subject, request)
             params = rule.rename(params, owner.original)
             if owner.mend is not None:
@@ -115,7 +122,7 @@ class Calls:
         caller_said = request.caller
         if not request.modern and b"/tasks" in caller_said:  # whether the slash is escaped or not
             caller_said = methods.without_tasks(caller_said)
-        server = self.process(owner.server, request.who)
+        server = self.processes.find(owner.server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
         routing = self._routing
@@ -217,17 +224,30 @@ class Calls:
         """This session is over, and so is what fronts that are gone have left of it."""
         self._claims.release(servers, session_id)
 
-    def process(self, server: str, who: str) -> str:
-        """Which process of this server serves the client with this word (`sharing`)."""
-        return sharing.own(server, who) if server in self._per_session else server
+    def process(self, server: str, client: Whose) -> str:
+        """Which process of this server serves this client (`sharing`)."""
+        return self.processes.find(server, client)
+
+    def heir(self, process: str) -> str:
+        """Which process serves those for whom this one was meant: another one, if it is the one of
+        an era that its server turned out not to speak."""
+        return self.processes.heir(process)
+
+    def rooted(self, client: Whose) -> None:
+        """This client told its roots, perhaps others than before: its processes hear of them."""
+        names = self.processes.rooted(client)
+        for name in names:
+            self._routing.tell(name, roots.TOLD, client.roots or roots.NONE)
+        if names:
+            self._tell(Rooted(who=client.who, roots=client.roots.decode()))
 
     def tell(self, server: str, method: str, params: bytes = b"") -> None:
         """A notification of a client for this server; nobody waits for it."""
-        self._routing.tell(server, method, params)
+        self._routing.tell(self.heir(server), method, params)
 
     def ask(self, server: str, method: str, params: bytes) -> Call:
         """A request of the gateway's own to this server, not yet waited for."""
-        routing = self._routing
+        routing, server = self._routing, self.heir(server)
         frame = CallFrame(routing.new_id(), method, params)
         now = routing.loop.time()
         future = routing.loop.create_future()
@@ -237,7 +257,7 @@ class Calls:
 
     def reachable(self, server: str) -> bool:
         """Does the server take calls now?"""
-        return self._routing.reachable(server)
+        return self._routing.reachable(self.heir(server))
 
     def on_notice(self, method: str, tell: Callable[[str, bytes], None]) -> None:
         """Call `tell(server, params)` for notifications of this method that belong to no call,
@@ -245,7 +265,8 @@ class Calls:
         self._on_notice[method] = tell
 
     def on_attached(self, tell: Callable[[str], None]) -> None:
-        """Call `tell(server)` when there is a pipe to another generation of a server."""
+        """Call `tell(server)` when there is a pipe to another generation of a server, or when its
+        process of an era is not to be, so that the server itself is in its place."""
         self._on_attached.append(tell)
 
     # --- what the supervisor says -------------------------------------------------------------
@@ -261,28 +282,36 @@ class Calls:
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
-        self._retries.learn(server, catalogue)
+        if not sharing.whose(server):
+            self._retries.learn(server, catalogue)
 
     def server_state(self, news: ServerState) -> None:
         if not sharing.whose(news.server):
             self.viewers.set_listed(news.server, news.listed)
             self.builtins.learn(news)
-            (self._per_session.add if news.per_session else self._per_session.discard)(news.server)
+            legacy = sharing.own(news.server, sharing.LEGACY)
+            meant = self.heir(legacy)
+            self.processes.learn(news)
+            if self.heir(legacy) == news.server != meant:
+                for tell in self._on_attached:
+                    tell(legacy)
         self._routing.learn(news)
 
-    async def attach(self, server: str, generation: int, fd: int) -> None:
-        """Take over `fd`, the pipe to this generation of the server. Raises OSError."""
-        await self._routing.attach(server, generation, fd)
+    async def attach(self, server: str, generation: int, fd: int, *, legacy: bool = False) -> None:
+        """Take over `fd`, the pipe to this generation of the server. `legacy`: it speaks a revision
+        with sessions. Raises OSError."""
+        await self._routing.attach(server, generation, fd, legacy=legacy)
         for tell in self._on_attached:
             tell(server)
 
     def forget(self, server: str) -> None:
-        if not sharing.whose(server):
+        if sharing.whose(server) in ("", sharing.LEGACY):
             self.viewers.forget(server)
+        if not sharing.whose(server):
             self.builtins.forget(server)
             self._retries.forget(server)
-            self._per_session.discard(server)
-        self._routing.forget(server)
+        self._routing.forget(server, self.heir(server))
+        self.processes.forget(server)
 
     def refresh(self) -> None:
         """Swap the views that are to be built anew, and tell whose lists are others now."""
@@ -315,6 +344,14 @@ class Calls:
         return Counter(sharing.base(call.server) for call in waiting)
 
     # --- the way back -------------------------------------------------------------------------
+
+    def _said_changed(self, kind: str, server: str, params: bytes) -> None:
+        """A server says that a list is another one, and it is not. Who sees that server alone hears
+        it, as without a gateway."""
+        whose = sharing.whose(server)
+        changed = self.viewers.alone(sharing.base(server), (kind,))
+        if changed and whose in ("", sharing.LEGACY):
+            self.lists_changed(changed)
 
     def _notified(self, server: str, method: str, params: bytes) -> None:
         tell = self._on_notice.get(method)

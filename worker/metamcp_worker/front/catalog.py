@@ -14,7 +14,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from metamcp_worker import codec, costs, names
+from metamcp_worker import codec, costs, names, sharing
 from metamcp_worker.catalogue import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
 from metamcp_worker.front.capabilities import Declared
 from metamcp_worker.front.offers import Offer, Owner
@@ -119,7 +119,7 @@ class Catalog:
         self._kept: dict[str, dict[str, str]] = {}
         self._held: frozenset[str] = frozenset()
         self._overrides: dict[str, Overrides] = {}
-        self._parts: dict[str, Parts] = {}
+        self._parts: dict[tuple[str, bool], Parts] = {}
 
     def keep_back(self, kept: Mapping[names.Pair, str], held: frozenset[str] = frozenset()) -> None:
         """These tools are nobody's from the next merge on, and so are their names. `held`: of these
@@ -130,7 +130,7 @@ class Catalog:
             self._kept.setdefault(server, {})[tool] = why
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
-        self._offers[server] = Offer(catalogue)
+        self._offers[server] = Offer(catalogue, self._offers.get(sharing.base(server)))
 
     def set_listed(self, server: str, listed: bool) -> bool:
         """Did this change anything?"""
@@ -146,17 +146,30 @@ class Catalog:
         self._offers.pop(server, None)
         self._listed.discard(server)
 
-    def merge(self, endpoint: EndpointSpec, reserved: Collection[str] = ()) -> Merged:
-        """`reserved`: names that no tool gets."""
+    def two(self, endpoint: EndpointSpec) -> bool:
+        """Has a server of this endpoint a catalogue for each era?"""
+        return any(sharing.own(name, sharing.LEGACY) in self._offers for name in endpoint.servers)
+
+    def merge(
+        self, endpoint: EndpointSpec, reserved: Collection[str] = (), *, legacy: bool = False
+    ) -> Merged:
+        """`reserved`: names that no tool gets. `legacy`: for clients of the earlier era, of servers
+        that speak both."""
         offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
+        kept = self._kept
+        for name in offers if legacy else ():
+            own = sharing.own(name, sharing.LEGACY)
+            offers[name] = self._offers.get(own, offers[name])
+            kept = {**kept, name: {**kept.get(name, {}), **kept.get(own, {})}}
         overrides = self._overrides_of(endpoint)
-        parts = Parts(self._parts.get(endpoint.name))
-        merge = _Merge(endpoint, offers, self._listed, self._kept, overrides, reserved, parts)
+        place = (endpoint.name, legacy)
+        parts = Parts(self._parts.get(place))
+        merge = _Merge(endpoint, offers, self._listed, kept, overrides, reserved, parts)
         uris = merge.by_uri()
         tools = merge.named("tools", frozenset(endpoint.disabled))
         prompts = merge.named("prompts", frozenset())
         parts.seal()
-        self._parts[endpoint.name] = parts
+        self._parts[place] = parts
         return Merged(
             endpoint=endpoint.name,
             lists=merge.lists,
@@ -191,7 +204,8 @@ class Catalog:
     def unmerge(self, endpoint: str) -> None:
         """It is not served any more."""
         self._overrides.pop(endpoint, None)
-        self._parts.pop(endpoint, None)
+        for legacy in (False, True):
+            self._parts.pop((endpoint, legacy), None)
 
     def _overrides_of(self, endpoint: EndpointSpec) -> Overrides:
         """With what was made of definitions before, as long as the same is wanted."""
@@ -245,6 +259,7 @@ class _Merge:
                 if server in self._listed
                 for item in offer.items[kind]
                 if item.key in self._exposed[server][kind]
+                if item.fault is None or item.fault.legacy
             )
             self.hashes[kind] = hash_of(self.lists[kind])
         return places.uris()
@@ -370,12 +385,14 @@ def _barred(
 def _instructions(
     endpoint: EndpointSpec, offers: Mapping[str, Offer], listed: Iterable[str]
 ) -> str | None:
-    """Word for word on an endpoint with one server, else each text under its server's name."""
+    """The description of the namespace, and after it what the servers say: word for word on an
+    endpoint with one server, else each text under its server's name."""
     texts = {
         server: offer.instructions
         for server, offer in offers.items()
         if server in listed and offer.instructions
     }
-    if len(endpoint.servers) == 1:
-        return next(iter(texts.values()), None)
-    return "\n\n".join(f"# {server}\n\n{text}" for server, text in texts.items()) or None
+    said = list(texts.values())
+    if len(endpoint.servers) != 1:
+        said = [f"# {server}\n\n{text}" for server, text in texts.items()]
+    return "\n\n".join(filter(None, [endpoint.description, *said])) or None

@@ -107,6 +107,8 @@ class Claims:
     def _take(self, wire: Wire, call: Call) -> Call:
         """Wait for the answer here. The worker knows best how much time is left."""
         call.frame, call.wire = None, wire
+        if wire.link.apart:
+            call.legacy = wire.legacy
         call.deadline = self._routing.loop.time() + wire.link.timeout_s + MARGIN_S
         wire.waiting[call.id] = call
         self._routing.watch()

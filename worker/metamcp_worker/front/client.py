@@ -82,7 +82,7 @@ class Client:
         if may_be_asked(self.session.caller, question.method, question.params):
             self.ask(question)
         else:
-            question.refuse(f"The client has not declared what {question.method} needs.")
+            question.decline(f"The client has not declared what {question.method} needs.")
 
     def ask(self, question: Question) -> None:
         """Ask the client this, which it has declared to understand."""

@@ -5,12 +5,13 @@ cancellation by notification, answers to what the client was asked. Never: HTTP,
 message belongs to, how sessions begin and end.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
+from metamcp_worker import codec, roots
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import answers, faults, levels, mrtr, policy
@@ -18,7 +19,9 @@ from metamcp_worker.front.calls import Calls, Request
 from metamcp_worker.front.client import Client, Outlet
 from metamcp_worker.front.driver import Drive, Kept, wants_input
 from metamcp_worker.front.exchange import outcome
+from metamcp_worker.front.inquiry import Inquiry, ask_aside
 from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.processes import Unasked
 from metamcp_worker.front.resume import Lost
 from metamcp_worker.front.session import INFLIGHT_MAX, Session, request_key
 from metamcp_worker.front.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
@@ -33,7 +36,7 @@ _INITIALIZED = "notifications/initialized"
 #: Requests that the gateway answers by itself.
 _OURS = frozenset({*LIST_METHODS, levels.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
 #: What a worker takes for the word of the gateway itself; no client may say it.
-_RESERVED = frozenset({levels.SET_LEVEL, WATCH})
+_RESERVED = frozenset({levels.SET_LEVEL, WATCH, roots.TOLD})
 
 
 class Steady:
@@ -100,6 +103,8 @@ class Dialogue:
     ) -> Pending:
         """What is left to do, once what was said has taken effect. `params`, `meta`: of what was
         said. Raises Refused."""
+        if outlet.facts.directory and outlet.facts.directory != session.directory:
+            session.work_in(outlet.facts.directory)
         if view.spec.per_session:
             view = self._calls.viewers.own(view, session.who)
         raw_id, method = bytes(said.id), said.method
@@ -128,6 +133,7 @@ class Dialogue:
             method, params, meta, session.caller, modern=False, peer=session.number,
             who=session.who, version=session.protocol, headers=outlet.facts.headers,
         )  # fmt: skip
+        _placed(request, session)
         client = Client(outlet, session, raw_id, token)
         if outlet.facts.prefers_sse:
             client.begin()
@@ -167,10 +173,17 @@ class Dialogue:
                 self._calls.tell(question.server, method, progress)
         elif method in _RESERVED:
             self._on_refused("reserved_notification")
+        elif method == roots.CHANGED and self._knows_roots(session):
+            session.has_roots(b"")
+            Inquiry(session, partial(ask_aside, session), partial(self._calls.rooted, session))
         elif method != _INITIALIZED and view.merged.only is not None:
             policy.authorize(view.principal, view.endpoint, method, "")
-            server = self._calls.process(view.merged.only.server, session.who)
+            server = self._calls.process(view.merged.only.server, session)
             self._calls.tell(server, method, raw if raw[:1] == b"{" else b"")
+
+    def _knows_roots(self, session: Session) -> bool:
+        """Was its client asked for them, by the gateway or perhaps by a server of its own?"""
+        return bool(session.answer or self._calls.processes.rooted(session))
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -218,30 +231,65 @@ class Dialogue:
         session.set_level(level)
         self._on_kept(session)
         for server in self._servers.get(view.endpoint, ()):
-            process = self._calls.process(server, session.who)
+            process = self._calls.process(server, session)
             self._calls.tell(process, levels.SET_LEVEL, codec.dump({"level": level}))
 
     def _call(self, client: Client, key: bytes, request: Request, view: View) -> Pending:
         """Send the request to its server, and answer with what that brings."""
         sent = _Sent(client, key, view, "task" in request.params)
         try:
-            call = sent.call = self._calls.start(view, request, client)
+            call = self._begun(sent, request)
         except Refused as refused:
             rest = client.refuse(refused, self._now())
             self._close(sent)
             return rest
-        client.session.inflight[key] = call
+        except Unasked:
+            return self._inquire(sent, request)
+        return client.outlet.expect(call, partial(self._brought, sent))
+
+    def _begun(self, sent: "_Sent", request: Request) -> Call:
+        """Raises Refused and Unasked."""
+        client = sent.client
+        call = sent.call = self._calls.start(sent.view, request, client)
+        client.session.inflight[sent.key] = call
         client.sent(call)
-        sent.driven = not call.legacy and request.method in mrtr.METHODS
+        # One that is not sent yet may still go to another process than it was meant for.
+        modern = not call.legacy or call.wire is None
+        sent.driven = modern and request.method in mrtr.METHODS
         if sent.driven and (size := self._kept.take(request)) is not None:
             sent.kept, sent.size = request, size
         client.outlet.watch(client.gone)
-        return client.outlet.expect(call, partial(self._brought, sent))
+        return call
+
+    async def _inquire(self, sent: "_Sent", request: Request) -> None:
+        """Ask the client for its roots, which decide by what process it is served; then go on."""
+        client, session = sent.client, sent.client.session
+        client.outlet.watch(client.gone)
+        known = asyncio.Event()
+        inquiry = Inquiry(session, client.ask, known.set)
+        session.inflight[sent.key] = inquiry
+        brought = False
+        try:
+            await known.wait()
+            self._calls.rooted(session)
+            _placed(request, session)
+            request.unasked = False
+            answer = None if inquiry.cancelled else await outcome(self._begun(sent, request))
+            brought = True
+            rest = self._brought(sent, answer)
+        except Refused as refused:
+            rest = client.refuse(refused, self._now())
+        finally:
+            if not brought:
+                self._close(sent)
+        if rest is not None:
+            await rest
 
     def _brought(self, sent: "_Sent", answer: Answer | None) -> Pending:
         rest: Pending = None
         try:
-            if sent.driven and answer is not None and wants_input(answer):
+            driven = sent.driven and sent.call is not None and not sent.call.legacy
+            if driven and answer is not None and wants_input(answer):
                 rest = self._drive(sent, answer)
             else:
                 rest = self._finish(sent, answer)
@@ -306,7 +354,7 @@ class Dialogue:
         try:
             client.inherit(lost)
             call = await self._calls.claim(
-                view.merged,
+                view.legacy,
                 self._servers.get(session.endpoint, ()),
                 session.id,
                 lost.name,
@@ -334,6 +382,12 @@ class Dialogue:
                 session.inflight.pop(key, None)
             session.used_at = self._now()
             await outlet.settle()
+
+
+def _placed(request: Request, session: Session) -> None:
+    """What decides by which process the client is served."""
+    request.rooted, request.project = session.rooted, session.project
+    request.unasked, request.roots = session.unasked, session.roots
 
 
 def _listed(

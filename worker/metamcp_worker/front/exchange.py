@@ -96,6 +96,11 @@ class Exchange:
         head = _OK if usual else http1.head(status, [http1.JSON, *headers])
         self.request.answer(head, body)
 
+    def page(self, body: bytes) -> None:
+        """For a browser."""
+        kind = (b"content-type", b"text/html; charset=utf-8")
+        self.request.answer(http1.head(200, [kind, (b"cache-control", b"no-store")]), body)
+
     def result(self, raw_id: bytes, body: bytes) -> Pending:
         """The same as `finish`, for a raw result: it may be large, so no copy is made of it."""
         if self._stream is not None:

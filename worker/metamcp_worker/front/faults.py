@@ -26,6 +26,7 @@ _WHY = {
     "draining": "it is being stopped",
     "stopped": "it was stopped; `metamcp ctl start` starts it",
     "error": "it failed; `metamcp ctl status` shows why",
+    "quarantined": "it is in quarantine; `metamcp ctl clear` lets it out",
 }  # fmt: skip
 
 

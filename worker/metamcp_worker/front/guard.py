@@ -9,13 +9,15 @@ of any site can reach a listener on this machine, but it cannot choose these two
 """
 
 import functools
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping
+from urllib.parse import unquote
 
 from msgspec import Struct
 
+from metamcp_worker import roots
 from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.hosts import BLANKS, Hosts, Place, place_of
 from metamcp_worker.http1 import Head, Headers
 
 MCP, SSE, MESSAGES, API = "mcp", "sse", "messages", "api"
@@ -28,8 +30,6 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 }
 VERDICTS_KEPT = 128
 """Verdicts that are remembered, one for each combination of values; clients use a handful."""
-BLANKS = b" \t"
-"""What may stand around the value of a header without belonging to it."""
 
 Verdict = tuple["Route", bool, bool, bytes, bytes]
 """Of a request that passed: the route, whether the client reads event streams, rest, query."""
@@ -46,6 +46,7 @@ class Facts(Struct, gc=False):
     """What the rest needs to know of a request that passed. Header values are without blanks at
     their ends; an absent one is None. `repeated`: a routing header that came more than once;
     `headers`: all of them. `prefers_sse`: the client would rather read a stream than JSON.
+    `directory`: the folder that its client works in, if it says so.
 
     Of a POST of MCP that is all. Of others, `rest` is what of the path lies below a route that
     leads to a whole tree, `query` what stands behind the question mark, both as they came, and
@@ -65,6 +66,7 @@ class Facts(Struct, gc=False):
     rest: bytes = b""
     query: bytes = b""
     prefers_sse: bool = False
+    directory: str = ""
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -84,27 +86,27 @@ _SINGLE = frozenset({
 _ROUTING = frozenset({b"mcp-method", b"mcp-name", b"mcp-protocol-version"})
 #: Repeated ones that matter whatever else is repeated; by the version, an era takes the request.
 _WORST = _SINGLE | {b"mcp-protocol-version"}
-_HOST = re.compile(
-    rb"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::(?P<port>[0-9]{1,5}))?"
-)
+DIRECTORY = b"metamcp-directory"
+"""The folder that a client works in, percent-encoded; `metamcp connect` says so."""
 _ORIGIN = re.compile(rb"https?://(?P<authority>[^/?#]+)", re.IGNORECASE)
 _ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?#]*)(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
 _JSON = re.compile(
     rb'application/json[ \t]*(?:;[ \t]*charset[ \t]*=[ \t]*"?utf-8"?[ \t]*)?;?', re.IGNORECASE
 )
 _DIGITS = re.compile(rb"[0-9]{1,15}")
+_ALLOW = "allowed_hosts in [gateway] says which names are allowed"
 _NOTHING_HERE = (
     "Nothing is served at this path; MCP is at /mcp and, for each endpoint, at "
-    "/metamcp/{endpoint}/mcp."
+    "/metamcp/{endpoint}/mcp, REST at …/api/{tool}."
 )
 
 
 class Guard:
-    """The policy of one configuration. `hosts`: names without port; `paths`: where each leads. One
+    """The policy of one configuration. `hosts`: as in `hosts.Hosts`; `paths`: where each leads. One
     that ends with a slash leads there with all that is below it."""
 
     def __init__(self, hosts: Iterable[str], paths: Mapping[bytes, Route]) -> None:
-        self._hosts = frozenset(filter(None, (host_of(host.encode()) for host in hosts)))
+        self._hosts = Hosts(hosts)
         self._paths = dict(paths)
         self._trees = {path: route for path, route in paths.items() if path.endswith(b"/")}
         # A client sends these five alike each time, so nearly every verdict is known already.
@@ -149,6 +151,7 @@ class Guard:
             repeated,
             headers,
             prefers_sse=prefers_sse,
+            directory=_directory(get(DIRECTORY)),
         )
         if route.kind != MCP or method != "POST":
             facts.kind, facts.rest, facts.query = route.kind, rest, query
@@ -171,7 +174,7 @@ class Guard:
         path, _, query = target.partition(b"?")
         if not target.startswith(b"/"):
             absolute = _ABSOLUTE.fullmatch(target)
-            if absolute is None or host_of(absolute["authority"]) != host_of(host or b""):
+            if absolute is None or _host(absolute["authority"]) != _host(host or b""):
                 return Refusal(400, "The request target names another host than Host.", "target")
             path, _, query = absolute["rest"].partition(b"?")
         route, rest = self._route(path)
@@ -205,15 +208,28 @@ class Guard:
     def _check_caller(self, host: bytes | None, origin: bytes | None) -> Refusal | None:
         if host is None:
             return Refusal(400, "The Host header is missing.", "host")
-        name = host_of(host)
-        if name is None:
+        place = place_of(host)
+        if place is None:
             return Refusal(400, "The Host header is malformed.", "host")
-        if name not in self._hosts:
-            message = "This gateway does not answer for the name in Host; see `hosts`."
+        if not self._hosts.allow(place):
+            message = f"This gateway does not answer to the name {_shown(place)}; {_ALLOW}."
             return Refusal(421, message, "host_foreign")
-        if origin is not None and origin_host(origin) not in self._hosts:
-            return Refusal(403, "Pages of this Origin may not use this gateway.", "origin")
+        if origin is not None:
+            place = origin_place(origin)
+            if place is None or not self._hosts.allow(place):
+                who = _shown(place) if place else "this Origin"
+                message = f"Pages of {who} may not use this gateway; {_ALLOW}."
+                return Refusal(403, message, "origin")
         return None
+
+
+def _host(value: bytes) -> bytes | None:
+    place = place_of(value)
+    return place[0] if place else None
+
+
+def _shown(place: Place) -> str:
+    return place[0].decode()
 
 
 class _Known(Struct, frozen=True, gc=False):
@@ -223,24 +239,10 @@ class _Known(Struct, frozen=True, gc=False):
     found: Facts | Refusal
 
 
-def host_of(value: bytes) -> bytes | None:
-    """The host in `host` or `host:port`, in its usual spelling; None if that is not what it is."""
-    found = _HOST.fullmatch(value.strip(BLANKS))
-    if found is None or int(found["port"] or 0) > 65535:
-        return None
-    host = found["host"].lower()
-    if host.startswith(b"["):
-        try:
-            return b"[%b]" % ipaddress.IPv6Address(host[1:-1].decode()).compressed.encode()
-        except ValueError:
-            return None
-    return host
-
-
-def origin_host(value: bytes) -> bytes | None:
-    """The host of an Origin; None for anything that is not a web origin, `null` included."""
+def origin_place(value: bytes) -> Place | None:
+    """The host and port of an Origin; None for anything that is not a web origin, `null` too."""
     found = _ORIGIN.fullmatch(value.strip(BLANKS))
-    return host_of(found["authority"]) if found else None
+    return place_of(found["authority"]) if found else None
 
 
 def accepted(value: bytes) -> tuple[bool, bool]:
@@ -272,6 +274,12 @@ def is_json(value: bytes) -> bool:
 def too_large() -> Refusal:
     message = f"The body has more than {BODY_BYTES_MAX} bytes."
     return Refusal(413, message, "too_large", close=True)
+
+
+def _directory(value: bytes | None) -> str:
+    """Empty for what is no path of a folder."""
+    path = "" if value is None else unquote(value.strip(BLANKS).decode("latin-1"))
+    return path if roots.fit(path) else ""
 
 
 def _length_ok(value: bytes | None) -> bool:

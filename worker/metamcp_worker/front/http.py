@@ -16,7 +16,7 @@ from metamcp_worker.codec import Envelope
 from metamcp_worker.disclosure import Whose
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused, TooLarge
 from metamcp_worker.frames import BODY_BYTES_MAX
-from metamcp_worker.front import answers, guard, inbound
+from metamcp_worker.front import answers, guard, inbound, page
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.elsewhere import Elsewhere
@@ -25,7 +25,7 @@ from metamcp_worker.front.guard import METHODS, Facts, Guard, Refusal, Route, to
 from metamcp_worker.front.legacy import Legacy
 from metamcp_worker.front.modern import STATE_BYTES, Modern
 from metamcp_worker.front.notices import Notices
-from metamcp_worker.front.rest import Rest
+from metamcp_worker.front.rest import Rest, is_rest, rest_error
 from metamcp_worker.front.session import HANDSHAKE_VERSIONS, Session, Sessions
 from metamcp_worker.front.sse2024 import Sse
 from metamcp_worker.front.stats import Stats
@@ -110,7 +110,7 @@ class App:
         for endpoint in spec.endpoints:
             paths |= _paths(endpoint)
         self._guard = Guard(spec.hosts, paths)
-        self._version = spec.version
+        self._version, self._shown = spec.version, spec.endpoints
         servers = {endpoint.name: endpoint.servers for endpoint in spec.endpoints}
         self._dialogue.configure(servers)
         self._notices.configure(servers)
@@ -141,7 +141,7 @@ class App:
                 for uri in session.watched:
                     self._subscriptions.adopt(view, uri, session)
                 if untold:
-                    for method in _methods(view.merged.kinds):
+                    for method in _methods(view.legacy.kinds):
                         session.listed(method)
         if lost := tuple(name for name in known if name not in self._sessions):
             self._on_over(lost)
@@ -294,8 +294,16 @@ class App:
         exchange.json(why.status, answers.error(raw_id, why.code, why.message))
 
     def _refuse(self, exchange: Exchange, why: Refusal) -> None:
+        asked = exchange.request.head
+        if why.reason == "path" and page.wanted(asked):
+            host = dict(asked.headers)[b"host"]
+            exchange.page(page.page(self._version, host, self._shown))
+            return
         self._stats.refused(why.reason)
-        body = answers.error(answers.NO_ID, Code.INVALID_REQUEST, why.message)
+        if is_rest(asked.target):
+            body = rest_error(Code.INVALID_REQUEST, why.message)
+        else:
+            body = answers.error(answers.NO_ID, Code.INVALID_REQUEST, why.message)
         if why.close:
             exchange.last(why.status, body)
         else:
@@ -338,7 +346,7 @@ def _paths(endpoint: EndpointSpec) -> dict[bytes, Route]:
         kinds |= {"sse": guard.SSE, "messages": guard.MESSAGES}
     if endpoint.rest:
         kinds |= {"api": guard.API, "api/": guard.API}
-    paths = {f"/metamcp/{name}/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
+    paths = {f"{endpoint.base}/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
     if endpoint.default:
         paths |= {f"/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
     return paths

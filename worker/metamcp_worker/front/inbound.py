@@ -36,22 +36,21 @@ def read(body: bytes) -> Envelope:
     except codec.Malformed as error:
         raise _unreadable(body, error) from None
     count = body.count
-    if count(b'"id"') > 1 or count(b'"method"') > 1 or count(b'"params"') > 1:
-        _check_keys(body, message)
+    if count(b'"id"') > 1 or count(b'"method"') > 1 or count(b'"params"') > 1 or b"\\" in body:
+        _check_keys(_beside(body, message))
     if message.jsonrpc != "2.0":
         raise Refused(Code.INVALID_REQUEST, 'The member "jsonrpc" must be "2.0".')
     if message.id and not codec.id_ok(bytes(message.id)):
         raise Refused(
             Code.INVALID_REQUEST,
-            f"The id must be a string of at most {codec.ID_BYTES_MAX} bytes or an integer of at "
-            "most 2^53.",
+            f"The id must be a string or an integer of at most {codec.ID_BYTES_MAX} bytes.",
         )
     method = message.method
     answered = message.result or message.error
     if method is None:
         if not (answered and message.id):
             raise Refused(
-                Code.INVALID_REQUEST, "The message is no request, notification or answer."
+                Code.INVALID_REQUEST, "The message is not a request, notification or answer."
             )
     elif answered:
         raise Refused(Code.INVALID_REQUEST, "The message is a request and an answer at once.")
@@ -98,12 +97,17 @@ def _unreadable(body: bytes, error: codec.Malformed) -> Refused:
     return Refused(Code.INVALID_REQUEST, "The body must be one JSON-RPC object.")
 
 
-def _check_keys(body: bytes, message: Envelope) -> None:
-    """Refuse a repeated member of the message itself. Inside `params` these names are common, so
-    the scan leaves that part out."""
+def _beside(body: bytes, message: Envelope) -> bytes:
+    """The message without its params, in which names of members are common."""
     params = bytes(message.params)
-    if len(params) > 2:
-        body = body.replace(params, b"0", 1)
+    return body.replace(params, b"0", 1) if len(params) > 2 else body
+
+
+def _check_keys(body: bytes) -> None:
+    """Refuse a repeated member of the message itself, however its name is spelled."""
+    count = body.count
+    if b"\\" not in body and max(count(b'"id"'), count(b'"method"'), count(b'"params"')) <= 1:
+        return
     if len(body) > BESIDE_BYTES_MAX:
         raise Refused(
             Code.INVALID_REQUEST, f"There are more than {BESIDE_BYTES_MAX} bytes beside params."

@@ -116,8 +116,8 @@ class Legacy:
             "capabilities": Raw(view.capabilities(modern=False)),
             "serverInfo": {"name": "metamcp", "version": version},
         }
-        if view.instructions is not None:
-            result["instructions"] = view.instructions
+        if (instructions := view.legacy.instructions) is not None:
+            result["instructions"] = instructions
         return session, codec.dump(result)
 
     def adopt(self, records: Iterable[SessionRecord]) -> list[Session]:

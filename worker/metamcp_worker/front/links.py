@@ -31,7 +31,7 @@ REASON_CHARS_MAX = 256
 """Of a cancellation; it is shown to people at most."""
 
 #: States in which a server takes no new calls, though its pipe may still be there.
-_AWAY = frozenset({"idle", "draining", "stopped", "error"})
+_AWAY = frozenset({"idle", "draining", "stopped", "error", "quarantined"})
 #: States that end by themselves within moments, or (idle) because a call is the reason to start.
 _COMING = frozenset({"unknown", "warming", "ready", "idle"})
 
@@ -124,13 +124,17 @@ class Call:
 
 class Wire:
     """One pipe to one generation of a server, who waits for answers on it, by call id, and what the
-    server asks of them, by its number. `claims`: who is told whether a call was kept there."""
+    server asks of them, by its number. `claims`: who is told whether a call was kept there.
+    `legacy`: the process speaks a revision with sessions."""
 
-    __slots__ = ("claims", "down", "generation", "gone", "link", "pipe", "questions", "waiting")
+    __slots__ = (
+        "claims", "down", "generation", "gone", "legacy", "link", "pipe", "questions", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, link: "Link", generation: int) -> None:
+    def __init__(self, link: "Link", generation: int, *, legacy: bool = False) -> None:
         self.link = link
         self.generation = generation
+        self.legacy = legacy
         self.pipe: Pipe | None = None
         self.waiting: dict[int, Call] = {}
         self.questions: dict[int, Question] = {}
@@ -151,6 +155,8 @@ class Wire:
     def sent(self, call: Call, frame: CallFrame, deadline: float) -> None:
         """The call is in the pipe, and waits for its answer until the deadline."""
         call.frame = None
+        if self.link.apart:
+            call.legacy = self.legacy
         if call.repeatable:
             self.link.keep(call, frame)
         call.wire = self
@@ -212,10 +218,11 @@ class Wire:
 class Link:
     """One server, or its process for one client; `name`: what clients know it by. `target`: the
     wire that takes new calls now; `held`: calls that wait for one, `held_bytes` in all; `hold_ms`:
-    how long they may, -1 for as long as for any server."""
+    how long they may, -1 for as long as for any server. `apart`: it is a process for one client, or
+    for those of one era, which may speak another era than its server."""
 
     __slots__ = (
-        "generation", "held", "held_bytes", "hold_ms", "message", "name", "reason",
+        "apart", "generation", "held", "held_bytes", "hold_ms", "message", "name", "reason",
         "retry_after_ms", "server", "spare_bytes", "state", "target", "timeout_s", "wanted_at",
         "wire",
     )  # fmt: skip
@@ -224,8 +231,9 @@ class Link:
         self.server = server
         self.name = sharing.base(server)
         self.timeout_s = timeout_s
+        self.apart = self.name != server
         # One for a single client is there once it is called; of others the supervisor tells.
-        self.state = "unknown" if self.name == server else "idle"
+        self.state = "idle" if self.apart else "unknown"
         self.generation = 0
         self.reason = ""
         self.message = ""

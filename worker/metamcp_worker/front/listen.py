@@ -75,7 +75,7 @@ class Listening:
         tag = codec.dump({"_meta": {SUBSCRIPTION_ID: Raw(raw_id)}})
         done = codec.splice(tag, {"resultType": b'"complete"'})
         stream = exchange.stream(farewell=answers.event(answers.result(raw_id, done)))
-        listener = Listener(stream, raw_id, who)
+        listener = Listener(stream, raw_id, who, caller)
         try:
             honoured: dict[str, object] = dict.fromkeys(wishes.lists, True)
             if wishes.uris:
@@ -129,10 +129,17 @@ class Listening:
 
 
 class Listener:
-    """The client of one subscription: a `subscriptions.Watcher` and a `tasks.TaskWatcher`."""
+    """The client of one subscription: a `subscriptions.Watcher` and a `tasks.TaskWatcher`. In this
+    revision nobody can be asked for roots here: of a server that wants them it hears what the
+    process says that serves clients without roots."""
 
-    def __init__(self, stream: Stream, raw_id: bytes, who: str = "") -> None:
+    rooted = project = ""
+    unasked = modern = True
+    roots = b""
+
+    def __init__(self, stream: Stream, raw_id: bytes, who: str = "", caller: bytes = b"") -> None:
         self.who = who
+        self.caller = caller
         self._stream = stream
         self._id = Raw(raw_id)
         self._early: list[bytes] | None = []

@@ -212,7 +212,7 @@ def _describe(given: Named, context: Context) -> Decision:
 
 def _call(given: Calling, context: Context) -> Decision:
     if given.name in FAMILY.tools:
-        why = f"{given.name} is no tool of a server; call it by its own name"
+        why = f"{given.name} is not a tool of a server; call it by its own name"
         return _failed("call", why)
     name, pair = given.name, context.pair(given.name)
     if pair is None or picking.kept(name, context):

@@ -22,6 +22,8 @@ from metamcp_worker.http1 import Headers
 
 KEPT = b'{"reason":"quarantine"}'
 """The data of an error about a tool in quarantine."""
+INVALID = b'{"reason":"invalid_definition"}'
+"""The data of an error about a tool or prompt that lists leave out."""
 NAME_BYTES_MAX = 128
 """Of a tool or prompt, as the protocol recommends; no endpoint exposes a longer one."""
 
@@ -31,9 +33,10 @@ class Request(Struct):
 
     `params`: without `_meta`, in the client's order. `meta`: what of `_meta` belongs to others than
     the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
-    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`. `who`: the
-    word for the client (`sharing`), or empty. `version`: of the protocol that it speaks, empty for
-    who speaks none. `headers`: of HTTP, with which it came.
+    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`. `who`,
+    `rooted`, `project`, `unasked`: the client (`processes.Whose`). `roots`: its own, or the folder
+    that it works in, as a raw answer to `roots/list`; empty if none are known. `version`: of the
+    protocol that it speaks, empty for who speaks none. `headers`: of HTTP, with which it came.
     """
 
     method: str
@@ -44,6 +47,10 @@ class Request(Struct):
     wants_progress: bool = False
     peer: int = 0
     who: str = ""
+    rooted: str = ""
+    project: str = ""
+    unasked: bool = False
+    roots: bytes = b""
     version: str = ""
     headers: Headers = ()
 
@@ -156,14 +163,18 @@ def checked(
     merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: Request
 ) -> Owner:
     """The owner that was found, if it is one for this client. Raises Refused."""
-    if owner is not None and owner.kept:
+    if owner is not None and owner.kept and owner.kept != owner.invalid:
         raise quarantined(owner.kept)
+    if owner is not None and owner.invalid and (owner.kept or not request.modern):
+        raise Refused(Code.INVALID_PARAMS, owner.invalid, INVALID)
     if owner is None and rule is _TASK:
         raise _unknown_task(merged, subject, request)
     if owner is None:
         legacy_read = rule is _RESOURCE and not request.modern
         code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
         hidden = out_of_view(merged, subject) if rule.what == "tool" else ""
+        if not hidden and (why := not_up_yet(merged, subject)):
+            raise Refused(Code.SERVER_DOWN, why)
         raise Refused(code, hidden or f"Unknown {rule.what}: {subject}")
     if rule.one_era and owner.legacy is request.modern:
         raise Refused(
@@ -180,6 +191,18 @@ def out_of_view(merged: Merged, name: str) -> str:
         return ""
     guide = merged.instructions or ""
     return f"The tool {name} is not in view, and only what is in view may be called here. {guide}"
+
+
+def not_up_yet(merged: Merged, name: str) -> str:
+    """Why nobody can say whether a name that begins like this one is anything; empty if the servers
+    of the endpoint have all told what they offer."""
+    server = next((one for one in merged.unknown if name.startswith(one)), None)
+    if server is None:
+        return ""
+    return (
+        f"server '{server}' is not available: it has not been up yet, so nothing is known of what"
+        " it offers; try again later, or see 'metamcp status'"
+    )
 
 
 def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:

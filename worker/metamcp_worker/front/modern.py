@@ -13,11 +13,21 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec, headers
+from metamcp_worker import codec, headers, sharing
 from metamcp_worker.catalogue import DISCOVER
 from metamcp_worker.codec import Envelope
 from metamcp_worker.errors import HTTP_STATUS, Code, Refused
-from metamcp_worker.front import answers, asking, inbound, levels, mrtr, params, parked, policy
+from metamcp_worker.front import (
+    answers,
+    asking,
+    inbound,
+    levels,
+    modern_roots,
+    mrtr,
+    params,
+    parked,
+    policy,
+)
 from metamcp_worker.front.calls import Answer, Call, Calls
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
@@ -27,6 +37,7 @@ from metamcp_worker.front.methods import METHODS, Request, subject_of
 from metamcp_worker.front.params import Wishes
 from metamcp_worker.front.parking import Parking, Talk
 from metamcp_worker.front.peers import Peers
+from metamcp_worker.front.processes import Unasked
 from metamcp_worker.front.questions import Question
 from metamcp_worker.front.session import HANDSHAKE_VERSIONS
 from metamcp_worker.front.subscriptions import Subscriptions
@@ -145,11 +156,18 @@ class Modern:
         if method == "tools/call":
             self._check_arguments(exchange.facts, asked.params, view)
         client = _Client(exchange, asked.token, asked.level)
-        call = self._resumed(client, method, asked, view)
-        if call is None:
-            call = self._started(client, method, asked, view)
+        if "inputResponses" in asked.params:
+            asked.params, client.roots = modern_roots.taken(asked.params)
+        try:
+            call = self._resumed(client, method, asked, view)
+            if call is None:
+                call = self._started(client, method, asked, view, exchange.facts.directory)
+        except Unasked:
+            return exchange.result(raw_id, modern_roots.asks())
         exchange.watch(partial(call.cancel, "the client went away"))
-        return exchange.expect(call, partial(self._brought, exchange, raw_id, call, asked.caller))
+        return exchange.expect(
+            call, partial(self._brought, exchange, raw_id, call, client, asked.caller)
+        )
 
     def _check_arguments(self, facts: Facts, given: Mapping[str, Raw], view: View) -> None:
         wishes = self._wishes.get(view)
@@ -163,7 +181,10 @@ class Modern:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def _started(self, client: "_Client", method: str, asked: Asked, view: View) -> Call:
+    def _started(
+        self, client: "_Client", method: str, asked: Asked, view: View, directory: str
+    ) -> Call:
+        """Raises Refused, and Unasked if the client has to be asked for its roots."""
         request = Request(
             method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0],
             headers=asked.headers,
@@ -171,7 +192,13 @@ class Modern:
         request.wants_progress = client.reads_progress
         peer = self._peers.find(view.principal, view.endpoint, asked.identity)
         request.peer, request.who = peer.number, peer.who
-        call = self._calls.start(view, request, client)
+        request.unasked = True
+        try:
+            call = self._calls.start(view, request, client)
+        except Unasked:
+            if not modern_roots.place(request, view.principal, client.roots, directory):
+                raise
+            call = self._calls.start(view, request, client)
         interactive = call.legacy and method in mrtr.METHODS
         if interactive and asking.may_be_asked_anything(asked.caller):
             subject = subject_of(METHODS[method], request)
@@ -205,13 +232,21 @@ class Modern:
         return None
 
     def _brought(
-        self, exchange: Exchange, raw_id: bytes, call: Call, caller: bytes, answer: Answer | None
+        self,
+        exchange: Exchange,
+        raw_id: bytes,
+        call: Call,
+        client: "_Client",
+        caller: bytes,
+        answer: Answer | None,
     ) -> Pending:
         exchange.unwatch()
         if call.answer.done():
             call.caller = None  # it may hold the call, and nobody hears anything any more
         if answer is not None and not answer.code:
-            return exchange.result(raw_id, answer.body)
+            again = client.roots and not call.legacy and call.server != sharing.base(call.server)
+            body = modern_roots.asks_too(answer.body) if again else answer.body
+            return exchange.result(raw_id, body)
         if answer is not None and answer.code == URL_REQUIRED and call.legacy:
             answer = visits(answer, caller)
         status = 200 if answer is None else HTTP_STATUS.get(answer.code, 200)
@@ -220,15 +255,16 @@ class Modern:
 
 class _Client:
     """The client of one request: what comes before its answer goes on the same stream. `talk`: if
-    it can be asked something."""
+    it can be asked something; `roots`: what it says of its roots, raw, or empty."""
 
-    __slots__ = ("_exchange", "_level", "_token", "talk")
+    __slots__ = ("_exchange", "_level", "_token", "roots", "talk")
 
     def __init__(self, exchange: Exchange, token: bytes, level: str | None) -> None:
         self._exchange = exchange
         self._token = token
         self._level = level
         self.talk: Talk | None = None
+        self.roots = b""
 
     @property
     def reads_progress(self) -> bool:
@@ -248,7 +284,7 @@ class _Client:
 
     def asked(self, question: Question) -> None:
         if self.talk is None:
-            question.refuse("The client of this call cannot be asked.")
+            question.decline("The client of this call cannot be asked.")
         else:
             self.talk.asked(question)
 
@@ -260,13 +296,15 @@ def check(message: Envelope, facts: Facts) -> Asked:
     given, meta = inbound.parameters(message)
     version = meta.pop(PROTOCOL_VERSION, _NONE)
     capabilities = meta.pop(_CAPABILITIES, _NONE)
+    claimed = "" if facts.version is None else facts.version.decode("latin-1")
     if not version or not capabilities:
+        if not version and claimed:
+            check_version(claimed)  # what a client of another revision leaves out is no mistake
         wanted = ((PROTOCOL_VERSION, version), (_CAPABILITIES, capabilities))
         missing = " and ".join(key for key, raw in wanted if not raw)
         raise Refused(Code.INVALID_PARAMS, f"params._meta lacks {missing}.")
     if not bytes(capabilities).startswith(b"{"):
         raise Refused(Code.INVALID_PARAMS, f"params._meta: {_CAPABILITIES} must be an object.")
-    claimed = "" if facts.version is None else facts.version.decode("latin-1")
     if codec.text(version) != claimed:
         raise params.mismatch("MCP-Protocol-Version is not the version in params._meta.")
     if facts.method is None or facts.method.decode("latin-1") != message.method:

@@ -56,7 +56,8 @@ class Notices:
     def _heard(self, server: str) -> Iterable[Session]:
         """The sessions that may hear it: what a process for one client says is for that one."""
         who = sharing.whose(server)
-        return (one for one in self._sessions if not who or one.who == who)
+        every = who in ("", sharing.LEGACY)
+        return (one for one in self._sessions if every or one.who == who)
 
     def _exposed(self, session: Session) -> Sequence[str]:
         return self._servers.get(session.endpoint, ())

@@ -9,13 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
-from metamcp_worker.catalogue import KINDS, ServerCatalogue, keyed
+from metamcp_worker import codec, validation
+from metamcp_worker.catalogue import KINDS, MODERN_SINCE, ServerCatalogue, keyed
 from metamcp_worker.front.capabilities import Declared
 from metamcp_worker.front.mending import Mend
-
-MODERN_SINCE = "2026-07-28"
-"""The first protocol revision without sessions. Revisions are dates, so they compare as text."""
+from metamcp_worker.validation import Fault
 
 #: The capability under which the lists of each kind are declared.
 CAPABILITIES = {"tools": "tools", "prompts": "prompts", "resources": "resources",
@@ -28,36 +26,46 @@ _FLAT_LINK = "ui/resourceUri"
 
 class Item(Struct, frozen=True, gc=False):
     """One definition of a server. `key`: the server's own name of it, `raw_key` as JSON; `digest`
-    of the whole definition; `renamed`: an operator gave it another name, which is not in it."""
+    of the whole definition; `renamed`: an operator gave it another name, which is not in it;
+    `fault`: what keeps it out of lists."""
 
     key: str
     raw_key: bytes
     raw: bytes
     digest: bytes
     renamed: bool = False
+    fault: Fault | None = None
 
 
 class Owner(Struct, frozen=True, gc=False):
     """Where requests about one thing go. `original`: the server's own name as raw JSON, or empty
     where that is what the client says. `kept`: why nobody gets it, a sentence; empty: everybody
-    does. `mend`: what becomes of the arguments of a tool."""
+    does. `mend`: what becomes of the arguments of a tool. `invalid`: the sentence for clients of
+    the handshake era, where its definition is not valid."""
 
     server: str
     original: bytes = b""
     legacy: bool = True
     kept: str = ""
     mend: Mend | None = None
+    invalid: str = ""
 
 
 class Offer:
     """What one server offers. `links`: the URIs that its tools name as their user interface;
     `has_app`: has it such a user interface of its own (MCP Apps)?"""
 
-    def __init__(self, catalogue: ServerCatalogue) -> None:
+    def __init__(self, catalogue: ServerCatalogue, like: "Offer | None" = None) -> None:
+        """`like`: what it offers in the other era. What is equal in both is there once."""
         self.legacy = catalogue.protocol < MODERN_SINCE
         self.instructions = catalogue.instructions or ""
         self.hints = {} if self.legacy else catalogue.hints  # its revision knows no such words
-        self.items = {kind: _items(kind, catalogue.of(kind)) for kind in KINDS}
+        self.items = {
+            kind: _items(kind, catalogue.of(kind), modern=not self.legacy) for kind in KINDS
+        }
+        if like is not None:
+            same = [kind for kind in KINDS if self.items[kind] == like.items[kind]]
+            self.items |= {kind: like.items[kind] for kind in same}
         self.declared = Declared.read(catalogue.capabilities, legacy=self.legacy)
         self.links = tuple(link for tool in self.items["tools"] for link in _links(tool.raw))
         self.has_app = self._has_app()
@@ -90,14 +98,18 @@ def relinked(tool: Item, moved: Mapping[str, str]) -> Item:
         meta["ui"] = Raw(codec.dump(interface))
     members["_meta"] = Raw(codec.dump(meta))
     raw = codec.dump(members)
-    return Item(tool.key, tool.raw_key, raw, hashlib.sha256(raw).digest())
+    return Item(tool.key, tool.raw_key, raw, hashlib.sha256(raw).digest(), fault=tool.fault)
 
 
-def _items(kind: str, definitions: Sequence[Raw]) -> tuple[Item, ...]:
+def _items(kind: str, definitions: Sequence[Raw], *, modern: bool) -> tuple[Item, ...]:
+    """`modern`: as `validation.fault` has it."""
     return tuple(
-        Item(key, raw_key, raw, hashlib.sha256(raw).digest())
+        Item(
+            key, raw_key, raw, hashlib.sha256(raw).digest(),
+            fault=validation.fault(kind, raw, modern=modern),
+        )
         for key, raw_key, raw in keyed(kind, definitions)
-    )
+    )  # fmt: skip
 
 
 def _links(tool: bytes) -> Iterator[str]:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from msgspec import Raw, Struct
 
 from metamcp_worker import codec
+from metamcp_worker.spec import EndpointSpec
 
 VERSION = "3.1.0"
 
@@ -77,9 +78,12 @@ class Tool(Struct, frozen=True):
     definition: dict[str, Raw]
 
 
-def document(endpoint: str, tools: Iterable[Tool], version: str, instructions: str | None) -> bytes:
+def document(
+    endpoint: EndpointSpec, tools: Iterable[Tool], version: str, instructions: str | None
+) -> bytes:
     """`version`: of the gateway."""
-    info: dict[str, object] = {"title": f"Tools of the endpoint {endpoint}", "version": version}
+    title = f"Tools of the endpoint {endpoint.name}"
+    info: dict[str, object] = {"title": title, "version": version}
     if instructions:
         info["description"] = instructions
     paths: dict[str, object] = {}
@@ -98,7 +102,7 @@ def document(endpoint: str, tools: Iterable[Tool], version: str, instructions: s
     return codec.dump({
         "openapi": VERSION,
         "info": info,
-        "servers": [{"url": f"/metamcp/{endpoint}/api"}],
+        "servers": [{"url": f"{endpoint.base}/api"}],
         "paths": paths,
         "components": {"schemas": schemas},
     })  # fmt: skip

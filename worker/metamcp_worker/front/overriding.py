@@ -146,7 +146,8 @@ def _item(item: Item, one: ToolOverride) -> Item:
         meta[ORIGINAL] = Raw(codec.dump({"server": one.server, "name": Raw(item.raw_key)}))
         members["_meta"] = Raw(codec.dump(meta))
     raw = codec.dump(members)
-    return Item(item.key, item.raw_key, raw, hashlib.sha256(raw).digest(), bool(one.name))
+    digest = hashlib.sha256(raw).digest()
+    return Item(item.key, item.raw_key, raw, digest, bool(one.name), item.fault)
 
 
 def _entitle(members: dict[str, Raw], title: Raw) -> None:

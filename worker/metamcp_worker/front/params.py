@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from metamcp_worker import codec, headers
 from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front.guard import BLANKS
 from metamcp_worker.headers import Path
+from metamcp_worker.hosts import BLANKS
 from metamcp_worker.http1 import Headers
 
 Wishes = Mapping[Path, str]

@@ -74,7 +74,7 @@ class Talk:
         size = len(question.params)
         waiting = sum(len(one.params) for one in self._open.values())
         if not asking.may_be_asked(self.capabilities, question.method, question.params):
-            question.refuse(_UNDECLARED)
+            question.decline(_UNDECLARED)
         elif len(self._open) >= mrtr.REQUESTS_MAX or self._count >= QUESTIONS_MAX:
             question.refuse(_TOO_MANY)
         elif waiting + size > BODY_BYTES_MAX or not self._parking.parked.reserve(size):
@@ -101,7 +101,7 @@ class Talk:
                 question.answer(bytes(responses[key]))
             elif not asking.may_be_asked(capabilities, question.method, question.params):
                 self._closed(key)
-                question.refuse(_UNDECLARED)
+                question.decline(_UNDECLARED)
         self._plan()
 
     def give_up(self, why: str) -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from metamcp_worker import names
+from metamcp_worker import names, validation
 from metamcp_worker.front.offers import Item, Offer, Owner, relinked
 from metamcp_worker.front.overriding import Overrides
 from metamcp_worker.names import Pair
@@ -51,10 +51,12 @@ class Pool(Struct, frozen=True, eq=False):
 class Part:
     """The same under their `exposed` names. `owners`: of all of these names; `entries`: of those
     that lists may have, with their `marks` and `pairs`; the others are `kept` back, with the
-    reason, or `hidden`. `held`: the reasons by the server's own names, also of what it has not."""
+    reason, or `hidden`, or their definitions are not valid. `held`: the reasons by the server's own
+    names, also of what it has not."""
 
     def __init__(
         self,
+        kind: str,
         server: str,
         pool: Pool,
         exposed: Sequence[str],
@@ -73,11 +75,18 @@ class Part:
         self.hidden: list[Pair] = []
         legacy = pool.offer.legacy
         for pair, item, name in zip(pool.pairs, pool.items, exposed, strict=True):
+            fault = item.fault
+            invalid = "" if fault is None else validation.unserved(kind, server, item.key, fault)
             why = held.get(item.key, "")
-            self.owners.append(Owner(server, item.raw_key, legacy, why, overrides.mend(pair)))
+            unlisted = why or (invalid if fault is not None and not fault.legacy else "")
+            self.owners.append(
+                Owner(server, item.raw_key, legacy, unlisted, overrides.mend(pair), invalid)
+            )
             if why:
                 self.kept[pair] = why
-            elif overrides.is_hidden(pair):
+            if unlisted:
+                continue
+            if overrides.is_hidden(pair):
                 self.hidden.append(pair)
             else:
                 self.entries.append(Entry(name, overrides.item(pair, item), server))
@@ -146,6 +155,6 @@ class Parts:
             or known.held != held
             or known.exposed != exposed
         ):
-            known = Part(server, pool, exposed, held, overrides)
+            known = Part(kind, server, pool, exposed, held, overrides)
         self._parts[kind, server] = known
         return known

@@ -7,7 +7,7 @@ Never: sending, eras, deciding who may be asked.
 from collections.abc import Callable
 from typing import Protocol
 
-from metamcp_worker import codec
+from metamcp_worker import codec, roots
 from metamcp_worker.errors import Code
 
 
@@ -52,6 +52,14 @@ class Question:
     def refuse(self, why: str) -> None:
         """Because the client that called cannot be asked this. `why`: a sentence."""
         self.fail(codec.dump({"code": int(Code.METHOD_NOT_FOUND), "message": why}))
+
+    def decline(self, why: str) -> None:
+        """Because the client has not declared that it can be asked this: then it has no roots, and
+        what else it is asked is refused. `why`: a sentence."""
+        if self.method == roots.METHOD:
+            self.answer(roots.NONE)
+        else:
+            self.refuse(why)
 
     def withdraw(self) -> None:
         if self._reply is not None:

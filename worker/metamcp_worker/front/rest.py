@@ -7,6 +7,7 @@ A caller of REST can be asked nothing and hears nothing before its answer, so it
 and what a server asks is refused.
 """
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from urllib.parse import unquote_to_bytes
@@ -19,7 +20,7 @@ from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import openapi, policy
 from metamcp_worker.front.calls import Answer, Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.methods import NAME_BYTES_MAX, Request, out_of_view
+from metamcp_worker.front.methods import NAME_BYTES_MAX, Request, not_up_yet, out_of_view
 from metamcp_worker.front.openapi import Tool
 from metamcp_worker.front.views import View
 from metamcp_worker.http1 import Headers
@@ -41,6 +42,7 @@ STATUSES: Mapping[int, int] = {
     Code.OVERLOADED: 503,
     Code.TIMED_OUT: 504,
 }
+_PATH = re.compile(rb"(?:/metamcp/[^/?]+)?/api(?:[/?]|$)")
 #: Of a definition, what the list shows beside the name.
 _SHOWN = ("description", "inputSchema", "outputSchema")
 _ALL = "a GET of the path above this one tells all that are in view."
@@ -70,10 +72,10 @@ class Rest:
             else:
                 allowed = b"POST" if path and path != DOCUMENT else b"GET"
                 why = f"Only {allowed.decode()} is served at this path."
-                error = _error(Code.INVALID_REQUEST, why)
+                error = rest_error(Code.INVALID_REQUEST, why)
                 exchange.json(405, error, [(b"allow", allowed + b", OPTIONS")])
         except Refused as why:
-            exchange.json(STATUSES.get(why.code, 502), _error(why.code, why.message))
+            exchange.json(STATUSES.get(why.code, 502), rest_error(why.code, why.message))
         return None
 
     def _call(
@@ -81,12 +83,14 @@ class Rest:
     ) -> Pending:
         owner = view.merged.tool_named(name)
         if owner is None:
+            if why := not_up_yet(view.merged, name):
+                raise Refused(Code.SERVER_DOWN, why)
             told = name[:NAME_BYTES_MAX]
             why = out_of_view(view.merged, told) or f"There is no tool {told}; {_ALL}"
-            exchange.json(404, _error(Code.INVALID_PARAMS, why))
+            exchange.json(404, rest_error(Code.INVALID_PARAMS, why))
             return None
         if why := owner.kept:
-            exchange.json(403, _error(Code.INVALID_PARAMS, why))
+            exchange.json(403, rest_error(Code.INVALID_PARAMS, why))
             return None
         request = _request(name, body, version, exchange.facts.headers)
         call = self._calls.start(view, request, None)
@@ -109,7 +113,7 @@ class Rest:
         policy.authorize(view.principal, view.endpoint, "tools/list", "")
         known = self._documents.get(view)
         if known is None:
-            known = openapi.document(view.endpoint, _tools(view), version, view.instructions)
+            known = openapi.document(view.spec, _tools(view), version, view.instructions)
             self._documents[view] = known
         return known
 
@@ -147,14 +151,14 @@ def _request(name: str, body: bytes, version: str, headers: Headers) -> Request:
 def _answered(answer: Answer | None) -> tuple[int, bytes]:
     """Status and body for what the call brought."""
     if answer is None:
-        return 503, _error(Code.OVERLOADED, "The call was cancelled.")
+        return 503, rest_error(Code.OVERLOADED, "The call was cancelled.")
     if answer.code:
         return STATUSES.get(answer.code, 502), b'{"error":%b}' % answer.body
     body = answer.body
     if b'"isError"' in body or b"input_required" in body:
         members = _members(body)
         if codec.text(members.get("resultType", Raw(b"null"))) == "input_required":
-            return 501, _error(Code.MISSING_CAPABILITY, _ASKS)
+            return 501, rest_error(Code.MISSING_CAPABILITY, _ASKS)
         if bytes(members.get("isError", b"")) == b"true":
             return FAILED, body
     return 200, body
@@ -167,5 +171,11 @@ def _members(body: bytes) -> dict[str, Raw]:
         return {}
 
 
-def _error(code: int, message: str) -> bytes:
+def is_rest(target: bytes) -> bool:
+    """Was this meant for the tools of an endpoint, known or not?"""
+    return _PATH.match(target) is not None
+
+
+def rest_error(code: int, message: str) -> bytes:
+    """The one shape of errors at these paths."""
     return codec.dump({"error": {"code": int(code), "message": message}})

@@ -28,13 +28,14 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_worker import codec
+from metamcp_worker.frames import MESSAGE_BYTES
 
 RESUME_EVENTS_MAX = 1000
 """Of one session."""
 RESUME_BYTES_MAX = 17 * 1024 * 1024
-"""Of one session: the largest answer, and what was told before it."""
-FRONT_BYTES_MAX = 64 * 1024 * 1024
-"""Of all sessions together: a few such answers."""
+"""Of one session; its last event stays, however large it is."""
+FRONT_BYTES_MAX = MESSAGE_BYTES + 16 * 1024 * 1024
+"""Of all sessions together: the largest answer of most servers, and some small ones."""
 EVENT_BYTES = 1024
 """What an event counts beside its bytes: as much as a tape takes that has no other."""
 RESUME_S = 300.0

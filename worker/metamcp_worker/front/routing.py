@@ -108,13 +108,13 @@ class Routing:
         link.learn(news)
         self._release(link)
 
-    async def attach(self, server: str, generation: int, fd: int) -> None:
+    async def attach(self, server: str, generation: int, fd: int, *, legacy: bool = False) -> None:
         """Take over descriptor `fd`, the pipe to this generation. Raises OSError."""
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.ENOTSOCK, "The descriptor is no pipe")
         link = self._link(server)
-        wire = Wire(link, generation)
+        wire = Wire(link, generation, legacy=legacy)
         wire.pipe = await Pipe.open(
             fd, partial(self._frame, wire), lambda why: self._gone(wire, why)
         )
@@ -124,12 +124,15 @@ class Routing:
         link.attach(wire)
         self._release(link)
 
-    def forget(self, server: str) -> None:
+    def forget(self, server: str, heir: str = "") -> None:
         """The server is not configured any more. Who waits for an answer still gets it. A process
-        for one client is not there any more: a call that came just now is a reason for another."""
+        for one client is not there any more: a call that came just now is a reason for another.
+        `heir`: the process that serves these calls from now on, if it has another name."""
         link = self._links.pop(server, None)
-        while link is not None and sharing.whose(server) and link.held:
-            self._hold(self._link(server), link.take())
+        while link is not None and link.apart and link.held:
+            call = link.take()
+            call.server = heir or server
+            self.start(call)
         if link is not None and link.reason == sharing.NO_PLACE:
             link.end(link.message)
             self._full[link.name], link.wanted_at = link, self.loop.time()

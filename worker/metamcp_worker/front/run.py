@@ -52,7 +52,6 @@ from metamcp_worker.messages import (
     Stop,
     Taken,
     ToFront,
-    Wanted,
 )
 from metamcp_worker.moved import MovableServer
 from metamcp_worker.packets import Channel
@@ -94,7 +93,7 @@ class Front:
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self._stats = Stats()
-        self._calls = Calls(self._stats, lambda server: self._tell(Wanted(server=server)))
+        self._calls = Calls(self._stats, self._tell)
         self._disclosing = Disclosing(self._calls, self._tell)
         self._recorder: Recorder | None = None
         self._tracer: Tracer | None = None
@@ -194,8 +193,9 @@ class Front:
                 self._reconfigure(codec.typed(FrontSpec, packets.value(fds)))
             case Catalogue(server=server):
                 self._calls.catalogue(server, catalogue.unpack(packets.value(fds)))
-            case AttachServer(server=server, generation=generation):
-                await self._calls.attach(server, generation, packets.taken(fds))
+            case AttachServer(server=server, generation=generation, legacy=legacy):
+                fd = packets.taken(fds)
+                await self._calls.attach(server, generation, fd, legacy=legacy)
             case ServerState():
                 self._calls.server_state(message)
             case ForgetServer(server=server):

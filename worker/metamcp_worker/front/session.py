@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from metamcp_worker import codec, sharing
+from metamcp_worker import codec, roots, sharing
 from metamcp_worker.front import answers
 from metamcp_worker.front.asked import Asked, Ids
+from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.resume import Memory, Tape, Tapes
 from metamcp_worker.messages import SessionRecord
 
@@ -69,13 +70,17 @@ class Session:
     URLs. `missed`: methods of notifications for which no stream was open. `stream`: for what
     belongs to no request; `tapes`: of its streams, None where nothing can be resumed. `over`: it
     has ended, so nothing may begin to hold it. `adopted_at`: since when it is here, if another
-    front had it before. `who`: the word for its client (`sharing`).
+    front had it before. `who`, `rooted`, `project`, `unasked`: its client (`processes.Whose`).
+    `answer`: the answer of that to `roots/list`, empty until it was asked; `directory`: the folder
+    that it works in, if it says so.
     """
 
+    modern = False
     __slots__ = (
-        "_said", "_updates", "adopted_at", "asked", "caller", "elicitations", "endpoint", "id",
-        "inflight", "level", "missed", "news", "number", "over", "principal", "protocol", "stream",
-        "tapes", "used_at", "watched", "who",
+        "_said", "_updates", "adopted_at", "answer", "asked", "caller", "directory", "elicitations",
+        "endpoint", "id", "inflight", "level", "missed", "news", "number", "over", "principal",
+        "project", "protocol", "rooted", "stream", "tapes", "unasked", "used_at",
+        "watched", "who",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +99,10 @@ class Session:
         self.principal = principal
         self.protocol = record.protocol
         self.caller = self._said = record.caller.encode()
+        self.unasked = may_be_asked(self.caller, roots.METHOD, b"")
+        self.rooted = self.who if self.unasked else ""
+        self.answer = b""
+        self.directory = self.project = ""
         self.level = ""
         self.used_at = now
         self.inflight: dict[bytes, Cancellable] = {}
@@ -139,6 +148,25 @@ class Session:
         self.elicitations[server, elicitation] = None
         if len(self.elicitations) > ELICITATIONS_MAX:
             del self.elicitations[next(iter(self.elicitations))]
+
+    def work_in(self, directory: str) -> None:
+        """Its client works in this folder."""
+        self.directory = directory
+        self._place()
+
+    def has_roots(self, answer: bytes) -> None:
+        """Its client gave this answer to `roots/list`; an empty one: it has to be asked again.
+        Raises Unfit."""
+        roots.uris(answer or roots.NONE)
+        self.answer, self.unasked = answer, not answer
+        self._place()
+
+    @property
+    def roots(self) -> bytes:
+        return roots.effective(self.answer, self.directory)
+
+    def _place(self) -> None:
+        self.project = sharing.of_project(self.principal, roots.uris(self.roots or roots.NONE))
 
     # --- the stream for what belongs to no request ----------------------------------------------
 

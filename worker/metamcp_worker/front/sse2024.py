@@ -95,7 +95,7 @@ class Sse:
         stream = exchange.stream()
         name = self._mint()
         line = self._lines[name] = Line(stream, view.endpoint, view.principal)
-        where = f"/metamcp/{quote(view.endpoint)}/messages?session_id={quote(name)}"
+        where = f"{view.spec.base}/messages?session_id={quote(name)}"
         stream.put(b"event: endpoint\ndata: %b\n\n" % where.encode())
         try:
             await exchange.stand(stream, view, {})

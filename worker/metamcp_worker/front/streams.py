@@ -19,7 +19,7 @@ QUEUE_EVENTS_MAX = 1000
 QUEUE_BYTES_MAX = 1024 * 1024
 """What may wait for a client that does not read; then its stream is cut, and it may come back."""
 ANSWERS_BYTES_MAX = 2 * BODY_BYTES_MAX + QUEUE_BYTES_MAX
-"""Of answers that wait on a stream that goes on behind them: two of the largest."""
+"""Of answers that wait on a stream that goes on behind them, if one of them is to wait as well."""
 KEEPALIVE_S = 15.0
 """Between two signs of life: less than what proxies call idle."""
 STREAMS_MAX = 10_000
@@ -99,7 +99,8 @@ class Stream:
         with the others."""
         if self._ended:
             return
-        if self._waiting_answers_bytes + len(event) > ANSWERS_BYTES_MAX:
+        waiting = self._waiting_answers_bytes
+        if waiting and waiting + len(event) > ANSWERS_BYTES_MAX:
             self._cut()
         else:
             self._append(event)

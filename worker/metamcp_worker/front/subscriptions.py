@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from metamcp_worker import codec
+from metamcp_worker import codec, sharing
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import policy
 from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import owner_of_resource
 from metamcp_worker.front.views import View
@@ -59,8 +60,8 @@ class Subscriptions:
         the first one that watches, an empty one for others. None: it was forgotten meanwhile.
         Raises Refused."""
         policy.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
-        owner, original = owner_of_resource(view.merged, uri)
-        key = (self._calls.process(owner.server, watcher.who), original)
+        owner, original = owner_of_resource(_seen(view, watcher), uri)
+        key = (self._calls.process(owner.server, watcher), original)
         self._later(self._watches.moved(key, watcher, uri))
         number = next(self._numbers)
         try:
@@ -78,7 +79,7 @@ class Subscriptions:
         key = self._watches.unwatch(watcher, uri, number)
         if key is not None:
             return await self._outcome(number, key)
-        owner_of_resource(view.merged, uri)
+        owner_of_resource(_seen(view, watcher), uri)
         return _NOTHING
 
     def adopt(self, view: View, uri: str, watcher: Watcher) -> None:
@@ -86,8 +87,8 @@ class Subscriptions:
         when it is there. What the endpoint does not have any more is left out."""
         try:
             policy.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
-            owner, original = owner_of_resource(view.merged, uri)
-            server = self._calls.process(owner.server, watcher.who)
+            owner, original = owner_of_resource(_seen(view, watcher), uri)
+            server = self._calls.process(owner.server, watcher)
             self._later(self._watches.adopt((server, original), watcher, uri))
         except (Refused, Full) as why:
             log.info("a subscription of a session that was taken over is dropped: %s", why)
@@ -118,7 +119,7 @@ class Subscriptions:
         if meta.pop(SUBSCRIPTION_ID, None) is not None:  # of the gateway's own subscription
             members["_meta"] = Raw(codec.dump(meta))
             params = codec.dump(members)
-        for watcher, exposed in self._watches.watchers(server, uri):
+        for watcher, exposed in self._watchers(server, uri):
             if exposed != uri:
                 watcher.updated(codec.dump({**members, "uri": exposed}))
             else:
@@ -126,10 +127,34 @@ class Subscriptions:
 
     def renew(self, server: str) -> None:
         """Another process is the server now: what is watched is asked for again."""
+        self._take_along(server)
         asked = {key for key, call in self._asked.items() if _sent_to_newest(call)}
-        self._later(self._watches.renew(server, asked))
+        for process in self._processes(server):
+            self._later(self._watches.renew(process, asked))
 
     # --- underneath ---------------------------------------------------------------------------
+
+    def _take_along(self, server: str) -> None:
+        """If a client has got this process for itself, what it watched before is watched here."""
+        base = sharing.base(server)
+        for uri, watcher, exposed in self._watches.all_of(base) if server != base else ():
+            if self._calls.process(base, watcher) == server:
+                key = (server, uri)
+                self._later(self._watches.moved(key, watcher, exposed))
+                self._later(self._watches.adopt(key, watcher, exposed))
+
+    def _processes(self, server: str) -> list[str]:
+        """This one, and the one in whose place it is, too."""
+        legacy = sharing.own(sharing.base(server), sharing.LEGACY)
+        own = legacy if self._calls.heir(legacy) == server else server
+        return list(dict.fromkeys((server, own)))
+
+    def _watchers(self, server: str, uri: str) -> list[tuple[Watcher, str]]:
+        return [
+            each
+            for process in self._processes(server)
+            for each in self._watches.watchers(process, uri)
+        ]
 
     async def _outcome(self, number: int, key: Key) -> Answer | None:
         future: asyncio.Future[Answer | None] = self._loop.create_future()
@@ -145,14 +170,23 @@ class Subscriptions:
         """Ask the server what is to be asked, if anything. Is a request on its way now?"""
         server, uri = key
         while (wanted := self._watches.next(key)) is not None:
-            if self._calls.reachable(server) or (attended and wanted):
+            if not wanted and self._shared(key):
+                self._done(key, _NOTHING)
+            elif self._calls.reachable(server) or (attended and wanted):
                 method = SUBSCRIBE if wanted else UNSUBSCRIBE
                 call = self._asked[key] = self._calls.ask(server, method, codec.dump({"uri": uri}))
                 call.answer.add_done_callback(lambda answer: self._answered(key, answer))
                 return True
-            # What a server held is gone with its process, and what it lacks is asked for later.
-            self._done(key, None if wanted else _NOTHING)
+            else:
+                # What a server held is gone with its process; what it lacks is asked for later.
+                self._done(key, None if wanted else _NOTHING)
         return False
+
+    def _shared(self, key: Key) -> bool:
+        """Does somebody else watch it at the same process, under another name of that?"""
+        server, uri = key
+        others = (one for one in self._processes(self._calls.heir(server)) if one != server)
+        return any(self._watches.watched((one, uri)) for one in others)
 
     def _answered(self, key: Key, answer: asyncio.Future[Answer]) -> None:
         del self._asked[key]
@@ -191,6 +225,10 @@ class Subscriptions:
             self._turns.pop(server, None)
         if not unattended:
             del self._unattended[server]
+
+
+def _seen(view: View, watcher: Watcher) -> Merged:
+    return view.of(modern=not sharing.has_session(watcher.who))
 
 
 def _sent_to_newest(call: Call) -> bool:

@@ -18,7 +18,9 @@ from metamcp_worker import codec
 from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import policy, task_ids
 from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.offers import Owner
+from metamcp_worker.front.processes import Whose
 from metamcp_worker.front.subscriptions import SUBSCRIPTION_ID
 from metamcp_worker.front.views import View
 
@@ -35,11 +37,8 @@ _CHANGED = ("notifications/tasks", "notifications/tasks/status")
 _OVER = frozenset({"completed", "failed", "cancelled"})
 
 
-class TaskWatcher(Protocol):
-    """A client that wants to hear of tasks, as long as it can be told. `who`: the word for it
-    (`sharing`)."""
-
-    who: str
+class TaskWatcher(Whose, Protocol):
+    """A client that wants to hear of tasks, as long as it can be told."""
 
     def task_changed(self, params: bytes) -> None:
         """Raw params of the notification of its era. Never waits."""
@@ -77,7 +76,7 @@ class Tasks:
         policy.authorize(view.principal, view.endpoint, "tasks/get", "")
         found: dict[str, _Watched] = {}
         for exposed in ids:
-            owner = _owner(view, exposed)
+            owner = _owner(view.merged, exposed)
             if owner is not None and not owner.legacy:
                 found[exposed] = self._watched(owner, exposed, watcher, kept=True)
         own = self._watchers.get(watcher, {})
@@ -96,7 +95,7 @@ class Tasks:
         for a task, `watcher` is told how that goes on until it is over; of very many only the
         newest, since a client has to look after its tasks anyway."""
         exposed = task_ids.created(body)
-        owner = None if exposed is None else _owner(view, exposed)
+        owner = None if exposed is None else _owner(view.legacy, exposed)
         if exposed is None or owner is None or not owner.legacy:
             return
         own = self._watchers.get(watcher, {})
@@ -143,7 +142,7 @@ class Tasks:
         raw = owner.original or codec.dump(exposed)
         task = codec.text(raw)
         assert task is not None
-        return _Watched(self._calls.process(owner.server, watcher.who), task, kept, len(raw))
+        return _Watched(self._calls.process(owner.server, watcher), task, kept, len(raw))
 
     def _add(self, watcher: TaskWatcher, exposed: str, watched: _Watched) -> None:
         before = self._topics.get(watched.server, {}).get(watched.task, {}).get(watcher)
@@ -190,7 +189,7 @@ class Tasks:
             self._calls.tell(server, WATCH, codec.dump({"taskIds": list(tasks)}))
 
 
-def _owner(view: View, exposed: str) -> Owner | None:
+def _owner(merged: Merged, exposed: str) -> Owner | None:
     """Whose task this is; nobody's, if no request could ask for it."""
     long = len(exposed.encode("utf-8", "replace")) > task_ids.ID_BYTES_MAX
-    return None if long else task_ids.owner(view.merged, exposed)
+    return None if long else task_ids.owner(merged, exposed)

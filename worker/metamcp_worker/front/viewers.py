@@ -8,6 +8,7 @@ shown (the supervisor), sending.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from weakref import WeakValueDictionary
 
+from metamcp_worker import sharing
 from metamcp_worker.catalogue import KINDS, ServerCatalogue
 from metamcp_worker.disclosure import Shown, ViewStats, Whose, within
 from metamcp_worker.front import families, policy
@@ -39,7 +40,7 @@ class Viewers:
         self._version = ""
         self._endpoints: dict[str, EndpointSpec] = {}
         self._merged: dict[str, Merged] = {}
-        self._opened: dict[str, Opened] = {}
+        self._opened: dict[str, _Opened] = {}
         self._shown: dict[Whose, Shown] = {}
         self._views: dict[Whose, View] = {}
         self._found: dict[str, View] = {}
@@ -74,6 +75,12 @@ class Viewers:
         if whose.session and (whose in changed or whose in self._views):
             return changed.get(whose, _NO_KINDS)
         return changed.get(Whose(whose.endpoint, whose.principal), _NO_KINDS)
+
+    def alone(self, server: str, kinds: Iterable[str]) -> Changed:
+        """As if these lists had changed, for those who see all of this server and of no other."""
+        specs = self._endpoints.values()
+        names = {one.name for one in specs if one.exposure == "all" and one.servers == (server,)}
+        return {whose: frozenset(kinds) for whose in self._views if whose.endpoint in names}
 
     def everything(self, endpoint: str) -> Merged:
         """All that there is behind an endpoint that is served."""
@@ -141,7 +148,11 @@ class Viewers:
                 said = known.notes if known is not None else ()
                 self._noted += [f"endpoint {name}: {n}" for n in merged.notes if n not in said]
                 family = families.of(spec.exposure)
-                self._opened[name] = Opened(merged, spec, family.items, family.guide)
+                opened = older = Opened(merged, spec, family.items, family.guide)
+                if self._catalog.two(spec):
+                    merged = self._catalog.merge(spec, reserved, legacy=True)
+                    older = Opened(merged, spec, family.items, family.guide)
+                self._opened[name] = opened, older
                 if spec.exposure == "search":
                     self.indexes.update(name, merged.parts)
                 else:
@@ -206,24 +217,28 @@ class Viewers:
         like = (opened, whose.principal == policy.LOCAL, shown)
         alike = self._alike.get(like)
         if alike is None:
-            shown = opened.shared(shown)
+            shown = opened[0].shared(shown)
             like = (opened, whose.principal == policy.LOCAL, shown)
-            merged, pages = opened.disclosed(shown), self._shelf.pages()
+            merged, legacy = (one.disclosed(shown) for one in opened)
+            pages = self._shelf.pages()
         elif alike.principal == whose.principal:
             return alike
         else:
-            merged, shown, pages = alike.merged, alike.shown, alike.pages
-        view = View(merged, spec, self._version, whose.principal, shown, pages)
+            merged, legacy, shown, pages = alike.merged, alike.legacy, alike.shown, alike.pages
+        view = View(merged, spec, self._version, whose.principal, shown, pages, legacy)
         self._alike[like] = view
         return view
 
     def _touch(self, server: str) -> None:
+        base = sharing.base(server)
         self._stale.update(
-            name for name, endpoint in self._endpoints.items() if server in endpoint.servers
+            name for name, endpoint in self._endpoints.items() if base in endpoint.servers
         )
 
 
-_Like = tuple[Opened, bool, Shown]
+_Opened = tuple[Opened, Opened]
+"""For clients of this era and of the earlier one; the same, if no server has two catalogues."""
+_Like = tuple[_Opened, bool, Shown]
 """Views that show the same: of one merge, of the local principal or not."""
 
 
@@ -234,8 +249,6 @@ def _changed(
         new = seen(whose)
         if old is None or new is None or old is new:
             continue
-        kinds = frozenset(
-            kind for kind in KINDS if old.merged.hashes[kind] != new.merged.hashes[kind]
-        )
+        kinds = frozenset(kind for kind in KINDS if old.hashes(kind) != new.hashes(kind))
         if kinds:
             yield whose, kinds

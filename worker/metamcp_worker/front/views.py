@@ -15,7 +15,7 @@ from weakref import ref
 
 from msgspec import Raw
 
-from metamcp_worker import codec
+from metamcp_worker import codec, validation
 from metamcp_worker.catalogue import KEYS, KINDS
 from metamcp_worker.disclosure import Shown
 from metamcp_worker.errors import Code, Refused
@@ -94,9 +94,10 @@ class Pages:
 
 
 class View:
-    """What `principal` sees on one endpoint. `merged`: its lists and tables; `shown`: what is in
-    view beside the built-in tools; `spec`: of the endpoint. `pages`: of a view with the same lists,
-    whose bytes are had once."""
+    """What `principal` sees on one endpoint. `merged`: its lists and tables; `legacy`: those for
+    clients of the earlier era, where a server speaks both; `shown`: what is in view beside the
+    built-in tools; `spec`: of the endpoint. `pages`: of a view with the same lists, whose bytes are
+    had once."""
 
     def __init__(
         self,
@@ -106,7 +107,9 @@ class View:
         principal: str = policy.LOCAL,
         shown: Shown = _NOTHING,
         pages: Pages | None = None,
+        legacy: Merged | None = None,
     ) -> None:
+        self.legacy = merged if legacy is None else legacy
         self.endpoint = merged.endpoint
         self.principal = principal
         self.merged = merged
@@ -117,13 +120,21 @@ class View:
         self._capabilities: dict[bool, bytes] = {}
         self.pages = Shelf().pages() if pages is None else pages
         self._starts = {(kind, modern, 0) for kind in KINDS for modern in (False, True)}
-        self._places: dict[str, dict[str, int]] = {}
+        self._places: dict[tuple[str, bool], dict[str, int]] = {}
+
+    def of(self, *, modern: bool) -> Merged:
+        """Lists and tables for clients of one era."""
+        return self.merged if modern else self.legacy
+
+    def hashes(self, kind: str) -> tuple[bytes, bytes]:
+        """Of the lists of this kind. One moves when a client would see another list."""
+        return self.merged.hashes[kind], self.legacy.hashes[kind]
 
     def page(self, method: str, params: Mapping[str, Raw], *, modern: bool) -> bytes:
         """The raw result of one of LIST_METHODS. Raises Refused."""
         policy.authorize(self.principal, self.endpoint, method, "")
         kind = LIST_METHODS[method]
-        start = self._start(kind, params.get("cursor"))
+        start = self._start(kind, params.get("cursor"), modern=modern)
         place = (kind, modern, start)
         page = self.pages.ready.get(place)
         if page is None:
@@ -138,7 +149,7 @@ class View:
         are declared, because a client asks once and would never look again."""
         found = self._capabilities.get(modern)
         if found is None:
-            merged = self.merged
+            merged = self.of(modern=modern)
             kinds = KINDS if merged.unknown else merged.kinds
             lists = list(dict.fromkeys(CAPABILITIES[kind] for kind in KINDS if kind in kinds))
             if merged.only is not None and merged.declared:
@@ -157,12 +168,15 @@ class View:
 
     def _build(self, kind: str, start: int, *, modern: bool) -> tuple[bytes, int]:
         """One page from the item at `start` on, and where the next one starts."""
-        entries = self.merged.lists[kind]
-        only = self.merged.only
-        objects = not modern and (only is None or not only.legacy)
+        merged = self.of(modern=modern)
+        entries, eras = merged.lists[kind], merged.eras
         definitions: list[bytes] = []
         size, end = 0, start
         for entry in entries[start : start + PAGE_ITEMS_MAX]:
+            if entry.item.fault is not None and not modern:
+                end += 1
+                continue
+            objects = not modern and not eras.get(entry.server, True)
             definition = _definition(kind, entry, objects=objects)
             size += len(definition) + 1
             if definitions and size > PAGE_BYTES_MAX:
@@ -180,16 +194,16 @@ class View:
             }
         return codec.dump(result), end
 
-    def _start(self, kind: str, cursor: Raw | None) -> int:
+    def _start(self, kind: str, cursor: Raw | None, *, modern: bool) -> int:
         """Behind the item that the cursor names, wherever that stands now."""
         if cursor is None or bytes(cursor) == b"null":
             return 0
         text = codec.text(cursor)
         key = None if text is None else _key(text)
-        if kind not in self._places:
-            entries = self.merged.lists[kind]
-            self._places[kind] = {entry.key: at for at, entry in enumerate(entries)}
-        at = None if key is None else self._places[kind].get(key)
+        if (kind, modern) not in self._places:
+            entries = self.of(modern=modern).lists[kind]
+            self._places[kind, modern] = {entry.key: at for at, entry in enumerate(entries)}
+        at = None if key is None else self._places[kind, modern].get(key)
         if key is None or at is None or self._cursor(kind, key) != text:
             raise Refused(
                 Code.INVALID_PARAMS,
@@ -207,28 +221,21 @@ class View:
 
 def _definition(kind: str, entry: Entry, *, objects: bool) -> bytes:
     """The definition as it came, but for its name. `objects`: without an output schema of any other
-    type. Legacy revisions know no other, and a client may refuse a whole list for one tool of a
-    modern server, or of one of several servers; what the only server sends, it gets anyway."""
+    type. Legacy revisions know no other, and their clients refuse a whole list for one such tool of
+    a modern server, in whose revision it is valid."""
     raw = entry.item.raw
     another = entry.key != entry.item.key
     schema = objects and kind == "tools" and b'"outputSchema"' in raw
     if not another and not schema:
         return raw
     members = codec.level(raw)
-    if schema and "outputSchema" in members and not _is_object_schema(members["outputSchema"]):
+    if schema and not validation.has_object_output(members):
         del members["outputSchema"]
     elif not another:
         return raw
     if another:
         members[KEYS[kind]] = Raw(codec.dump(entry.key))
     return codec.dump(members)
-
-
-def _is_object_schema(schema: Raw) -> bool:
-    try:
-        return codec.text(codec.level(schema).get("type", Raw(b"null"))) == "object"
-    except codec.Malformed:
-        return False
 
 
 def _key(cursor: str) -> str | None:

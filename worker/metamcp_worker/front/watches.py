@@ -15,6 +15,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from metamcp_worker.front.processes import Whose
 from metamcp_worker.front.uris import URI_BYTES_MAX
 
 WATCHER_URIS_MAX = 1000
@@ -28,11 +29,8 @@ _ENDS = "/?#"
 """What a part of a URI ends with: behind it come the resources below."""
 
 
-class Watcher(Protocol):
-    """A client that watches resources, as long as it can be told. `who`: the word for it
-    (`sharing`)."""
-
-    who: str
+class Watcher(Whose, Protocol):
+    """A client that watches resources, as long as it can be told."""
 
     def updated(self, params: bytes) -> None:
         """Raw params of a `notifications/resources/updated`. Never waits."""
@@ -208,6 +206,11 @@ class Watches:
                 for watcher, exposed in topics[above].pairs:
                     found.setdefault(watcher, exposed + uri[len(above) :])
         return list(found.items())
+
+    def all_of(self, server: str) -> list[tuple[str, Watcher, str]]:
+        """What is watched there, by whom, and the URI that each one knows for it."""
+        topics = self._topics.get(server, {})
+        return [(uri, *pair) for uri, topic in topics.items() for pair in topic.pairs]
 
     def empty(self) -> bool:
         """Is nothing watched or held, and does nobody wait?"""

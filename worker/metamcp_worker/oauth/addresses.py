@@ -33,7 +33,7 @@ class Reach(IntEnum):
 
 def reach(address: str) -> Reach | None:
     """Of an IP address; None for one that nothing is ever to be asked at (link-local, multicast,
-    reserved). Raises ValueError for what is no address."""
+    reserved). Raises ValueError for what is not an address."""
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped

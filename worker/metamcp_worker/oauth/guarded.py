@@ -137,9 +137,9 @@ def page(url: str) -> None:
         parts = urlsplit(url)
         host = (parts.hostname or "") if parts.port != 0 else ""
     except ValueError:
-        raise NotAuthorized("names an address that is no web address") from None
+        raise NotAuthorized("names an address that is not a web address") from None
     if not host or parts.scheme not in {"http", "https"} or "@" in parts.netloc:
-        raise NotAuthorized("names an address that is no web address")
+        raise NotAuthorized("names an address that is not a web address")
     if parts.scheme == "http" and not is_loopback_name(host):
         raise NotAuthorized(
             f"leads to http://{parts.netloc}, where credentials would cross the network"

@@ -201,7 +201,7 @@ class Vault:
         found = os.lstat(self._directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise VaultUnfit(
-                f"{self._directory} is no directory of this user's: remove it; it is made anew"
+                f"{self._directory} is not a directory of this user's: remove it; it is made anew"
             )
         if found.st_mode & 0o077:
             raise VaultUnfit(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker import codec
-from metamcp_worker.connect.glimpse import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.glimpse import ENDS_BYTES, Glimpse, glimpse
 
 FILL = b'"x":"' + b"x" * 2 * ENDS_BYTES + b'"'
 

@@ -1,0 +1,247 @@
+"""`metamcp init`, `add` and `remove`: the configuration that is in use, edited as text.
+
+Owns: these verbs, which file it is, what an entry says. Never: text (`clients.jsonedit`,
+`clients.tomledit`), bytes (`clients.disk`), what a configuration means (`sources`).
+"""
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from metamcp_supervisor import places
+from metamcp_supervisor.cli import refusing
+from metamcp_supervisor.cli.install import difference
+from metamcp_supervisor.cli.refusing import Command, Refused, told
+from metamcp_supervisor.clients import disk, jsonedit, tomledit
+from metamcp_supervisor.clients.edits import Unfit, at
+from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.wanted import files, naming, shapes, sources
+from metamcp_supervisor.wanted.config import ConfigInvalid
+from metamcp_supervisor.wanted.document import BrokenSyntax, printable, shown, table_of
+from metamcp_supervisor.wanted.nearest import hint
+
+NEW = """\
+# The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
+# 'metamcp add NAME -- COMMAND…' puts one in, 'metamcp config check' reads everything.
+"""
+_NOWHERE = Path("/nonexistent")
+_CONFIG = click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="The file; without it, the one that `metamcp up` would take.",
+)
+_DRY = click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
+_NAME = click.argument("name", metavar="NAME")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The configuration in use, read. `place`: of the table with its servers; `found`: nobody named
+    the file, it merely lies here."""
+
+    content: disk.Content
+    place: tuple[str, ...]
+    is_json: bool
+    servers: Mapping[str, object]
+    found: bool
+
+    @property
+    def label(self) -> str:
+        return printable(str(self.content.path))
+
+    def put(self, name: str, entry: Mapping[str, object]) -> str:
+        """Raises Unfit."""
+        put = jsonedit.put if self.is_json else tomledit.put
+        return put(self.content.text, self.place, name, entry)
+
+    def without(self, name: str) -> str:
+        """Raises Unfit."""
+        drop = jsonedit.drop if self.is_json else tomledit.drop
+        return drop(self.content.text, self.place, name, self.content.text)
+
+
+class _Add(Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            text = f"no option is named {error.option_name}; a command stands behind two dashes"
+            raise click.UsageError(f"{text}: metamcp add NAME -- COMMAND…", ctx) from None
+
+
+@click.command(cls=Command)
+@told
+def init() -> None:
+    """Make metamcp.toml in this folder. The file of a client here, as .mcp.json, is included."""
+    folder = Path.cwd()
+    content = disk.read(folder / "metamcp.toml")
+    label = printable(str(content.path))
+    if content.exists:
+        raise Refused(f"{label} is there already; put servers in with 'metamcp add'")
+    found = places.find(environ={}, cwd=folder, home=_NOWHERE, system=_NOWHERE)
+    included = [str(found.relative_to(folder))] if found is not None else []
+    _write(content, NEW + f"include = {tomledit.dumped(included)}\n" * len(included))
+    click.echo(f"{label}: made")
+    for name in included:
+        click.echo(f"the servers of {printable(name)} are included")
+
+
+@click.command(cls=_Add)
+@_NAME
+@click.argument("command", nargs=-1, metavar="[-- COMMAND…]", type=click.UNPROCESSED)
+@click.option("--url", metavar="URL", help="A server elsewhere, in place of a command.")
+@click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="A variable for it.")
+@click.option("-H", "--header", multiple=True, metavar="'KEY: VALUE'", help="Sent to the URL.")
+@click.option("--force", is_flag=True, help="In place of a server of that name.")
+@_DRY
+@_CONFIG
+@told
+def add(
+    name: str,
+    command: tuple[str, ...],
+    url: str | None,
+    env: tuple[str, ...],
+    header: tuple[str, ...],
+    force: bool,
+    dry_run: bool,
+    path: Path | None,
+) -> None:
+    """Add a server to the configuration: metamcp add git -- uvx mcp-server-git
+
+    The rest of the file stays as it is, to the byte.
+    """
+    if why := naming.flaw(name):
+        raise click.UsageError(f"the name '{shown(name)}' {why}")
+    if bool(command) == (url is not None):
+        raise click.UsageError("say one of both: '-- COMMAND…' or '--url URL'.")
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise click.UsageError("--url begins with http:// or https://.")
+    file = _file(path)
+    if name in file.servers and not force:
+        why = f"{file.label} has a server '{name}' already"
+        raise Refused(f"{why}; choose another name, or replace it with --force")
+    entry = _entry(_words(command), url, is_json=file.is_json)
+    if env:
+        entry["env"] = _pairs(env, "=", "--env")
+    if header:
+        entry["headers"] = _pairs(header, ":", "--header")
+    added = f"'{name}' added"
+    _edit(file, lambda: file.put(name, entry), added, dry_run=dry_run, command=bool(command))
+
+
+@click.command(cls=Command)
+@_NAME
+@_DRY
+@_CONFIG
+@told
+def remove(name: str, dry_run: bool, path: Path | None) -> None:
+    """Take a server out of the configuration. The rest of the file stays as it is."""
+    file = _file(path)
+    if name not in file.servers:
+        where = _elsewhere(name, file.content.path) or hint(name, file.servers)
+        text = f"{file.label} has no server '{shown(name)}'; {where}"
+        raise Refused(text, Exit.UNKNOWN_NAME)
+    _edit(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
+
+
+def _entry(words: tuple[str, ...], url: str | None, *, is_json: bool) -> dict[str, object]:
+    if url is not None:
+        return {"type": "http", "url": url} if is_json else {"url": url}
+    return {"command": words[0], "args": list(words[1:])} if is_json else {"command": list(words)}
+
+
+def _words(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A whole command in one pair of quotes is its words, unless a program has that name."""
+    if len(command) == 1 and " " in command[0] and not os.path.exists(command[0]):
+        try:
+            return tuple(shlex.split(command[0]))
+        except ValueError as error:
+            raise click.UsageError(f"the command cannot be read: {error}") from None
+    return command
+
+
+def _pairs(texts: tuple[str, ...], mark: str, option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, there, value = text.partition(mark)
+        if not there or not key.strip():
+            raise click.UsageError(f"{option} is written KEY{mark}VALUE, not {text!r}")
+        found[key.strip()] = value.strip() if mark == ":" else value
+    return found
+
+
+# The file
+
+
+def _file(given: Path | None) -> _File:
+    """Raises Refused."""
+    path = places.find(given, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    if path is None or not path.exists():
+        what = f"there is no {printable(str(path))}" if path else "there is no configuration here"
+        raise Refused(f"{what}; 'metamcp init' makes metamcp.toml in this folder", Exit.CONFIG)
+    label = printable(str(path))
+    try:
+        content = disk.read(path)
+        is_json = path.suffix != ".toml" and content.text.lstrip().startswith(("{", "/"))
+        values = (jsonedit.values if is_json else tomledit.values)(content.text)
+    except files.Unreadable as why:
+        raise Refused(f"{label} {why}", Exit.CONFIG) from None
+    except BrokenSyntax as broken:
+        line = f", line {broken.line}" if broken.line else ""
+        raise Refused(f"{label}{line}: {broken.message}; mend it first", Exit.CONFIG) from None
+    shape = shapes.shape_of(values) if is_json else "servers"
+    if shape is None or shape == "mcp_servers":
+        text = f"{label} has no table of servers that could be edited; do it by hand"
+        raise Refused(text, Exit.CONFIG)
+    place = () if shape == "aliases" else (shape,)
+    servers = table_of(at(values, place)) or {}
+    found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
+    return _File(content, place, is_json, servers, found)
+
+
+def _edit(
+    file: _File, edit: Callable[[], str], what: str, *, dry_run: bool, command: bool = False
+) -> None:
+    """`command`: a new one is to be started. Raises Refused and OSError."""
+    try:
+        made = edit()
+    except Unfit as unfit:
+        text = f"{file.label} {unfit}; nothing is changed: do it by hand"
+        raise Refused(text, Exit.CONFIG) from None
+    if dry_run:
+        difference(file.label, file.content.text, made)
+        return
+    _write(file.content, made)
+    click.echo(f"{file.label}: {what}")
+    try:
+        sources.load(file.content.path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    except ConfigInvalid as invalid:
+        for problem in invalid.problems:
+            refusing.say(f"warning: {problem}")
+    if file.found and command:
+        refusing.say("a gateway that runs starts it after 'metamcp confirm'")
+    else:
+        refusing.say("'metamcp up' takes it over at once, any other gateway with 'metamcp reload'")
+
+
+def _write(content: disk.Content, text: str) -> None:
+    try:
+        disk.write(content, text)
+    except disk.Changed:
+        label = printable(str(content.path))
+        raise Refused(f"{label} was changed meanwhile; run this again") from None
+
+
+def _elsewhere(name: str, path: Path) -> str:
+    """Where that server is, if it is in a file that is included; else nothing."""
+    try:
+        found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    except ConfigInvalid:
+        return ""
+    server = found.servers.get(name)
+    return f"it is at {server.source}: name that file with --config" if server else ""

@@ -1,0 +1,138 @@
+"""Public servers that ask for roots, and clients of the official SDK with roots of their own."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+from mcp.client.client import Client
+from mcp.client.context import ClientRequestContext
+from mcp_types import ErrorData, ListRootsResult, Root, RootsListChangedNotification, TextContent
+
+from tests.clients import programs
+from tests.live.gateway import ROOT, Gateway
+from tests.waiting import WAIT_S, until
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.timeout(120),
+    pytest.mark.promise("M23"),
+    pytest.mark.promise("M82"),
+]
+
+PACKAGES = ROOT / "tests/clients/node_modules/@modelcontextprotocol"
+Mode = Literal["legacy", "auto"]
+
+
+def public(name: str, *arguments: str) -> dict[str, Any]:
+    return {"command": ["node", str(PACKAGES / name / "dist/index.js"), *arguments]}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    if why := programs.missing():
+        pytest.skip(why)
+    servers = {
+        "everything": public("server-everything", "stdio"),
+        "files": public("server-filesystem"),
+        "team": public("server-filesystem", "${project}") | {"sharing": "per-project"},
+    }
+    with Gateway(servers) as running:
+        for name in ("everything", "files"):  # each asks within a second of its first start
+            until(partial(asks, running, name), f"{name} asks for roots")
+        yield running
+
+
+def asks(gateway: Gateway, server: str) -> bool:
+    """Does the gateway know that this server asks for roots?"""
+    events = map(json.loads, gateway.ctl("events", "-n", "200", "--json").splitlines())
+    return any((one["who"], one["what"]) == (server, "sharing") for one in events)
+
+
+class Agent:
+    """A client of the SDK that works in this folder."""
+
+    def __init__(self, gateway: Gateway, folder: Path, mode: Mode) -> None:
+        self.folder = folder
+        self.client = Client(gateway.url, mode=mode, list_roots_callback=self.roots)
+
+    async def roots(self, context: ClientRequestContext) -> ListRootsResult | ErrorData:
+        return ListRootsResult(roots=[Root.model_validate({"uri": self.folder.as_uri()})])
+
+    async def call(self, tool: str, **arguments: object) -> str:
+        result = await self.client.call_tool(tool, arguments)
+        return cast(TextContent, result.content[0]).text
+
+
+def folders(base: Path, *names: str) -> list[Path]:
+    """Each with a file of its own name."""
+    found = [base / name for name in names]
+    for folder in found:
+        folder.mkdir()
+        (folder / "note.txt").write_text(folder.name)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_three_clients_with_three_roots_get_each_its_own(
+    gateway: Gateway, tmp_path: Path, mode: Mode
+) -> None:
+    async def main() -> None:
+        agents = [Agent(gateway, one, mode) for one in folders(tmp_path, "f1", "f2", "f3")]
+        async with AsyncExitStack() as stack:
+            for one in agents:
+                await stack.enter_async_context(one.client)
+            for tool in ("everything__get-roots-list", "files__list_allowed_directories"):
+                told = await asyncio.gather(*(one.call(tool) for one in agents))
+                for one, text in zip(agents, told, strict=True):
+                    assert str(one.folder) in text
+                    assert all(str(other.folder) not in text for other in agents if other != one)
+            for one in agents:
+                path = str(one.folder / "note.txt")
+                assert await one.call("files__read_text_file", path=path) == one.folder.name
+
+    asyncio.run(main())
+
+
+def test_a_client_that_moves_on_takes_its_servers_along(gateway: Gateway, tmp_path: Path) -> None:
+    async def main() -> None:
+        before, after = folders(tmp_path, "before", "after")
+        agent = Agent(gateway, before, "legacy")
+        async with agent.client, asyncio.timeout(WAIT_S):
+            for server in ("everything__get-roots-list", "files__list_allowed_directories"):
+                assert str(before) in await agent.call(server)
+            agent.folder = after
+            await agent.client.session.send_notification(RootsListChangedNotification())
+            for server in ("everything__get-roots-list", "files__list_allowed_directories"):
+                while str(after) not in (told := await agent.call(server)):
+                    pass  # the server is still at it
+                assert str(before) not in told
+
+    asyncio.run(main())
+
+
+def test_agents_of_one_project_share_a_server_that_is_started_in_it(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    def processes() -> int:
+        return sum(one["name"].startswith("team@") for one in gateway.status()["servers"])
+
+    async def main() -> None:
+        here, there = folders(tmp_path, "here", "there")
+        agents = [
+            Agent(gateway, here, "legacy"), Agent(gateway, here, "auto"),
+            Agent(gateway, there, "legacy"),
+        ]  # fmt: skip
+        async with AsyncExitStack() as stack:
+            for one in agents:
+                await stack.enter_async_context(one.client)
+            for one in agents:
+                path = str(one.folder / "note.txt")
+                assert await one.call("team__read_text_file", path=path) == one.folder.name
+            assert await asyncio.to_thread(processes) == 2
+
+    asyncio.run(main())

@@ -1,0 +1,159 @@
+"""A server that speaks both eras is spoken to in the era of each client; one that speaks one era is
+tried once, and reached by a bridge."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from metamcp_worker import codec
+from tests.live.gateway import Gateway, fake
+from tests.live.raw import LEGACY, MODERN, Raw
+from tests.waiting import until
+from tests.worker.child.test_remote_failures import process
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+
+URI, UPDATED = "fake://one", "notifications/resources/updated"
+CHANGED = "notifications/tools/list_changed"
+ASKABLE: dict[str, Any] = {"elicitation": {}}
+SERVERS: dict[str, dict[str, Any]] = {
+    "both": fake("--era", "both", "--resources"),
+    "own": {**fake("--era", "both"), "sharing": "per-session"},
+    "old": {**fake("--era", "both"), "era": "legacy"},
+    "new": {**fake("--era", "both"), "era": "modern"},
+    "only": fake("--era", "modern"),
+    "first": fake("--era", "legacy"),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with process("--era", "both") as (_, url):
+        SERVERS["far"] = {"url": url}
+        with Gateway(SERVERS) as running:
+            yield running
+
+
+def spoken(gateway: Gateway, server: str) -> dict[str, str]:
+    """The revision that each process of a server speaks."""
+    every = gateway.status()["servers"]
+    return {
+        one["name"].removeprefix(server): one["protocol"]
+        for one in every
+        if one["name"].partition("@")[0] == server
+    }
+
+
+def asked(client: Raw, server: str) -> str:
+    """What is answered to a call in whose middle a client with a session is asked something."""
+    params = codec.dump({"name": f"{server}__elicit", "arguments": {}})
+    with client.ask("tools/call", params) as stream:
+        question = stream.next()
+        assert question.method == "elicitation/create", question
+        answer = {"action": "accept", "content": {"name": "ada"}}
+        client.reply(bytes(question.id), codec.dump(answer))
+        _, answered = stream.until(b"1")
+    text: str = codec.value(answered.result)["content"][0]["text"]
+    return text
+
+
+def tries(gateway: Gateway, server: str) -> int:
+    """How often it was tried whether this server speaks the other era."""
+    told = map(json.loads, gateway.ctl("events", "--json", "-n", "1000").splitlines())
+    first = "started for clients of the earlier era"
+    return sum(one["who"] == f"{server}@legacy" and first in one["cause"] for one in told)
+
+
+@pytest.mark.promise("M83")
+def test_each_client_is_served_in_its_own_era(gateway: Gateway) -> None:
+    ada, bob = Raw(gateway.port, LEGACY, capabilities=ASKABLE), Raw(gateway.port, "2025-06-18")
+    eve = Raw(gateway.port, MODERN)
+    for server in ("both", "far"):
+        assert spoken(gateway, server) == {"": MODERN}
+        assert ada.text(f"{server}__echo", text="hi") == "hi"
+        assert eve.text(f"{server}__echo", text="hi") == "hi"
+        assert bob.text(f"{server}__echo", text="hi") == "hi"
+        assert spoken(gateway, server) == {"": MODERN, "@legacy": LEGACY}
+    assert "ada" in asked(ada, "both")
+    old, new = int(ada.text("both__pid")), int(eve.text("both__pid"))
+    assert int(bob.text("both__pid")) == old != new
+    assert gateway.server("both")["pid"] == new
+    os.kill(old, signal.SIGKILL)
+    until(lambda: gateway.server("both@legacy")["pid"] not in (0, old), "it is started again")
+    assert int(eve.text("both__pid")) == new
+
+
+@pytest.mark.promise("M83")
+def test_a_server_of_one_era_is_tried_once_and_reached_by_a_bridge(gateway: Gateway) -> None:
+    ada, eve = Raw(gateway.port, LEGACY, capabilities=ASKABLE), Raw(gateway.port, MODERN)
+    assert spoken(gateway, "only") == {"": MODERN}
+    assert "ada" in asked(ada, "only")
+    assert ada.text("only__pid") == eve.text("only__pid")
+    assert spoken(gateway, "only") == {"": MODERN}
+    assert tries(gateway, "only") == 1
+    assert "it speaks one era" in gateway.ctl("events", "--type", "era")
+    assert "ada" in asked(ada, "first")
+    assert spoken(gateway, "first") == {"": LEGACY}
+
+
+def test_a_subscription_to_a_server_of_one_era_is_with_the_process_that_there_is() -> None:
+    with Gateway({"new": fake("--era", "modern", "--resources")}) as gateway:
+        ada, eve = Raw(gateway.port, LEGACY), Raw(gateway.port, MODERN)
+        with ada.listen() as stream, eve.listen(resourceSubscriptions=[URI]) as other:
+            ada.result("resources/subscribe", codec.dump({"uri": URI}))
+            for _ in range(2):
+                eve.text("new__touch")
+                assert stream.next().method == other.next().method == UPDATED
+                ada.result("resources/unsubscribe", codec.dump({"uri": URI}))
+                ada.result("resources/subscribe", codec.dump({"uri": URI}))
+        assert tries(gateway, "new") == 1
+
+
+def test_the_era_that_was_chosen_is_that_of_all_clients(gateway: Gateway) -> None:
+    ada, eve = Raw(gateway.port, LEGACY, capabilities=ASKABLE), Raw(gateway.port, MODERN)
+    for server, protocol in (("old", LEGACY), ("new", MODERN)):
+        assert "ada" in asked(ada, server)
+        assert ada.text(f"{server}__pid") == eve.text(f"{server}__pid")
+        assert spoken(gateway, server) == {"": protocol}
+
+
+def test_a_process_for_one_client_speaks_its_era(gateway: Gateway) -> None:
+    ada, eve = Raw(gateway.port, LEGACY, capabilities=ASKABLE), Raw(gateway.port, MODERN)
+    assert "ada" in asked(ada, "own")
+    assert sorted(spoken(gateway, "own").values()) == [LEGACY, MODERN]
+    assert eve.text("own__pid") != ada.text("own__pid")
+    assert sorted(spoken(gateway, "own").values()) == [LEGACY, MODERN, MODERN]
+
+
+def test_each_era_has_the_lists_of_its_process(gateway: Gateway) -> None:
+    ada, eve = Raw(gateway.port, LEGACY), Raw(gateway.port, MODERN)
+    before = ada.names()
+    assert before == eve.names()
+    with ada.listen() as stream:
+        ada.text("both__change")
+        assert stream.next().method == CHANGED
+    assert set(ada.names()) - set(before) == {"both__new0"}
+    assert eve.names() == before
+
+
+def test_what_is_known_of_the_eras_is_kept_over_a_restart() -> None:
+    servers = {
+        "both": {**fake("--era", "both"), "start": "lazy", "idle_stop": "1s"},
+        "only": fake("--era", "modern"),
+    }
+    with Gateway(servers) as gateway:
+        ada = Raw(gateway.port, LEGACY)
+        assert ada.text("only__echo", text="hi") == ada.text("both__echo", text="hi") == "hi"
+        assert spoken(gateway, "both")["@legacy"] == LEGACY
+        until(lambda: gateway.server("both@legacy")["state"] == "idle", "nobody needs it")
+        gateway.stop()
+        gateway.start()
+        ada = Raw(gateway.port, LEGACY)
+        assert gateway.server("both@legacy")["state"] == "idle"
+        assert ada.text("only__echo", text="hi") == ada.text("both__echo", text="hi") == "hi"
+        assert spoken(gateway, "both")["@legacy"] == LEGACY
+        assert tries(gateway, "only") == 0

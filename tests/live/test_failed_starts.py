@@ -1,0 +1,108 @@
+"""A server that ends before its handshake: one verdict, wherever somebody looks."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live.gateway import SERVER, Gateway, fake
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+
+ENDS = "import sys; sys.stderr.write('/tmp is not a repository\\n')"
+
+
+def test_a_failed_start_is_one_whatever_the_status_that_the_server_ended_with() -> None:
+    servers: dict[str, dict[str, Any]] = {
+        "good": fake(),
+        "git": {"command": [sys.executable, "-c", ENDS], "restart": "never"},
+    }
+    with Gateway(servers, wait=False) as gateway:
+        check_failed(gateway, "git")
+        assert gateway.ops("/readyz")[0] == 200  # nobody said that it is required
+        servers["git"]["required"] = True
+        gateway.write(servers)
+        gateway.ctl("reload")
+        gateway.ctl("wait", "git", "--for", "error")
+        assert gateway.ops("/readyz")[0] == 503
+        assert "required, so /readyz is 503" in gateway.ctl("status", ok=(3,))
+        gateway.ctl("stop", "--wait", "git")
+        assert gateway.ops("/readyz")[0] == 503
+        gateway.ctl("status", ok=(3,))  # as `/readyz` has it
+        gateway.ctl("wait", ok=(7,))
+
+
+NEEDS = """
+import os, sys
+if "TICKETS_TOKEN" not in os.environ:
+    sys.exit("TICKETS_TOKEN is not set")
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_a_variable_that_a_failed_server_does_not_get_is_named_until_it_is_inherited() -> None:
+    entry: dict[str, Any] = {
+        "command": [sys.executable, "-c", NEEDS, *SERVER[1:]],
+        "restart": "never",
+    }
+    gateway = Gateway({"tickets": entry}, wait=False)
+    gateway.environ |= {"TICKETS_TOKEN": "s3cret-value", "OTHER": "x"}
+    with gateway:
+        until(gateway.answers, "the gateway answers")
+        gateway.ctl("wait", "tickets", "--for", "error", "--timeout", "60s")
+        shown = gateway.ctl("describe", "tickets")
+        assert "does not get this variable of the gateway: TICKETS_TOKEN (see inherit_env" in shown
+        assert "s3cret-value" not in shown
+        found = json.loads(gateway.ctl("doctor", "--json", ok=(0, 1)))["checks"]
+        (told,) = [each for each in found if each["check"] == "environment"]
+        assert "TICKETS_TOKEN" in told["text"]
+        entry["inherit_env"] = ["TICKETS_*"]
+        gateway.write({"tickets": entry})
+        gateway.ctl("reload")
+        gateway.ctl("wait", "tickets", "--timeout", "60s")
+        assert "TICKETS_TOKEN (" not in gateway.ctl("describe", "tickets")
+
+
+def check_failed(gateway: Gateway, name: str) -> None:
+    """`status`, `wait` and their exit codes say that its start failed."""
+    until(gateway.answers, "the gateway answers")
+    gateway.ctl("wait", name, "--for", "error", "--timeout", "60s")
+    waiting = subprocess.run(
+        gateway.command("ctl", "wait", name, "--timeout", "100ms"),
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert waiting.returncode == 1
+    assert "it ended with status 0 before it was ready" in waiting.stderr
+    found = next(
+        server
+        for server in json.loads(gateway.ctl("status", "--json", ok=(3,)))["servers"]
+        if server["name"] == name
+    )
+    assert (found["state"], found["reason"]) == ("error", "exit")
+    shown = gateway.ctl("status", ok=(3,))
+    assert "1 of 2 not ready" in shown
+    assert "before it was ready" in shown
+
+
+def test_up_shows_the_reason_of_a_failed_start(tmp_path: Path) -> None:
+    config = tmp_path / "metamcp.toml"
+    config.write_text(f"[servers.git]\ncommand = {json.dumps([sys.executable, '-c', ENDS])}\n")
+    where = ("--runtime-dir", str(tmp_path / "run"), "--state-dir", str(tmp_path / "state"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "metamcp_supervisor", "up", "--config", str(config), *where],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    seen = ""
+    while "Endpoint" not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    process.terminate()
+    process.communicate(timeout=60)
+    assert " error " in seen
+    assert "exit: it ended with status 0 before it was ready" in seen

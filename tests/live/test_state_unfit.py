@@ -1,0 +1,40 @@
+"""A state directory with FIFOs in place of its files: the gateway starts, says so, and ends."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.live.client import Client
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+
+
+def test_fifos_in_place_of_files_make_the_gateway_wait_for_nobody() -> None:
+    servers = {"one": {**fake(), "pinning": "enforce"}, "two": fake()}
+    with Gateway(servers, extra='[recording]\ncalls = "full"') as gateway:
+        _call(gateway)
+        kept = gateway.command("toolsets", "create", "desk", "one.echo")
+        subprocess.run(kept, check=True, capture_output=True, timeout=60)
+        state = gateway.folder / "state"
+        until((state / "definitions.lock").exists, "what is seen first is kept")
+        gateway.stop()
+        places = [path for path in state.rglob("*") if path.is_file()]
+        assert {path.name for path in places} >= {"metamcp.db", "definitions.lock", "owner"}
+        assert sum(path.parent.parent.name == "catalogue" for path in places) >= 2
+        for path in (*places, state / "metamcp.db-journal", state / "ports"):
+            path.unlink(missing_ok=True)
+            os.mkfifo(path)
+        gateway.start()
+        assert sum("is a FIFO" in line for line in gateway.log.read_text().splitlines()) >= 3
+        assert "metamcp.db-journal is not a regular file" in gateway.log.read_text()
+        _call(gateway)
+        assert gateway.stop() == 0
+
+
+def _call(gateway: Gateway) -> None:
+    client = Client(gateway.port)
+    assert client.text("two__echo", text="hi") == "hi"
+    client.close()

@@ -1,0 +1,231 @@
+"""Verbs are found where people look for them, and every one that prints can print for programs."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from metamcp_supervisor.__main__ import VERBS, main
+from metamcp_supervisor.verbs import Exit
+from tests.supervisor.small_gateway import server, steered
+from tests.supervisor.test_ctl import run
+
+ALONE = (
+    "status", "logs", "events", "top", "start", "stop", "restart", "reload", "wait", "doctor",
+    "down",
+)  # fmt: skip
+#: What these print is read by nobody else, or is a file of another shape.
+WITHOUT_JSON = {
+    "up", "serve", "connect", "completion", "ctl completion", "snippet", "config schema",
+    "toolsets export", "systemd show", "ctl dump-stacks",
+}  # fmt: skip
+
+
+async def said(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one `metamcp`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "metamcp_supervisor", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+def groups(group: click.Group, words: str = "") -> Iterator[tuple[str, click.Group]]:
+    """All of them at all levels, each with the words that lead there."""
+    yield words, group
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        if isinstance(found, click.Group):
+            yield from groups(found, f"{words}{name} ")
+
+
+def every() -> dict[str, click.Command]:
+    """All verbs, by their words."""
+    assert isinstance(main, click.Group)
+    verbs: dict[str, click.Command] = {}
+    for words, group in groups(main):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            if found is not None and not isinstance(found, click.Group):
+                verbs[f"{words}{name}"] = found
+    return verbs
+
+
+def test_every_verb_that_prints_can_do_it_for_programs() -> None:
+    found = {words for words, verb in every().items() if "--json" not in _options(verb)}
+    assert found == WITHOUT_JSON
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_verb_of_ctl_that_stands_alone_knows_the_same_and_where_the_gateway_is(name: str) -> None:
+    found = every()
+    beside = {"--runtime-dir", "--no-color", "--quiet", "-q"}
+    assert _options(found[name]) == _options(found[f"ctl {name}"]) | beside
+    assert found[name].help == found[f"ctl {name}"].help
+
+
+def test_a_misspelt_verb_is_told_the_right_one_at_every_level() -> None:
+    assert isinstance(main, click.Group)
+    for words, group in groups(main):
+        context = click.Context(group)
+        right = max(group.list_commands(context), key=len)
+        with pytest.raises(click.UsageError) as wrong:
+            group.resolve_command(context, [f"{right[:-1]}x"])
+        assert f"did you mean '{right}'?" in str(wrong.value), words
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("statsu", "did you mean 'status'?"),
+        ("describe", "'metamcp ctl describe'"),
+        ("ctl connect", "'metamcp connect'"),
+        ("kill", "'metamcp down'"),
+        ("toolsets load", "'metamcp toolsets equip NAME'"),
+        ("toolsets save", "'metamcp toolsets create NAME SERVER.TOOL…'"),
+        ("equip-toolset", "clients call it at an endpoint"),
+        ("gateway_activate", "clients call it at an endpoint"),
+        ("keys", "there are no API keys in this version"),
+        ("start", "the gateway itself starts with 'metamcp up'"),
+        ("stop", "the gateway itself ends with 'metamcp down'"),
+    ],
+)
+def test_a_word_of_other_programs_is_answered_with_the_one_of_this(words: str, answer: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "metamcp_supervisor", *words.split()],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == Exit.USAGE
+    assert answer in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.process
+def test_orders_that_stand_alone_are_carried_out_and_told_to_programs(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with steered(server("git")) as (gateway, directory):
+            where = ("--runtime-dir", str(directory))
+            assert (await said("status", *where))[1].splitlines()[1].startswith("SERVER")
+            assert (await said("status", "-q", *where)) == (0, "", "")
+            code, out, _ = await said("restart", "git", "--wait", "--json", *where)
+            assert (code, json.loads(out)) == (
+                0, {"v": 1, "verb": "restart", "names": ["git"], "reached": "ready"},
+            )  # fmt: skip
+            assert gateway.servers["git"].generation == 2
+            code, out, _ = await said("wait", "git", "--json", *where)
+            assert json.loads(out)["reached"] == "ready"
+            code, out, err = await said("stop", "gti", *where)
+            assert (code, out) == (Exit.UNKNOWN_NAME, "")
+            assert err.startswith("metamcp: ")
+        assert (await said("down", *where))[0] == Exit.NOT_RUNNING
+
+    run(go())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("file", "text", "added"),
+    [
+        (
+            "metamcp.toml",
+            '# mine\n[servers.a]\ncommand = ["a"]  # why\n\n[gateway]\nfronts = 1\n',
+            '\n[servers.git]\ncommand = ["uvx", "mcp-server-git", "-v"]\nenv = { A = "b=c" }\n',
+        ),
+        (
+            ".mcp.json",
+            '{\n  // mine\n  "mcpServers": {\n    "a": {"command": "a"}\n  },\n  "x": 1\n}\n',
+            (
+                ',\n    "git": {\n      "command": "uvx",\n      "args": ["mcp-server-git", "-v"],'
+                '\n      "env": {\n        "A": "b=c"\n      }\n    }'
+            ),
+        ),
+    ],
+)
+def test_a_server_is_put_in_and_taken_out_and_nothing_else_changes(
+    tmp_path: Path, file: str, text: str, added: str
+) -> None:
+    path = tmp_path / file
+    path.write_text(text)
+    shown = metamcp(tmp_path, "add", "git", "--dry-run", "-e", "API_KEY=geheim", "--", "uvx")
+    assert (shown.returncode, path.read_text()) == (0, text)
+    assert "uvx" in shown.stdout
+    assert "geheim" not in shown.stdout
+    done = metamcp(tmp_path, "add", "git", "-e", "A=b=c", "--", "uvx", "mcp-server-git", "-v")
+    assert done.returncode == 0, done.stderr
+    assert "'metamcp confirm'" in done.stderr, "this file was merely found"
+    made = path.read_text()
+    assert added in made
+    assert made.replace(added, "") == text
+    again = metamcp(tmp_path, "add", "git", "--url", "https://x.example/mcp")
+    assert again.returncode == Exit.FAILED
+    assert "--force" in again.stderr
+    assert path.read_text() == made
+    assert metamcp(tmp_path, "remove", "git", "--json").returncode == 0
+    assert path.read_text() == text
+    gone = metamcp(tmp_path, "remove", "aa")
+    assert gone.returncode == Exit.UNKNOWN_NAME
+    assert "did you mean 'a'?" in gone.stderr
+
+
+@pytest.mark.process
+def test_a_configuration_is_made_with_what_a_client_has_here(tmp_path: Path) -> None:
+    none = metamcp(tmp_path, "add", "x", "--url", "https://x.example/mcp")
+    assert none.returncode == Exit.CONFIG
+    assert "'metamcp init'" in none.stderr
+    (tmp_path / ".mcp.json").write_text('{"mcpServers": {"a": {"command": "a"}}}')
+    assert metamcp(tmp_path, "init").returncode == 0
+    assert metamcp(tmp_path, "add", "x", "--url", "https://x.example/mcp").returncode == 0
+    checked = metamcp(tmp_path, "config", "check", "--json")
+    assert checked.returncode == 0, checked.stdout
+    assert json.loads(checked.stdout)["ok"] is True
+    shown = json.loads(metamcp(tmp_path, "config", "show", "--json").stdout)
+    assert set(shown["servers"]) == {"a", "x"}
+    inside = metamcp(tmp_path, "remove", "a")
+    assert inside.returncode == Exit.UNKNOWN_NAME
+    assert ".mcp.json" in inside.stderr
+    assert metamcp(tmp_path, "init").returncode == Exit.FAILED
+
+
+@pytest.mark.process
+def test_a_command_without_the_two_dashes_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "metamcp.toml").write_text("")
+    done = metamcp(tmp_path, "add", "x", "npx", "-y", "some-server")
+    assert done.returncode == Exit.USAGE
+    assert "metamcp add NAME -- COMMAND…" in done.stderr
+    assert metamcp(tmp_path, "add", "x", "npx -y some-server").returncode == 0
+    assert 'command = ["npx", "-y", "some-server"]' in (tmp_path / "metamcp.toml").read_text()
+
+
+def metamcp(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "metamcp_supervisor", *arguments],
+        cwd=folder,
+        env={"HOME": str(folder), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def _options(verb: click.Command) -> set[str]:
+    return {word for each in verb.params if isinstance(each, click.Option) for word in each.opts}
+
+
+def test_every_verb_has_its_line_in_the_help() -> None:
+    assert isinstance(main, click.Group)
+    done = CliRunner().invoke(main, ["--help"])
+    for name in VERBS:
+        assert f"\n  {name} " in done.output
