@@ -80,6 +80,8 @@ def gateway() -> Iterator[Gateway]:
 def test_a_documented_command_works(gateway: Gateway, command: str) -> None:
     program, *arguments = command.split()
     assert program == "metamcp", f"{command}: add it to ELSEWHERE, with the test that runs it"
+    if "status" in arguments:
+        gateway.ctl("wait", "git", "time", "--timeout", "60s")  # a restart may have come before it
     process = subprocess.Popen(
         [sys.executable, "-m", "metamcp_supervisor", *arguments],
         cwd=gateway.folder,

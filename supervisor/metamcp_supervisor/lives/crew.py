@@ -131,9 +131,12 @@ class Crew:
         copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
 
     def withheld(self, entry: Entry, said: Iterable[str]) -> tuple[str, ...]:
-        """Variables that it does not get and that could matter. `said`: what it wrote last."""
+        """Variables that a server does not get and that could matter to it. `said`: the last lines
+        that it wrote. A remote server gets no variables."""
         server = entry.server
-        words = " ".join((server.name, *server.command, server.module or "", server.url or ""))
+        if server.url is not None:
+            return ()
+        words = (server.name, *server.command, server.module or "")
         text = "\n".join((entry.life.message, *said))
         return environment.withheld(
             self._environ, server.inherit_env, server.env, words=words, said=text

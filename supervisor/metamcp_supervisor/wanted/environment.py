@@ -34,19 +34,25 @@ def passed(names: Iterable[str], globs: Sequence[str]) -> list[str]:
 
 
 def withheld(
-    names: Iterable[str], globs: Sequence[str], env: Collection[str], words: str, said: str
+    names: Iterable[str],
+    globs: Sequence[str],
+    env: Collection[str],
+    words: Iterable[str],
+    said: str,
 ) -> tuple[str, ...]:
-    """Those that a server does not get and that could matter to it. `env`: what it has of its own;
-    `words`: its name and command; `said`: what it wrote, and what is said of its end.
+    """The variables that a server does not get and that could matter to it. `env`: the variables
+    of its entry; `words`: its name and command; `said`: what it wrote, and what is said of its end.
 
-    First what it names itself, then what has a word in common with it: `GITHUB_TOKEN` and a server
-    `github`.
+    First come those that it names itself, then those that have a word in common with it:
+    `GITHUB_TOKEN` and a server `github`. Folders of a path do not count: they say where a program
+    lies, not what it is.
     """
     everything = list(names)
     given = {*passed(everything, globs), *env}
     missing = [name for name in everything if name not in given and not _fits(name, NEVER)]
     spoken = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", said))
-    known = set(re.findall(r"[a-z0-9]+", words.lower())) - _GENERAL
+    names_of_it = " ".join(word.rpartition("/")[2].lower() for word in words)
+    known = set(re.findall(r"[a-z0-9]+", names_of_it)) - _GENERAL
     named = [name for name in missing if name in spoken]
     alike = [name for name in missing if name not in spoken and known & _parts(name)]
     return tuple([*named, *sorted(alike)][:NAMED_MAX])
