@@ -28,6 +28,7 @@ from metamcp_worker.messages import (
     FrontStats,
     ToolStats,
 )
+from tests.examples import examples
 from tests.supervisor.small_gateway import SmallGateway, server
 
 IN_COLUMNS = frozenset({"metamcp_tool_calls_total", "metamcp_tool_errors_total"})
@@ -105,7 +106,7 @@ class Library:
 
 
 @pytest.mark.promise("M85")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(tables())
 def test_the_page_is_byte_for_byte_what_the_library_writes(table: Table) -> None:
     registry = CollectorRegistry()

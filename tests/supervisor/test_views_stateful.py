@@ -39,6 +39,7 @@ from metamcp_worker.front.viewers import Viewers
 from metamcp_worker.front.views import View
 from metamcp_worker.messages import ServerState
 from metamcp_worker.spec import EndpointSpec, FrontSpec
+from tests.examples import examples
 from tests.viewmodel import BUILTINS, Exposure, Model, Place, Seen, Tool, Who, exposed
 
 pytestmark = [pytest.mark.promise("M37"), pytest.mark.promise("M28")]
@@ -356,5 +357,5 @@ class History(RuleBasedStateMachine):
 
 TestHistory = History.TestCase
 TestHistory.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, database=None
+    max_examples=examples(EXAMPLES), stateful_step_count=40, deadline=None, database=None
 )

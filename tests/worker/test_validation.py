@@ -14,6 +14,7 @@ from metamcp_worker import validation
 from metamcp_worker.catalogue import ServerCatalogue, pack, unpack
 from metamcp_worker.validation import Fault, fault
 from tests import malformed
+from tests.examples import examples
 from tests.malformed import LEGACY_ONLY, MALFORMED
 
 jsonschema: Any = importlib.import_module("jsonschema")
@@ -182,7 +183,7 @@ def definitions(kind: str) -> st.SearchStrategy[dict[str, Any]]:
 @pytest.mark.promise("M29")
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_definition_is_judged_as_the_specification_judges_it(kind: str) -> None:
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=examples(400), deadline=None)
     @given(definitions(kind))
     def judged(definition: dict[str, Any]) -> None:
         uri = definition.get("uri")
@@ -211,7 +212,7 @@ PARTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.lists(PARTS, max_size=7).map("".join))
 def test_a_uri_is_what_the_python_sdk_takes_for_one(uri: str) -> None:
     found = fault("resources", raw({"name": "n", "uri": uri}))

@@ -23,6 +23,7 @@ from metamcp_worker.frames import (
     Result,
     Withdraw,
 )
+from tests.examples import examples
 from tests.worker.child.talk import Json, ready_legacy
 
 Caller = tuple[int, int, int]
@@ -227,7 +228,7 @@ def data_of(notice: Notice) -> int:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(STEPS, st.booleans())
 def test_questions_reach_only_their_cause_and_are_answered_once(
     steps: list[tuple[str, int, bool]], crash: bool

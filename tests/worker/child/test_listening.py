@@ -17,6 +17,7 @@ from metamcp_worker.child.listening import (
 )
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Result
+from tests.examples import examples
 from tests.worker.child.talk import Json, Talk, error_of, modern, ready_modern
 
 ON, OFF = "resources/subscribe", "resources/unsubscribe"
@@ -333,7 +334,7 @@ class Listener:
                 self.held[key] = self.held.get(key, 0) + 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(STEPS, max_size=30))
 def test_in_the_end_the_server_is_listened_to_for_what_is_held(
     steps: list[tuple[str, int, str]],

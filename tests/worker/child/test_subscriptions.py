@@ -11,6 +11,7 @@ from metamcp_worker.child.actions import Count, Reply
 from metamcp_worker.child.holders import URI_BYTES_MAX, URIS_MAX
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import Error, Result
+from tests.examples import examples
 from tests.worker.child.talk import Json, Talk, error_of, legacy, ready_legacy
 
 ON, OFF = "resources/subscribe", "resources/unsubscribe"
@@ -165,7 +166,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(STEPS, max_size=30))
 def test_server_and_clients_agree_in_the_end(steps: list[tuple[str, int, str]]) -> None:
     """Each call is answered once at most; when all is said, the server has exactly what is held."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from metamcp_worker.child import wire
 from metamcp_worker.child.wire import LEGACY, MODERN, Stamp
 from metamcp_worker.frames import Call
+from tests.examples import examples
 
 PREFIX = "io.modelcontextprotocol/"
 json_of: st.SearchStrategy[Any] = st.recursive(
@@ -19,7 +20,7 @@ json_of: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.dictionaries(st.text().filter(lambda key: key != "_meta"), json_of, max_size=4),
     st.booleans(),

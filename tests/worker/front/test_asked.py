@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from metamcp_worker import codec
 from metamcp_worker.front.asked import ASKED_MAX, Asked, Ids
 from metamcp_worker.front.questions import Question
+from tests.examples import examples
 
 
 class Ended:
@@ -128,6 +129,6 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = pytest.mark.promise("M23")(Histories.TestCase)
 TestHistories.settings = settings(
-    max_examples=50, stateful_step_count=40, deadline=None,
+    max_examples=examples(50), stateful_step_count=40, deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip

@@ -13,6 +13,7 @@ from metamcp_worker.errors import Code
 from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import mrtr, parked, parking
 from metamcp_worker.front.parking import Talk
+from tests.examples import examples
 
 from .talks import MINE, Bench, Visit
 
@@ -349,5 +350,7 @@ def talk_of(visit: Visit) -> Talk:
     return visit.talk
 
 
-Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=30, deadline=None
+)
 TestHistories = pytest.mark.promise("M23")(Histories.TestCase)

@@ -10,6 +10,7 @@ from metamcp_worker.catalogue import ServerCatalogue
 from metamcp_worker.disclosure import Pair
 from metamcp_worker.front.catalog import Catalog, Merged
 from metamcp_worker.spec import EndpointSpec, NamingSpec, ToolOverride
+from tests.examples import examples
 
 from .offers import LEGACY, MODERN, endpoint, offer, prompt, resource, template, tool
 
@@ -160,7 +161,7 @@ def told(merged: Merged) -> dict[str, object]:
     return found | {"of parts": entries, "their marks": marks, "order": tables}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(specs, some.lists(steps, min_size=1, max_size=12))
 def test_a_merge_after_any_changes_is_that_of_a_front_that_never_merged_before(
     spec: EndpointSpec, changes: list[Step]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.frames import Down, Notice, Result
 from metamcp_worker.front.links import Answer, Call
+from tests.examples import examples
 
 from .peers import Peer
 from .routed import Front, with_front
@@ -68,7 +69,7 @@ class Play:
 
 
 @pytest.mark.promise("M75")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from(EVENTS), max_size=40))
 def test_every_call_ends_exactly_once_and_runs_no_more_often_than_it_may(
     events: list[str],
