@@ -2,9 +2,10 @@
 
     python tests/fakes/oauth_server.py
 
-The first line of its output is the URLs of both, first that of the MCP server; `POST /fake/revoke`
-at the other ends all access tokens. In a test's own loop, `protected` gives the state to look at
-and to change. Every token has CANARY in it, so that a test can look for leaks.
+The first line of its output is the URLs of both, first that of the MCP server. At the other, `POST
+/fake/revoke` ends all access tokens, and `GET /fake/counts` tells what was granted. In a test's own
+loop, `protected` gives the state to look at and to change. Every token has CANARY in it, so that a
+test can look for leaks.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import secrets
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +30,13 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import MCPServer
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -49,7 +57,11 @@ class World:
     """What both servers know. `seen`: requests to the authorization server, in order.
 
     `registers`, `documents`: how clients become known beside `clients`. `metadata`: members that
-    are others, or None for none. `trouble`: path -> status of an answer that is an error.
+    are others, or None for none. `trouble`: path -> status of an answer that is an error;
+    `errors`: path -> its code, if not `canary_error`; `pages`: path -> status and text of a page
+    of HTML, as a firewall sends it. `spent`: refresh tokens that were used; whoever shows one a
+    second time ends all tokens of that grant, and `reused` counts them. `held`: what refreshes
+    wait for.
     `steps`: tool -> the scope that it wants beyond `read`. `waiting`: calls of the tool `wait`,
     which end when `released` is set.
     """
@@ -68,6 +80,11 @@ class World:
     steps: dict[str, str] = field(default_factory=lambda: {"write": "write"})
     waiting: int = 0
     released: asyncio.Event = field(default_factory=asyncio.Event)
+    pages: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    errors: dict[str, str] = field(default_factory=dict[str, str])
+    spent: dict[str, Issued] = field(default_factory=dict[str, Issued])
+    reused: int = 0
+    held: asyncio.Event | None = None
     seen: list[tuple[str, Json]] = field(default_factory=list[tuple[str, Json]])
     codes: dict[str, Json] = field(default_factory=dict[str, Json])
     access: dict[str, Issued] = field(default_factory=dict[str, Issued])
@@ -141,11 +158,17 @@ def authorization_server(world: World) -> Starlette:
 
     async def token(request: Request) -> Response:
         form = _form(await request.body())
+        if world.held is not None and form.get("grant_type") == "refresh_token":
+            await world.held.wait()
         return _token(world, form, *_client(request, form))
 
     async def revoke(request: Request) -> Response:
         world.access.clear()
         return PlainTextResponse("revoked")
+
+    async def counts(request: Request) -> Response:
+        grants = Counter(form.get("grant_type") for form in world.said("/token"))
+        return JSONResponse({**grants, "reused": world.reused})
 
     routes = [
         Route("/.well-known/oauth-authorization-server", metadata),
@@ -153,6 +176,7 @@ def authorization_server(world: World) -> Starlette:
         Route("/authorize", authorize),
         Route("/token", token, methods=["POST"]),
         Route("/fake/revoke", revoke, methods=["POST"]),
+        Route("/fake/counts", counts),
     ]
     return Starlette(routes=routes)
 
@@ -205,9 +229,13 @@ class Watched:
         if body.startswith(b"{"):
             form = json.loads(body)
         self._world.seen.append((scope["path"], form))
-        if scope["path"] in self._world.trouble:
-            answer = _error("canary_error", self._world.trouble[scope["path"]], str(form))
-            await answer(scope, receive, send)
+        world, path = self._world, scope["path"]
+        if path in world.pages:
+            status, text = world.pages[path]
+            await HTMLResponse(text, status)(scope, receive, send)
+        elif path in world.trouble:
+            code = world.errors.get(path, "canary_error")
+            await _error(code, world.trouble[path], str(form))(scope, receive, send)
         else:
             await self._app(scope, _again(body, receive), send)
 
@@ -278,9 +306,14 @@ def _exchanged(world: World, client: str, form: Json) -> Response:
 def _refreshed(world: World, form: Json) -> Response:
     granted = world.refresh.get(form["refresh_token"])
     if granted is None:
+        if (whose := world.spent.get(form["refresh_token"])) is not None:
+            world.reused += 1
+            for known in (world.access, world.refresh):
+                for token in [token for token, one in known.items() if one is whose]:
+                    del known[token]
         return _error("invalid_grant")
     if world.rotates:
-        del world.refresh[form["refresh_token"]]
+        world.spent[form["refresh_token"]] = world.refresh.pop(form["refresh_token"])
     return world.tokens(granted)
 
 

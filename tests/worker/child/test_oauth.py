@@ -1,5 +1,6 @@
 """A worker whose server wants OAuth: which token a request carries, and what callers are told."""
 
+import asyncio
 import contextlib
 import json
 import time
@@ -17,7 +18,7 @@ from metamcp_worker.spec import ServerSpec
 from tests.fakes.oauth_server import CANARY, World, protected
 from tests.worker.child.far import Ear, Far
 from tests.worker.oauth.people import Person, browse, known, put, spec, stored
-from tests.worker.rawhttp import run
+from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Wire, serving
 
 pytestmark = pytest.mark.process
@@ -135,6 +136,78 @@ def test_a_good_token_is_used_while_a_refresh_fails_and_a_dead_one_is_not(tmp_pa
             world.trouble.clear()
             async with worker(of) as there:
                 assert "result" in await there.discover()
+
+    run(main)
+
+
+@pytest.mark.promise("M11")
+def test_four_workers_that_need_a_new_token_use_the_old_one_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with protected() as world, contextlib.AsyncExitStack() as stack:
+            of = spec(world, tmp_path)
+            await Person().login(of)
+            there = [await stack.enter_async_context(worker(of)) for _ in range(4)]
+            for one in there:
+                assert "result" in await one.discover()
+            for _ in range(5):
+                world.access.clear()
+                calls = [(one, one.call("echo", text="a")) for one in there]
+                assert [await one.text(key) for one, key in calls] == ["a"] * 4
+            assert world.reused == 0
+            assert world.paths().count("/authorize") == 1
+            assert world.paths().count("/token") == 6
+
+    run(main)
+
+
+@pytest.mark.parametrize("status", [400, 403, 404])
+def test_a_page_of_a_firewall_ends_no_token(tmp_path: Path, status: int) -> None:
+    async def main() -> None:
+        async with protected() as world, met(world, spec(world, tmp_path)) as there:
+            world.access.clear()
+            world.pages["/token"] = (status, "<h1>Blocked</h1>")
+            error = (await there.outcome(there.call("echo", text="a")))["failed"]
+            assert error["code"] == Code.SERVER_DOWN
+            assert f"gave no new token (HTTP {status})" in error["message"]
+            (record,) = stored(spec(world, tmp_path))
+            assert record.refresh_token in world.refresh
+
+    run(main)
+
+
+def test_an_authorization_server_that_is_busy_ends_no_token(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with protected() as world:
+            of = spec(world, tmp_path)
+            async with met(world, of) as there:
+                world.access.clear()
+                world.trouble["/token"], world.errors["/token"] = 400, "temporarily_unavailable"
+                error = (await there.outcome(there.call("echo", text="a")))["failed"]
+                assert error["code"] == Code.SERVER_DOWN
+            world.trouble.clear()
+            async with worker(of) as there:
+                assert "result" in await there.discover()
+            assert world.paths().count("/authorize") == 1
+
+    run(main)
+
+
+def test_a_login_during_a_refresh_wins(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with protected() as world:
+            of = spec(world, tmp_path)
+            async with met(world, of) as there:
+                world.access.clear()
+                world.held = asyncio.Event()
+                key = there.call("echo", text="a")
+                await until(lambda: world.paths().count("/token") == 2)
+                login = asyncio.ensure_future(Person().login(of))
+                await until(lambda: world.paths().count("/token") == 3)
+                world.refresh.clear()  # what the refresh shows is of no use any more
+                world.held.set()
+                got = await login
+                assert await there.text(key) == "a"
+                assert [one.access_token for one in stored(of)] == [got.access_token]
 
     run(main)
 
@@ -363,7 +436,7 @@ def test_tokens_that_cannot_be_read_are_told_once_and_got_anew(tmp_path: Path) -
         async with protected() as world:
             of = spec(world, tmp_path)
             await Person().login(of)
-            (file,) = (tmp_path / "oauth").iterdir()
+            (file,) = (tmp_path / "oauth").glob("*.token")
             file.write_bytes(file.read_bytes()[:-1])
             async with worker(of) as there:
                 link(await there.discover())

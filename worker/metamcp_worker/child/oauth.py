@@ -17,7 +17,7 @@ import base64
 import importlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import httpx2
 
@@ -42,7 +42,9 @@ EXPIRY_S_MARGIN = 10.0
 RENEW_S_MAX = 60.0
 """For a flow to come to its end, or to the point where it needs a person."""
 FAILURE_S = 5.0
-"""After a flow that failed the same is not tried again for so long: many calls may want it."""
+"""Seconds until a flow that failed is tried again, since many calls may want it: twice as many
+after each further failure."""
+FAILURE_S_MAX = 300.0
 
 Work = Callable[["Flow"], Awaitable[Record | None]]
 
@@ -73,6 +75,14 @@ class _Flight:
             self.moved.clear()
 
 
+class _Failure(NamedTuple):
+    """A flow of this kind is not tried again before `over_at`, `rest_s` after it failed."""
+
+    error: Unreachable
+    rest_s: float
+    over_at: float
+
+
 class Tokens(Auth):
     """Goes with every request to one server."""
 
@@ -86,7 +96,7 @@ class Tokens(Auth):
         self._loaded = False
         self._unproven = ""
         self._flights: dict[str, _Flight] = {}
-        self._failures: dict[str, tuple[float, Unreachable]] = {}
+        self._failures: dict[str, _Failure] = {}
         self._told: set[str] = set()
         self._link: Link | None = None
 
@@ -134,7 +144,7 @@ class Tokens(Auth):
         if left_s > EXPIRY_S_MARGIN or not record.refresh_token:
             return record.access_token
         try:
-            await self._fly("refresh", _refreshed)
+            await self._refresh(record)
         except Unreachable:
             if left_s <= 0:
                 raise
@@ -163,9 +173,17 @@ class Tokens(Auth):
             self._unproven = ""
             raise NotAuthorized("refuses the token that its authorization server has just given")
         elif token and record is not None and record.refresh_token:
-            await self._fly("refresh", _refreshed)
+            await self._refresh(record)
             return
         await self._fly("authorize", lambda flow: flow.authorize(challenge))
+
+    async def _refresh(self, record: Record) -> None:
+        """Raises NotAuthorized and Unreachable."""
+        stored = self._stored()
+        if stored is not None and stored.access_token != record.access_token:
+            self._record = stored
+        else:
+            await self._fly("refresh", lambda flow: flow.refresh(record.access_token))
 
     def _stored(self) -> Record | None:
         client_id = self._oauth.client_id
@@ -180,9 +198,9 @@ class Tokens(Auth):
         a link if a person is needed, and Unreachable."""
         flight = self._flights.get(kind)
         if flight is None:
-            failed_at, error = self._failures.get(kind, (float("-inf"), Unreachable()))
-            if time.monotonic() < failed_at + FAILURE_S:
-                raise _again(error)
+            failure = self._failures.get(kind)
+            if failure is not None and time.monotonic() < failure.over_at:
+                raise _again(failure.error)
             flight = self._start(kind, work)
         try:
             async with asyncio.timeout(RENEW_S_MAX):
@@ -215,8 +233,12 @@ class Tokens(Auth):
             flight.over = True
             flight.moved.set()
             del self._flights[kind]
-        if flight.error is not None:
-            self._failures[kind] = (time.monotonic(), flight.error)
+        if flight.error is None:
+            self._failures.pop(kind, None)
+        else:
+            before = self._failures.get(kind)
+            rest_s = min(FAILURE_S if before is None else 2 * before.rest_s, FAILURE_S_MAX)
+            self._failures[kind] = _Failure(flight.error, rest_s, time.monotonic() + rest_s)
             told = isinstance(flight.error, NotAuthorized)
             self._warn(f"it {flight.error}" if told else f"no authorization: {flight.error}")
         self._tell_warnings()
@@ -246,10 +268,6 @@ class Tokens(Auth):
             self._warn(text)
             self._told.add(text)
         self._vault.warnings.clear()
-
-
-async def _refreshed(flow: "Flow") -> Record | None:
-    return await flow.refresh()
 
 
 def _again(error: Unreachable) -> Unreachable:

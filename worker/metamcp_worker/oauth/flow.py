@@ -49,6 +49,9 @@ _CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _SECRETS = ("client_secret", "code", "code_verifier", "refresh_token")
 #: What an authorization server says to a client that it has forgotten.
 _UNKNOWN = frozenset({"invalid_client", "unauthorized_client"})
+_SPENT = "invalid_grant"
+"""What it says of a refresh token that is of no use any more (RFC 6749, 5.2). After another answer
+the token may be good: a firewall or a server that is busy answers as well."""
 _LATER = frozenset({408, 425, 429})
 _METADATA = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
 
@@ -88,22 +91,32 @@ class Flow:
         self._person_s = PERSON_S_MAX
         self._said = _Said()
 
-    async def refresh(self) -> Record | None:
-        """New tokens for the old ones; None if a new authorization is needed instead. Raises
-        NotAuthorized and Unreachable."""
-        before = self._shelf.record
-        if before is None or not before.refresh_token:
+    async def refresh(self, token: str) -> Record | None:
+        """Newer tokens than this access token; None if a new authorization is needed instead. One
+        process at a time asks for some, as an authorization server may take the second use of a
+        refresh token for a theft. Raises NotAuthorized and Unreachable."""
+        async with self._shelf.refresh(token):
+            before = self._shelf.record
+            if before is not None and before.access_token not in ("", token):
+                return before  # another process has got them meanwhile, or a person
+            if before is None or not before.refresh_token:
+                return None
+            provider = self._provider()
+            await provider.begin(expired=True)
+            await self._drive(provider, None)
+            after = self._shelf.record
+            if after is not None and after.access_token != before.access_token:
+                return after
+            said = self._said
+            if said.error == _SPENT:
+                await self._shelf.forget_tokens()
+                after = self._shelf.record
+                return after if after is not None and after.access_token else None
+            if said.error not in _UNKNOWN:
+                raise Unreachable(
+                    f"its authorization server {said.origin} gave no new token ({said.why})"
+                )
             return None
-        provider = self._provider()
-        await provider.begin(expired=True)
-        await self._drive(provider, None)
-        after = self._shelf.record
-        if after is not None and after.access_token != before.access_token:
-            return after
-        if self._said.status and not 400 <= self._said.status < 500:
-            raise Unreachable(f"its authorization server {self._said.origin} gave no new token")
-        self._shelf.forget_tokens()
-        return None
 
     async def authorize(self, challenge: Challenge, *, person_s: float = PERSON_S_MAX) -> Record:
         """The tokens that the server asks for. Raises NotAuthorized and Unreachable.
@@ -112,7 +125,7 @@ class Flow:
         """
         self._person_s = person_s
         if challenge.status == 403:
-            self._shelf.want(challenge.scopes)
+            await self._shelf.want(challenge.scopes)
         if self._oauth.grant == "authorization_code":
             try:
                 self._callback = Callback(self._shelf.callback_port)
@@ -223,8 +236,8 @@ class Flow:
             raise self._unregistered(str(metadata.issuer), "takes no registrations by itself")
         answer = await self._guarded.send(request)
         self._said = _said(request, answer)
-        if self._said.error in _UNKNOWN:
-            self._shelf.forget_client()
+        if self._said.error in _UNKNOWN and context.client_info is not None:
+            await self._shelf.forget_client(str(context.client_info.client_id))
         known = request.method == "POST" or request.url.path.startswith(_METADATA)
         if known and (answer.status_code >= 500 or answer.status_code in _LATER):
             raise Unreachable(

@@ -9,9 +9,10 @@ with. The server behind it says which one that is, and it may be hostile: it mus
 send the client's secret elsewhere by naming another one.
 """
 
+import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -26,9 +27,10 @@ from mcp.shared.auth import (
 from msgspec import structs
 from pydantic import AnyUrl, BaseModel, ValidationError
 
+from metamcp_worker.fetch import Unreachable
 from metamcp_worker.oauth.callback import PATH, PORT
 from metamcp_worker.oauth.challenge import NotAuthorized, scopes
-from metamcp_worker.oauth.vault import Record, Vault, VaultUnfit, bare
+from metamcp_worker.oauth.vault import CHANGE, LOCK_S_MAX, REFRESH, Record, Vault, VaultUnfit, bare
 from metamcp_worker.spec import OAuthSpec, ServerSpec
 
 TOKEN_CHARS_MAX = 16 * 1024
@@ -52,10 +54,12 @@ class Shelf:
         self._server = spec.name
         self._oauth: OAuthSpec = spec.oauth
         self._vault = vault
-        client_id = spec.oauth.client_id
-        self._records = [one for one in vault.find(spec.name, self.url) if one.suits(client_id)]
         self._context: OAuthContext | None = None
-        self.record: Record | None = next(iter(self._records), None)
+        self._refreshed: str | None = None
+        self._saved_at = 0.0
+        self._records: list[Record] = []
+        self.record: Record | None = None
+        self.look()
 
     @property
     def callback_port(self) -> int:
@@ -84,18 +88,21 @@ class Shelf:
                 raise NotAuthorized("was given a token that no header can hold")
         lifetime_s = 0.0 if tokens.expires_in is None else max(1.0, float(tokens.expires_in))
         granted = tokens.scope or ""
-        before = self._of(self._issuer())
-        wanted = [one for one in scopes(before.wanted) if one not in scopes(granted)]
-        self._keep(
-            structs.replace(
-                before,
-                access_token=tokens.access_token,
-                refresh_token=tokens.refresh_token or "",
-                scope=granted,
-                expires_at=time.time() + min(lifetime_s, LIFETIME_S_MAX) if lifetime_s else 0.0,
-                wanted=" ".join(wanted),
+        async with self._change():
+            if not self._mine():
+                return
+            before = self._of(self._issuer())
+            wanted = [one for one in scopes(before.wanted) if one not in scopes(granted)]
+            self._keep(
+                structs.replace(
+                    before,
+                    access_token=tokens.access_token,
+                    refresh_token=tokens.refresh_token or "",
+                    scope=granted,
+                    expires_at=time.time() + min(lifetime_s, LIFETIME_S_MAX) if lifetime_s else 0.0,
+                    wanted=" ".join(wanted),
+                )
             )
-        )
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         if self._oauth.client_id is not None:
@@ -109,7 +116,8 @@ class Shelf:
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         if client_info.redirect_uris is None:
             client_info.redirect_uris = [AnyUrl(self.callback_url)]
-        self._keep(self._of(client_info.issuer or self._issuer()))
+        async with self._change():
+            self._keep(self._of(client_info.issuer or self._issuer()))
 
     # --- what the flow asks -----------------------------------------------------------------
 
@@ -161,21 +169,40 @@ class Shelf:
         if self.callback_url and methods is not None and "S256" not in methods:
             raise NotAuthorized(f"names {issuer} as its authorization server, which has no PKCE")
 
-    def forget_tokens(self) -> None:
+    @contextlib.asynccontextmanager
+    async def refresh(self, token: str) -> AsyncGenerator[None]:
+        """Be the only process that asks for new tokens instead of this access token. What a person
+        gets meanwhile stays. Raises Unreachable."""
+        async with self._lock(REFRESH):
+            self.look()
+            self._refreshed = token
+            try:
+                yield
+            finally:
+                self._refreshed = None
+
+    async def forget_tokens(self) -> None:
         """They are of no use any more; the registration is."""
-        if self.record is not None:
-            self._keep(structs.replace(self.record, access_token="", refresh_token=""))
+        async with self._change():
+            if self.record is not None and self._mine():
+                self._keep(structs.replace(self.record, access_token="", refresh_token=""))
 
-    def forget_client(self) -> None:
-        """The authorization server does not know it any more: next time it is registered anew."""
-        if self.record is not None and not self.record.given:
-            self._keep(structs.replace(self.record, client=""))
+    async def forget_client(self, client: str) -> None:
+        """The authorization server does not know this client any more: next time the gateway is
+        registered anew. The tokens of the client go with it, as no other one can use them.
+        `client`: the id that was shown; another one that was registered since stays."""
+        async with self._change():
+            record = self.record
+            if record is not None and not record.given and record.suits(client):
+                self._keep(structs.replace(record, client="", access_token="", refresh_token=""))
 
-    def want(self, wanted: Sequence[str]) -> None:
+    async def want(self, wanted: Sequence[str]) -> None:
         """Remember scopes that the server asked for, until they are granted."""
-        if self.record is not None and wanted:
-            every = dict.fromkeys([*scopes(self.record.wanted), *wanted])
-            self._keep(structs.replace(self.record, wanted=" ".join(scopes(" ".join(every)))))
+        async with self._change():
+            if self.record is not None and wanted:
+                every = dict.fromkeys([*scopes(self.record.wanted), *wanted])
+                known = " ".join(scopes(" ".join(every)))
+                self._keep(structs.replace(self.record, wanted=known))
 
     # --- small things -----------------------------------------------------------------------
 
@@ -205,10 +232,44 @@ class Shelf:
             resource=_written(context.protected_resource_metadata),
         )
 
+    @contextlib.asynccontextmanager
+    async def _lock(self, what: str) -> AsyncGenerator[None]:
+        try:
+            async with self._vault.lock(self._server, what):
+                yield
+        except TimeoutError:
+            why = f"its tokens are in use by another process for more than {LOCK_S_MAX:g} s"
+            raise Unreachable(why) from None
+
+    @contextlib.asynccontextmanager
+    async def _change(self) -> AsyncGenerator[None]:
+        """Change what is stored, beginning with what others have stored. Raises Unreachable."""
+        async with self._lock(CHANGE):
+            self.look()
+            yield
+
+    def _mine(self) -> bool:
+        """Are the tokens that are kept still those that a refresh is to replace?"""
+        kept = "" if self.record is None else self.record.access_token
+        return self._refreshed is None or kept in ("", self._refreshed)
+
+    def look(self) -> None:
+        """Take what others have stored since."""
+        client_id = self._oauth.client_id
+        found = self._vault.find(self._server, self.url)
+        self._records = [one for one in found if one.suits(client_id)]
+        mine = self.record
+        for one in self._records:
+            if mine is None or issuers_match(mine.issuer, one.issuer):
+                if one.saved_at > self._saved_at:
+                    self.record, self._saved_at = one, one.saved_at
+                return
+
     def _keep(self, record: Record) -> None:
         """What cannot be stored is good as long as this process lives."""
         self.record = record
         try:
+            self._saved_at = time.time()  # also if it cannot be stored: nothing older counts
             self._vault.put(record)
         except VaultUnfit as error:
             self._vault.warnings.append(str(error))

@@ -9,12 +9,15 @@ renamed, or copied over another one, is as unreadable as a damaged one. What can
 as absent, because the remedy is the same: to get authorized anew.
 """
 
+import asyncio
 import contextlib
+import fcntl
 import hashlib
 import os
 import stat
 import tempfile
 import time
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -36,10 +39,18 @@ ISSUERS_MAX = 8
 """Authorization servers for one server and principal; more are forgotten, the oldest first. A
 server has one and moves rarely, but a hostile one could name another one each time."""
 
+LOCK_S_MAX = 45.0
+"""Maximum seconds to wait until another process has changed the tokens of a server: longer than an
+authorization server may take for its answer."""
+_LOCK_S_STEP = 0.02
+
 _MAGIC = b"metamcp-oauth-1\n"
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _SUFFIX = ".token"
+_LOCK = ".lock"
+#: What is locked apart from each other: asking for new tokens takes seconds, a change no time.
+REFRESH, CHANGE = "refresh", "change"
 
 
 class VaultUnfit(MetaMCPError):
@@ -108,6 +119,26 @@ class Vault:
         ]
         return sorted(mine, key=lambda one: one.saved_at, reverse=True)
 
+    @contextlib.asynccontextmanager
+    async def lock(
+        self, server: str, what: str, principal: str = PRINCIPAL
+    ) -> AsyncGenerator[None]:
+        """Keep all other processes from doing the same to what is kept for this server. `what`:
+        REFRESH or CHANGE. The kernel takes the lock from a process that dies. Where nothing can be
+        stored, there is nothing to lock. Raises TimeoutError."""
+        path = self._path(_lock(server, principal, what))
+        fd = -1
+        try:
+            with contextlib.suppress(OSError, VaultUnfit):
+                self._prepare()
+                async with asyncio.timeout(LOCK_S_MAX):
+                    while (fd := _locked(path)) < 0:  # noqa: ASYNC110 - another process has it
+                        await asyncio.sleep(_LOCK_S_STEP)
+            yield
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
     def put(self, record: Record) -> None:
         """Keep it, in the place of an earlier one. Raises VaultUnfit."""
         name = _name(record.server, record.principal, record.issuer)
@@ -136,6 +167,9 @@ class Vault:
         try:
             for name in names:
                 os.unlink(self._path(name))
+            for what in (REFRESH, CHANGE):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(_lock(server, principal, what)))
         except OSError as error:
             raise VaultUnfit(
                 f"the tokens for server '{server}' cannot be removed from {self._directory}:"
@@ -240,6 +274,23 @@ class Vault:
         return AESGCM(self._key)
 
 
+def _locked(path: str) -> int:
+    """A descriptor that holds the lock; -1 while another one does, or if the file was removed
+    meanwhile. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(fd), os.stat(path)):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return -1
+
+
 def bare(url: str) -> str:
     """Without what may be secret in it, and is no part of what a server is called."""
     parts = urlsplit(url)
@@ -248,6 +299,10 @@ def bare(url: str) -> str:
 
 def _name(server: str, principal: str, issuer: str) -> str:
     return f"{server}.{_digest(principal)}.{_digest(issuer)}{_SUFFIX}"
+
+
+def _lock(server: str, principal: str, what: str) -> str:
+    return f"{server}.{_digest(principal)}.{what}{_LOCK}"
 
 
 def _digest(text: str) -> str:
