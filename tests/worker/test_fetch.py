@@ -313,7 +313,7 @@ def test_an_unfit_url_is_refused_without_telling_a_password(url: str) -> None:
     assert "p@" not in str(caught.value)
 
 
-class Challenge(httpx2.Auth):
+class Challenge(fetch.Auth):
     """Asks for a token on the first refusal, as authorizations do."""
 
     token = "none"

@@ -24,7 +24,15 @@ from metamcp_worker import causes, keepalive
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.incoming import Incoming
 
-Auth = httpx2.Auth
+
+class Auth(httpx2.Auth):
+    """What authorizes each request to an origin."""
+
+    def covers(self, url: str) -> bool:
+        """May a redirect within the origin take the credentials to this URL?"""
+        return True
+
+
 """What adds credentials to requests, and may ask for them on the way."""
 
 LANE_REQUESTS_MAX = 32
@@ -194,6 +202,11 @@ class Origin:
                     await response.close()
                     sent.begun = False
                     target = httpx2.URL(self.join(str(target.join(location))))
+                    if self._auth is not None and not self._auth.covers(str(target)):
+                        raise Unreachable(
+                            f"{self} redirects to {target.path}, which is not part of the resource"
+                            " that its tokens are for; if that is meant, configure it as the URL"
+                        )
         except TimeoutError:
             if sent.begun:
                 raise Broken(f"{self} gave no answer in {answer_s:g} s") from None

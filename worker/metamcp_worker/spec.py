@@ -58,6 +58,8 @@ class OAuthSpec(Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ()
     grant: str = "authorization_code"
     """Or `client_credentials`: nobody is asked, the gateway has a credential of its own."""
+    require_pkce: bool = True
+    """Refuse an authorization server that does not name S256 in its metadata."""
 
 
 class LimitsSpec(Struct, frozen=True, kw_only=True):

@@ -58,6 +58,7 @@ class Tokens:
             client_metadata_url=oauth.client_metadata_url,
             scopes=oauth.scopes,
             grant=oauth.grant,
+            require_pkce=oauth.require_pkce,
         )
 
     def _find(self) -> str:

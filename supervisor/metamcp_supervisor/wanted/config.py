@@ -144,6 +144,7 @@ class OAuth:
     client_metadata_url: str | None = None
     scopes: tuple[str, ...] = ()
     grant: Grant = "authorization_code"
+    require_pkce: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,6 +169,8 @@ def _oauth(oauth: OAuth | None) -> bool | dict[str, object]:
     if oauth is None or oauth == OAuth():
         return oauth is not None
     found: dict[str, object] = {"grant": oauth.grant, "scopes": list(oauth.scopes)}
+    if not oauth.require_pkce:
+        found["require_pkce"] = False
     if oauth.client_id is not None:
         found["client_id"] = oauth.client_id
     if oauth.client_secret is not None:

@@ -266,6 +266,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("servers.*.oauth", "grant", "choice", '"authorization_code"', "restart",
            "`client_credentials`: nobody is asked, the gateway itself is the user.",
            ("authorization_code", "client_credentials")),
+    Option("servers.*.oauth", "require_pkce", "boolean", "true", "restart",
+           "`false`: also an authorization server that does not name `S256` in its metadata."),
     Option("servers.*", "tools", "table", "{}", "in place",
            "What is to be otherwise about single tools: `tools.reset = { enabled = false }`."),
     *_tool("servers.*.tools.*"),

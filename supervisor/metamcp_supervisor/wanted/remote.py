@@ -215,7 +215,8 @@ def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | No
     inner = table.table("oauth", "servers.*.oauth")
     assert inner is not None
     inner.refuse_unknown()
-    return oauth_of(inner, resolving, grant=inner.choice("grant"))
+    pkce = inner.flag("require_pkce", default=True)
+    return oauth_of(inner, resolving, grant=inner.choice("grant"), require_pkce=pkce)
 
 
 def oauth_of(
@@ -223,6 +224,7 @@ def oauth_of(
     resolving: Resolving,
     *,
     grant: str | None = None,
+    require_pkce: bool = True,
     keys: tuple[str, str, str] = ("client_id", "client_secret", "client_metadata_url"),
 ) -> tuple[OAuth, OAuth]:
     """The settings, and as they are written. `keys`: what the three are called in this file."""
@@ -241,7 +243,7 @@ def oauth_of(
     made, as_written = (
         OAuth(
             client_id=each[0], client_secret=each[1], client_metadata_url=each[2], scopes=scopes,
-            grant=kind,
+            grant=kind, require_pkce=require_pkce,
         )
         for each in (found, written)
     )  # fmt: skip

@@ -14,6 +14,7 @@ from msgspec import structs
 from metamcp_worker.child import wire
 from metamcp_worker.child.launch import launch
 from metamcp_worker.errors import Code
+from metamcp_worker.oauth.vault import Record
 from metamcp_worker.spec import ServerSpec
 from tests.fakes.oauth_server import CANARY, World, protected
 from tests.worker.child.far import Ear, Far
@@ -188,6 +189,36 @@ def test_an_authorization_server_that_is_busy_ends_no_token(tmp_path: Path) -> N
             async with worker(of) as there:
                 assert "result" in await there.discover()
             assert world.paths().count("/authorize") == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize(("path", "goes_along"), [("/mcp/there", True), ("/elsewhere", False)])
+def test_a_redirect_takes_a_token_to_its_resource_only(
+    tmp_path: Path, path: str, goes_along: bool
+) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    async def script(wire: Wire) -> None:
+        while request := await wire.request():
+            where = request.line.split()[1]
+            seen.append((where, "authorization" in request.headers))
+            if where == "/mcp":
+                await wire.answer(b"", f"Location: {path}", status="307 Temporary Redirect")
+            else:
+                await wire.answer(request.body)
+
+    async def main() -> None:
+        async with protected() as world, serving(script) as url:
+            of = spec(world, tmp_path, url=url)
+            put(of, Record(server="far", url=url, access_token="t", issuer=world.issuer))
+            async with worker(of) as there:
+                found = await there.outcome(there.call("echo", text="a"))
+            assert seen[0] == ("/mcp", True)
+            assert ((path, True) in seen) is goes_along
+            assert (path, False) not in seen
+            if not goes_along:
+                assert "redirects to /elsewhere, which is not part of" in str(found)
 
     run(main)
 

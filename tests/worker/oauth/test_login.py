@@ -143,6 +143,10 @@ def no_pkce(world: World) -> None:
     world.metadata = {"code_challenge_methods_supported": ["plain"]}
 
 
+def silent_about_pkce(world: World) -> None:
+    world.metadata = {"code_challenge_methods_supported": None}
+
+
 def far_token(world: World) -> None:
     world.metadata = {"token_endpoint": "http://10.0.0.1/token"}
 
@@ -168,7 +172,8 @@ def other_resource(world: World) -> None:
         (denied, "^was not authorized: access_denied$"),
         (other_issuer, r"metadata issuer mismatch: https://evil\.example"),
         (script, "leads to http://as.example, where credentials would cross the network unencr"),
-        (no_pkce, "as its authorization server, which has no PKCE"),
+        (no_pkce, "does not name S256 .* set `require_pkce = false` in `oauth` of this server"),
+        (silent_about_pkce, "does not name S256"),
         (far_token, "leads to http://10.0.0.1, where credentials would cross the network"),
         (near_metadata, "leads to https://169.254.169.254, which is not asked"),
         (other_resource, r"Protected resource https://evil\.example/mcp does not match"),
@@ -187,6 +192,17 @@ def test_what_goes_wrong_is_told_and_nothing_is_kept(
             assert not [one for one in stored(of) if one.access_token]
             # The description that comes with the refusal repeats what was sent: the code.
             assert CANARY not in str(caught.value)
+
+    run(main)
+
+
+def test_an_authorization_server_without_word_of_pkce_can_be_allowed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with protected() as world:
+            silent_about_pkce(world)
+            person = Person()
+            await person.login(spec(world, tmp_path, require_pkce=False))
+            assert query(person.links[0])["code_challenge_method"] == "S256"
 
     run(main)
 

@@ -145,6 +145,14 @@ def test_a_place_that_others_can_reach_takes_no_tokens(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
+def test_tokens_that_others_could_have_changed_are_not_read(tmp_path: Path) -> None:
+    vault(tmp_path).put(record())
+    (tmp_path / "oauth").chmod(0o770)
+    looking = vault(tmp_path)
+    assert looking.find("far", URL) == []
+    assert "others have access to" in looking.warnings[0]
+
+
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "oauth").write_text("a file")
     with pytest.raises(VaultUnfit, match=r"tokens for server 'far' cannot be stored in .*oauth: "):

@@ -18,9 +18,12 @@ import importlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx2
+from msgspec import Struct
 
+from metamcp_worker import codec
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.child.remote import remote
@@ -75,6 +78,12 @@ class _Flight:
             self.moved.clear()
 
 
+class _Resource(Struct):
+    """Metadata of a protected resource (RFC 9728, 2)."""
+
+    resource: str
+
+
 class _Failure(NamedTuple):
     """A flow of this kind is not tried again before `over_at`, `rest_s` after it failed."""
 
@@ -103,6 +112,15 @@ class Tokens(Auth):
     def attach(self, link: Link) -> None:
         """The flows run as tasks of this link, and end with it."""
         self._link = link
+
+    def covers(self, url: str) -> bool:
+        """Is this URL part of the resource that the tokens are for (RFC 8707, 2)?"""
+        resource = self._url
+        if self._record is not None and self._record.resource:
+            resource = codec.typed(_Resource, self._record.resource.encode()).resource
+        whole, part = urlsplit(resource), urlsplit(url)
+        below = f"{part.path}/".startswith(f"{whole.path.rstrip('/')}/")
+        return below and (whole.scheme, whole.netloc) == (part.scheme, part.netloc)
 
     async def async_auth_flow(
         self, request: httpx2.Request

@@ -166,8 +166,12 @@ class Shelf:
         if client is not None and (given or client.token_endpoint_auth_method is None):
             client.token_endpoint_auth_method = _method(client, metadata)
         methods = metadata.code_challenge_methods_supported if metadata is not None else None
-        if self.callback_url and methods is not None and "S256" not in methods:
-            raise NotAuthorized(f"names {issuer} as its authorization server, which has no PKCE")
+        if self.callback_url and self._oauth.require_pkce and "S256" not in (methods or ()):
+            raise NotAuthorized(
+                f"names {issuer} as its authorization server, whose metadata does not name S256"
+                " among its code challenge methods, so it may have no PKCE; if its operator says"
+                " that it has, set `require_pkce = false` in `oauth` of this server"
+            )
 
     @contextlib.asynccontextmanager
     async def refresh(self, token: str) -> AsyncGenerator[None]:

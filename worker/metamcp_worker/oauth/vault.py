@@ -185,7 +185,12 @@ class Vault:
     def _names(self, server: str, principal: str) -> list[str]:
         try:
             names = os.listdir(self._directory)
+            open_to_others = os.stat(self._directory).st_mode & 0o077
         except OSError:
+            return []
+        if open_to_others:
+            where = self._directory
+            self.warnings.append(f"tokens are not used: {_open(where)}")
             return []
         prefix = f"{server}.{_digest(principal)}."
         return sorted(name for name in names if name.startswith(prefix) and name.endswith(_SUFFIX))
@@ -238,9 +243,7 @@ class Vault:
                 f"{self._directory} is not a directory of this user's: remove it; it is made anew"
             )
         if found.st_mode & 0o077:
-            raise VaultUnfit(
-                f"others have access to {self._directory}; run 'chmod 700 {self._directory}'"
-            )
+            raise VaultUnfit(_open(self._directory))
 
     def _write(self, name: str, sealed: bytes) -> None:
         """Whole or not at all. Raises OSError."""
@@ -299,6 +302,10 @@ def bare(url: str) -> str:
 
 def _name(server: str, principal: str, issuer: str) -> str:
     return f"{server}.{_digest(principal)}.{_digest(issuer)}{_SUFFIX}"
+
+
+def _open(directory: str) -> str:
+    return f"others have access to {directory}; run 'chmod 700 {directory}'"
 
 
 def _lock(server: str, principal: str, what: str) -> str:
