@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child.replies import RETRY_AFTER_S_MAX
+from metamcp_worker.fetch import REDIRECTS_MAX
 from tests.faults.badnet import Place, answers, black_hole, resets, silent
 from tests.live.gateway import Gateway, fake, free_port
 from tests.live.load import Callers
@@ -25,7 +26,10 @@ TOLD = {
     "hole": ("start_timeout", "did not"),
     "busy": ("connect", "HTTP 503 Service Unavailable"),
     "greedy": ("connect", "HTTP 429 Too Many Requests"),
-    "circle": ("connect", "redirects in a circle"),
+    "circle": ("redirect", "redirects in a circle"),
+    "abroad": ("redirect", "another origin is not followed"),
+    "closed": ("authorization", "HTTP 401"),
+    "forbidden": ("authorization", "HTTP 403"),
     "expired": ("tls", "certificate has expired"),
     "elsewhere": ("tls", "IP address mismatch"),
     "unknown": ("tls", "self-signed certificate"),
@@ -51,6 +55,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place
         "busy": Place(answers(f"503 X\r\nRetry-After: {BUSY_S}")),
         "greedy": Place(answers("429 X\r\nRetry-After: 99999999")),
         "circle": Place(answers("307 X\r\nLocation: /mcp")),
+        "abroad": Place(answers("307 X\r\nLocation: https://elsewhere.invalid/mcp")),
+        "closed": Place(answers("401 X")),
+        "forbidden": Place(answers("403 X")),
         "expired": Place(silent, tls(expired)),
         "elsewhere": Place(silent, tls(elsewhere)),
         "unknown": Place(silent, tls(good)),
@@ -106,10 +113,11 @@ def test_a_server_that_cannot_be_reached_is_explained_in_a_sentence(gateway: Gat
 
 
 @pytest.mark.promise("M72")
-def test_a_server_that_is_not_trusted_is_not_asked_again_soon(
+def test_a_server_that_time_does_not_heal_is_not_asked_again_soon(
     gateway: Gateway, places: dict[str, Place | str]
 ) -> None:
-    distrusted = {name for name, (reason, _) in TOLD.items() if reason == "tls"}
+    unhealed = {"tls", "redirect", "authorization"}
+    distrusted = {name for name, (reason, _) in TOLD.items() if reason in unhealed}
 
     def all_failed() -> bool:
         return all(gateway.server(name)["phase"] == "failed" for name in distrusted)
@@ -119,7 +127,8 @@ def test_a_server_that_is_not_trusted_is_not_asked_again_soon(
         if now["name"] in distrusted:
             place = places[now["name"]]
             assert isinstance(place, Place)
-            assert 0 < len(place.times) <= NO_STORM_MAX
+            requests_max = REDIRECTS_MAX + 1 if now["name"] == "circle" else 1
+            assert 0 < len(place.times) <= NO_STORM_MAX * requests_max
             assert now["generation"] == 1
 
 

@@ -278,7 +278,7 @@ def test_redirects_within_the_origin_are_followed_with_the_same_body() -> None:
         ("http://elsewhere.test/mcp?k=1", r"on to http://elsewhere\.test, and another origin"),
         ("https://127.0.0.1/", "another origin"),
         ("/mcp", "in a circle"),
-        ("/" + "x" * 70_000, "no URL"),
+        ("/" + "x" * 70_000, "not a URL"),
     ],
 )
 def test_a_redirect_that_leads_elsewhere_or_nowhere_is_not_followed(

@@ -62,6 +62,10 @@ class Untrusted(Unreachable):
     """There is no TLS with it, or its certificate is not accepted."""
 
 
+class Misdirected(Unreachable):
+    """It redirects where it is not followed."""
+
+
 class Broken(MetaMCPError):
     """The connection failed on the way: the server may have processed the request."""
 
@@ -162,14 +166,14 @@ class Origin:
         return self._name
 
     def join(self, reference: str) -> str:
-        """The absolute URL of a relative one. Raises Unreachable for another origin's."""
+        """The absolute URL of a relative one. Raises Misdirected for another origin's."""
         try:
             url = self._url.join(reference)
         except httpx2.InvalidURL:
-            raise Unreachable(f"{self} names a URL that is none") from None
+            raise Misdirected(f"{self} names a URL that is none") from None
         if _origin(url) != self._name:
             what = f"{self} sends requests on to {_origin(url)}, and another origin is not followed"
-            raise Unreachable(f"{what}; if that is meant, configure it as the URL")
+            raise Misdirected(f"{what}; if that is meant, configure it as the URL")
         return str(url)
 
     async def send(
@@ -203,7 +207,7 @@ class Origin:
                     sent.begun = False
                     target = httpx2.URL(self.join(str(target.join(location))))
                     if self._auth is not None and not self._auth.covers(str(target)):
-                        raise Unreachable(
+                        raise Misdirected(
                             f"{self} redirects to {target.path}, which is not part of the resource"
                             " that its tokens are for; if that is meant, configure it as the URL"
                         )
@@ -212,14 +216,14 @@ class Origin:
                 raise Broken(f"{self} gave no answer in {answer_s:g} s") from None
             raise Unreachable(f"{self} could not be reached in {answer_s:g} s") from None
         except httpx2.InvalidURL:
-            raise Unreachable(f"{self} redirects to what is no URL") from None
+            raise Misdirected(f"{self} redirects to what is not a URL") from None
         except httpx2.HTTPError as error:
             if sent.begun:
                 raise Broken(f"the connection to {self} broke: {_reason(error)}") from None
             if why := causes.distrust(error):
                 raise Untrusted(f"{self} is not trusted because {why}") from None
             raise Unreachable(f"{self} cannot be reached: {_reason(error)}") from None
-        raise Unreachable(f"{self} redirects in a circle")
+        raise Misdirected(f"{self} redirects in a circle")
 
     async def close(self) -> None:
         """Close all connections; answers that are still read break."""

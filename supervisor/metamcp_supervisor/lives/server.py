@@ -174,7 +174,7 @@ Step = tuple[Life, tuple[Action, ...]]
 _WAITING = (Phase.BACKOFF, Phase.FAILED)
 _LEAVING = (Phase.DRAINING, Phase.STOPPING)
 _ALIVE = (Phase.WARMING, Phase.READY)
-_UNHEALED = (ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS)
+_UNHEALED = (ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS, ExitClass.REDIRECT)
 """Somebody must do something; time alone does not help."""
 
 

@@ -90,6 +90,7 @@ class ExitClass(StrEnum):
     NURSERY = "nursery"
     OPERATOR = "operator"
     TLS = "tls"
+    REDIRECT = "redirect"
     FLOOD = "flood"
     CONFIGURATION = "configuration"
 
@@ -125,7 +126,7 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     ExitClass.CONNECT: "a server that is reached by URL: no connection, or it ended it",
     ExitClass.START_TIMEOUT: "handshake and lists were not done within `start_timeout`",
     ExitClass.AUTHORIZATION: "a server that is reached by URL wants to be authorized, which needs "
-    "a person: `metamcp login`; until then as with `spawn`",
+    "a person: `metamcp login`, or `headers` that it accepts; until then as with `spawn`",
     ExitClass.PROTOCOL: "it does not speak the protocol",
     ExitClass.LIMIT: "it exceeded a limit; three times in ten minutes is quarantine",
     ExitClass.HANG: "its worker, or the server itself, stopped answering and was killed",
@@ -133,6 +134,8 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     ExitClass.OPERATOR: "an operator put it into quarantine",
     ExitClass.TLS: "a server that is reached by URL: there is no TLS with it, or its certificate "
     "is not accepted; as with `spawn`",
+    ExitClass.REDIRECT: "a server that is reached by URL redirects to another origin or in a "
+    "circle; as with `spawn`",
     ExitClass.FLOOD: "it was `throttled` for a minute: it sends notifications, requests or noise "
     "without end; that is quarantine at once",
     ExitClass.CONFIGURATION: "its table in the configuration has a mistake, so it is not started; "

@@ -80,8 +80,8 @@ def test_a_server_that_is_not_there_is_lost_with_a_clear_reason() -> None:
 @pytest.mark.parametrize(
     ("status", "reason", "words"),
     [
-        (401, "protocol", "set `headers` or `oauth`"),
-        (403, "protocol", "check `headers` or `oauth`"),
+        (401, "authorization", "set `headers` or `oauth`"),
+        (403, "authorization", "check `headers` or `oauth`"),
         (503, "exit", "HTTP 503 Service Unavailable"),
     ],
 )

@@ -51,7 +51,9 @@ def test_a_session_id_that_fits_into_no_header_is_refused() -> None:
     run(main)
 
 
-@pytest.mark.parametrize(("status", "reason"), [(429, "exit"), (500, "exit"), (407, "protocol")])
+@pytest.mark.parametrize(
+    ("status", "reason"), [(429, "exit"), (500, "exit"), (407, "authorization")]
+)
 def test_a_refused_handshake_is_tried_again_if_time_can_heal_it(status: int, reason: str) -> None:
     async def main() -> None:
         async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:

@@ -102,5 +102,5 @@ def test_the_death_of_a_remote_server_answers_every_waiting_call(era: str) -> No
 def test_a_server_that_wants_credentials_says_which_setting_is_missing() -> None:
     with process("--status", "401") as (_, url), remote(url) as worker:
         down = worker.down()
-        assert down.reason == "protocol"
+        assert down.reason == "authorization"
         assert "set `headers` or `oauth`" in down.message

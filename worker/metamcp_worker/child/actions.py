@@ -13,7 +13,7 @@ from metamcp_worker.frames import Ask, Error, Kept, Notice, Progress, Result, Wi
 
 Reason = Literal[
     "spawn", "exit", "clean", "signal", "start_timeout", "authorization", "protocol", "limit",
-    "hang", "tls",
+    "hang", "tls", "redirect",
 ]  # fmt: skip
 """Why a server is down: the exit classes that a worker can tell apart."""
 

@@ -22,7 +22,7 @@ from metamcp_worker.child.faults import Faults
 from metamcp_worker.child.intake import Intake
 from metamcp_worker.child.transport import Listener
 from metamcp_worker.errors import Code, MetaMCPError, TooLarge
-from metamcp_worker.fetch import Broken, Origin, Unreachable, Untrusted
+from metamcp_worker.fetch import Broken, Misdirected, Origin, Unreachable, Untrusted
 from metamcp_worker.spec import ServerSpec
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -107,13 +107,15 @@ class Link(Distant):
         """The server is of no more use."""
         if not self._lost:
             self._lost = True
-            self.gone = failure.reason in {"exit", "tls"}
+            self.gone = failure.reason in {"exit", "tls", "redirect"}
             self._listener.lost(failure)
 
     def lose_touch(self, error: Exception, what: str) -> None:
         """It is not reached any more. `what`: continues "it"."""
         if isinstance(error, Untrusted):
             self.lose(Fail("tls", f"it cannot be talked to: {error}"))
+        elif isinstance(error, Misdirected):
+            self.lose(Fail("redirect", f"it cannot be talked to: {error}"))
         else:
             self.lose(Fail("exit", f"it {what}: {error}"))
 

@@ -141,7 +141,7 @@ class Streamable:
             if refused.status in _OLDER and self._elsewhere is not None:
                 self._elsewhere(request, refused)
             elif refused.status in _CREDENTIALS:
-                self._link.lose(Fail("protocol", f"it {replies.sentence(refused.status)}"))
+                self._link.lose(Fail("authorization", f"it {replies.sentence(refused.status)}"))
             elif refused.status >= 500 or refused.status in _LATER:
                 why = f"it {replies.sentence(refused.status)}"
                 self._link.lose(Fail("exit", why, refused.retry_after_s))
