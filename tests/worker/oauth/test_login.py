@@ -139,6 +139,14 @@ def script(world: World) -> None:
     world.metadata = {"authorization_endpoint": "http://as.example/authorize"}
 
 
+def local_file(world: World) -> None:
+    world.metadata = {"token_endpoint": "file:///etc/passwd"}
+
+
+def javascript(world: World) -> None:
+    world.metadata = {"authorization_endpoint": "javascript:alert(1)"}
+
+
 def no_pkce(world: World) -> None:
     world.metadata = {"code_challenge_methods_supported": ["plain"]}
 
@@ -172,6 +180,8 @@ def other_resource(world: World) -> None:
         (denied, "^was not authorized: access_denied$"),
         (other_issuer, r"metadata issuer mismatch: https://evil\.example"),
         (script, "leads to http://as.example, where credentials would cross the network unencr"),
+        (local_file, "metadata names 'file:///etc/passwd' as `token_endpoint`, which is not a web"),
+        (javascript, r"names 'javascript:alert\(1\)' as `authorization_endpoint`, which is not a"),
         (no_pkce, "does not name S256 .* set `require_pkce = false` in `oauth` of this server"),
         (silent_about_pkce, "does not name S256"),
         (far_token, "leads to http://10.0.0.1, where credentials would cross the network"),

@@ -27,7 +27,7 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
 from mcp.shared.exceptions import MCPDeprecationWarning
-from msgspec import Struct
+from msgspec import Struct, structs
 from pydantic import AnyUrl
 
 from metamcp_worker import codec
@@ -238,7 +238,10 @@ class Flow:
         self._said = _said(request, answer)
         if self._said.error in _UNKNOWN and context.client_info is not None:
             await self._shelf.forget_client(str(context.client_info.client_id))
-        known = request.method == "POST" or request.url.path.startswith(_METADATA)
+        described = request.method == "GET" and request.url.path.startswith(_METADATA)
+        if described and answer.is_success:
+            _check_endpoints(answer)
+        known = request.method == "POST" or described
         if known and (answer.status_code >= 500 or answer.status_code in _LATER):
             raise Unreachable(
                 f"its authorization server {self._said.origin} answered {self._said.why}"
@@ -330,6 +333,30 @@ def _said(request: httpx2.Request, answer: httpx2.Response) -> _Said:
 class _Error(Struct):
     error: str = ""
     error_description: str = ""
+
+
+class _Endpoints(Struct):
+    """Of an authorization server (RFC 8414, 2)."""
+
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+    registration_endpoint: str = ""
+
+
+def _check_endpoints(metadata: httpx2.Response) -> None:
+    """Raises NotAuthorized for an endpoint that is not on the web, which the SDK would take for
+    missing metadata."""
+    try:
+        found = structs.asdict(codec.typed(_Endpoints, metadata.content))
+    except codec.Malformed:
+        return
+    for name, url in found.items():
+        scheme = url.partition(":")[0].strip().lower()
+        if url and scheme not in {"http", "https"}:
+            raise NotAuthorized(
+                f"has an authorization server whose metadata names {_plain(url)!r} as `{name}`,"
+                " which is not a web address"
+            )
 
 
 def _plain(text: str) -> str:
