@@ -1,9 +1,12 @@
 """`metamcp login`: a person gets the running gateway authorized towards a remote server."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +20,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
+ROUNDS = int(os.environ.get("METAMCP_TEST_ROUNDS", "12"))
 FAKE = [sys.executable, "-m", "tests.fakes.oauth_server"]
 
 
@@ -66,6 +70,41 @@ def test_a_server_that_wants_oauth_works_once_a_person_has_logged_in() -> None:
             until(lambda: state(gateway) == needed, "it needs a login again")
             assert CANARY not in everything(gateway)
             assert json.loads(gateway.ctl("status", "--json", ok=(0, 3)))
+
+
+@pytest.mark.promise("M11")
+def test_four_workers_that_are_killed_now_and_then_show_no_token_twice() -> None:
+    with remote() as (url, issuer):
+        extra = f'[servers.far]\nurl = "{url}"\noauth = true\nsharing = "per-session"\n'
+        with Gateway({}, extra=f"{extra}restarts_max = 1000", wait=False) as gateway:
+            until(gateway.answers, "the gateway answers")
+            assert login(gateway, "far")[0] == 0
+            clients = [Client(gateway.port) for _ in range(4)]
+            with ThreadPoolExecutor(len(clients)) as pool:
+                for number in range(ROUNDS):
+                    fetch(f"{issuer}/fake/revoke", b"")
+                    told = list(pool.map(lambda one: one.call("far__echo", text="hi"), clients))
+                    assert not [one for one in told if "result" not in one]
+                    if number % 3 == 0:
+                        kill(gateway, number % len(clients))
+            for one in clients:
+                one.close()
+            counts = json.loads(fetch(f"{issuer}/fake/counts"))
+            assert counts["refresh_token"] == ROUNDS
+            assert (counts["authorization_code"], counts["reused"]) == (1, 0)
+
+
+def kill(gateway: Gateway, number: int) -> None:
+    """The process of one of the clients; it is there again afterwards."""
+    before = [one for one in gateway.status()["servers"] if one["name"].startswith("far@")][number]
+    os.kill(before["worker_pid"], signal.SIGKILL)
+    name, ready = before["name"], ("active", before["generation"] + 1)
+
+    def found() -> tuple[str, int]:
+        now = gateway.server(name)
+        return now["state"], now["generation"]
+
+    until(lambda: found() == ready, "the process is there again", 30)
 
 
 def test_a_login_that_cannot_be_is_told() -> None:
