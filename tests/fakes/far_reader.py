@@ -32,7 +32,7 @@ class Sizes:
     def failed(self, key: bytes, error: bytes) -> None:
         sys.exit(error.decode())
 
-    def skipped(self, size_bytes: int) -> None:
+    def skipped(self, size_bytes: int, lines: int = 0) -> None:
         pass
 
     def overlong(self, line: Overlong) -> None:

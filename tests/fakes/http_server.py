@@ -47,6 +47,8 @@ class Options:
     journal: str = ""
     """A file in which each call that was executed leaves a line."""
     protocol: str = "2025-11-25"
+    flood: str = ""
+    """What it sends without end on the stream of a session: `lines` without messages, or `news`."""
     status: int = 0
     """If it is set, that is all that it answers."""
 
@@ -134,6 +136,8 @@ class Server:
             return await refuse(wire, self.options.gone)
         await wire.stream(b": hello\n\n")
         session.stream = wire
+        while self.options.flood:
+            await wire.write(FLOODS[self.options.flood])
         await wire.closed()
         return False
 
@@ -379,6 +383,12 @@ async def running(
         yield server, url
 
 
+FLOODS = {
+    "lines": b"\n: x\nid: 1\n\nretry: 10\n\n" * 2000,
+    "news": event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}) * 500,
+}
+
+
 async def main(options: argparse.Namespace) -> None:
     async with running(**vars(options)) as (_, url):
         sys.stdout.write(url + "\n")
@@ -392,5 +402,6 @@ if __name__ == "__main__":
     parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
     parser.add_argument("--answer", choices=("json", "events"), default="json")
     parser.add_argument("--journal", default="")
+    parser.add_argument("--flood", choices=("lines", "news"), default="")
     parser.add_argument("--status", type=int, default=0)
     asyncio.run(main(parser.parse_args()))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psutil
@@ -11,6 +12,7 @@ from tests.live.client import Client
 from tests.live.gateway import Gateway, fake
 from tests.live.load import Callers
 from tests.waiting import until
+from tests.worker.child.test_remote_failures import process
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 
@@ -41,14 +43,21 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         fake("--era", "legacy", "--flood", "tools/list_changed"),
         "it is kept out (flood: it was throttled",
     ),
+    "drips": ({"flood": "lines"}, "it is kept out (flood: it was throttled"),
+    "shouts": ({"flood": "news"}, "it is kept out (flood: it was throttled"),
     "leaks": ({**fake("--leak", "50"), "memory_max": "128M"}, "memory_max is 128 MiB"),
 }
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    servers = {"good": fake(), **ODD, **{name: entry for name, (entry, _) in BAD.items()}}
-    with Gateway(servers, wait=False) as found:
+    bad = {name: entry for name, (entry, _) in BAD.items()}
+    with ExitStack() as stack:
+        for name, entry in bad.items():
+            if what := entry.get("flood"):
+                flags = ("--era", "legacy", "--flood", what)
+                bad[name] = {"url": stack.enter_context(process(*flags))[1]}
+        found = stack.enter_context(Gateway({"good": fake(), **ODD, **bad}, wait=False))
         until(found.answers, "the gateway answers")
         found.ctl("wait", "good", *ODD, "--timeout", "30s")
         yield found
@@ -65,7 +74,7 @@ def told(gateway: Gateway, name: str) -> str:
 
 
 @pytest.mark.promise("M15")
-@pytest.mark.parametrize("name", ["storms", "floods"])
+@pytest.mark.parametrize("name", ["storms", "floods", "drips", "shouts"])
 def test_a_server_that_sends_without_end_is_held_back_and_answers(
     gateway: Gateway, name: str
 ) -> None:

@@ -76,7 +76,8 @@ def test_a_server_that_wants_oauth_works_once_a_person_has_logged_in() -> None:
 def test_four_workers_that_are_killed_now_and_then_show_no_token_twice() -> None:
     with remote() as (url, issuer):
         extra = f'[servers.far]\nurl = "{url}"\noauth = true\nsharing = "per-session"\n'
-        with Gateway({}, extra=f"{extra}restarts_max = 1000", wait=False) as gateway:
+        extra += 'restarts_max = 1000\nrestart_delay_max = "500ms"'
+        with Gateway({}, extra=extra, wait=False) as gateway:
             until(gateway.answers, "the gateway answers")
             assert login(gateway, "far")[0] == 0
             clients = [Client(gateway.port) for _ in range(4)]

@@ -55,6 +55,14 @@ class EventReader:
         self._id: bytes | None = None
         self._event = ""
         self._retry_ms: int | None = None
+        self._fields = self._noise_lines = self._noise_bytes = 0
+
+    def noise(self) -> tuple[int, int]:
+        """Lines since the last look that belong to no message, such as comments, blank lines and
+        events without data; and their bytes."""
+        found = self._noise_lines, self._noise_bytes
+        self._noise_lines = self._noise_bytes = 0
+        return found
 
     @property
     def held_bytes(self) -> int:
@@ -95,12 +103,15 @@ class EventReader:
             return
         colon = line.find(b":")
         if colon == 0:
+            self._noise_lines += 1
+            self._noise_bytes += len(line) + 1
             return  # a comment: keep-alive
         name = bytes(line) if colon < 0 else bytes(line[:colon])
         start = len(line) if colon < 0 else colon + 1
         if line[start : start + 1] == b" ":
             start += 1
         self._kept += len(line) + 1
+        self._fields += 1
         self._field(name, bytes(memoryview(line)[start:]))
 
     def _field(self, name: bytes, value: bytes) -> None:
@@ -122,9 +133,12 @@ class EventReader:
 
     def _end(self, events: list[Event]) -> None:
         """The empty line: report what there is, and begin anew."""
+        if self._data is None:
+            self._noise_lines += self._fields + 1
+            self._noise_bytes += self._kept + 1
         if self._data is not None or self._id is not None or self._retry_ms is not None:
             data = bytes(self._data or b"")
             events.append(Event(data, self._id, self._event or "message", self._retry_ms))
-        self._kept = 0
+        self._kept = self._fields = 0
         self._data = self._id = self._retry_ms = None
         self._event = ""

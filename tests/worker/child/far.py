@@ -43,7 +43,7 @@ class Ear:
         self.failures[key] = json.loads(error)
         self._news.set()
 
-    def skipped(self, size_bytes: int) -> None:
+    def skipped(self, size_bytes: int, lines: int = 0) -> None:
         pass
 
     def overlong(self, line: Overlong) -> None:

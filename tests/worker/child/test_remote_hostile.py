@@ -56,6 +56,30 @@ def test_the_answer_to_another_request_on_a_stream_is_not_taken_for_that_of_its_
     run(main)
 
 
+def test_no_client_gets_the_answer_of_another_from_a_server_that_writes_ids_as_strings() -> None:
+    """The server writes the answer of the first request to the stream of the second one only."""
+    streams: list[tuple[Wire, Any]] = []
+
+    async def respond(wire: Wire, _: Request, number: Any) -> None:
+        streams.append((wire, number))
+        if len(streams) == 2:
+            (first, one), (second, two) = streams
+            await second.stream(event({**answer(one), "id": str(one)}), event(nobody("null")))
+            await second.stream(event({**answer(two), "id": str(two)}))
+            await first.stream(event({**answer(two), "id": str(two)}))
+
+    def nobody(text: str) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": None, "result": {"of": text}}
+
+    async def main() -> None:
+        async with responding(respond) as there:
+            keys = [there.call("x"), there.call("x")]
+            found = [await there.outcome(key) for key in keys]
+            assert [one["result"] for one in found] == [{"of": 1}, {"of": 2}]
+
+    run(main)
+
+
 def test_an_own_request_whose_stream_never_brings_the_answer_fails_in_the_end() -> None:
     async def respond(wire: Wire, _: Request, number: Any) -> None:
         await wire.stream(b": I think\n\n")

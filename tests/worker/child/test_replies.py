@@ -24,6 +24,25 @@ def error(code: int, message: str = "no", id: object = 7) -> Any:  # noqa: A002 
     return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message, "x": 1.0}}
 
 
+@pytest.mark.parametrize("id", [b'"7"', b"7"])
+def test_an_answer_on_a_stream_is_taken_if_its_id_is_the_number_or_the_number_as_a_string(
+    id: bytes,  # noqa: A002 - the wire's own name
+) -> None:
+    raw = b'{"jsonrpc":"2.0","id":%b,"result":{}}' % id
+    assert replies.answer(raw, KEY, streamed=True) == b'{"jsonrpc":"2.0","id":7,"result":{}}'
+    assert replies.numbered(raw) == b'{"jsonrpc":"2.0","id":7,"result":{}}'
+
+
+@pytest.mark.parametrize("id", [b'"8"', b"8", b"null", b'"x"', b'"7.0"', b'""'])
+def test_an_answer_on_a_stream_with_another_id_is_not_taken(
+    id: bytes,  # noqa: A002 - the wire's own name
+) -> None:
+    raw = b'{"jsonrpc":"2.0","id":%b,"result":{}}' % id
+    assert replies.answer(raw, KEY, streamed=True) is None
+    asked = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % id
+    assert replies.numbered(asked) == asked
+
+
 def test_an_answer_stays_as_it_came() -> None:
     for raw in (
         b'{"jsonrpc":"2.0","id":7,"result":{"a": 1.0}}',

@@ -37,8 +37,20 @@ def test_without_progress_a_stream_is_given_up() -> None:
 def test_a_stream_that_brings_events_is_taken_up_for_ever() -> None:
     stream = Resume()
     for number in range(100):
-        stream.saw(Event(b"", id=b"%d" % number, retry_ms=200))
+        stream.saw(Event(b"{}", id=b"%d" % number, retry_ms=200))
         assert stream.ended() == 0.2
+
+
+def test_a_stream_that_brings_no_messages_is_taken_up_less_and_less_often() -> None:
+    stream = Resume(endless=True)
+    waits = list[float | None]()
+    for _ in range(10):
+        stream.saw(Event(b"", id=b"e1", retry_ms=10))
+        waits.append(stream.ended())
+    assert waits[:3] == [0.1, 0.2, 0.4]
+    assert waits[-1] == resume.EMPTY_S_MAX
+    stream.saw(Event(b"{}", id=b"e2"))
+    assert stream.ended() == 0.1
 
 
 def test_a_stream_of_no_request_is_never_given_up() -> None:

@@ -19,6 +19,8 @@ MESSAGES_MAX = 20_000.0
 BYTES_PER_S = 16.0 * 1024 * 1024
 BYTES_MAX = 128.0 * 1024 * 1024
 """Two of the largest messages of most servers."""
+LINES_PER_MESSAGE = 16
+"""Lines of a stream without a message (comments, blank lines, ids) cost as much as one message."""
 
 
 class Budget:
@@ -29,7 +31,7 @@ class Budget:
         self._bytes = BYTES_MAX
         self._at = now
 
-    def spend(self, size_bytes: int, messages: int = 1) -> None:
+    def spend(self, size_bytes: int, messages: float = 1) -> None:
         self._messages -= messages
         self._bytes -= size_bytes
 

@@ -181,6 +181,7 @@ async def _events(link: Link, post: Post, body: Body, resume: Resume) -> bytes:
     try:
         while piece := await body.piece(wait_s=None):
             answer = _take(link, post, resume, reader.feed(piece))
+            link.noise(reader)
             if answer:
                 return answer
             body.holds(reader.held_bytes)
@@ -205,7 +206,7 @@ def _take(link: Link, post: Post, resume: Resume, events: list[Event]) -> bytes:
             continue
         if answer is not None:
             return answer
-        link.deliver(message, post.stream, post.via)
+        link.deliver(replies.numbered(message), post.stream, post.via)
     return b""
 
 

@@ -24,6 +24,7 @@ from metamcp_worker.child.transport import Listener
 from metamcp_worker.errors import Code, MetaMCPError, TooLarge
 from metamcp_worker.fetch import Broken, Misdirected, Origin, Unreachable, Untrusted
 from metamcp_worker.spec import ServerSpec
+from metamcp_worker.sse import EventReader
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
 """Requests that the server has not begun to answer; four of the largest."""
@@ -96,6 +97,13 @@ class Link(Distant):
         if not self._lost:
             with self._ending():
                 self._listener.received([message], stream, via)
+
+    def noise(self, reader: EventReader) -> None:
+        """Count what a stream brought beside messages, and pause when it is too much."""
+        lines, size_bytes = reader.noise()
+        if lines and not self._lost:
+            with self._ending():
+                self._listener.skipped(size_bytes, lines)
 
     def fail(self, key: bytes, error: bytes) -> None:
         """This request gets no answer."""

@@ -80,13 +80,24 @@ def answer(message: bytes, key: bytes, *, streamed: bool = False) -> bytes | Non
     """The message as the answer to the request `key`; None if it is none. Raises Malformed.
 
     `streamed`: it came on a stream. Some servers write every answer to all streams that are open,
-    so there another request's id is taken at its word.
+    so there only an answer with the id of the request is its answer. The id may be a string.
     """
     found = _envelope(message)
-    id = bytes(found.id)  # noqa: A001 - the wire's own name
-    if found.method is not None or (streamed and id != key and id.isdigit()):
+    if found.method is not None or (streamed and _number(bytes(found.id)) != key):
         return None
     return _answer(found, message, key)
+
+
+def numbered(message: bytes) -> bytes:
+    """The message; if it is an answer whose id is a number as a string, with the number."""
+    if b'"method"' in message[:_ERROR_BYTES]:
+        return message
+    try:
+        found = _envelope(message)
+    except codec.Malformed:
+        return message
+    key = _number(raw := bytes(found.id))
+    return message if found.method is not None or key == raw else _answer(found, message, key)
 
 
 def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes | Word:
@@ -177,6 +188,11 @@ def _envelope(message: bytes) -> Envelope:
     if found.jsonrpc != "2.0":
         raise codec.Malformed("it is no JSON-RPC 2.0 message")
     return found
+
+
+def _number(id: bytes) -> bytes:  # noqa: A002 - the wire's own name
+    """A raw id; one that a server wrote as a string, as the number that the gateway sent."""
+    return id[1:-1] if id[:1] == b'"' and id[1:-1].isdigit() else id
 
 
 def _answer(found: Envelope, message: bytes, key: bytes) -> bytes:

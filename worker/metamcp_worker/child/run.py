@@ -27,6 +27,7 @@ from metamcp_worker.child.actions import (
     Warn,
     Write,
 )
+from metamcp_worker.child.budget import LINES_PER_MESSAGE
 from metamcp_worker.child.fronts import Fronts, Received
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.launch import launch
@@ -290,9 +291,9 @@ class Worker:
             self._connection.pause()
             self._relief = self._loop.create_task(self._relieve(self._connection))
 
-    def skipped(self, size_bytes: int) -> None:
+    def skipped(self, size_bytes: int, lines: int = 0) -> None:
         assert self._session is not None
-        self._session.budget.spend(size_bytes, messages=0)
+        self._session.budget.spend(size_bytes, messages=lines / LINES_PER_MESSAGE)
         self.received([])
 
     def overlong(self, line: Overlong) -> None:

@@ -124,6 +124,7 @@ class Sse2024:
         reader = EventReader(self._link.intake.message_bytes + FIELDS_BYTES_MAX)
         while piece := await body.piece(wait_s=None if self._named.done() else OPEN_S_MAX):
             self._take(reader.feed(piece))
+            self._link.noise(reader)
             body.holds(reader.held_bytes)
 
     def _take(self, events: list[Event]) -> None:
@@ -132,7 +133,7 @@ class Sse2024:
             if event.event == "endpoint" and not self._named.done():
                 self._name(event)
             elif event.event == "message" and event.data:
-                self._link.deliver(replies.one_line(event.data), None, 0)
+                self._link.deliver(replies.numbered(replies.one_line(event.data)), None, 0)
 
     def _name(self, event: Event) -> None:
         """The server says where messages go."""

@@ -60,6 +60,7 @@ async def _events(link: Link, session: HttpSession, body: Body, resume: Resume) 
     talk = session.talk
     while piece := await body.piece(wait_s=SILENT_S_MAX):
         _take(link, resume, talk, reader.feed(piece))
+        link.noise(reader)
         body.holds(reader.held_bytes)
 
 
@@ -68,4 +69,4 @@ def _take(link: Link, resume: Resume, talk: int, events: list[Event]) -> None:
     for event in events:
         resume.saw(event)
         if event.event == "message" and event.data:
-            link.deliver(replies.one_line(event.data), b"", talk)
+            link.deliver(replies.numbered(replies.one_line(event.data)), b"", talk)

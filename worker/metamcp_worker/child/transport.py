@@ -30,8 +30,9 @@ class Listener(Protocol):
         why; its `data` says in `may_have_run` whether the server may have seen it."""
         ...
 
-    def skipped(self, size_bytes: int) -> None:
-        """The server sent so many bytes more of a message that is above its limit already."""
+    def skipped(self, size_bytes: int, lines: int = 0) -> None:
+        """The server sent so many bytes more of a message that is above its limit already, or so
+        many lines of a stream that have no part in a message."""
         ...
 
     def overlong(self, line: Overlong) -> None:
