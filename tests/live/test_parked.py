@@ -41,7 +41,7 @@ ANSWERS = {"elicitation/create": ACCEPT, "sampling/createMessage": MESSAGE, "roo
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     old = {**fake("--era", "legacy"), "sharing": "shared"}
-    servers = {"old": old, "new": fake("--era", "modern")}
+    servers = {"old": old, "few": {**old, "concurrency": 4}, "new": fake("--era", "modern")}
     with Gateway(servers) as running:
         yield running
 
@@ -242,3 +242,18 @@ def test_the_official_client_answers_servers_of_both_eras(gateway: Gateway, serv
                 assert told in content.text
 
     asyncio.run(talk())
+
+
+@pytest.mark.promise("M98")
+def test_a_client_that_parks_calls_and_leaves_takes_no_server_from_others(
+    gateway: Gateway,
+) -> None:
+    leaver = Asked(gateway, **EVERYTHING)
+    leaver.named = "leaver"
+    for _ in range(10):
+        assert leaver.ask({"name": "few__elicit", "arguments": {}})["inputRequests"]
+    leaver.close()
+    other = Asked(gateway, **EVERYTHING)
+    assert other.text("few__echo", text="a") == "a"
+    assert other.ask({"name": "few__elicit", "arguments": {}})["inputRequests"]
+    other.close()

@@ -40,6 +40,28 @@ def busy(calls: int, service_s: float, **options: Any) -> Talk:
     return talk
 
 
+def test_calls_that_wait_for_their_clients_take_no_places_from_others() -> None:
+    talk = ready_legacy(concurrency=2)
+    for number in range(5):
+        assert talk.call(1, number, peer=1) == []
+        talk.asks(number)
+    assert len(talk.calls()) == 5
+    answer(talk)
+    talk.call(1, 10, peer=2)
+    talk.call(1, 11, peer=2)
+    assert (len(talk.calls()), talk.session.queued) == (7, 0)
+    talk.call(1, 12, peer=2)
+    assert (len(talk.calls()), talk.session.queued) == (7, 1)
+
+
+def test_a_server_that_gets_one_call_at_a_time_gets_the_next_one_after_the_answer() -> None:
+    talk = ready_legacy(concurrency=1)
+    talk.call(1, 1, peer=1)
+    talk.asks(1)
+    talk.call(1, 2, peer=2)
+    assert (len(talk.calls()), talk.session.queued) == (1, 1)
+
+
 @pytest.mark.promise("M98")
 def test_a_session_with_two_hundred_calls_does_not_keep_another_waiting() -> None:
     talk = ready_legacy(concurrency=1)

@@ -218,7 +218,10 @@ def test_a_waiting_call_times_out_too_without_a_word_to_the_server() -> None:
     talk = ready_legacy(concurrency=1)
     talk.call(1, 1, deadline_ms=100_000)
     talk.call(1, 2, deadline_ms=1000)
-    assert error_of(talk.tick(1))["code"] == Code.TIMED_OUT
+    error = error_of(talk.tick(1))
+    assert error["code"] == Code.TIMED_OUT
+    assert "was busy with other calls for 1 s, so it was not asked for" in error["message"]
+    assert error["data"]["may_have_run"] is False
     assert cancelled(talk) == []
     assert talk.session.queued == 0
 

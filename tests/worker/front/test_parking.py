@@ -12,6 +12,7 @@ from metamcp_worker import codec
 from metamcp_worker.errors import Code
 from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import mrtr, parked, parking
+from metamcp_worker.front.links import Origin
 from metamcp_worker.front.parking import Talk
 from tests.examples import examples
 
@@ -28,9 +29,10 @@ def bench() -> Iterator[Bench]:
     made.close()
 
 
-def parked_once(bench: Bench) -> tuple[Visit, str]:
+def parked_once(bench: Bench, who: str = "", server: str = "git") -> tuple[Visit, str]:
     """A call that waits for its client, and the state."""
-    visit = bench.start()
+    visit = bench.start(structs.replace(MINE, server=server))
+    talk_of(visit).call.origin = Origin("default", "t", b"{}", who, progress=False)
     bench.ask(talk_of(visit).call)
     bench.gather()
     return visit, visit.state
@@ -196,11 +198,26 @@ def test_no_more_is_parked_and_asked_than_may_be(bench: Bench) -> None:
     longest = b" " * BODY_BYTES_MAX + b"{}"
     assert bench.replies[bench.ask(talk_of(large).call, params=longest).number]
     for _ in range(parked.PARKED_MAX):
-        bench.parking.parked.park(str(len(bench.parking.parked)), MINE, talk_of(large), 0.0)
+        bench.parking.parked.park(str(len(bench.parking.parked)), MINE, "x", talk_of(large), 0.0)
     bench.gather()
     assert all(replies[0][1] for replies in bench.replies.values())
     assert visit.answer is not None
     assert not visit.answer.done()
+
+
+def test_a_client_that_does_not_come_back_takes_no_places_from_others(bench: Bench) -> None:
+    _, other = parked_once(bench, who="grace")
+    _, first = parked_once(bench, who="eve")
+    _, second = parked_once(bench, who="eve")
+    for _ in range(parked.CLIENT_SERVER_PARKED_MAX - 1):
+        parked_once(bench, who="eve")
+    assert "newer calls of its client took its place" in bench.refused(first)
+    assert bench.reasons == ["newer calls of its client wait for answers in its place"]
+    for number in range(parked.CLIENT_PARKED_MAX - parked.CLIENT_SERVER_PARKED_MAX + 1):
+        parked_once(bench, who="eve", server=f"git{number // parked.CLIENT_SERVER_PARKED_MAX}")
+    assert "newer calls of its client took its place" in bench.refused(second)
+    assert len(bench.parking.parked) == parked.CLIENT_PARKED_MAX + 1
+    assert bench.retry(other, {"k1": "accept"}).answer is not None
 
 
 def test_a_call_cannot_ask_for_ever(bench: Bench) -> None:

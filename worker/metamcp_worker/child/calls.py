@@ -60,7 +60,8 @@ class InFlight(Struct, gc=False):
 
 
 class Calls:
-    """`in_flight`: by id on the wire, the oldest first."""
+    """`in_flight`: by id on the wire, the oldest first. Calls whose clients are asked something take
+    no places from others, unless the server gets one call at a time."""
 
     def __init__(self, *, concurrency: int, queue: int) -> None:
         self.in_flight: dict[bytes, InFlight] = {}
@@ -73,6 +74,8 @@ class Calls:
         """No deadline is before it; so that most ticks need not look at every call."""
         self._lingering: dict[bytes, tuple[Caller, float]] = {}
         self._crowded_until = 0.0
+        self._asked = 0
+        """Calls in flight whose clients are asked something."""
 
     @property
     def queued(self) -> int:
@@ -94,7 +97,7 @@ class Calls:
 
     def free(self) -> bool:
         """Could a new call be sent at once, without overtaking others?"""
-        return not self._turns.count and len(self.in_flight) < self._concurrency
+        return not self._turns.count and self._has_place()
 
     def send(self, front: int, frame: Call, deadline: float, timeout_s: float, now: float) -> bytes:
         """Note the call as in flight; its id."""
@@ -110,7 +113,7 @@ class Calls:
 
     def answered(self, key: bytes, now: float) -> InFlight | None:
         """The server answered this call; it is forgotten."""
-        found = self.in_flight.pop(key, None)
+        found = self.drop(key)
         if found is not None and found.alone and self._turns.count:
             self._pace.served(now - found.since)
         return found
@@ -128,7 +131,7 @@ class Calls:
 
     def turns(self) -> Iterator[Waiting]:
         """Take out the waiting calls whose turn it is; `send` each before asking for the next."""
-        while self._turns.count and len(self.in_flight) < self._concurrency:
+        while self._turns.count and self._has_place():
             yield self._turns.take()
 
     def load(self) -> dict[str, object]:
@@ -178,7 +181,7 @@ class Calls:
 
     def leave(self, key: bytes, now: float) -> InFlight | None:
         """A call in flight is not waited for any more; the server may still work on it."""
-        found = self.in_flight.pop(key, None)
+        found = self.drop(key)
         if found is None:
             return None
         until = now + min(found.timeout_s, LINGER_S_MAX)
@@ -216,6 +219,7 @@ class Calls:
     def set_asked(self, key: bytes, *, asked: bool) -> None:
         """The client of a call in flight is asked something, or has answered everything."""
         found = self.in_flight[key]
+        self._asked += asked - bool(found.asked_at)
         found.asked_at = (found.asked_at or self._next_id) if asked else 0
 
     def cause(self, stream: bytes | None, now: float, *, asks: bool = False) -> bytes | None:
@@ -250,6 +254,17 @@ class Calls:
         times += [until for key, (_, until) in self._lingering.items() if int(key) < border]
         return max([self._crowded_until, *times])
 
+    def drop(self, key: bytes) -> InFlight | None:
+        """Forget a call in flight, whatever the server does with it."""
+        found = self.in_flight.pop(key, None)
+        if found is not None and found.asked_at:
+            self._asked -= 1
+        return found
+
+    def _has_place(self) -> bool:
+        away = self._asked if self._concurrency > 1 else 0
+        return len(self.in_flight) - away < self._concurrency
+
     def _calm_down(self, now: float) -> None:
         """Forget those that linger no more."""
         for key in [key for key, (_, until) in self._lingering.items() if until <= now]:
@@ -260,4 +275,5 @@ class Calls:
         found = [(one.front, one.call) for one in self.in_flight.values()]
         waiting = self._turns.remove(lambda _: True)
         self.in_flight.clear()
+        self._asked = 0
         return found + [(one.front, one.frame.id) for one in waiting]

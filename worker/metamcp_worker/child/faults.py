@@ -67,6 +67,11 @@ class Faults:
         why = f"did not answer {method} within {timeout_s:g} s"
         return Reply(front, Error(call, self.body(Code.TIMED_OUT, why, {"timeout_s": timeout_s})))
 
+    def not_sent(self, front: int, call: int, method: str, timeout_s: float) -> Reply:
+        why = f"was busy with other calls for {timeout_s:g} s, so it was not asked for {method}"
+        data: dict[str, object] = {"timeout_s": timeout_s, "may_have_run": False}
+        return Reply(front, Error(call, self.body(Code.TIMED_OUT, why, data)))
+
 
 def unauthorized(error: bytes, server: str) -> str:
     """What an error object of ours says of the lack of authorization, after "it"; nothing if it is

@@ -170,7 +170,7 @@ class Session:
 
     def unsent(self, key: bytes, now: float) -> Actions:
         """The line of this request could not be written; who called learns it now."""
-        unsent = self._calls.in_flight.pop(key, None)
+        unsent = self._calls.drop(key)
         error = self._faults.overload(self._calls.load(), _UNSENT)
         if unsent is None:
             return self._own_answered(key, b"", error, now, lost=True)
@@ -224,7 +224,7 @@ class Session:
         for late in waiting:
             frame = late.frame
             actions.append(
-                self._faults.timed_out(late.front, frame.id, frame.method, late.timeout_s)
+                self._faults.not_sent(late.front, frame.id, frame.method, late.timeout_s)
             )
         actions += [*self._watched.tick(now), *self._updates.tick()]
         if self._listening.gap and self._opening.met is not None:
@@ -398,7 +398,7 @@ class Session:
 
     def _unfit(self, key: bytes, error: bytes, now: float) -> Actions:
         """The answer to this request is there and cannot be passed on."""
-        call = self._calls.in_flight.pop(key, None)
+        call = self._calls.drop(key)
         if call is None:
             return [Count("broken_reply"), *self._own_answered(key, b"", error, now)]
         return [

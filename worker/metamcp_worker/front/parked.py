@@ -25,7 +25,12 @@ T = TypeVar("T")
 PARK_S_MAX = 300.0
 """For a client to come back: as long as a server waits for an answer to its question."""
 PARKED_MAX = 1024
-"""Calls of one front; each occupies a place at its server."""
+"""Calls of one front."""
+CLIENT_PARKED_MAX = PARKED_MAX // 8
+"""Calls of one client in one front: the oldest makes room for a newer one, so that a client that
+does not come back takes no places from others."""
+CLIENT_SERVER_PARKED_MAX = 64
+"""Calls of one client at one server."""
 KEPT_BYTES_MAX = 64 * 1024 * 1024
 """Of open questions, and of results that wait for their clients, in one front."""
 
@@ -35,8 +40,9 @@ the server has is the first one."""
 
 _PREFIX = "metamcp."
 OVER = (
-    "The requestState is of no use: it was used before, it has expired, or the server that asked "
-    "is gone. Send the request again without requestState and inputResponses."
+    "The requestState is of no use: it was used before, it has expired, newer calls of its client "
+    "took its place, or the server that asked is gone. Send the request again without requestState "
+    "and inputResponses."
 )
 _ELSEWHERE = (
     "The requestState has expired: the process of the gateway that gave it has ended. Send the "
@@ -65,6 +71,7 @@ class Full(Exception):
 
 class _Entry(Struct, Generic[T], frozen=True):
     bound: Bound
+    client: str
     until: float
     kept: T
 
@@ -84,13 +91,23 @@ class Parked(Generic[T]):
     def size_bytes(self) -> int:
         return self._bytes
 
-    def park(self, token: str, bound: Bound, kept: T, now: float) -> str:
+    def crowded(self, bound: Bound, client: str) -> T | None:
+        """What is to go before one more of this client is parked: its oldest, if it has as many as
+        it may have. `client`: the word for it; those that do not say who they are count as one."""
+        whose = (*_holder(bound), client)
+        mine = [one for one in self._entries.values() if (*_holder(one.bound), one.client) == whose]
+        here = [one for one in mine if one.bound.server == bound.server]
+        if len(here) >= CLIENT_SERVER_PARKED_MAX:
+            return here[0].kept
+        return mine[0].kept if len(mine) >= CLIENT_PARKED_MAX else None
+
+    def park(self, token: str, bound: Bound, client: str, kept: T, now: float) -> str:
         """The state that brings `kept` back, once. `token`: one that nobody guesses. Raises
         Full."""
         if len(self._entries) >= PARKED_MAX:
             raise Full(f"{PARKED_MAX} calls wait for their clients to answer; try again later.")
         state = self._front + token
-        self._entries[state] = _Entry(bound, now + PARK_S_MAX, kept)
+        self._entries[state] = _Entry(bound, client, now + PARK_S_MAX, kept)
         return state
 
     def check_here(self, state: str) -> None:

@@ -187,7 +187,10 @@ class Parking:
         """The state with which its client comes back. Raises Full."""
         if self._closed:
             raise Full("The gateway is stopping.")
-        return self.parked.park(self._mint(), talk.bound, talk, self.loop.time())
+        client = "" if talk.call.origin is None else talk.call.origin.who
+        if (oldest := self.parked.crowded(talk.bound, client)) is not None:
+            oldest.give_up("newer calls of its client wait for answers in its place")
+        return self.parked.park(self._mint(), talk.bound, client, talk, self.loop.time())
 
     def check_here(self, given: Raw) -> None:
         """Is the call with this raw state parked here, if it is anywhere? Raises Elsewhere."""
