@@ -60,7 +60,7 @@ class InFlight(Struct, gc=False):
 
 
 class Calls:
-    """`in_flight`: by id on the wire, the oldest first. Calls whose clients are asked something take
+    """`in_flight`: by id on the wire, oldest first. Calls whose clients are asked something take
     no places from others, unless the server gets one call at a time."""
 
     def __init__(self, *, concurrency: int, queue: int) -> None:
