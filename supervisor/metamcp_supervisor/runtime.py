@@ -78,18 +78,24 @@ class Claim:
         self.lock_fd = lock_fd
         self.state_fd = state_fd
 
-    def release(self) -> None:
+    def release(self) -> str:
         """Remove socket and token. The lock file stays: removing it would let two gateways in, one
-        with the old file and one with a new one."""
+        with the old file and one with a new one. Returns why they stay, or nothing: the next
+        gateway removes what an earlier one has left."""
         if self.lock_fd < 0:
-            return
-        _remove(self.socket_path)
-        _remove(os.path.join(self.directory, TOKEN))
+            return ""
+        why = ""
+        try:
+            _remove(self.socket_path)
+            _remove(os.path.join(self.directory, TOKEN))
+        except OSError as error:
+            why = f"socket and token stay in {self.directory}: {error.strerror}"
         os.close(self.lock_fd)
         self.lock_fd = -1
         if self.state_fd >= 0:
             os.close(self.state_fd)
             self.state_fd = -1
+        return why
 
 
 def claim(directory: str, config: str = "") -> Claim:

@@ -119,6 +119,7 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     config_hash: str
     config_files: tuple[str, ...]
     config_age_s: float
+    state_dir: str
     nursery_pid: int
     embedder_pid: int = 0
     upgrades: int = 0

@@ -48,6 +48,35 @@ def full(disk: Path) -> Generator[None, None, None]:
         ballast.unlink()
 
 
+@contextmanager
+def read_only(*folders: Path) -> Generator[None, None, None]:
+    """As after an error of the disk: what is open stays open, and nothing new can be written."""
+    for folder in folders:
+        subprocess.run(["mount", "--bind", folder, folder], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+    try:
+        yield
+    finally:
+        for folder in folders:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_on_a_read_only_disk_the_doctor_says_so_and_the_gateway_ends_as_always() -> None:
+    with Gateway({"one": fake()}) as gateway, read_only(*homes(gateway)):
+        report = gateway.ctl("doctor", ok=(1,))
+        assert f"{gateway.folder}/state cannot be written: Read-only file system" in report
+        assert gateway.process is not None
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(30) == 0
+        log = gateway.log.read_text()
+        assert f"socket and token stay in {gateway.folder}/run: Read-only file system" in log
+        assert "Traceback" not in log
+
+
+def homes(gateway: Gateway) -> tuple[Path, Path]:
+    return gateway.folder / "state", gateway.folder / "run"
+
+
 def kept(disk: Path, server: str) -> dict[str, bytes]:
     """Every file with a catalogue of the server."""
     folder = disk / "catalogue" / server

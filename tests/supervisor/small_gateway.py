@@ -103,6 +103,7 @@ class SmallGateway:
             config_hash="7f3c1a2b44",
             config_files=("/etc/metamcp/metamcp.toml",),
             config_age_s=720.0,
+            state_dir="/state",
             nursery_pid=self.nursery_pid,
             fronts=self.fronts,
             servers=tuple(self.servers.values()),

@@ -19,6 +19,7 @@ def status(*servers: ServerStatus, state: str = "active", front: str = "ready") 
         config_hash="",
         config_files=(),
         config_age_s=1.0,
+        state_dir="/state",
         nursery_pid=2,
         fronts=(FrontStatus(number=0, pid=3, state=front, up_s=1.0),),
         servers=servers,

@@ -28,6 +28,7 @@ SERVERS = (
 STATUS = GatewayStatus(
     version="1", pid=1, state="active", up_s=1.0, url="http://127.0.0.1:6270/mcp",
     ops_url="http://127.0.0.1:6271", config_hash="x", config_files=(), config_age_s=1.0,
+    state_dir="/state",
     nursery_pid=2, fronts=(), servers=SERVERS,
     endpoints={"default": "http://127.0.0.1:6270/metamcp/default/mcp"},
 )  # fmt: skip

@@ -4,11 +4,13 @@ Owns: each check, its thresholds, and the advice. Never: changing anything, prin
 """
 
 import contextlib
+import errno
 import os
 import resource
 import socket
 import stat
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -126,13 +128,18 @@ def files(config: Config, owners: Collection[int]) -> Iterator[Finding]:
 
 
 def disk(directory: Path) -> Finding:
-    """Room for catalogues and tokens."""
+    """Room for catalogues and tokens, and the right to write them."""
     place = directory
     while not place.exists() and place != place.parent:
         place = place.parent
     try:
         found = os.statvfs(place)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
     except OSError as error:
+        if error.errno == errno.EROFS:
+            text = f"{place} cannot be written: {error.strerror}"
+            return Finding("disk", "fail", text, "look at 'dmesg', and mount it for writing")
         return Finding("disk", "fail", f"{place}: {error.strerror}", "choose another state_dir")
     free = found.f_bavail * found.f_frsize
     verdict: Verdict = "ok" if free >= SPACE_ENOUGH else "warn" if free >= SPACE_MIN else "fail"

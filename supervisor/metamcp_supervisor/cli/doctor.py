@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -87,6 +88,9 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     """The checks of one configuration."""
     if config.problems:
         yield _wrong(config.problems)
+    if status is not None:  # where it really writes, which flags may have told it
+        gateway = replace(config.gateway, state_dir=Path(status.state_dir))
+        config = replace(config, gateway=gateway)
     state_dir = config.gateway.state_dir
     kept = [path for path, _ in zip(state_dir.glob("*/*"), range(CATALOGUES_MAX), strict=False)]
     yield from checks.clock([*config.files, *kept], time.time())

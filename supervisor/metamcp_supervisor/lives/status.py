@@ -69,6 +69,7 @@ def collect(
         config_hash=facts.config_hash,
         config_files=tuple(map(str, config.files)),
         config_age_s=facts.now - facts.config_read,
+        state_dir=str(config.gateway.state_dir),
         nursery_pid=facts.nursery_pid,
         embedder_pid=facts.embedder_pid,
         upgrades=facts.upgrades,

@@ -168,7 +168,8 @@ class Control:
         if self._talks:
             await asyncio.wait(self._talks, timeout=CLOSE_S)
         if self._claim is not None:
-            self._claim.release()
+            if why := self._claim.release():
+                logger.warning("%s; the next start removes them", why)
             self._claim = None
 
     def _made(self) -> asyncio.StreamReaderProtocol:
