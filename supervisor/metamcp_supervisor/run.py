@@ -331,6 +331,7 @@ class Gateway:
             embedder_pid=self._house.embedder.pid,
             overrides=self._reloads.overridden(),
             drift=self._tree.pinned.drift,
+            missing=self._tree.deliveries.missing,
         )
         return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
 

@@ -70,18 +70,26 @@ def test_clients_that_a_starving_front_cannot_take_are_served_by_another_or_wait
         assert [front["pid"] for front in gateway.status()["fronts"]] == [first, second]
 
 
-def test_a_front_that_could_not_take_a_pipe_gets_another_one() -> None:
-    with Gateway({"one": fake(), "two": fake()}) as gateway:
+def test_a_front_that_could_not_take_a_pipe_gets_another_one_and_all_say_so() -> None:
+    with Gateway({"one": {**fake(), "required": True}, "two": fake()}) as gateway:
         pid = gateway.status()["fronts"][0]["pid"]
         client = Client(gateway.port, MODERN)
         assert client.text("one__echo", text="in") == "in"
         with starving(pid, at=NONE_MORE):
-            gateway.ctl("restart", "one", "--wait")
+            gateway.ctl("restart", "one")
+            until(lambda: gateway.server("one")["reason"] == "descriptors", "its state is told")
+            assert gateway.server("one")["state"] == "error"
+            assert "not reach it (descriptors: " in gateway.ctl("describe", "one")
+            assert "1 of 2 not ready" in gateway.ctl("status", ok=(3,))
+            assert gateway.ops("/readyz")[0] == 503
+            gateway.ctl("wait", "one", "--timeout", "100ms", ok=(6,))
             assert client.text("two__echo", text="in") == "in", "the pipes that it has are good"
             assert "error" in client.call("one__echo"), "a call waits for a while, not for ever"
             assert share_of_a_core(pid) < CPU_MAX
         until(lambda: "result" in client.call("one__echo"), "the pipe is there")
         client.close()
+        until(lambda: gateway.server("one")["state"] == "active", "and that is told")
+        assert gateway.ops("/readyz")[0] == 200
         assert gateway.status()["fronts"][0]["pid"] == pid
 
 

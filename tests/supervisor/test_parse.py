@@ -106,6 +106,7 @@ headers = { X-Team = "a", Cookie = "id=${HOME}" }
 client_id = "me"
 client_secret = "${HOME}"
 scopes = ["read"]
+require_pkce = true
 grant = "client_credentials"
 
 [servers.mail]

@@ -26,12 +26,14 @@ AGAIN_S = 1.0
 
 
 class Deliveries:
-    """`entries`: all servers, by name. `owed`: how many deliveries are to be tried again."""
+    """`entries`: all servers, by name. `owed`: how many deliveries are to be tried again.
+    `missing`: why a server that is ready cannot be called, while a pipe to it is not there."""
 
     def __init__(
         self, entries: Mapping[str, Entry], routes: Routes, pinned: Pinned, journal: Journal
     ) -> None:
         self.owed = 0
+        self.missing: dict[str, str] = {}
         self._pinned = pinned
         self._entries = entries
         self._routes = routes
@@ -43,17 +45,21 @@ class Deliveries:
         """A pipe between the server, if it is ready, and this front, or all of them."""
         entry = self._entries.get(server)
         if entry is None or entry.instance is None or entry.life.phase is not Phase.READY:
+            self.missing.pop(server, None)
             return
         try:
             self._routes.connect(entry.instance, front)
+            self.missing.pop(server, None)
         except OSError as error:
             self._journal.add(server, "error", no_descriptor(error), entry.life.generation)
-            self.connect_again(server, front)
+            self.connect_again(server, front, no_descriptor(error))
 
-    def connect_again(self, server: str, front: int | None) -> None:
-        """The pipe did not arrive for want of a descriptor: make another one in a while."""
+    def connect_again(self, server: str, front: int | None, why: str = "") -> None:
+        """The pipe did not arrive for want of a descriptor: make another one in a while. `why`: as
+        a sentence goes on after "it is not reached: "."""
         if not self._closed:
             self.owed += 1
+            self.missing[server] = why or "its worker or a front has no free descriptor"
             self._loop.call_later(AGAIN_S, self._connect_now, server, front)
 
     def offer(self, entry: Entry, data: bytes) -> tuple[ExitClass, str] | None:

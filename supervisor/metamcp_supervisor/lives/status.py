@@ -13,7 +13,7 @@ from metamcp_supervisor.lives.entries import Copy, Entry
 from metamcp_supervisor.lives.front import Front
 from metamcp_supervisor.lives.reading import front_state
 from metamcp_supervisor.lives.specs import default_endpoint, exposed, reachable
-from metamcp_supervisor.lives.states import PUBLIC
+from metamcp_supervisor.lives.states import PUBLIC, Phase
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, Overridden, ServerStatus
 from metamcp_supervisor.wanted.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.wanted.document import table_of
@@ -48,6 +48,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     upgrades: int = 0
     overrides: tuple[Overridden, ...] = ()
     drift: Mapping[str, dict[str, int]] = {}
+    missing: Mapping[str, str] = {}
+    """By server: why it cannot be called though it is ready."""
+
+
+UNREACHED = "descriptors"
+"""The reason of a server that is ready and has no pipe to a front, for want of descriptors."""
 
 
 def collect(
@@ -166,7 +172,11 @@ def _server(
         inflight = instance.inflight
     p50_s, p95_s = metrics.lately_s(entry.name)
     used = [usages[part] for role in USED_FOR if (part := Part(role, entry.name)) in usages]
-    state = "draining" if life.parted else PUBLIC[life.phase]
+    state, reason, message = PUBLIC[life.phase], str(life.reason or ""), life.message
+    if life.parted:
+        state = "draining"
+    if life.phase is Phase.READY and entry.name in facts.missing:
+        state, reason, message = "error", UNREACHED, facts.missing[entry.name]
     throttled = entry.serving is not None and floods.throttled(entry.serving.flood, now)
     return ServerStatus(
         name=entry.name,
@@ -195,8 +205,8 @@ def _server(
         rss_bytes=sum(usage.rss_bytes for usage in used),
         cpu_s=sum(usage.cpu_s for usage in used),
         restarts=entry.restarts,
-        reason=floods.THROTTLED if throttled else str(life.reason or ""),
-        message=floods.HELD_BACK if throttled else life.message,
+        reason=floods.THROTTLED if throttled else reason,
+        message=floods.HELD_BACK if throttled else message,
         retry_in_s=None if life.retry_at is None else max(0.0, life.retry_at - now),
         required=entry.server.required,
         drift=facts.drift.get(entry.name, {}),

@@ -101,7 +101,7 @@ def _check_hope(server: ServerStatus, left_s: float) -> None:
             f"{server.name} is in quarantine: {server.message or server.reason};"
             f" 'metamcp ctl clear {server.name}' lets it out",
         )
-    if server.state != "error":
+    if server.state != "error" or server.phase == "ready":  # its pipe is tried every second
         return
     if server.reason == CONFIGURATION:
         raise Refused(Exit.FAILED, f"{server.name} is not started: {server.message}")

@@ -77,6 +77,8 @@ def _warming(server: ServerStatus, tries: Tries) -> str:
 
 def _ready(server: ServerStatus, tries: Tries) -> str:
     trouble = _trouble(server)
+    if server.state == "error":
+        return f"it is ready, and calls do not reach it ({trouble}); this is tried every second"
     if server.reason == "throttled":
         return f"it answers calls, and is held back ({trouble})"
     again = f"; it went down before ({trouble}), {counted(tries)}" if trouble else ""
