@@ -18,7 +18,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from metamcp_supervisor.lives import specs
+from metamcp_supervisor import runtime
+from metamcp_supervisor.lives import limits, specs
 from metamcp_supervisor.lives.fronts import Fronts
 from metamcp_supervisor.lives.service import Service
 from metamcp_supervisor.lives.tree import Tree
@@ -105,6 +106,8 @@ class Reloads:
         self._load = load
         self._permit = permit
         self.ask: Ask = nobody
+        self.processes: Callable[[], list[int]] = list
+        """The nursery and the fronts, which need as many open files as the supervisor."""
         self._check = check
         self._fronts = fronts
         self._tree = tree
@@ -119,6 +122,7 @@ class Reloads:
     def begin(self, hangup: asyncio.Event) -> None:
         """The first configuration is in force. From now on `hangup` asks for a reload, and so does
         a changed file, if it says so."""
+        self._provide()
         self._await_end()
         self._tree.crew.tune()  # workers of the program before speak as that one did
         self._metrics.reloaded(ok=True, now=time.time())
@@ -202,6 +206,7 @@ class Reloads:
         self.hash = fingerprint(self._written)
         self.read_at = self._loop.time()
         self._speak()
+        self._provide()
         self._fronts.reconfigure()
         for change in found.changes:
             if change.action == "add" and change.server in new.servers:
@@ -215,6 +220,15 @@ class Reloads:
         self._journal.add("gateway", "reloaded", f"plan {found.hash}")
         for each in levels_set:
             self._journal.add("gateway", "set over", self._again(each, "the files were read anew"))
+
+    def _provide(self) -> None:
+        """Raise the limit of open files to what this configuration needs, or say what follows."""
+        servers = len(self.config.servers)
+        needed = limits.files_needed(servers, self.config.gateway.fronts)
+        limit = runtime.allow_files(needed, self.processes())
+        if limit < needed:
+            said = limits.too_few_files(needed, limit, servers)
+            self._journal.add("gateway", "descriptors", said)
 
     def _speak(self) -> None:
         """As the configuration in force says, and without what is secret in it."""

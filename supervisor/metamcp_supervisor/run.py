@@ -147,6 +147,7 @@ class Gateway:
             config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
             service=self._service, metrics=self.metrics, journal=self.journal, traces=self._traces,
         )  # fmt: skip
+        self._reloads.processes = self._pids
         self._control = self._controlled(config)
         self.succession = self._prepared()
         own = self._nursery, self._house.embedder
@@ -256,6 +257,10 @@ class Gateway:
         """Raises CannotBind."""
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
+
+    def _pids(self) -> list[int]:
+        fronts = [front.pid for front in self._fronts.slots if front is not None]
+        return [pid for pid in (self._nursery.pid, *fronts) if pid > 0]
 
     def _bind(self) -> list[socket.socket]:
         """Listen for clients, and the listeners of the ops port. Raises CannotBind."""

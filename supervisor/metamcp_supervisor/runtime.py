@@ -8,9 +8,10 @@ Only the standard library at the top and no pathlib: `metamcp ctl` imports this 
 
 import contextlib
 import os
+import resource
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from metamcp_worker.errors import MetaMCPError
 
@@ -236,6 +237,20 @@ def _new_token(path: str) -> str:
     finally:
         os.close(fd)
     return token
+
+
+def allow_files(needed: int, processes: Iterable[int]) -> int:
+    """Raise the limit of open files of this process and of these to what is needed, as far as the
+    hard limit allows it. Returns the limit of this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < needed:
+        soft = needed if hard == unlimited else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for pid in processes if hasattr(resource, "prlimit") else ():
+            with contextlib.suppress(OSError, ValueError):  # it has ended
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    return needed if soft == unlimited else soft
 
 
 def _remove(path: str) -> None:

@@ -2,6 +2,7 @@
 can still ask why, and all of it ends when there are descriptors again."""
 
 import os
+import resource
 import signal
 import socket
 import threading
@@ -91,6 +92,25 @@ def test_a_front_that_could_not_take_a_pipe_gets_another_one_and_all_say_so() ->
         until(lambda: gateway.server("one")["state"] == "active", "and that is told")
         assert gateway.ops("/readyz")[0] == 200
         assert gateway.status()["fronts"][0]["pid"] == pid
+
+
+def soft_limit(pid: int) -> int:
+    return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+
+
+def test_the_limit_is_raised_to_what_the_servers_need_or_what_follows_is_told() -> None:
+    gateway = Gateway({"one": fake()})
+    gateway.wrapper = ("sh", "-c", 'ulimit -Sn 100; ulimit -Hn 270; exec "$@"', "sh")
+    with gateway:
+        front = gateway.status()["fronts"][0]["pid"]
+        assert soft_limit(gateway.pid) == soft_limit(front) == 263
+        assert "descriptors" not in gateway.ctl("events")
+        gateway.write({f"s{number}": fake() for number in range(4)})
+        gateway.ctl("reload")
+        assert soft_limit(gateway.pid) == soft_limit(front) == 270
+        said = "4 servers need about 272 open files in one process, and the limit is 270"
+        assert said in gateway.ctl("events")
+        assert "limit 270 (up to 270), about 272 are needed" in gateway.ctl("doctor", ok=(0, 1))
 
 
 def test_a_worker_that_could_not_take_a_pipe_gets_another_one() -> None:

@@ -75,6 +75,8 @@ class Gateway:
         self.mark = f"METAMCP_TEST_MARK={self.folder.name}"
         self.environ = {"METAMCP_TEST_GATEWAY": self.folder.name}
         self.extra = extra
+        self.wrapper: tuple[str, ...] = ()
+        """A command that becomes the gateway, and changes what it begins with."""
         self.write(servers)
         self._wait = wait
         self.process: subprocess.Popen[bytes] | None = None
@@ -128,6 +130,7 @@ class Gateway:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self.wrapper,
                     *self.command("serve", "--config", self.config),
                     *("--state-dir", str(self.folder / "state")),
                     *("--listen", f"127.0.0.1:{self.port}"),

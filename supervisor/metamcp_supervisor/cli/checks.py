@@ -41,8 +41,9 @@ NAMES_S = 5.0
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-def open_files(pid: int) -> Iterator[Finding]:
-    """The limit of one process: the gateway, or this command in its place."""
+def open_files(pid: int, needed: int = FILES_MIN) -> Iterator[Finding]:
+    """The limit of one process: the gateway, or this command in its place. `needed`: by the servers
+    and fronts that there are."""
     if not hasattr(resource, "prlimit"):
         return
     try:
@@ -51,9 +52,10 @@ def open_files(pid: int) -> Iterator[Finding]:
         yield Finding("open files", "warn", "the limit cannot be read", "run this as its user")
         return
     verdict: Verdict = "ok" if soft >= FILES_ENOUGH or soft < 0 else "warn"
-    verdict = "fail" if 0 <= soft < FILES_MIN else verdict
+    verdict = "fail" if 0 <= soft < needed else verdict
     advice = "" if verdict == "ok" else "raise it: 'ulimit -n 65536', LimitNOFILE=65536 in a unit"
-    yield Finding("open files", verdict, f"limit {soft} (up to {hard})", advice)
+    more = f", about {needed} are needed" if 0 <= soft < needed else ""
+    yield Finding("open files", verdict, f"limit {soft} (up to {hard}){more}", advice)
 
 
 def kernel() -> Iterator[Finding]:

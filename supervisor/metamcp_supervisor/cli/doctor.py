@@ -17,6 +17,7 @@ from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import certificates, checks, drift, show, wrappers
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.finding import Finding
+from metamcp_supervisor.lives import limits
 from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Problem
 from metamcp_supervisor.wanted.sources import load
 from metamcp_supervisor.watched import client
@@ -62,7 +63,11 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[Finding]:
         text = str(error) if silent else "none is running: this is what one would find"
         yield Finding("gateway", "warn" if silent else "ok", text)
     pid = status.pid if status is not None else os.getpid()
-    yield from checks.open_files(pid)
+    if status is None:
+        yield from checks.open_files(pid)
+    else:
+        needed = limits.files_needed(len(status.servers), len(status.fronts))
+        yield from checks.open_files(pid, needed)
     yield from checks.kernel()
     yield from checks.cgroup(pid)
     yield from drift.units()

@@ -30,6 +30,12 @@ and restarting it without end would make that worse."""
 REMEMBER_S = 60.0
 """An instance that is not sampled any more: by then it is known why it ended."""
 
+FILES_BASE = 256
+"""Open files of the supervisor or a front without servers: its own, and those of connections."""
+FILES_PER_SERVER = 3
+"""Two in the supervisor and one in each front, and what a start takes for a moment."""
+FILES_PER_FRONT = 4
+
 _SIGKILL = 9
 _MIB = 1024 * 1024
 
@@ -252,3 +258,17 @@ def _broken(limits: Limits, now: Sample) -> str:
     if most is not None and now.processes > most:
         return f"it had {now.processes} processes, processes_max is {most}"
     return ""
+
+
+def files_needed(servers: int, fronts: int) -> int:
+    """Open files that one process of the gateway needs for so many servers and fronts."""
+    return FILES_BASE + FILES_PER_SERVER * servers + FILES_PER_FRONT * fronts
+
+
+def too_few_files(needed: int, limit: int, servers: int) -> str:
+    """What is said where the limit of open files cannot be raised to what is needed."""
+    return (
+        f"{servers} servers need about {needed} open files in one process, and the limit is"
+        f" {limit}: fewer clients have a place, and some servers may not be reached; raise"
+        " LimitNOFILE= of the unit, or 'ulimit -Hn'"
+    )
