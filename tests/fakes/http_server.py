@@ -191,7 +191,8 @@ class Server:
             return await self._answer(wire, message["id"], result, *said)
         found = self.sessions.get(request.headers.get("mcp-session-id", ""))
         if found is None and self.options.sessions:
-            return await refuse(wire, self.options.gone, error=-32600, text="Session not found")
+            error = -32001 if self.options.gone == 200 else -32600
+            return await refuse(wire, self.options.gone, error=error, text="Session not found")
         if found is not None:
             found.told.append(message)
             found.heard.set()

@@ -115,7 +115,7 @@ def test_a_cancelled_call_is_cancelled_with_a_notification_in_its_session(answer
     run(main)
 
 
-@pytest.mark.parametrize("gone", [404, 400])
+@pytest.mark.parametrize("gone", [404, 400, 200])
 def test_a_forgotten_session_is_opened_anew_and_each_call_runs_once(gone: int) -> None:
     async def main() -> None:
         async with running(era="legacy", gone=gone) as (server, url), far(url) as there:

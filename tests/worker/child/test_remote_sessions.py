@@ -39,6 +39,21 @@ def odd(server: Server, **methods: int | bytes) -> None:
     server.odd = {name.replace("__", "/"): found for name, found in methods.items()}
 
 
+def test_a_content_length_that_is_too_small_is_named() -> None:
+    async def main() -> None:
+        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+            await there.initialize()
+            head = (
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n"
+            )
+            odd(server, tools__call=head + b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}')
+            found = await there.outcome(there.call("echo", text="a"))
+            said = "it does not end within the 30 bytes that its Content-Length says"
+            assert said in found["failed"]["message"]
+
+    run(main)
+
+
 def test_a_session_id_that_fits_into_no_header_is_refused() -> None:
     async def main() -> None:
         async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:

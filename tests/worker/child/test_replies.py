@@ -24,6 +24,13 @@ def error(code: int, message: str = "no", id: object = 7) -> Any:  # noqa: A002 
     return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message, "x": 1.0}}
 
 
+def test_a_session_that_is_over_is_told_from_a_request_that_took_too_long() -> None:
+    raw = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"%b"}}'
+    assert replies.session_over(raw % b"Session not found")
+    assert not replies.session_over(raw % b"Request timed out")
+    assert not replies.session_over(b'{"jsonrpc":"2.0","id":7,"result":{"text":"-32001 session"}}')
+
+
 @pytest.mark.parametrize("id", [b'"7"', b"7"])
 def test_an_answer_on_a_stream_is_taken_if_its_id_is_the_number_or_the_number_as_a_string(
     id: bytes,  # noqa: A002 - the wire's own name
@@ -82,6 +89,7 @@ def test_what_is_no_message_is_malformed(raw: bytes) -> None:
 
 def test_a_message_becomes_one_line() -> None:
     assert replies.one_line(b'\n{\r\n  "a":\n1}\n') == b'{    "a": 1}'
+    assert replies.one_line(b'\xef\xbb\xbf{"a":1}') == b'{"a":1}'
 
 
 def test_an_error_whose_members_are_of_other_types_is_still_the_answer() -> None:

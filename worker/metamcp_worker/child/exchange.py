@@ -90,7 +90,10 @@ async def exchange(link: Link, post: Post) -> AsyncGenerator[Answer]:
             elif response.media_type == headers.EVENTS:
                 message = await _events(link, post, body, resume)
             else:
-                message = _whole(await body.whole(wait_s=PIECE_S_MAX), post.key)
+                length = response.header("content-length")
+                message = _whole(await body.whole(wait_s=PIECE_S_MAX), post.key, length)
+        if message and post.in_session and replies.session_over(message):
+            raise SessionOver
         if message:
             body.holds(0)
             yield Answer(message, session_id)
@@ -132,8 +135,15 @@ async def _begun(link: Link, post: Post) -> Response:
         written()
 
 
-def _whole(body: bytes, key: bytes) -> bytes:
-    found = replies.answer(replies.one_line(body), key)
+def _whole(body: bytes, key: bytes, length: str) -> bytes:
+    """`length`: the header Content-Length. Raises Malformed."""
+    try:
+        found = replies.answer(replies.one_line(body), key)
+    except codec.Malformed as error:
+        if length and "truncated" in str(error):
+            why = f"it does not end within the {length} bytes that its Content-Length says"
+            raise codec.Malformed(why) from None
+        raise
     if found is None:
         raise codec.Malformed("it is no answer")
     return found

@@ -29,6 +29,7 @@ RETRY_AFTER_S_MAX = 900.0
 """A server may ask to be left alone, but not for ever: as long as an open circuit at most."""
 
 _HEAD = re.compile(rb'\{"jsonrpc":"2\.0","id":[^,]{1,256},"(?:result|error)":')
+_BOM = b"\xef\xbb\xbf"
 _DIGITS_MAX = 9
 """Of seconds: longer than anything that is honoured."""
 _ERROR_BYTES = 512
@@ -70,7 +71,8 @@ class _Failure(Struct):
 
 def one_line(message: bytes) -> bytes:
     """In valid JSON line ends stand between tokens, where one blank is as good as another; and
-    lines are what frames a message further on."""
+    lines are what frames a message further on. A byte order mark is passed over (RFC 8259, 8.1)."""
+    message = message.removeprefix(_BOM)
     if b"\n" in message or b"\r" in message:
         message = message.replace(b"\n", b" ").replace(b"\r", b" ")
     return message.strip()
@@ -118,6 +120,15 @@ def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes 
     if failure is None or found.method is not None:
         return Word.NO_ANSWER
     return _answer(found, one_line(body), key)
+
+
+def session_over(message: bytes) -> bool:
+    """Is this answer the error of a server that does not know the session, and says so with status
+    200? The TypeScript SDK uses this code for requests that took too long, too."""
+    if b"-32001" not in message[:_ERROR_BYTES]:
+        return False
+    failure = _failure(codec.envelope(message))
+    return failure is not None and failure.code == -32001 and "session" in failure.message.lower()
 
 
 def about(body: bytes, key: bytes) -> bool:
