@@ -40,7 +40,7 @@ def test_one_server_of_twenty_is_changed_without_a_failed_call(
             gateway.write(servers(s07=new))
             plan = gateway.ctl("reload")
             assert "s07" in plan
-            assert plan.count("unchanged") == 19
+            assert "19 unchanged" in plan
             until(lambda: gateway.server(served)["tools"] == tools + 3, "the changed one runs")
             calls = run.tally.per_server["s07"]
             until(lambda: run.tally.per_server["s07"] > calls + 20, "it is called again")

@@ -66,11 +66,13 @@ def test_status_is_a_table_of_plain_columns_in_a_pipe() -> None:
         linear = server("linear", "error", reason="connect", message="refused", retry_in_s=38.0)
         async with steered(git, linear) as (_, directory):
             code, out, err = await said(directory, "status")
+            failing, only, _ = await said(directory, "status", "--failing", "-o", "name,state")
         head, title, *rows, foot = out.splitlines()
         assert head.startswith("gateway active  up 1d02h  fronts 1/1  connections 2  sessions 0")
         assert " ".join(title.split()) == " ".join(columns.STATUS)
-        assert " ".join(rows[0].split()) == "git ready 1 4121 3d04h 15 2100 0 0 84ms 71M 0"
-        assert rows[1].endswith("connect: refused; next start in 38s")
+        assert rows[0].endswith("connect: refused; next start in 38s")
+        assert " ".join(rows[1].split()) == "git ready 1 4121 3d04h 15 2100 0 0 84ms 71M 0"
+        assert (failing, only) == (Exit.NOT_READY, "linear\terror\n")
         assert (foot, code, err) == ("1 of 2 not ready", Exit.NOT_READY, "")
         assert not re.search(r"[\x00-\x09\x0b-\x1f│─]", out)
 
@@ -328,12 +330,15 @@ def test_the_outlook_says_what_comes_next_and_why() -> None:
         server("d", "ready", pid=0, origin="https://x.example"),
         server("e", "error", pid=0, origin="https://x.example", reason="connect"),
     ]
-    found = [row[-1] for row in columns.status_rows(SmallGateway(*servers).status())]
-    assert found[0] == "starts on first call"
-    assert found[1].startswith("spawn: xxx")
-    assert found[1].endswith("…; no start planned")
-    assert found[2] == "exit: two lines"
-    assert found[3:] == ["https://x.example", "connect; no start planned"]
+    rows = columns.status_rows(SmallGateway(*servers).status())
+    assert [row[0].strip() for row in rows] == ["b", "e", "a", "c", "d"]  # what is wrong is first
+    found = {row[0].strip(): row[-1] for row in rows}
+    assert found["a"] == "starts on first call"
+    assert found["b"].startswith("spawn: xxx")
+    assert found["b"].endswith("…; no start planned")
+    assert found["c"] == "exit: two lines"
+    assert found["d"] == "https://x.example"
+    assert found["e"] == "connect; no start planned"
 
 
 def test_a_table_without_rows_is_its_title() -> None:

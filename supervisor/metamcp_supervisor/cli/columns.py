@@ -16,6 +16,7 @@ from metamcp_supervisor.verbs import (
     ServerStatus,
 )
 from metamcp_supervisor.watched.health import READY_STATES, not_ready
+from metamcp_worker import sharing
 
 STATUS = (
     "SERVER", "STATE", "GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "P95", "MEM",
@@ -32,7 +33,11 @@ _SIGNS = {"add": "+", "remove": "-", "unchanged": "="}
 
 
 def status_rows(status: GatewayStatus, names: Sequence[str] = ()) -> list[tuple[str, ...]]:
-    return [_row(server) for server in status.servers if not names or server.name in names]
+    """A row for each server, those that are not ready first. What serves a single client stays with
+    its server."""
+    missed = {sharing.base(server.name) for server in not_ready(status, names)}
+    shown = [server for server in status.servers if not names or server.name in names]
+    return [_row(s) for s in sorted(shown, key=lambda s: sharing.base(s.name) not in missed)]
 
 
 def status_head(status: GatewayStatus) -> str:
@@ -84,10 +89,17 @@ def override_text(override: Overridden, clock: str) -> str:
 
 
 def plan_rows(plan: ReloadPlan) -> list[tuple[str, str, str, str]]:
-    return [_change(change) for change in plan.changes]
+    """What changes; the rest counts in `plan_foot`."""
+    return [_change(change) for change in plan.changes if change.action != "unchanged"]
 
 
 def plan_foot(plan: ReloadPlan) -> str:
+    unchanged = sum(change.action == "unchanged" for change in plan.changes)
+    rest = f"  {unchanged} unchanged" if unchanged else ""
+    return _plan_verdict(plan) + rest
+
+
+def _plan_verdict(plan: ReloadPlan) -> str:
     if plan.applied:
         return f"plan {plan.hash}  applied"
     if all(change.action == "unchanged" for change in plan.changes):

@@ -218,6 +218,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
     metavar="FIELD,FIELD",
     help="Only these members of --json, a line per server, tabs between them.",
 )
+@click.option("--failing", is_flag=True, help="Only servers that should be ready and are not.")
 @click.pass_obj
 def status(
     runtime_dir: str | None,
@@ -226,22 +227,31 @@ def status(
     watch: bool,
     every_s: float | None,
     fields: str | None,
+    failing: bool,
 ) -> None:
     """What runs, and what is wrong. Exit 3 if a server that should be ready is not."""
+    if watch and failing:
+        raise click.UsageError("--failing does not go with --watch")
     wanted = _fields(fields) if fields is not None else ()
     with client.connect(runtime_dir) as gateway:
         if watch:
             _watch(gateway, names, as_json, every_s or WATCH_S)
         raw = gateway.call("status")
         found = _chosen(codec.typed(verbs.GatewayStatus, raw), names)
+    missed = not_ready(found, names)
+    shown = structs.replace(found, servers=tuple(missed)) if failing else found
     if as_json:
-        click.echo(raw if not names else codec.dump(found))
+        click.echo(codec.dump(shown) if names or failing else raw)
     elif wanted:
-        for server in found.servers:
+        for server in shown.servers:
             click.echo("\t".join(columns.cell(getattr(server, field)) for field in wanted))
+    elif failing and not missed:
+        click.echo(columns.status_foot(found, names))
     else:
-        show.picture(_picture(found, names))
-    if not_ready(found, names):
+        only = tuple(server.name for server in missed) if failing else names
+        picture = _picture(found, only)
+        show.picture(structs.replace(picture, foot=columns.status_foot(found, names)))
+    if missed:
         sys.exit(verbs.Exit.NOT_READY)
 
 
