@@ -174,7 +174,7 @@ class Gateway:
             journal=self.journal,
             logs=self.logs,
             metrics=self.metrics,
-            bounds=Bounds(cgroups.delegated(), self.journal),
+            bounds=Bounds(cgroups.delegated(), self.journal, cgroups.around()),
             tokens=Tokens(config.gateway.state_dir, environ),
             pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
             environ=environ,

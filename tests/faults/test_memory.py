@@ -87,6 +87,12 @@ def test_when_memory_runs_out_the_server_that_took_it_goes_and_nobody_else() -> 
             client = Client(gateway.port, MODERN)
             gone = client.call("hungry__leak", mib=2 * MEMORY_BYTES // (1024 * 1024))
             assert gone["error"]["data"]["may_have_run"] is True
+            said = "killed by the kernel because the control group of the gateway was out of memory"
+            until(lambda: said in gateway.ctl("events"), "the journal says why")
+            counted = 'metamcp_oom_kills_total{server="hungry"} 1'
+            until(lambda: counted in gateway.ops("/metrics")[1], "the kill is counted")
+            report = gateway.ctl("doctor", ok=(0, 1))
+            assert "of 400 MiB in the control group of the gateway, in which the kernel" in report
             assert client.text("other__echo", text="in") == "in"
             until(lambda: "result" in client.call("hungry__echo"), "it is back")
             after = gateway.status()

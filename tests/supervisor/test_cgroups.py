@@ -49,6 +49,42 @@ def machine(folder: Path, own: str) -> tuple[Path, Path]:
     return mounts, found
 
 
+@pytest.mark.parametrize(
+    ("lines", "files", "expected"),
+    [
+        (
+            "4:memory:/a\n0::/\n",
+            {"memory/a/memory.oom_control": "under_oom 0\noom_kill 2\n",
+             "memory/a/memory.usage_in_bytes": "10\n", "memory/a/memory.limit_in_bytes": "20\n"},
+            (10, 20, 2),
+        ),
+        (
+            "0::/b\n",
+            {"b/memory.events": "oom_kill 3\n", "b/memory.current": "7\n",
+             "b/memory.max": "max\n"},
+            (7, None, 3),
+        ),
+        (
+            "4:memory:/elsewhere\n",  # as in a container
+            {"memory/memory.oom_control": "oom_kill 0\n", "memory/memory.usage_in_bytes": "1\n",
+             "memory/memory.limit_in_bytes": "9223372036854771712\n"},
+            (1, None, 0),
+        ),
+        ("0::/c\n", {}, None),
+    ],
+)  # fmt: skip
+def test_the_memory_of_the_group_of_a_process_is_read_in_both_versions(
+    tmp_path: Path, lines: str, files: dict[str, str], expected: tuple[int, int | None, int] | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    own = tmp_path / "own"
+    own.write_text(lines)
+    group = cgroups.around(tmp_path, own)
+    assert (None if group is None else group.memory()) == expected
+
+
 def test_a_leaf_has_the_limits_of_its_server_and_gets_new_ones(tmp_path: Path) -> None:
     path = group(tmp_path / "server-git-3")
     for name in FILES:

@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 from metamcp_supervisor.cli.finding import Finding, Verdict
 from metamcp_supervisor.lives import listen, sockfile
+from metamcp_supervisor.lives.cgroups import around
+from metamcp_supervisor.lives.limits import mebibytes
 from metamcp_supervisor.verbs import Description, ServerStatus
 from metamcp_supervisor.wanted import environment, lockfile
 from metamcp_supervisor.wanted.config import UNIX, Address, Config, ConfigInvalid
@@ -90,6 +92,22 @@ def cgroup(pid: int) -> Iterator[Finding]:
             "cgroup.kill", "ok" if kills else "warn", "present" if kills else "missing",
             "" if kills else "use Linux 5.14 or newer; without it processes are ended one by one",
         )  # fmt: skip
+
+
+def memory(pid: int) -> Iterator[Finding]:
+    """What the control group of the gateway may use, and whether the kernel had to kill in it."""
+    group = around(own=Path(f"/proc/{pid}/cgroup"))
+    found = None if group is None else group.memory()
+    if found is None or (found.limit_bytes is None and not found.kills):
+        return
+    limit = "no limit" if found.limit_bytes is None else mebibytes(found.limit_bytes)
+    text = f"{mebibytes(found.used_bytes)} of {limit} in the control group of the gateway"
+    if not found.kills:
+        yield Finding("memory", "ok", text)
+        return
+    times = "once" if found.kills == 1 else f"{found.kills} times"
+    advice = "raise its limit (MemoryMax= of the unit), or limit servers with memory_max"
+    yield Finding("memory", "warn", f"{text}, in which the kernel killed {times}", advice)
 
 
 def clock(files: Iterable[Path], now: float) -> Iterator[Finding]:

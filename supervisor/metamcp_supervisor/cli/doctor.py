@@ -70,6 +70,7 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[Finding]:
         yield from checks.open_files(pid, needed)
     yield from checks.kernel()
     yield from checks.cgroup(pid)
+    yield from checks.memory(pid)
     yield from drift.units()
     yield from checks.withheld(told)
     if path is None and status is not None and status.config_files:

@@ -7,17 +7,22 @@ stopping anything (`gauges`, `crew`).
 
 from collections.abc import Collection
 from pathlib import Path
+from signal import SIGKILL
 
-from metamcp_supervisor.lives.cgroups import Cgroups, unenforced
+from metamcp_supervisor.lives.cgroups import Around, Cgroups, unenforced
 from metamcp_supervisor.lives.entries import Copy, Entry
-from metamcp_supervisor.lives.limits import Limiter, limits_of
+from metamcp_supervisor.lives.limits import Limiter, crowded_out, limits_of
 from metamcp_supervisor.watched.events import Journal
 
 
 class Bounds:
-    """`cgroups`: None where no subtree is ours."""
+    """`cgroups`: None where no subtree is ours; `around`: the group of the gateway itself."""
 
-    def __init__(self, cgroups: Cgroups | None, journal: Journal) -> None:
+    def __init__(
+        self, cgroups: Cgroups | None, journal: Journal, around: Around | None = None
+    ) -> None:
+        self._around = around
+        self._kills = 0 if around is None else around.kills()
         self.limiter = Limiter()
         self._cgroups = cgroups
         self._journal = journal
@@ -62,6 +67,16 @@ class Bounds:
         if copy.leaf is not None:
             copy.leaf.kill()
             copy.leaf.remove()
+
+    def crowded_out(self, signal: int) -> str:
+        """Did the kernel end a server that has no group of its own, because that of the gateway was
+        full? A sentence, or nothing. Each kill that the kernel counts is one server's."""
+        if signal != SIGKILL or self._around is None or (now := self._around.memory()) is None:
+            return ""
+        if now.kills <= self._kills:
+            return ""
+        self._kills += 1
+        return crowded_out(now.used_bytes, now.limit_bytes)
 
     def out_of_memory(self, copy: Copy, signal: int) -> str:
         """Did the kernel end it for want of memory? A sentence, or nothing. `signal`: of its end,

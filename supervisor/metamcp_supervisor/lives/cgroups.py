@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from metamcp_supervisor.lives.limits import Limits
 
@@ -31,6 +32,8 @@ FILE_BYTES_MAX = 64 * 1024
 """Of what the kernel tells in one file; `cgroup.procs` of ten thousand processes has as much."""
 _DELEGATED = ("user.delegate", "trusted.delegate")
 _NO_LIMIT = b"max"
+UNLIMITED_BYTES = 1 << 60
+"""Version 1 tells a number above this where there is no limit."""
 MOUNTS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 
@@ -60,11 +63,11 @@ class Leaf:
             current = int(_read(self.path / "memory.current"))
         except (OSError, ValueError):
             return None
-        return max(0, current - self._entry("memory.stat", b"inactive_file"))
+        return max(0, current - _entry(self.path / "memory.stat", b"inactive_file"))
 
     def oom_kills(self) -> int:
         """How often the kernel killed in it for want of memory."""
-        return self._entry("memory.events", b"oom_kill")
+        return _entry(self.path / "memory.events", b"oom_kill")
 
     def processes(self) -> list[int]:
         with contextlib.suppress(OSError, ValueError):
@@ -88,15 +91,6 @@ class Leaf:
         except OSError:
             return False
         return True
-
-    def _entry(self, file: str, name: bytes) -> int:
-        """One number of a file with lines such as `oom_kill 3`, 0 if it is not there."""
-        with contextlib.suppress(OSError, ValueError):
-            for line in _read(self.path / file).splitlines():
-                key, _, value = line.partition(b" ")
-                if key == name:
-                    return int(value)
-        return 0
 
 
 class Cgroups:
@@ -155,6 +149,55 @@ def delegated(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Cgroups | None:
     return next((Cgroups(path) for path in (here, *above) if _ours(path)), None)
 
 
+class Memory(NamedTuple):
+    """Of the control group that a process is in. `limit_bytes`: None if it has none; `kills`: how
+    often the kernel killed in it, or below it, for want of memory."""
+
+    used_bytes: int
+    limit_bytes: int | None
+    kills: int
+
+
+class Around:
+    """The control group for memory, of version 1 or 2, that a process is in."""
+
+    def __init__(self, group: Path) -> None:
+        self._group = group
+        self._old = (group / "memory.oom_control").exists()
+
+    def memory(self) -> Memory | None:
+        """None if the kernel does not tell it."""
+        names = ("usage_in_bytes", "limit_in_bytes") if self._old else ("current", "max")
+        try:
+            used, limit = (_read(self._group / f"memory.{name}").strip() for name in names)
+            most = None if limit == _NO_LIMIT or int(limit) > UNLIMITED_BYTES else int(limit)
+            return Memory(int(used), most, self.kills())
+        except (OSError, ValueError):
+            return None
+
+    def kills(self) -> int:
+        file = "memory.oom_control" if self._old else "memory.events"
+        return _entry(self._group / file, b"oom_kill")
+
+
+def around(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
+    """The group of the process that `own` is about; None where there is none for memory. Inside of
+    a container the path of the group is not below `mounts`, and the group is the top."""
+    try:
+        lines = [line.split(":", 2) for line in _read(own).decode().splitlines()]
+    except (OSError, ValueError):
+        return None
+    old = next((path for _, what, path in lines if "memory" in what.split(",")), None)
+    new = next((path for number, _, path in lines if number == "0"), None)
+    places = [mounts / "memory" / old.strip("/"), mounts / "memory"] if old is not None else []
+    if new is not None:
+        tops = (mounts, mounts / "unified")
+        places += [*(top / new.strip("/") for top in tops), *tops]
+    known = ("memory.oom_control", "memory.events")
+    group = next((each for each in places if any((each / name).exists() for name in known)), None)
+    return None if group is None else Around(group)
+
+
 def unenforced(limits: Limits, cgroups: Cgroups | None) -> str:
     """What nobody enforces, as a sentence for the operator, or nothing. Memory and processes are
     judged from samples where the kernel does not count them."""
@@ -164,6 +207,16 @@ def unenforced(limits: Limits, cgroups: Cgroups | None) -> str:
         "cpu_max is not enforced: the gateway has no control group of its own with the controller"
         " 'cpu'; under systemd, Delegate=cpu gives it one"
     )
+
+
+def _entry(path: Path, name: bytes) -> int:
+    """One number of a file with lines such as `oom_kill 3`, 0 if it is not there."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _read(path).splitlines():
+            key, _, value = line.partition(b" ")
+            if key == name:
+                return int(value)
+    return 0
 
 
 def _ours(path: Path) -> bool:

@@ -289,6 +289,9 @@ class Crew:
             down = instances.excused(down)
         if why := self._bounds.out_of_memory(copy, message.signal):
             down = WentDown(ExitClass.LIMIT, why)
+        elif why := self._bounds.crowded_out(message.signal):
+            down = WentDown(ExitClass.SIGNAL, why)
+            self._lives.told(copy, Counted(counts={"oom_kill": 1}), b"")
         self._lives.went_down(copy, down)
 
     # Up and down

@@ -133,7 +133,7 @@ _RESOURCES = (
     Family("metamcp_process_threads", "gauge", ("server", "role"),
            "Threads of all these processes."),
     Family("metamcp_oom_kills_total", "counter", ("server",),
-           "Times that the kernel killed in the server's control group for want of memory."),
+           "Times that the kernel killed a server, or in its control group, for want of memory."),
 )  # fmt: skip
 _FRONTS = (
     Family("metamcp_sessions", "gauge", ("protocol_version",),
