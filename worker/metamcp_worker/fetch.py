@@ -26,7 +26,7 @@ from metamcp_worker.incoming import Incoming
 
 
 class Auth(httpx2.Auth):
-    """What authorizes each request to an origin."""
+    """Authorizes each request to an origin."""
 
     def covers(self, url: str) -> bool:
         """May a redirect within the origin take the credentials to this URL?"""
@@ -63,7 +63,7 @@ class Untrusted(Unreachable):
 
 
 class Misdirected(Unreachable):
-    """It redirects where it is not followed."""
+    """The server redirects to a place to which requests do not follow."""
 
 
 class Broken(MetaMCPError):

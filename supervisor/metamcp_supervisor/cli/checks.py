@@ -95,7 +95,7 @@ def cgroup(pid: int) -> Iterator[Finding]:
 
 
 def memory(pid: int) -> Iterator[Finding]:
-    """What the control group of the gateway may use, and whether the kernel had to kill in it."""
+    """Does the control group of the gateway have a limit, and did the kernel kill in it?"""
     group = around(own=Path(f"/proc/{pid}/cgroup"))
     found = None if group is None else group.memory()
     if found is None or (found.limit_bytes is None and not found.kills):

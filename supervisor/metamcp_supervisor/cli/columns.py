@@ -33,8 +33,8 @@ _SIGNS = {"add": "+", "remove": "-", "unchanged": "="}
 
 
 def status_rows(status: GatewayStatus, names: Sequence[str] = ()) -> list[tuple[str, ...]]:
-    """A row for each server, those that are not ready first. What serves a single client stays with
-    its server."""
+    """A row for each server, those that are not ready first. The process of a single client stays
+    with its server."""
     missed = {sharing.base(server.name) for server in not_ready(status, names)}
     shown = [server for server in status.servers if not names or server.name in names]
     return [_row(s) for s in sorted(shown, key=lambda s: sharing.base(s.name) not in missed)]
@@ -89,7 +89,7 @@ def override_text(override: Overridden, clock: str) -> str:
 
 
 def plan_rows(plan: ReloadPlan) -> list[tuple[str, str, str, str]]:
-    """What changes; the rest counts in `plan_foot`."""
+    """A row for each change; `plan_foot` counts the rest."""
     return [_change(change) for change in plan.changes if change.action != "unchanged"]
 
 

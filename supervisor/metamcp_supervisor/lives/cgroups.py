@@ -149,9 +149,9 @@ def delegated(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Cgroups | None:
     return next((Cgroups(path) for path in (here, *above) if _ours(path)), None)
 
 
-class Memory(NamedTuple):
-    """Of the control group that a process is in. `limit_bytes`: None if it has none; `kills`: how
-    often the kernel killed in it, or below it, for want of memory."""
+class GroupMemory(NamedTuple):
+    """Memory of the control group that a process is in. `limit_bytes`: None if the group has none;
+    `kills`: how often the kernel killed in it, or below it, for want of memory."""
 
     used_bytes: int
     limit_bytes: int | None
@@ -165,13 +165,13 @@ class Around:
         self._group = group
         self._old = (group / "memory.oom_control").exists()
 
-    def memory(self) -> Memory | None:
+    def memory(self) -> GroupMemory | None:
         """None if the kernel does not tell it."""
         names = ("usage_in_bytes", "limit_in_bytes") if self._old else ("current", "max")
         try:
             used, limit = (_read(self._group / f"memory.{name}").strip() for name in names)
             most = None if limit == _NO_LIMIT or int(limit) > UNLIMITED_BYTES else int(limit)
-            return Memory(int(used), most, self.kills())
+            return GroupMemory(int(used), most, self.kills())
         except (OSError, ValueError):
             return None
 

@@ -198,7 +198,7 @@ def out_of_memory(record: Record, limits: Limits, *, signal: int, oom_kills: int
 
 
 def crowded_out(used_bytes: int, limit_bytes: int | None) -> str:
-    """What is said of a server that the kernel killed because the group of the gateway was full."""
+    """The sentence about a server that the kernel killed because the gateway's group was full."""
     limit = "" if limit_bytes is None else f" of {mebibytes(limit_bytes)} for all together"
     return (
         "it was killed by the kernel because the control group of the gateway was out of memory"
@@ -275,7 +275,7 @@ def files_needed(servers: int, fronts: int) -> int:
 
 
 def too_few_files(needed: int, limit: int, servers: int) -> str:
-    """What is said where the limit of open files cannot be raised to what is needed."""
+    """The sentence about a limit of open files that cannot be raised to what is needed."""
     return (
         f"{servers} servers need about {needed} open files in one process, and the limit is"
         f" {limit}: fewer clients have a place, and some servers may not be reached; raise"

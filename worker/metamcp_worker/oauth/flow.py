@@ -50,7 +50,7 @@ _SECRETS = ("client_secret", "code", "code_verifier", "refresh_token")
 #: What an authorization server says to a client that it has forgotten.
 _UNKNOWN = frozenset({"invalid_client", "unauthorized_client"})
 _SPENT = "invalid_grant"
-"""What it says of a refresh token that is of no use any more (RFC 6749, 5.2). After another answer
+"""The error for a refresh token that is of no use any more (RFC 6749, 5.2). After another answer
 the token may be good: a firewall or a server that is busy answers as well."""
 _LATER = frozenset({408, 425, 429})
 _METADATA = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
@@ -92,9 +92,9 @@ class Flow:
         self._said = _Said()
 
     async def refresh(self, token: str) -> Record | None:
-        """Newer tokens than this access token; None if a new authorization is needed instead. One
-        process at a time asks for some, as an authorization server may take the second use of a
-        refresh token for a theft. Raises NotAuthorized and Unreachable."""
+        """Newer tokens than this access token; None if a new authorization is needed instead. Only
+        one process at a time asks for new tokens, as an authorization server may take the second
+        use of a refresh token for a theft. Raises NotAuthorized and Unreachable."""
         async with self._shelf.refresh(token):
             before = self._shelf.record
             if before is not None and before.access_token not in ("", token):
@@ -336,7 +336,7 @@ class _Error(Struct):
 
 
 class _Endpoints(Struct):
-    """Of an authorization server (RFC 8414, 2)."""
+    """Endpoints of an authorization server (RFC 8414, 2)."""
 
     authorization_endpoint: str = ""
     token_endpoint: str = ""

@@ -175,8 +175,8 @@ class Shelf:
 
     @contextlib.asynccontextmanager
     async def refresh(self, token: str) -> AsyncGenerator[None]:
-        """Be the only process that asks for new tokens instead of this access token. What a person
-        gets meanwhile stays. Raises Unreachable."""
+        """Be the only process that asks for new tokens instead of this access token. Tokens that
+        a person gets meanwhile stay. Raises Unreachable."""
         async with self._lock(REFRESH):
             self.look()
             self._refreshed = token
