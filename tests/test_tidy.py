@@ -4,30 +4,29 @@ The limits here are never loosened to fit code.
 """
 
 import ast
-import functools
 import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.house import (
+    EVERYTHING,
+    ROOT,
+    SOURCES,
+    TESTS,
+    at,
+    functions,
+    imports,
+    module_name,
+    nodes,
+    none,
+    parsed,
+)  # fmt: skip
+
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
-
-SOURCES = sorted(
-    path
-    for room in ("supervisor", "worker")
-    for path in (ROOT / room).rglob("*.py")
-)  # fmt: skip
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
-EVERYTHING = sorted(
-    path
-    for room in ("supervisor", "worker", "tests", "benchmarks", "examples", "deploy")
-    for path in (ROOT / room).rglob("*.py")
-    if not {"node_modules", ".venv"} & set(path.parts)
-)
 
 #: The worker's files that the supervisor may import.
 CONTRACT = {
@@ -106,6 +105,7 @@ IMPURE_IMPORTS = {
 
 #: A dependency is used in the files named here and nowhere else, so that it can leave.
 DEPENDENCIES = {
+    "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.link"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
     "httptools": {"metamcp_worker.connection", "metamcp_worker.connect.answers"},
     "cryptography": {"metamcp_worker.oauth.vault"},
@@ -120,6 +120,8 @@ DEPENDENCIES = {
         "metamcp_worker.oauth.flow",
         "metamcp_worker.oauth.shelf",
     },
+    "pydantic": {"metamcp_worker.oauth.flow", "metamcp_worker.oauth.shelf"},
+    "pydantic_core": {"metamcp_worker.validation"},
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},
     "opentelemetry": {"metamcp_supervisor.watched.otlp"},
@@ -138,55 +140,6 @@ def trees() -> Iterator[None]:
     nodes.cache_clear()
     parsed.cache_clear()
     gc.enable()
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@functools.cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(parsed(path)))
-
-
-def functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All in there, also those in others. Only statements have some: nothing else is looked at."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            inner: list[ast.AST] = getattr(node, part, [])
-            yield from functions(inner)
-
-
-def module_name(path: Path) -> str:
-    parts = path.with_suffix("").relative_to(ROOT).parts
-    return ".".join(part for part in parts[1:] if part != "__init__")
-
-
-def imports(path: Path, *, top_level_only: bool = False) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of every import, relative ones resolved, `from x import y` as x.y."""
-    package = module_name(path).split(".")
-    if path.name != "__init__.py":
-        package = package[:-1]
-    for node in parsed(path).body if top_level_only else nodes(path):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
-            for alias in node.names:
-                yield node.lineno, f"{module}.{alias.name}"
-
-
-def at(path: Path, line: int, message: str) -> str:
-    return f"{path.relative_to(ROOT)}:{line}: {message}"
-
-
-def none(problems: list[str]) -> None:
-    assert not problems, "\n" + "\n".join(problems)
 
 
 def test_files_stay_small() -> None:

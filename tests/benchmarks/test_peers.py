@@ -16,7 +16,8 @@ from benchmarks.peers.__main__ import PAGE, RESULTS
 from benchmarks.peers.plans import OURS, PEERS, Peer, Site
 from benchmarks.peers.taken import CALLERS, NEW, SAME, TOLD
 from tests.benchmarks.values import result
-from tests.test_tidy import IMPURE_IMPORTS, nodes
+from tests.house import nodes
+from tests.test_tidy import IMPURE_IMPORTS
 
 FOLDER = plans.HERE
 PURE = ("page", "plans", "taken", "verdict")

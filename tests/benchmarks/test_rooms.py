@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import SCENARIOS
-from tests.test_tidy import IMPURE_IMPORTS, ROOT, nodes
+from tests.house import ROOT, nodes
+from tests.test_tidy import IMPURE_IMPORTS
 
 PURE = ("charts", "figures", "pages", "tables")
 FOLDER = ROOT / "benchmarks"

@@ -13,7 +13,7 @@ from metamcp_worker import costs, owntools, priced
 from metamcp_worker.disclosure import Exposure
 from metamcp_worker.front import found
 from metamcp_worker.search.index import Index
-from tests.test_tidy import ROOT
+from tests.house import ROOT
 
 VIEWS = ROOT / "docs" / "views.md"
 PUBLIC_TOOLS, PUBLIC_TOKENS = 538, 112_468

@@ -92,9 +92,9 @@ class Parked(Generic[T]):
         return self._bytes
 
     def crowded(self, bound: Bound, client: str) -> T | None:
-        """The oldest call of this client, if the client has as many as it may have, and this one must
-        go before one more is parked. `client`: the word for the client; clients that do not say who
-        they are count as one."""
+        """The oldest call of this client, if the client has as many as it may have, and the oldest
+        must go before one more is parked. `client`: the word for the client; clients that do not
+        say who they are count as one."""
         whose = (*_holder(bound), client)
         mine = [one for one in self._entries.values() if (*_holder(one.bound), one.client) == whose]
         here = [one for one in mine if one.bound.server == bound.server]
