@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,23 @@ def test_a_hundred_kills_leave_no_descriptor_no_process_and_no_counter_that_fell
         until(lambda: not zombies(processes.below(gateway.pid) | {gateway.pid}), "no zombies")
         restarts = [series for series in seen if series[0] == "metamcp_server_restarts_total"]
         assert sum(seen[series] for series in restarts) >= SERVERS * len(ROUNDS)
+
+
+def more(run: Callers, than: int) -> bool:
+    return run.tally.right > than
+
+
+def test_a_front_that_is_killed_takes_no_count_along() -> None:
+    with Gateway({"one": fake()}) as gateway, Callers(gateway.port, ["one"], callers=4) as run:
+        for _ in range(5):
+            answered = run.tally.right
+            until(partial(more, run, answered + 100), "calls are answered")
+            os.kill(gateway.status()["fronts"][0]["pid"], signal.SIGKILL)
+        answered = run.tally.right
+        until(partial(more, run, answered + 10), "calls are answered again")
+        run.stop()
+        counted = until(
+            lambda: (now := gateway.server("one"))["calls"] >= run.tally.right and now,
+            "every answer is counted",
+        )
+        assert counted["errors"] <= 5 * 4, "at most the calls that were cut"

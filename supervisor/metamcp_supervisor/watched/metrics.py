@@ -223,8 +223,11 @@ class Metrics:
     # What others ask
 
     def calls(self, server: str) -> tuple[int, int, int]:
-        """Calls so far, errors among them, and calls in flight."""
-        return self._fronts.of_server(server)
+        """Calls so far, errors among them, and calls in flight. A front that is killed takes along
+        the counts since its last report: then the workers know more."""
+        calls, errors, inflight = self._fronts.of_server(server)
+        answered, failed = self._workers.of_server(server)
+        return max(calls, answered), max(errors, failed), inflight
 
     def latencies(self) -> dict[str, Counts]:
         """How many requests took how long, by server: counts per bucket of `BUCKETS_S`."""

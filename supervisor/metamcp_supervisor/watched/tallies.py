@@ -272,9 +272,12 @@ class Workers:
         self._live: dict[tuple[str, int], handing.Answering] = {}
         self._base: dict[tuple[str, str, str, str], Histogram] = {}
         self._seen: Seen = {}
+        self._totals: dict[str, tuple[int, int]] | None = None
+        """Calls and errors by server, until the next report."""
 
     def report(self, name: str, generation: int, found: handing.Answering) -> None:
         self._live[name, generation] = found
+        self._totals = None
 
     def gone(self, name: str, generation: int) -> None:
         last = self._live.pop((name, generation), None)
@@ -282,6 +285,7 @@ class Workers:
             self._fold(self._base, last)
 
     def forget(self, server: str) -> None:
+        self._totals = None
         for key in [key for key in self._base if key[0] == server]:
             del self._base[key]
         for seen in [seen for seen in self._seen if seen[0] == server]:
@@ -298,6 +302,16 @@ class Workers:
         for live in self._live.values():
             self._fold(total, live)
         return {key: one.durations for key, one in total.items()}
+
+    def of_server(self, server: str) -> tuple[int, int]:
+        """Calls that workers saw end, and errors among them."""
+        if self._totals is None:
+            self._totals = {}
+            for (name, _, error, _), one in self.durations().items():
+                calls, errors = self._totals.get(name, (0, 0))
+                count = sum(one.buckets)
+                self._totals[name] = calls + count, errors + (count if error else 0)
+        return self._totals.get(server, (0, 0))
 
     def handed(self) -> tuple[tuple[tuple[str, str, str, str], Durations], ...]:
         return tuple((key, one.durations) for key, one in self._base.items())

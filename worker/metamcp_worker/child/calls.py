@@ -152,13 +152,13 @@ class Calls:
         gone = self._turns.remove(lambda one: one.front == front and one.frame.id == call)
         return b"", bool(gone)
 
-    def forget(self, front: int, now: float) -> list[bytes]:
-        """Forget all calls of this front. The ids of those that were in flight."""
-        keys = [key for key, found in self.in_flight.items() if found.front == front]
-        for key in keys:
+    def forget(self, front: int, now: float) -> dict[bytes, InFlight]:
+        """Forget all calls of this front. Those that were in flight, by id."""
+        gone = {key: found for key, found in self.in_flight.items() if found.front == front}
+        for key in gone:
             self.leave(key, now)
         self._turns.remove(lambda one: one.front == front)
-        return keys
+        return gone
 
     def of(self, front: int) -> list[int]:
         """The calls of this front, in flight or waiting."""

@@ -46,6 +46,8 @@ from metamcp_worker.glimpse import glimpse
 from metamcp_worker.spec import ServerSpec
 
 _TIMED_OUT = str(int(Code.TIMED_OUT))
+CUT = "cut"
+"""The error type of a call whose front ended before the answer: no front is left to count it."""
 _UNSENT = "does not read its input; the call was not sent to it"
 
 ROOTS_S = 0.1
@@ -187,7 +189,10 @@ class Session:
     def front_gone(self, front: int, now: float) -> Actions:
         """Nobody is left who would take the answers to this front's calls."""
         kept = self.orphans.front_gone(front, now)
-        actions = self._given_up(self._calls.forget(front, now), b"the client is gone", now)
+        gone = self._calls.forget(front, now)
+        for one in gone.values():
+            self.timing.ended(one.method, now - one.since, CUT)
+        actions = self._given_up(list(gone), b"the client is gone", now)
         return [*kept, *actions, *self._watched.front_gone(front, now)]
 
     def drain(self) -> None:
