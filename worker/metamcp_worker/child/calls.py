@@ -153,7 +153,7 @@ class Calls:
         return b"", bool(gone)
 
     def forget(self, front: int, now: float) -> dict[bytes, InFlight]:
-        """Forget all calls of this front. Those that were in flight, by id."""
+        """Forget all calls of this front. Returns the calls that were in flight, by id."""
         gone = {key: found for key, found in self.in_flight.items() if found.front == front}
         for key in gone:
             self.leave(key, now)
