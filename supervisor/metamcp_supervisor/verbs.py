@@ -119,11 +119,12 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     config_hash: str
     config_files: tuple[str, ...]
     config_age_s: float
-    state_dir: str
     nursery_pid: int
     embedder_pid: int = 0
     upgrades: int = 0
     """How often another program took over since the start."""
+    state_dir: str = ""
+    """Empty if a gateway of an earlier version does not say it."""
     fronts: tuple[FrontStatus, ...]
     servers: tuple[ServerStatus, ...]
     endpoints: dict[str, str]

@@ -5,12 +5,15 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 
 import pytest
 
 from metamcp_supervisor.lives import cgroups
+from metamcp_supervisor.lives.bounds import Bounds
 from metamcp_supervisor.lives.cgroups import Cgroups, Leaf
 from metamcp_supervisor.lives.limits import Limits
+from metamcp_supervisor.watched.events import Journal
 from tests.waiting import until
 
 MIB = 1024 * 1024
@@ -47,6 +50,20 @@ def machine(folder: Path, own: str) -> tuple[Path, Path]:
     found = folder / "self"
     found.write_text(f"3:cpu:/elsewhere\n0::{own}\n")
     return mounts, found
+
+
+def test_a_kill_that_was_counted_long_before_is_not_the_reason_of_an_end(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("oom_kill 4\n")
+    (tmp_path / "memory.current").write_text("5")
+    (tmp_path / "memory.max").write_text("max")
+    bounds = Bounds(None, Journal(lambda: 0.0), cgroups.Around(tmp_path))
+    assert bounds.crowded_out(SIGKILL) == ""
+    (tmp_path / "memory.events").write_text("oom_kill 6\n")
+    bounds.look()
+    assert bounds.crowded_out(SIGTERM) == ""
+    assert "was out of memory" in bounds.crowded_out(SIGKILL)
+    bounds.look()
+    assert bounds.crowded_out(SIGKILL) == ""
 
 
 @pytest.mark.parametrize(

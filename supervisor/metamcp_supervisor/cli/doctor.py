@@ -94,7 +94,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     """The checks of one configuration."""
     if config.problems:
         yield _wrong(config.problems)
-    if status is not None:  # where it really writes, which flags may have told it
+    if status is not None and status.state_dir:  # where it writes, which a flag may have told it
         gateway = replace(config.gateway, state_dir=Path(status.state_dir))
         config = replace(config, gateway=gateway)
     state_dir = config.gateway.state_dir

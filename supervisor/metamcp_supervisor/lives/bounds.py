@@ -22,7 +22,7 @@ class Bounds:
         self, cgroups: Cgroups | None, journal: Journal, around: Around | None = None
     ) -> None:
         self._around = around
-        self._kills = 0 if around is None else around.kills()
+        self._kills = self._kills_at_last_look = 0 if around is None else around.kills()
         self.limiter = Limiter()
         self._cgroups = cgroups
         self._journal = journal
@@ -70,13 +70,19 @@ class Bounds:
 
     def crowded_out(self, signal: int) -> str:
         """Did the kernel end a server that has no group of its own, because that of the gateway was
-        full? A sentence, or nothing. Each kill that the kernel counts is one server's."""
+        full? A sentence, or nothing. Each kill that the kernel counted lately is one server's."""
         if signal != SIGKILL or self._around is None or (now := self._around.memory()) is None:
             return ""
         if now.kills <= self._kills:
             return ""
         self._kills += 1
         return crowded_out(now.used_bytes, now.limit_bytes)
+
+    def look(self) -> None:
+        """Every two seconds: kills before the last look ended other processes than servers."""
+        if self._around is not None:
+            self._kills = max(self._kills, self._kills_at_last_look)
+            self._kills_at_last_look = self._around.kills()
 
     def out_of_memory(self, copy: Copy, signal: int) -> str:
         """Did the kernel end it for want of memory? A sentence, or nothing. `signal`: of its end,

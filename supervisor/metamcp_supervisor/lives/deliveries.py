@@ -55,8 +55,8 @@ class Deliveries:
             self.connect_again(server, front, no_descriptor(error))
 
     def connect_again(self, server: str, front: int | None, why: str = "") -> None:
-        """The pipe did not arrive for want of a descriptor: make another one in a while. `why`: as
-        a sentence goes on after "it is not reached: "."""
+        """The pipe did not arrive for want of a descriptor: make another one in a while. `why`: who
+        has none, as a sentence."""
         if not self._closed:
             self.owed += 1
             self.missing[server] = why or "its worker or a front has no free descriptor"

@@ -62,6 +62,7 @@ class Gauges:
         self.usages = await asyncio.to_thread(usage.sample, roots, closely)
         self._metrics.usage(self.usages)
         self._metrics.remember(self._loop.time())
+        self._tree.bounds.look()
         self._judge()
 
     def _judge(self) -> None:
