@@ -84,8 +84,7 @@ def test_four_workers_that_are_killed_now_and_then_show_no_token_twice() -> None
             with ThreadPoolExecutor(len(clients)) as pool:
                 for number in range(ROUNDS):
                     fetch(f"{issuer}/fake/revoke", b"")
-                    told = list(pool.map(lambda one: one.call("far__echo", text="hi"), clients))
-                    assert not [one for one in told if "result" not in one]
+                    assert [one for one in pool.map(echoed, clients) if "result" not in one] == []
                     if number % 3 == 0:
                         kill(gateway, number % len(clients))
             for one in clients:
@@ -93,6 +92,10 @@ def test_four_workers_that_are_killed_now_and_then_show_no_token_twice() -> None
             counts = json.loads(fetch(f"{issuer}/fake/counts"))
             assert counts["refresh_token"] == ROUNDS
             assert (counts["authorization_code"], counts["reused"]) == (1, 0)
+
+
+def echoed(client: Client) -> dict[str, Any]:
+    return client.call("far__echo", text="hi")
 
 
 def kill(gateway: Gateway, number: int) -> None:
