@@ -89,12 +89,14 @@ def override_text(override: Overridden, clock: str) -> str:
 
 
 def plan_rows(plan: ReloadPlan) -> list[tuple[str, str, str, str]]:
-    """A row for each change; `plan_foot` counts the rest."""
-    return [_change(change) for change in plan.changes if change.action != "unchanged"]
+    """A row for each change, and for each that has to wait; `plan_foot` counts the rest."""
+    return [
+        _change(change) for change in plan.changes if change.action != "unchanged" or change.why
+    ]
 
 
 def plan_foot(plan: ReloadPlan) -> str:
-    unchanged = sum(change.action == "unchanged" for change in plan.changes)
+    unchanged = sum(change.action == "unchanged" and not change.why for change in plan.changes)
     rest = f"  {unchanged} unchanged" if unchanged else ""
     return _plan_verdict(plan) + rest
 
