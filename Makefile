@@ -15,7 +15,7 @@ COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-
 SECONDS ?= 3600
 PROFILE ?= check
 
-.PHONY: help setup run demo check style types strict pure test conformance bench bench-publish bench-peers profile soak soak-load lock clean
+.PHONY: help setup run demo check style types strict pure test conformance bench bench-publish bench-peers profile soak soak-remote soak-load lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -86,6 +86,9 @@ bench-publish: $(STAMP) ## make bench, its figures kept, and docs/performance.md
 
 soak: $(STAMP) ## ten minutes of random faults under load; every request gets its one answer
 	$(BIN)/python -m tests.faults.soak --seconds 600 --seed 7 --servers 20 --clients 200
+
+soak-remote: $(STAMP) ## ten minutes of remote servers that misbehave in turns
+	$(BIN)/python -m tests.faults.soak_remote --seconds 600
 
 soak-load: $(STAMP) ## an hour of mixed load: nothing grows, slows down or is lost; SECONDS=600 for less
 	$(BIN)/python -m benchmarks.soak_load --seconds $(SECONDS)

@@ -46,7 +46,7 @@ from metamcp_supervisor.viewing import Views
 from metamcp_supervisor.wanted.config import Address, Config, ConfigInvalid
 from metamcp_supervisor.wanted.units import DURATION_S_MAX
 from metamcp_supervisor.watched.admin import Admin
-from metamcp_supervisor.watched.control import Control
+from metamcp_supervisor.watched.control import DESCRIPTORS_KEPT, Control
 from metamcp_supervisor.watched.events import Journal
 from metamcp_supervisor.watched.logs import LAST_LINES, ServerLogs
 from metamcp_supervisor.watched.metrics import Metrics
@@ -96,6 +96,8 @@ class Gateway:
     one (`succession`).
     """
 
+    _starting: asyncio.Task[None] | None = None
+
     def __init__(
         self,
         config: Config,
@@ -126,7 +128,6 @@ class Gateway:
         self._signals = Signals(hangup_ends=hangup_ends)
         self._stopping = self._signals.stopping
         self._code, self._end = Exit.OK, ""
-        self._starting: asyncio.Task[None] | None = None
         self._nursery = Nurseries(
             on_exit=self._exited,
             on_halt=self._halted,
@@ -138,7 +139,7 @@ class Gateway:
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
             lambda: specs.front_spec(self.config, self.version, self.listen, self._tree.pinned),
-            self._listeners, spans=self._traces.take,
+            self._listeners, spans=self._traces.take, crowded_out=self._crowded_out,
         )  # fmt: skip
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
@@ -155,7 +156,8 @@ class Gateway:
         seen = reading.Reader(self._tree.entries, self._fronts, self._hearts, *own, self._listeners)
         where = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
         admin = Admin(self.status, seen, self.metrics, *where)
-        self._admin, self._health = HttpServer(admin), HttpServer(admin.health)
+        self._admin = HttpServer(admin, reserve=DESCRIPTORS_KEPT)
+        self._health = HttpServer(admin.health, reserve=DESCRIPTORS_KEPT)
 
     @property
     def config(self) -> Config:
@@ -339,6 +341,12 @@ class Gateway:
             missing=self._tree.deliveries.missing,
         )
         return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
+
+    def _crowded_out(self, signal: int) -> str:
+        return self._tree.crowded_out(signal)
+
+    def longest_s(self) -> dict[str, float]:
+        return self.metrics.longest_s()
 
     def latencies(self) -> dict[str, tuple[int, ...]]:
         return self.metrics.latencies()

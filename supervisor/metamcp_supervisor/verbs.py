@@ -176,8 +176,9 @@ class Ended(Struct, frozen=True, kw_only=True):
 
 
 class Process(Struct, frozen=True, kw_only=True):
-    """One process of a server. `command`: with what may be secret masked; `descriptors`: open ones,
-    None where the system does not tell."""
+    """One process of a server. `command`: with what may be secret masked; `pss_bytes`: resident
+    memory with each shared page counted in part, `descriptors`: open ones; None where the system
+    does not tell."""
 
     pid: int
     parent: int
@@ -185,6 +186,7 @@ class Process(Struct, frozen=True, kw_only=True):
     rss_bytes: int
     cpu_s: float
     descriptors: int | None
+    pss_bytes: int | None = None
 
 
 class Description(Struct, frozen=True, kw_only=True):
@@ -234,13 +236,15 @@ class Footprint(Struct, frozen=True, kw_only=True):
 class Load(Struct, frozen=True, kw_only=True):
     """One look of `top`. `clock`: seconds of the gateway's own clock, for rates between two looks;
     `footprints`: by server, of those with processes; `latencies`: how many requests took how long
-    so far, by server: counts per bucket, the last for those above the highest of `bounds_s`."""
+    so far, by server: counts per bucket, the last for those above the highest of `bounds_s`;
+    `longest_s`: the longest of these, by server."""
 
     v: int = VERSION
     clock: float
     status: GatewayStatus
     footprints: dict[str, Footprint]
     latencies: dict[str, tuple[int, ...]] = {}
+    longest_s: dict[str, float] = {}
     bounds_s: tuple[float, ...] = ()
 
 

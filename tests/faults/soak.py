@@ -194,7 +194,7 @@ class Soak:
         await self._wait("all clients are gone", lambda status: not any(
             front.connections for front in status.fronts
         ))  # fmt: skip
-        return figures(self.gateway, await self.gateway.status_of())
+        return figures(await self.gateway.status_of())
 
     async def _settle(self, before: Figures) -> Figures:
         """Look until everything is as before, or for as long as that may take."""

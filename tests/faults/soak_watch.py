@@ -38,7 +38,7 @@ class Figures:
     below: int
 
 
-def figures(gateway: Soaked, status: GatewayStatus) -> Figures:
+def figures(status: GatewayStatus) -> Figures:
     """Raises OSError when one of them has just ended."""
     pids = {
         "supervisor": [status.pid],

@@ -5,11 +5,14 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import threading
 from contextlib import ExitStack
 
 import pytest
 
+from metamcp_supervisor.runtime import SOCKET
+from metamcp_supervisor.verbs import Exit
 from tests.faults.starving import CPU_MAX, share_of_a_core, starving
 from tests.live import processes
 from tests.live.client import MODERN, Client
@@ -48,6 +51,23 @@ class Crowd:
         self.answers.append(client.text("one__echo", text="in"))
         self._over.wait(60)
         client.close()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts something else at /proc")
+def test_an_empty_proc_is_named() -> None:
+    hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc; exec "$@"', "sh")
+    gateway = Gateway({"one": fake()}, wait=False)
+    gateway.wrapper = hidden
+    with gateway:
+        assert gateway.process is not None
+        assert gateway.process.wait(60) == Exit.INTERNAL
+        said = gateway.log.read_text()
+        assert "did not start: /dev/fd is not there, most likely because /proc is empty" in said
+        assert "Traceback" not in said
+        doctor = (*hidden, *gateway.command("ctl", "doctor"))
+        told = subprocess.run(doctor, capture_output=True, text=True, check=False, timeout=60)
+        assert "/proc shows no processes" in told.stdout
 
 
 def test_clients_that_a_starving_front_cannot_take_are_served_by_another_or_wait() -> None:
@@ -133,9 +153,13 @@ def test_a_supervisor_without_descriptors_still_says_why_and_starts_servers_late
         assert client.text("two__echo", text="in") == "in"
         with starving(gateway.pid) as limit:
             for _ in range(CLIENTS):
-                there = socket.create_connection(("127.0.0.1", gateway.ops_port))
-                held.callback(there.close)
+                there = held.enter_context(socket.socket(socket.AF_UNIX))
+                there.connect(str(gateway.folder / "run" / SOCKET))
             until(lambda: processes.descriptors(gateway.pid) == limit, "all are in use")
+            assert gateway.ops("/livez")[0] == 200, "the ops listener has places of its own"
+            for _ in range(CLIENTS):
+                other = socket.create_connection(("127.0.0.1", gateway.ops_port))
+                held.callback(other.close)
             os.kill(gateway.server("one")["pid"], signal.SIGKILL)
             until(
                 lambda: "Too many open files" in gateway.ctl("describe", "one"),

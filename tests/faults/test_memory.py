@@ -1,5 +1,6 @@
 """A machine, or a container, that runs out of memory: the kernel takes the server that eats it."""
 
+import json
 import os
 import uuid
 from collections.abc import Generator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.lives.gate import CROWDED_S
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
@@ -101,3 +103,38 @@ def test_when_memory_runs_out_the_server_that_took_it_goes_and_nobody_else() -> 
             for who in (after["servers"][1], after["fronts"][0]):
                 assert who["pid"] in {before["servers"][1]["pid"], before["fronts"][0]["pid"]}
             client.close()
+
+
+HUNGRY = """
+from mcp.server import MCPServer
+
+server = MCPServer("inside")
+
+
+@server.tool()
+def eat() -> str:
+    taken = [bytearray(1 << 20) for _ in range(4096)]
+    return str(len(taken))
+"""
+
+
+def test_a_worker_that_the_kernel_takes_is_named_and_its_start_is_held_back() -> None:
+    with little_memory() as group:
+        gateway = Contained({})
+        gateway.group = group
+        (gateway.folder / "hungry.py").write_text(HUNGRY)
+        inside = {"module": "hungry:server", "cwd": str(gateway.folder)}
+        gateway.write({"inside": inside, "other": fake()})
+        with gateway:
+            client = Client(gateway.port, MODERN)
+            assert client.call("inside__eat")["error"]["data"]["may_have_run"] is True
+            assert client.text("other__echo", text="in") == "in"
+            client.close()
+            said = "its worker was killed by the kernel because the control group of the gateway"
+            until(lambda: said in gateway.ctl("events"), "the journal says why")
+            gateway.ctl("wait", "inside", "--timeout", "40s")
+            events = [json.loads(line) for line in gateway.ctl("events", "--json").splitlines()]
+            mine = [one for one in events if one["who"] == "inside"]
+            end = next(one["time"] for one in mine if said in one["cause"])
+            start = next(one for one in reversed(mine) if one["what"] == "launched")
+            assert start["time"] - end >= CROWDED_S

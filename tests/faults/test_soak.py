@@ -1,11 +1,12 @@
 """A soak is as good as its books: what they let pass and what they do not; a short one for real."""
 
+import asyncio
 from itertools import pairwise
 from random import Random
 
 import pytest
 
-from tests.faults import soak_report
+from tests.faults import soak_remote, soak_report
 from tests.faults.soak import Wish, soak
 from tests.faults.soak_faults import Faults
 from tests.faults.soak_ledger import ANSWER_S_MAX, HEALING_S, Ledger
@@ -134,6 +135,14 @@ def test_growth_is_told_of_each_figure() -> None:
     before = {"workers": (2, 70, 2, 20_000_000)}
     assert grown(before, {"workers": (2, 60, 2, 20_900_000)}) == []
     assert len(grown(before, {"workers": (3, 71, 3, 22_000_000)})) == 4
+
+
+@pytest.mark.live
+def test_a_short_soak_with_remote_servers_that_misbehave_breaks_nothing_that_should_hold() -> None:
+    manners = ("unauthorized", "torn", "twice", "resets")
+    books = asyncio.run(soak_remote.main(6.0, 0.5, manners))
+    assert not books.problems, soak_remote.words(books)
+    assert books.ends["", "right"] > 0
 
 
 @pytest.mark.live

@@ -125,6 +125,9 @@ class SmallGateway:
     def views(self) -> Sequence[ViewStats]:
         return self.shown
 
+    def longest_s(self) -> dict[str, float]:
+        return {}
+
     def latencies(self) -> dict[str, tuple[int, ...]]:
         return self.buckets
 

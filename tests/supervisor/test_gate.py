@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from metamcp_supervisor.lives import gate
-from metamcp_supervisor.lives.gate import PLACE_S_MAX, STARTS_MAX, STARTS_WINDOW_S, Gate
+from metamcp_supervisor.lives.gate import CROWDED_S, PLACE_S_MAX, STARTS_MAX, STARTS_WINDOW_S, Gate
 
 
 def queued(names: list[str], cores: int = 2) -> Gate:
@@ -50,6 +50,16 @@ def test_those_that_failed_before_queue_behind_those_that_did_not() -> None:
     for name, failures in (("bad", 3), ("first", 0), ("worse", 5), ("second", 0)):
         found = gate.join(found, name, failures)
     assert [waiting.name for waiting in found.queue] == ["first", "second", "bad", "worse"]
+
+
+def test_after_a_kill_for_want_of_memory_nobody_starts_and_then_one_at_a_time() -> None:
+    found = gate.crowded(queued(["a", "b", "c"]), 10.0)
+    found, names, again = gate.admit(found, 11.0, ())
+    assert (names, again) == ((), 10.0 + CROWDED_S)
+    found, names, again = gate.admit(found, 10.0 + CROWDED_S, ())
+    assert (names, again) == (("a",), 10.0 + CROWDED_S + PLACE_S_MAX)
+    found, names, again = gate.admit(found, 10.0 + 2 * CROWDED_S, ())
+    assert (names, again) == (("b", "c"), None)
 
 
 def test_joining_twice_is_joining_once() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from metamcp_supervisor.watched.latency import LATELY_S, SLICE_S, Lately, between, quantile
 from metamcp_supervisor.watched.metrics import Metrics
+from metamcp_worker.front.stats import Stats
 from metamcp_worker.messages import BUCKETS_S, CallStats, Figures, FrontStats
 
 BOUNDS = (0.1, 0.2, 1.0)
@@ -30,6 +31,11 @@ def test_the_time_of_a_share_lies_evenly_within_its_bucket(
     assert quantile(counts, BOUNDS, share) == pytest.approx(expected)
 
 
+def test_no_share_took_longer_than_the_longest_call() -> None:
+    assert quantile((0, 10, 0, 0), BOUNDS, 0.95, longest=0.11) == 0.11
+    assert quantile((0, 10, 0, 0), BOUNDS, 0.5, longest=0.19) == pytest.approx(0.15)
+
+
 def test_what_came_between_is_the_difference_unless_counting_began_anew() -> None:
     assert between((1, 2), (4, 2)) == (3, 0)
     assert between((5, 2), (4, 9)) == (4, 9)
@@ -52,6 +58,18 @@ def counted(method: str, **buckets: int) -> CallStats:
     """`b3=7`: seven calls in the bucket with this number."""
     counts = [buckets.get(f"b{at}", 0) for at in range(len(BUCKETS_S) + 1)]
     return CallStats("git", method, sum(counts), 1.0, tuple(counts))
+
+
+def test_no_latency_is_above_the_longest_call_that_a_front_saw() -> None:
+    stats, metrics = Stats(), Metrics("1")
+    for seconds in (0.06, 0.061, 0.055):
+        stats.observe("git", "tools/call", seconds, "")
+    summary = FrontStats(connections=0, streams=0, sessions={}, refused={})
+    metrics.front_stats(0, Figures(calls=stats.calls()), summary)
+    assert metrics.lately_s("git")[1] == 0.061
+    assert metrics.longest_s() == {"git": 0.061}
+    metrics.front_gone(0)
+    assert metrics.lately_s("git")[1] == 0.061
 
 
 def test_the_latest_calls_of_all_methods_and_fronts_count_together() -> None:

@@ -116,7 +116,7 @@ def test_a_server_keeps_descriptors_for_what_is_no_connection() -> None:
         with descriptors_below(2 * first_free):
             await server.start([sock])
         client = await Client.connect(port)
-        assert ((await client.reply()).status, refused) == (503, ["connections"])
+        assert ((await client.reply()).status, refused) == (503, ["descriptors"])
         await client.close()
         await server.drain(1)
         server, sock = HttpServer(echo), listener()

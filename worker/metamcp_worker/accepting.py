@@ -10,11 +10,14 @@ one goes on as soon as it can. Where somebody must always get in, a few descript
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable
 
 from metamcp_worker import bounds, packets
+
+log = logging.getLogger("metamcp.http")
 
 AT_ONCE_MAX = 64
 """Connections in one turn of the loop; then others have theirs."""
@@ -89,8 +92,9 @@ class Acceptor:
                 return
             except ConnectionAbortedError:
                 continue  # the client left while it waited
-            except OSError:
+            except OSError as error:
                 if not self._reserve:
+                    log.warning("connections wait in the queue: %s", error.strerror)
                     self._loop.remove_reader(self._listener)
                     self._rest()
                     return

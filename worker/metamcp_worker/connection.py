@@ -46,7 +46,7 @@ class Server(Protocol):
     open: "set[Connection]"
     heads: dict[bytes, Head]
 
-    def full(self, fd: int) -> bool: ...
+    def full(self, fd: int) -> tuple[str, str] | None: ...
 
     def learn(self, read: bytes, request: Request) -> None: ...
 
@@ -110,9 +110,9 @@ class Connection(asyncio.Protocol):
         self._server.open.add(self)
         self._heard = self.loop.time()
         self._watch = self.loop.call_later(self._limits.idle_s, self._look)
-        if self._server.full(transport.get_extra_info("socket").fileno()):
-            sentence = "This gateway has as many connections as it may have; try again later."
-            self.refuse(503, sentence, "connections")
+        if full := self._server.full(transport.get_extra_info("socket").fileno()):
+            reason, sentence = full
+            self.refuse(503, sentence, reason)
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

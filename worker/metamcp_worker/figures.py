@@ -15,7 +15,7 @@ class CallStats(Struct, frozen=True, gc=False):
     `buckets`: counts per bucket of `BUCKETS_S`, not cumulative, the last for everything above;
     `error_type`: "tool_error", "cancelled" or a JSON-RPC code, empty for those that went well;
     `version`: of the protocol, as the client speaks it; `tool`: empty unless times are kept of
-    each one.
+    each one; `longest_s`: the longest of these calls.
     """
 
     server: str
@@ -26,6 +26,7 @@ class CallStats(Struct, frozen=True, gc=False):
     error_type: str = ""
     version: str = ""
     tool: str = ""
+    longest_s: float = 0.0
 
 
 class ToolStats(Struct, frozen=True, gc=False):

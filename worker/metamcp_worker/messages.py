@@ -223,6 +223,9 @@ class LogLines(Message, frozen=True, kw_only=True):
     dropped: int = 0
 
 
+HTTP = "http_"
+"""Prefix in `Counted`, before a status: requests that a remote server answered with this status and
+without a message."""
 THROTTLED = "throttled"
 """Of `Counted`: looks of a worker, some in a second, at which it held its server back."""
 
@@ -230,7 +233,8 @@ THROTTLED = "throttled"
 class Counted(Message, frozen=True, kw_only=True):
     """Things that happened `n` more times, by the name of the counter (`stray_stdout`,
     `late_reply`, `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`;
-    `contested_request`: of the unroutable ones, those that several callers could have caused)."""
+    `contested_request`: of the unroutable ones, those that several callers could have caused). Of
+    remote servers, requests that failed: `HTTP` with the status, `broken_answer`, `too_large`."""
 
     counts: dict[str, int]
 

@@ -5,6 +5,7 @@ bytes, draining. Never: what happens on a connection (`connection`), a path, MCP
 """
 
 import asyncio
+import logging
 import resource
 import socket
 import sys
@@ -21,10 +22,21 @@ from metamcp_worker.requests import Handler, Request
 
 __all__ = ["HttpServer", "Limits"]
 
+log = logging.getLogger("metamcp.http")
+
+_CONNECTIONS = (
+    "connections", "This gateway has as many connections as it may have; try again later.",
+)  # fmt: skip
+_DESCRIPTORS = (
+    "descriptors", "This gateway has no free descriptors for more connections; try again later.",
+)  # fmt: skip
+_RAISE = "raise the limit of open files (ulimit -n, LimitNOFILE=)"
+
 
 class HttpServer:
     """Serves one application on listening sockets. `on_refused` gets a word for every request that
-    is turned away before the application sees it. `kind`: of its connections; `open`: them;
+    is turned away before the application sees it. `kind`: of its connections; `reserve`:
+    descriptors that are held back for connections when no other is free; `open`: the connections;
     `heads`: those that are known by their bytes; `started`: it accepts, or did; `draining`: it
     accepts no more; `ended`: nothing is open, or time is up."""
 
@@ -35,6 +47,7 @@ class HttpServer:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         on_refused: Callable[[str], None] | None = None,
         kind: type[Connection] = Connection,
+        reserve: int = 0,
     ) -> None:
         self.app = app
         self.limits = limits
@@ -46,6 +59,7 @@ class HttpServer:
         self.draining = False
         self.ended = False
         self._fd_max = sys.maxsize
+        self._reserve = reserve
         self._on_refused = on_refused
         self._acceptors: list[Acceptor] = []
         self._quiet: asyncio.Future[None] | None = None
@@ -54,10 +68,16 @@ class HttpServer:
     def connections(self) -> int:
         return len(self.open)
 
-    def full(self, fd: int) -> bool:
-        """Is the newest connection, with this descriptor, one too many? A new descriptor has the
-        lowest number that is free, so it tells how many there are, pipes and all."""
-        return self.connections > self.limits.connections_max or fd >= self._fd_max
+    def full(self, fd: int) -> tuple[str, str] | None:
+        """Why the newest connection, with this descriptor, is one too many, as a word and a
+        sentence, or None. A new descriptor has the lowest number that is free, so it tells how
+        many there are, pipes and all."""
+        if self.connections > self.limits.connections_max:
+            return _CONNECTIONS
+        if fd >= self._fd_max:
+            log.warning("no free descriptors: connections are refused; %s", _RAISE)
+            return _DESCRIPTORS
+        return None
 
     def learn(self, read: bytes, request: Request) -> None:
         """This was read, and this one request came of it: know its head when it comes again."""
@@ -74,10 +94,10 @@ class HttpServer:
         """Accept on these sockets; the server owns them now. They may be shared with others."""
         self.started = True
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if files != resource.RLIM_INFINITY:
+        if files != resource.RLIM_INFINITY and not self._reserve:
             self._fd_max = max(files - bounds.DESCRIPTORS_KEPT, files // 2)
         for sock in sockets:
-            self._acceptors.append(Acceptor(sock, partial(self.kind, self)))
+            self._acceptors.append(Acceptor(sock, partial(self.kind, self), reserve=self._reserve))
 
     async def drain(self, grace_s: float) -> None:
         """Accept no more, let open requests finish for `grace_s`, then cut what is left.
@@ -101,6 +121,8 @@ class HttpServer:
 
     def gone(self) -> None:
         """A connection has ended."""
+        for acceptor in self._acceptors:
+            acceptor.refill()
         if self._quiet is not None and self._empty():
             self.ended = True  # at this very moment: nothing can come in between
             if not self._quiet.done():

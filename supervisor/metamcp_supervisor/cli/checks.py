@@ -67,6 +67,9 @@ def kernel() -> Iterator[Finding]:
         yield Finding("pidfd", "ok", "signals never reach a stranger with a reused id")
     except (AttributeError, OSError):
         yield Finding("pidfd", "warn", "this kernel has none", "use Linux 5.3 or newer")
+    if not usage.sample({"own": os.getpid()}):
+        text = "/proc shows no processes: memory and processor time are not known"
+        yield Finding("processes", "fail", text, "mount proc there")
     if sys.platform == "linux" and orphans.become_subreaper():
         yield Finding("subreaper", "ok", "what servers leave behind is found and ended")
     else:

@@ -40,7 +40,9 @@ def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
     for label, text in facts(found, now):
         click.echo(show.printable(f"{label:<{FACT_WIDTH}}{text}").rstrip())
     _section("Configuration", ("", ""), _config(found))
-    _section("Processes", ("PID", "MEM", "CPU", "FDS", "COMMAND"), processes(found.processes))
+    _section(
+        "Processes", ("PID", "MEM", "PSS", "CPU", "FDS", "COMMAND"), processes(found.processes)
+    )
     _section("Exits", ("WHEN", "GEN", "READY", "REASON", "THEN", "MESSAGE"), exits(found, now))
     if found.log:
         click.echo("\nLast lines of its log")
@@ -93,6 +95,7 @@ def processes(found: Sequence[Process]) -> list[tuple[str, ...]]:
         rows.append((
             str(process.pid),
             columns.size(process.rss_bytes),
+            columns.NONE if process.pss_bytes is None else columns.size(process.pss_bytes),
             f"{process.cpu_s:.1f}s",
             columns.NONE if process.descriptors is None else str(process.descriptors),
             f"{'  ' * depth}{command}",

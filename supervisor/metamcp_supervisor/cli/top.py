@@ -118,7 +118,8 @@ def picture(before: Load, now: Load, sort: str) -> show.Picture:
 
 def _p95_s(before: Load, now: Load, server: str) -> float | None:
     known, counts = before.latencies.get(server, ()), now.latencies.get(server, ())
-    return quantile(between(known, counts), now.bounds_s, 0.95)
+    longest_s = now.longest_s.get(server, 0.0)
+    return quantile(between(known, counts), now.bounds_s, 0.95, longest_s)
 
 
 def _live(look: Callable[[], Load], sort: str, every_s: float) -> None:

@@ -69,8 +69,9 @@ class Bounds:
             copy.leaf.remove()
 
     def crowded_out(self, signal: int) -> str:
-        """Did the kernel end a server that has no group of its own, because that of the gateway was
-        full? A sentence, or nothing. Each kill that the kernel counted lately is one server's."""
+        """Did the kernel end a process that has no group of its own, because that of the gateway
+        was full? In words, or nothing. Each kill that the kernel counted lately is that of one
+        process."""
         if signal != SIGKILL or self._around is None or (now := self._around.memory()) is None:
             return ""
         if now.kills <= self._kills:
@@ -79,7 +80,7 @@ class Bounds:
         return crowded_out(now.used_bytes, now.limit_bytes)
 
     def look(self) -> None:
-        """Every two seconds: kills before the last look ended other processes than servers."""
+        """Every two seconds: kills before the last look ended processes below servers."""
         if self._around is not None:
             self._kills = max(self._kills, self._kills_at_last_look)
             self._kills_at_last_look = self._around.kills()

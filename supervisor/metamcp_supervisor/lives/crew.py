@@ -71,6 +71,11 @@ class Lives(Protocol):
         """What an instance says beyond its own life."""
         ...
 
+    def crowded_out(self, signal: int) -> str:
+        """Did the kernel kill it, because the group of the gateway had no memory left? Then
+        words about that."""
+        ...
+
     def idle(self, copy: Copy, idle_s: float) -> None:
         """It has been of no use to anybody for so long."""
         ...
@@ -289,10 +294,14 @@ class Crew:
             down = instances.excused(down)
         if why := self._bounds.out_of_memory(copy, message.signal):
             down = WentDown(ExitClass.LIMIT, why)
-        elif why := self._bounds.crowded_out(message.signal):
-            down = WentDown(ExitClass.SIGNAL, why)
-            self._lives.told(copy, Counted(counts={"oom_kill": 1}), b"")
+        elif why := self._crowded_out(copy, message.signal):
+            down = WentDown(ExitClass.SIGNAL, f"it {why}")
         self._lives.went_down(copy, down)
+
+    def _crowded_out(self, copy: Copy, signal: int) -> str:
+        if why := self._lives.crowded_out(signal):
+            self._lives.told(copy, Counted(counts={"oom_kill": 1}), b"")
+        return why
 
     # Up and down
 
@@ -381,7 +390,12 @@ class Crew:
             left = f"{instance.end.orphans} processes that it left behind were killed"
             self._journal.add(copy.entry.name, "swept", left, instance.generation)
         if not instance.reported:
-            self._lives.went_down(copy, instances.untold(instance.end, instance.condemned))
+            down = instances.untold(instance.end, instance.condemned)
+            if down.reason is ExitClass.SIGNAL and (
+                why := self._crowded_out(copy, instance.end.signal or 0)
+            ):
+                down = WentDown(ExitClass.SIGNAL, f"its worker {why}")
+            self._lives.went_down(copy, down)
         self._lives.gone(copy)
 
 

@@ -81,6 +81,7 @@ class Fronts:
         listeners: Sequence[socket.socket],
         *,
         spans: Callable[[bytes, int, int], None] = lambda blob, count, lost: None,
+        crowded_out: Callable[[int], str] = lambda signal: "",
         ready_s_max: float = READY_S_MAX,
         dice: Callable[[], float] = random.random,
     ) -> None:
@@ -91,6 +92,7 @@ class Fronts:
         self._spec = spec
         self._listeners = listeners
         self._spans = spans
+        self._crowded_out = crowded_out
         self._ready_s_max = ready_s_max
         self._dice = dice
         self.roster = Roster()
@@ -165,6 +167,8 @@ class Fronts:
             self.roster.leaving.add(front)
             front.deadline = self._loop.call_later(LAST_WORDS_S_MAX, self._bury, front)
         how = f"signal {end.signal}" if end.signal else f"status {end.code}"
+        if not front.condemned and (why := self._crowded_out(end.signal or 0)):
+            how = f"{how}: it {why}"
         if self._draining or (beside and front.ready and not front.condemned):
             self._journal.add(front.who, "ready→stopped", f"ended with {how}")
             return True

@@ -7,6 +7,9 @@ A place stands for the processor time that a start costs: it is given back when 
 or down, and at the latest after PLACE_S_MAX, because a start that takes longer waits for something
 other than the processor. So servers that hang hold up nobody for long, and those that failed before
 queue behind those that did not: trouble never goes first.
+
+Where the kernel has just killed a process for want of memory, each start would cost the next one:
+nobody starts for a while, and then one server at a time.
 """
 
 from collections.abc import Collection
@@ -19,6 +22,9 @@ PLACE_S_MAX = 2.0
 STARTS_MAX = 8
 STARTS_WINDOW_S = 0.25
 """No more than eight starts in a quarter of a second, however many cores there are."""
+CROWDED_S = 5.0
+"""Seconds without a start after the kernel killed for want of memory. For as long again, servers
+start one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +35,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """`warming`: (server, since when) of the places taken; `starts`: times of the last starts."""
+    """`warming`: (server, since when) of the places taken; `starts`: times of the last starts;
+    `crowded`: when the kernel killed for want of memory, None long after it."""
 
     places: int
     queue: tuple[Waiting, ...] = ()
     warming: tuple[tuple[str, float], ...] = ()
     starts: tuple[float, ...] = ()
+    crowded: float | None = None
 
 
 def for_cores(cores: int) -> Gate:
@@ -67,9 +75,11 @@ def admit(
     `held`: names that cannot start yet, because their earlier instance is still leaving. They keep
     their turn and hold up nobody.
     """
+    if gate.crowded is not None and now >= gate.crowded + 2 * CROWDED_S:
+        gate = replace(gate, crowded=None)
     warming = tuple(place for place in gate.warming if now < place[1] + PLACE_S_MAX)
     starts = tuple(start for start in gate.starts if now < start + STARTS_WINDOW_S)
-    room = max(0, min(gate.places - len(warming), STARTS_MAX - len(starts)))
+    room = max(0, min(_places(gate, now) - len(warming), STARTS_MAX - len(starts)))
     able = [waiting for waiting in gate.queue if waiting.name not in held]
     chosen = able[:room]
     gate = replace(
@@ -78,13 +88,26 @@ def admit(
         warming=(*warming, *((waiting.name, now) for waiting in chosen)),
         starts=(*starts, *(now for _ in chosen)),
     )
-    again = _next_opening(gate) if len(able) > len(chosen) else None
+    again = _next_opening(gate, now) if len(able) > len(chosen) else None
     return gate, tuple(waiting.name for waiting in chosen), again
 
 
-def _next_opening(gate: Gate) -> float:
-    openings: list[float] = []
-    if len(gate.warming) >= gate.places:
+def crowded(gate: Gate, now: float) -> Gate:
+    """The kernel killed a process for want of memory."""
+    return replace(gate, crowded=now)
+
+
+def _places(gate: Gate, now: float) -> int:
+    if gate.crowded is None:
+        return gate.places
+    return 1 if now >= gate.crowded + CROWDED_S else 0
+
+
+def _next_opening(gate: Gate, now: float) -> float:
+    places, openings = _places(gate, now), list[float]()
+    if not places and gate.crowded is not None:
+        openings.append(gate.crowded + CROWDED_S)
+    elif len(gate.warming) >= places:
         openings.append(min(since for _, since in gate.warming) + PLACE_S_MAX)
     if len(gate.starts) >= STARTS_MAX:
         openings.append(min(gate.starts) + STARTS_WINDOW_S)

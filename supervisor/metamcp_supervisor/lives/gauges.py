@@ -23,6 +23,12 @@ from metamcp_supervisor.watched.usage import Part, Usage
 USAGE_S = 2.0
 """Between two measurements of memory and processor time."""
 
+UNMEASURED = (
+    "/proc shows no process of the gateway, or no descriptor is free to read it: memory and"
+    " processor time are not known, and limits that the kernel does not keep are not kept"
+)
+MEASURED = "/proc shows the processes of the gateway again"
+
 
 class Gauges:
     """`usages`: the latest figures."""
@@ -43,6 +49,7 @@ class Gauges:
         self._fronts = fronts
         self._nursery = nursery
         self._embedder = embedder
+        self._measured = True
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -60,10 +67,17 @@ class Gauges:
         servers = {name: entry.server for name, entry in entries.items()}
         closely = limits.closely(roots, servers)
         self.usages = await asyncio.to_thread(usage.sample, roots, closely)
+        self._seen(bool(self.usages))
         self._metrics.usage(self.usages)
         self._metrics.remember(self._loop.time())
         self._tree.bounds.look()
         self._judge()
+
+    def _seen(self, yes: bool) -> None:
+        """Could anything be measured? Written once each time that this changes."""
+        if yes != self._measured:
+            self._measured = yes
+            self._journal.add("gateway", "note", MEASURED if yes else UNMEASURED)
 
     def _judge(self) -> None:
         now = self._loop.time()

@@ -4,9 +4,11 @@ Owns: the packets to and from one child worker, and what it said of its server. 
 from that (`server`, `tree`), the pipes between fronts and workers (`routes`).
 """
 
+import asyncio
 import signal
 from collections.abc import Iterable
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Protocol
 
 from metamcp_supervisor import handing
@@ -16,6 +18,7 @@ from metamcp_supervisor.lives.spawn import Worker, WorkerExit
 from metamcp_supervisor.lives.states import ExitClass
 from metamcp_worker import codec, messages, packets
 from metamcp_worker.messages import (
+    HTTP,
     AttachFront,
     CallsShown,
     FromChild,
@@ -30,13 +33,29 @@ from metamcp_worker.messages import (
 )
 from metamcp_worker.spec import LogSpec, ServerSpec
 
-#: Counters of a worker that a change of the configuration can stop, and which.
-_HELPED = {
+HINT_S = 3600.0
+"""Seconds until the journal tells of the same counter of an instance again."""
+#: Counters of a worker, and what an operator should know of them.
+_HINTS = {
     "unroutable_request": "it asked a client something, and it is not known which: its question was"
     ' refused; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
     "unattributed_log": "it logged something for a client, and it is not known which: nobody got it"
     '; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
+    "broken_answer": "it broke off an answer: its caller got an error",
+    "broken_reply": "it sent an answer that is not valid JSON-RPC: its caller got an error",
+    "too_large": "it sent more than message_bytes in one answer: its caller got an error",
 }
+
+
+def _hint(counter: str) -> str:
+    if not counter.startswith(HTTP):
+        return _HINTS.get(counter, "")
+    status = counter.removeprefix(HTTP)
+    try:
+        phrase = f" {HTTPStatus(int(status)).phrase}"
+    except ValueError:
+        phrase = ""
+    return f"it answered a request with HTTP {status}{phrase}: its caller got an error"
 
 
 class Ear(Protocol):
@@ -56,8 +75,8 @@ class Ear(Protocol):
 
 
 class Instance:
-    """`reported`: how it went down has been told. `told_of`: counters that the journal has told of
-    already. `condemned`: the class to which its end counts
+    """`reported`: how it went down has been told. `told_of`: when the journal told of a
+    counter, in monotonic seconds. `condemned`: the class to which its end counts
     when it is killed for not answering. `silent`: its control socket is closed. `end`: how its
     process ended. `questions`: about its calls."""
 
@@ -71,7 +90,7 @@ class Instance:
         self.inflight = self.queued = 0
         self.probes_missed = 0
         self.reported = False
-        self.told_of: set[str] = set()
+        self.told_of: dict[str, float] = {}
         self.condemned: ExitClass | None = None
         self.silent = False
         self.end: WorkerExit | None = None
@@ -103,7 +122,7 @@ class Instance:
         )  # fmt: skip
         self.inflight, self.probes_missed = found.inflight, found.probes_missed
         self.reported, self.condemned = found.reported, found.condemned
-        self.told_of = set(found.told_of)
+        self.told_of = dict.fromkeys(found.told_of, asyncio.get_running_loop().time())
         for data, fds in found.line.waiting:
             self._channel.send(data, fds)
 
@@ -123,11 +142,16 @@ class Instance:
     def stop(self, grace_s: float) -> None:
         self._send(Stop(grace_s=grace_s))
 
-    def hints(self, counts: Iterable[str]) -> list[tuple[str, str]]:
-        """What an operator can help, the first time that it is counted: its name and a sentence."""
-        new = [name for name in counts if name in _HELPED and name not in self.told_of]
-        self.told_of.update(new)
-        return [(name.replace("_", " "), _HELPED[name]) for name in new]
+    def hints(self, counts: Iterable[str], now: float) -> list[tuple[str, str]]:
+        """Counters that an operator should know of, each the first time in an hour: its name and a
+        sentence. `now`: monotonic seconds."""
+        new = {
+            name: hint
+            for name in counts
+            if now - self.told_of.get(name, -HINT_S) >= HINT_S and (hint := _hint(name))
+        }
+        self.told_of.update(dict.fromkeys(new, now))
+        return [(name.replace("_", " "), hint) for name, hint in new.items()]
 
     def close(self) -> None:
         self._channel.close()

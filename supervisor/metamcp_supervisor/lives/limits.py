@@ -198,10 +198,10 @@ def out_of_memory(record: Record, limits: Limits, *, signal: int, oom_kills: int
 
 
 def crowded_out(used_bytes: int, limit_bytes: int | None) -> str:
-    """The sentence about a server that the kernel killed because the gateway's group was full."""
+    """Words about a process that the kernel killed because the gateway's group was full."""
     limit = "" if limit_bytes is None else f" of {mebibytes(limit_bytes)} for all together"
     return (
-        "it was killed by the kernel because the control group of the gateway was out of memory"
+        "was killed by the kernel because the control group of the gateway was out of memory"
         f" ({mebibytes(used_bytes)}{limit} are in use now)"
     )
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from socket import socket
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from metamcp_worker import packets
 from metamcp_worker.errors import MetaMCPError
 from metamcp_worker.messages import Born
 
+NO_PROC = "/dev/fd is not there, most likely because /proc is empty; mount proc at /proc"
 # Without -P the folder in which the gateway is started could bring modules of its own.
 DEFAULT_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker", "nursery")
 
@@ -106,6 +108,8 @@ def adopted(pid: int) -> Life:
 
 def execute(command: Sequence[str]) -> tuple[Process, socket]:
     """Start a nursery; our end of its control socket. Raises OSError."""
+    if not Path("/dev/fd").exists():
+        raise OSError(NO_PROC)
     ours, theirs = packets.pair()
     with theirs, contextlib.ExitStack() as undo:
         undo.callback(ours.close)

@@ -65,7 +65,10 @@ class Reports:
         aside = (CONTESTED, LENT_ROOTS, THROTTLED)
         counts = {name: n for name, n in message.counts.items() if name not in aside}
         self._metrics.server_counts(copy.entry.base, counts)
-        for what, hint in copy.instance.hints(message.counts) if copy.instance else ():
+        if copy.entry.life.phase is not Phase.READY:
+            return  # The end of its start will be told.
+        now = asyncio.get_running_loop().time()
+        for what, hint in copy.instance.hints(message.counts, now) if copy.instance else ():
             self._journal.add(copy.entry.name, what, hint, copy.generation)
 
     def proven(

@@ -36,6 +36,11 @@ class Starting:
         """Look at the gate in the next turn of the loop, once."""
         self._open_at(self._loop.time())
 
+    def crowded(self) -> None:
+        """The kernel killed a process for want of memory: nobody starts for a while."""
+        self._gate = gate.crowded(self._gate, self._loop.time())
+        self.soon()
+
     def missing(self, entry: Entry) -> list[Entry]:
         """The servers that this one waits for."""
         needed = (self._entries.get(name) for name in entry.server.depends_on)

@@ -164,6 +164,13 @@ class Tree:
         self.crew.let_go(entry)
         self.apart.end_of(name, "its server is in quarantine")
 
+    def crowded_out(self, signal: int) -> str:
+        """Did the kernel end a process of ours, because the group of the gateway had no memory
+        left? In words, or nothing. Then starts are held back for a while."""
+        if why := self.bounds.crowded_out(signal):
+            self.starting.crowded()
+        return why
+
     def part(self, name: str, *, yes: bool) -> None:
         """Keep new calls from a server, or let them come again."""
         for entry in (self.entries[name], *self.apart.of(name)):

@@ -93,6 +93,7 @@ async def load(steering: Steering) -> Load:
         clock=time.monotonic(),
         status=status,
         latencies=steering.latencies(),
+        longest_s=steering.longest_s(),
         bounds_s=BUCKETS_S,
         footprints={name: _sum(processes) for name, processes in found.items() if processes},
     )

@@ -11,13 +11,14 @@ from metamcp_worker.messages import Durations
 
 
 class Histogram:
-    """`bounds_s`: upper ends of the buckets; the last bucket has none."""
+    """`bounds_s`: upper ends of the buckets; the last bucket has none. `longest_s`: the longest
+    time in it, as far as those who added theirs told."""
 
-    __slots__ = ("_bounds_s", "_buckets", "_seconds")
+    __slots__ = ("_bounds_s", "_buckets", "_seconds", "longest_s")
 
     def __init__(self, bounds_s: Sequence[float]) -> None:
         self._bounds_s = bounds_s
-        self._seconds = 0.0
+        self._seconds = self.longest_s = 0.0
         self._buckets = [0] * (len(bounds_s) + 1)
 
     def observe(self, seconds: float) -> None:
@@ -25,9 +26,10 @@ class Histogram:
         self._seconds += seconds
         self._buckets[bisect_left(self._bounds_s, seconds)] += 1
 
-    def add(self, seconds: float, buckets: Sequence[int]) -> None:
+    def add(self, seconds: float, buckets: Sequence[int], longest_s: float = 0.0) -> None:
         """More of the same bounds."""
         self._seconds += seconds
+        self.longest_s = max(self.longest_s, longest_s)
         if len(buckets) == len(self._buckets):
             self._buckets = list(map(add, self._buckets, buckets))
             return

@@ -17,10 +17,17 @@ SLICE_S = 30.0
 Counts = tuple[int, ...]
 
 
-def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
+def quantile(
+    counts: Sequence[int], bounds: Sequence[float], share: float, longest: float = 0.0
+) -> float | None:
     """The time within which this share of the calls was answered, in the unit of `bounds`; None
     without a call. Calls count as evenly spread over their bucket; above the highest bound nothing
-    is known but that bound."""
+    is known but that bound. No answer is above `longest`, the longest call, unless that is 0."""
+    found = _within(counts, bounds, share)
+    return min(found, longest) if found is not None and longest else found
+
+
+def _within(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
     total = sum(counts)
     if not total:
         return None

@@ -233,6 +233,10 @@ class Metrics:
         """How many requests took how long, by server: counts per bucket of `BUCKETS_S`."""
         return self._fronts.buckets()
 
+    def longest_s(self) -> dict[str, float]:
+        """The longest call so far, by server."""
+        return self._fronts.longest_s()
+
     def views(self) -> tuple[ViewStats, ...]:
         """What is in view now, as the fronts told it last."""
         return self._fronts.views()
@@ -245,7 +249,8 @@ class Metrics:
     def lately_s(self, server: str) -> tuple[float | None, float | None]:
         """Within how many seconds half of the latest requests were answered, and 95 % of them."""
         counts = self._lately.of(server, self._fronts.buckets_of(server))
-        return quantile(counts, BUCKETS_S, 0.5), quantile(counts, BUCKETS_S, 0.95)
+        most = self._fronts.longest_s().get(server, 0.0)
+        return quantile(counts, BUCKETS_S, 0.5, most), quantile(counts, BUCKETS_S, 0.95, most)
 
     def counted(self, server: str, name: str) -> int:
         """How often so far: a name of `messages.Counted` that has a metric of its own."""

@@ -114,6 +114,10 @@ class Steering(Protocol):
 
     def status(self) -> GatewayStatus: ...
 
+    def longest_s(self) -> dict[str, float]:
+        """The longest call so far, by server."""
+        ...
+
     def latencies(self) -> dict[str, tuple[int, ...]]:
         """How many requests took how long so far, by server: counts per bucket of `BUCKETS_S`."""
         ...

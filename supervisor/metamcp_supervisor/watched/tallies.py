@@ -85,7 +85,7 @@ class Sums:
     def add_calls(self, one: CallStats) -> None:
         told = (one.server, one.method, one.version, one.error_type, one.tool)
         found = self.calls.get(told) or self._calls(one)
-        found.add(one.seconds, one.buckets)
+        found.add(one.seconds, one.buckets, one.longest_s)
 
     def _calls(self, one: CallStats) -> Histogram:
         """Of calls of which there are none yet, or that are one too many of a kind."""
@@ -104,7 +104,7 @@ class Sums:
             calls=tuple(
                 CallStats(
                     server, method, sum(one.durations.buckets), one.durations.seconds,
-                    one.durations.buckets, error, version, tool,
+                    one.durations.buckets, error, version, tool, one.longest_s,
                 )
                 for (server, method, version, error, tool), one in self.calls.items()
             ),
@@ -212,6 +212,10 @@ class Fronts:
         total = self._by_server().get(server)
         return total.histogram.durations.buckets if total is not None else ()
 
+    def longest_s(self) -> dict[str, float]:
+        """The longest call so far, by server."""
+        return {name: one.histogram.longest_s for name, one in self._by_server().items()}
+
     def buckets(self) -> dict[str, tuple[int, ...]]:
         """How many calls took how long, by server: counts per bucket of BUCKETS_S."""
         return {name: one.histogram.durations.buckets for name, one in self._by_server().items()}
@@ -259,7 +263,7 @@ class Fronts:
             for (name, _, _, error, _), one in self.sums().calls.items():
                 total = self._totals.setdefault(name, _Total())
                 times = one.durations
-                total.histogram.add(times.seconds, times.buckets)
+                total.histogram.add(times.seconds, times.buckets, one.longest_s)
                 total.errors += sum(times.buckets) if error else 0
         return self._totals
 

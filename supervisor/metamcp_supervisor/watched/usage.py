@@ -68,10 +68,7 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
     than so many bytes. The kernel walks all their pages for that, and below it cannot matter.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
-    try:
-        table = {found.pid: found for found in psutil.process_iter(["ppid"])}
-    except (OSError, psutil.Error):
-        return {}
+    table = _table()
     parents: dict[int, int] = {pid: found.info["ppid"] or 0 for pid, found in table.items()}
     heirs = _heirs({key for pid, key in owner_of.items() if pid in table})
     rss_bytes: dict[K, int] = {}
@@ -110,6 +107,14 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
         if pid in table and key in rss_bytes
         for fds in [_descriptors(members[key])]
     }
+
+
+def _table() -> dict[int, psutil.Process]:
+    """Every process that there is; nothing without a free descriptor, and where /proc is empty."""
+    try:
+        return {found.pid: found for found in psutil.process_iter(["ppid"])}
+    except (OSError, psutil.Error, IndexError):  # IndexError: psutil, of an empty /proc
+        return {}
 
 
 def _heirs(alive: Collection[K]) -> dict[K, K]:
@@ -162,10 +167,7 @@ def _root_of(pid: int, parents: Mapping[int, int], roots: AbstractSet[int]) -> i
 
 def trees(roots: Collection[int]) -> dict[int, list[Process]]:
     """Every root with the processes below it, parents first; without those that ended meanwhile."""
-    try:
-        table = {found.pid: found for found in psutil.process_iter(["ppid"])}
-    except (OSError, psutil.Error):
-        return {}
+    table = _table()
     below: dict[int, list[int]] = {}
     for pid, process in table.items():
         below.setdefault(process.info["ppid"] or 0, []).append(pid)
@@ -215,4 +217,5 @@ def _measured(process: psutil.Process) -> Process | None:
         rss_bytes=memory.rss,
         cpu_s=times.user + times.system,
         descriptors=descriptors,
+        pss_bytes=_pss([process]) or None,
     )

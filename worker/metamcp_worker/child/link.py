@@ -23,6 +23,7 @@ from metamcp_worker.child.intake import Intake
 from metamcp_worker.child.transport import Listener
 from metamcp_worker.errors import Code, MetaMCPError, TooLarge
 from metamcp_worker.fetch import Broken, Misdirected, Origin, Unreachable, Untrusted
+from metamcp_worker.messages import HTTP
 from metamcp_worker.spec import ServerSpec
 from metamcp_worker.sse import EventReader
 
@@ -52,6 +53,21 @@ class Refused(MetaMCPError):
         self.error = error
         self.status = status
         self.retry_after_s = retry_after_s
+
+
+def _counter(error: Exception) -> str:
+    """The name of `messages.Counted` for a failed request; empty if the protocol was kept."""
+    match error:
+        case Refused(status=status) if status:
+            return f"{HTTP}{status}"
+        case Broken():
+            return "broken_answer"
+        case TooLarge():
+            return "too_large"
+        case codec.Malformed():
+            return "broken_reply"
+        case _:
+            return ""
 
 
 class Link(Distant):
@@ -240,6 +256,8 @@ class Link(Distant):
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - whatever happens, who waits must learn of it
+            if counter := _counter(error):
+                self._listener.counted(counter)
             self.fail(key, self.unanswered(error))
             if isinstance(error, Unreachable | Broken):
                 self.doubt()

@@ -32,10 +32,10 @@ Key = tuple[str, str, str, str, str]
 class Series:
     """The times of calls that are alike."""
 
-    __slots__ = ("buckets", "seconds")
+    __slots__ = ("buckets", "longest", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self.longest = 0.0
         self.buckets = [0] * (len(BUCKETS_S) + 1)
 
 
@@ -84,6 +84,8 @@ class Stats:
         key = (server, method, version, error_type, name)
         series = self._series.get(key) or self._begun(key)
         series.seconds += seconds
+        if seconds > series.longest:
+            series.longest = seconds
         series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
     def retried(self, server: str, outcome: str) -> None:
@@ -105,7 +107,7 @@ class Stats:
         return tuple(
             CallStats(
                 server, method, sum(one.buckets), one.seconds, tuple(one.buckets),
-                error_type, version, tool,
+                error_type, version, tool, one.longest,
             )
             for (server, method, version, error_type, tool), one in self._series.items()
         )  # fmt: skip
