@@ -13,8 +13,9 @@ import sys
 import msgspec
 from msgspec import Raw, Struct
 
-from metamcp_worker import http1, loop, requests
-from metamcp_worker.serve import HttpServer
+from metamcp_worker.http import http1, requests
+from metamcp_worker.http.serve import HttpServer
+from metamcp_worker.runtime import loop
 
 _OK = http1.head(200, [http1.JSON])
 

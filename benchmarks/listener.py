@@ -23,9 +23,10 @@ import psutil
 import uvicorn
 
 from benchmarks import load
-from metamcp_worker import http1, loop
-from metamcp_worker.requests import Request
-from metamcp_worker.serve import HttpServer
+from metamcp_worker.http import http1
+from metamcp_worker.http.requests import Request
+from metamcp_worker.http.serve import HttpServer
+from metamcp_worker.runtime import loop
 
 BAR = 1.4
 CALLERS = (1, 16, 64)

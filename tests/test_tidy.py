@@ -28,76 +28,88 @@ from tests.house import (
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 
-#: The worker's files that the supervisor may import.
-CONTRACT = {
-    "accepting", "catalogue", "codec", "compat", "connect", "costs", "disclosure", "embedding",
-    "errors", "fingerprints", "finished", "frames", "headers", "http1", "lean", "logs", "masking",
-    "hosts", "memory", "messages", "names", "oauth", "orphans", "owntools", "packets", "pipe",
-    "priced", "records", "requests", "roots", "serve", "sharing", "spec", "validation",
+#: The packages that each package may import, beside itself and the files at the top of its side.
+MAY_IMPORT = {
+    "metamcp_worker": {
+        "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
+        "catalog": "ipc", "builtin_tools": "catalog ipc search",
+        "embedder": "http ipc runtime search", "child": "http ipc oauth runtime",
+        "front": "builtin_tools catalog http ipc runtime search", "bridge": "http ipc runtime",
+    },
+    "metamcp_supervisor": {
+        "config": "", "client_files": "config", "telemetry": "config",
+        "approval": "config telemetry", "processes": "config telemetry",
+        "control": "config telemetry", "systemd": "config control telemetry",
+        "fronts": "processes systemd telemetry",
+        "servers": "approval config control fronts processes telemetry",
+        "views": "config fronts servers telemetry",
+        "gateway": "approval config control fronts processes servers systemd telemetry views",
+        "cli": "approval client_files config control gateway processes servers systemd telemetry",
+    },
 }  # fmt: skip
+#: The packages of the worker that the supervisor may import.
+CONTRACT = {"bridge", "http", "ipc", "oauth", "runtime"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
-    "metamcp_worker": (
-        "bounds catalogue codec compat costs disclosure embedding errors figures fingerprints"
-        " finished frames framing glimpse headers hosts http1 masking message messages moves names"
-        " owntools priced records repeats roots sampling sharing spans spec sse tracecontext"
-        " validation"
+    "metamcp_supervisor": "backoff rations verbs",
+    "metamcp_supervisor.approval": (
+        "checks compat containment findings fingerprints known lock lockdrift members pins"
+        " sides wording"
     ),
-    "metamcp_worker.child": (
-        "actions asks budget calls faults handshake headers holders kept levels lines listening"
-        " listing logs notices opening own pace probing replies resume session sessions"
-        " subscriptions timing turns wire"
-    ),
-    "metamcp_worker.connect": "answers exchanges legacy modern session",
-    "metamcp_worker.oauth": "addresses",
-    "metamcp_worker.schemas": "checks containment findings known members sides wording",
-    "metamcp_worker.embedder": "answers",
-    "metamcp_worker.front": (
-        "activating answers asked asking behind builtin capabilities catalog discovering"
-        " elsewhere equipping eras exposing families faults found guard inbound indexing levels"
-        " loading meaning mending methods modern_roots mrtr offers openapi outlays overriding page"
-        " params parked parts peers picking portions processes recording referring resume retries"
-        " session showing stats task_ids tracing uris viewers views watches wording"
-    ),
-    "metamcp_worker.search": "definitions fusing index names postings vectors weighing words",
-    "metamcp_supervisor": "handing verbs",
-    "metamcp_supervisor.clients": (
+    "metamcp_supervisor.client_files": (
         "edits entries jsonedit known moving texts tomledit yamledit yamlread"
     ),
-    "metamcp_supervisor.remembered": "ledger rounds",
-    "metamcp_supervisor.lives": (
-        "answered backoff canaries changes damping floods gate limits pins pulse server sessions"
-        " sharing states vitals workers"
-    ),
-    "metamcp_supervisor.wanted": (
+    "metamcp_supervisor.config": (
         "assemble config confirm dependencies document draft effective environment expand"
-        " headers jsonc levels limits lock lockdrift masks meanings naming nearest options"
-        " overrides parse program reload remote resolving schema shapes table told tomltext"
-        " toolnames tools units"
+        " headers jsonc levels limits masks meanings naming nearest options overrides parse"
+        " program reload remote resolving schema shapes table told tomltext toolnames tools"
+        " units"
     ),
-    "metamcp_supervisor.watched": (
-        "capping explain families health histograms histories keyed latency processes rations"
-        " readings refusals rendering roles spanned tallies"
+    "metamcp_supervisor.control": "explain keyed refusals roles",
+    "metamcp_supervisor.fronts": "sessions",
+    "metamcp_supervisor.gateway": "handing",
+    "metamcp_supervisor.processes": "limits pulse workers",
+    "metamcp_supervisor.servers": (
+        "answered canaries changes damping floods gate server sharing states"
     ),
+    "metamcp_supervisor.systemd": "vitals",
+    "metamcp_supervisor.telemetry": (
+        "capping families health histograms histories latency processes readings rendering"
+        " spanned tallies"
+    ),
+    "metamcp_supervisor.views": "ledger rounds",
+    "metamcp_worker.bridge": "answers exchanges legacy modern session",
+    "metamcp_worker.builtin_tools": (
+        "activating behind builtin discovering equipping families found indexing loading"
+        " meaning picking portions wording"
+    ),
+    "metamcp_worker.catalog": (
+        "capabilities catalog exposing mending offers overriding parts referring uris views"
+    ),
+    "metamcp_worker.child": (
+        "actions asks budget calls faults handshake headers holders kept levels lines"
+        " listening listing logs notices opening own pace probing replies resume session"
+        " sessions subscriptions timing turns wire"
+    ),
+    "metamcp_worker.embedder": "answers",
+    "metamcp_worker.front": (
+        "answers asked asking elsewhere eras faults guard inbound levels methods modern_roots"
+        " mrtr openapi outlays page params parked peers processes recording resume retries"
+        " session showing stats task_ids tracing viewers watches"
+    ),
+    "metamcp_worker.http": "bounds headers hosts http1 sse tracecontext",
+    "metamcp_worker.ipc": (
+        "catalogue codec costs disclosure embedding errors figures finished frames framing"
+        " glimpse message messages moves names owntools priced records roots sampling sharing"
+        " spans spec validation"
+    ),
+    "metamcp_worker.oauth": "addresses",
+    "metamcp_worker.runtime": "masking repeats",
+    "metamcp_worker.search": "definitions fusing index names postings vectors weighing words",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
 
-#: Rooms of the worker of which the first never imports the second.
-APART = (
-    ("front", "child"), ("child", "front"), ("search", "front"), ("search", "child"),
-    ("embedder", "front"), ("embedder", "child"), ("schemas", "front"), ("schemas", "child"),
-)  # fmt: skip
-
-#: Which rooms of the supervisor a room may import, beside the files at the top.
-ROOMS = {
-    "wanted": {"wanted"},
-    "clients": {"wanted", "clients"},
-    "remembered": {"remembered"},
-    "watched": {"wanted", "watched"},
-    "lives": {"wanted", "watched", "lives"},
-    "cli": {"wanted", "watched", "lives", "clients", "cli"},
-}
 IMPURE_IMPORTS = {
     "anyio", "asyncio", "datetime", "multiprocessing", "os", "random", "secrets", "select",
     "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid", "uvloop",
@@ -107,11 +119,11 @@ IMPURE_IMPORTS = {
 DEPENDENCIES = {
     "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.link"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
-    "httptools": {"metamcp_worker.connection", "metamcp_worker.connect.answers"},
+    "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.answers"},
     "cryptography": {"metamcp_worker.oauth.vault"},
     "httpx2": {
         "metamcp_worker.child.oauth",
-        "metamcp_worker.fetch",
+        "metamcp_worker.http.fetch",
         "metamcp_worker.oauth.flow",
         "metamcp_worker.oauth.guarded",
     },
@@ -121,14 +133,14 @@ DEPENDENCIES = {
         "metamcp_worker.oauth.shelf",
     },
     "pydantic": {"metamcp_worker.oauth.flow", "metamcp_worker.oauth.shelf"},
-    "pydantic_core": {"metamcp_worker.validation"},
+    "pydantic_core": {"metamcp_worker.ipc.validation"},
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},
-    "opentelemetry": {"metamcp_supervisor.watched.otlp"},
-    "psutil": {"metamcp_supervisor.watched.usage"},
-    "requests": {"metamcp_supervisor.watched.otlp"},
+    "opentelemetry": {"metamcp_supervisor.telemetry.otlp"},
+    "psutil": {"metamcp_supervisor.telemetry.usage"},
+    "requests": {"metamcp_supervisor.telemetry.otlp"},
     "rich": {"metamcp_supervisor.cli.show"},
-    "uvloop": {"metamcp_worker.loop"},
+    "uvloop": {"metamcp_worker.runtime.loop"},
 }
 
 
@@ -171,35 +183,28 @@ def test_every_module_says_what_it_owns() -> None:
 def test_imports_go_one_way() -> None:
     problems: list[str] = []
     for path in SOURCES:
-        here = module_name(path)
+        side, _, rest = module_name(path).partition(".")
+        package = rest.partition(".")[0]
+        allowed = {package, *MAY_IMPORT[side].get(package, "").split()}
         for line, target in imports(path):
-            parts = target.split(".")
-            if here.startswith("metamcp_worker") and parts[0] == "metamcp_supervisor":
+            other, _, there = target.partition(".")
+            room = there.partition(".")[0]
+            if side == "metamcp_worker" and other == "metamcp_supervisor":
                 problems.append(at(path, line, "a worker never imports the supervisor"))
-            outside = parts[0] == "metamcp_worker" and parts[1] not in CONTRACT
-            if here.startswith("metamcp_supervisor") and outside:
-                problems.append(at(path, line, f"{target} is not part of the contract"))
-            for one, other in APART:
-                if here.startswith(f"metamcp_worker.{one}") and parts[1:2] == [other]:
-                    problems.append(at(path, line, f"{one} never imports {other}"))
-            if here.count(".") == 1 and here.split(".")[1] in CONTRACT and parts[1:2] in (
-                ["front"], ["child"],
-            ):  # fmt: skip
-                problems.append(at(path, line, "the contract imports no worker"))
+            elif side == "metamcp_supervisor" and other == "metamcp_worker":
+                if room not in CONTRACT:
+                    problems.append(at(path, line, f"{room} is not part of the contract"))
+            elif other == side and room not in allowed and {room, package} <= {*MAY_IMPORT[side]}:
+                problems.append(at(path, line, f"{package} never imports {room}"))
     none(problems)
 
 
-def test_rooms_of_the_supervisor_import_one_way() -> None:
-    problems: list[str] = []
-    for path in SOURCES:
-        here = module_name(path).split(".")
-        for line, target in imports(path):
-            package, _, rest = target.partition(".")
-            room = rest.partition(".")[0]
-            allowed = ROOMS.get(here[1]) if here[0] == package and len(here) > 1 else None
-            if allowed is not None and room in ROOMS and room not in allowed:
-                problems.append(at(path, line, f"{here[1]} never imports {room}"))
-    none(problems)
+def test_no_package_reaches_itself_through_others() -> None:
+    for packages in MAY_IMPORT.values():
+        seen: set[str] = set()
+        for package, others in packages.items():
+            assert set(others.split()) <= seen, f"{package} stands before what it imports"
+            seen.add(package)
 
 
 def test_pure_modules_have_no_clock_no_dice_and_no_io() -> None:
@@ -257,12 +262,18 @@ def test_sources_avoid(pattern: str, instead: str) -> None:
     none(hits)
 
 
+_NO_WALL_CLOCK = {
+    "catalog", "builtin_tools", "front", "fronts", "http", "ipc", "processes", "runtime", "servers",
+    "systemd", "telemetry",
+}  # fmt: skip
+
+
 def test_the_wall_clock_decides_nothing() -> None:
     """It may jump. It is for people, and for dates that come from elsewhere, as of tokens."""
     hits = [
         at(path, number, "ask the loop for the time")
         for path in SOURCES
-        if {"lives", "front", "watched"} & set(path.parts) or path.parent.name == "metamcp_worker"
+        if _NO_WALL_CLOCK & set(path.parts)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(r"\btime\.time\b|\bdatetime\.now\b", line)
     ]

@@ -67,7 +67,7 @@ def in_fronts() -> None:
 
 
 def in_supervisor() -> None:
-    from metamcp_supervisor.remembered.store import Store
+    from metamcp_supervisor.views.store import Store
 
     put_in(awaited, "write", Store, "write")
 

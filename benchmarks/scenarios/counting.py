@@ -23,7 +23,7 @@ from benchmarks.figures import Bar, Effort, Row, Sample, Table, least, most, rat
 from benchmarks.load import Speech
 from benchmarks.scraping import FORMS, Scraper
 from benchmarks.turns import in_turns
-from metamcp_supervisor.watched.admin import CACHE_S
+from metamcp_supervisor.telemetry.admin import CACHE_S
 from tests.live.gateway import Gateway
 from tests.waiting import until
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Sets
-from metamcp_worker import costs
-from metamcp_worker.front import found
+from metamcp_worker.builtin_tools import found
+from metamcp_worker.ipc import costs
 from metamcp_worker.search.fusing import EXTRA_WEIGHT
 from metamcp_worker.search.index import Document, Index
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Raw
 
-from metamcp_worker import costs, owntools, priced
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.disclosure import Exposure
+from metamcp_worker.ipc import costs, owntools, priced
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.disclosure import Exposure
+from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.index import Document
-from metamcp_worker.spec import EndpointSpec
 
 
 def savings(documents: Sequence[Document]) -> dict[Exposure, costs.Saving]:

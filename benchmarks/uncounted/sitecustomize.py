@@ -18,10 +18,10 @@ def nothing(*_: object) -> None:
 
 
 def take_out() -> None:
-    from metamcp_worker import sampling
     from metamcp_worker.child.timing import Timing
     from metamcp_worker.front import calls
     from metamcp_worker.front.stats import Stats
+    from metamcp_worker.ipc import sampling
 
     for owner, name, instead in (
         (Stats, "observe", nothing),

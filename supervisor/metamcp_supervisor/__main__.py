@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from metamcp_worker import lean
+from metamcp_worker.runtime import lean
 
 CTL = ""
 """In the place of a file: a verb of `ctl` that stands alone, too."""
@@ -169,8 +169,8 @@ class LazyGroup(click.Group):
 def _meant(word: str) -> str:
     """The second half of a sentence about an unknown verb."""
     from metamcp_supervisor.cli.ctl import ctl
-    from metamcp_supervisor.wanted.nearest import hint
-    from metamcp_worker import owntools
+    from metamcp_supervisor.config.nearest import hint
+    from metamcp_worker.ipc import owntools
 
     if word in owntools.names():
         return "it is a tool: clients call it at an endpoint, operators have 'metamcp toolsets'"

@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping
 
-from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.ipc.errors import MetaMCPError
 
 SOCKET = "control.sock"
 OWNER = "owner"

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Query
-from metamcp_worker import costs, owntools, priced
-from metamcp_worker.disclosure import Exposure
-from metamcp_worker.front import found
+from metamcp_worker.builtin_tools import found
+from metamcp_worker.ipc import costs, owntools, priced
+from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.search.index import Index
 from tests.house import ROOT
 

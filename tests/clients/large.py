@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.clients import hosted
 from tests.clients.places import SLOW
 from tests.live.bridge import STAMP, Bridge

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from metamcp_worker import packets
 from metamcp_worker.front.session import SESSIONS_MAX
-from metamcp_worker.messages import FrontReady, FrontStats, SessionsOver
+from metamcp_worker.ipc import packets
+from metamcp_worker.ipc.messages import FrontReady, FrontStats, SessionsOver
 from tests.clients.memory import Watched
 from tests.live import processes
 from tests.live.client import Client

@@ -12,7 +12,7 @@ from typing import Any
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
-from metamcp_worker.errors import Code
+from metamcp_worker.ipc.errors import Code
 from tests.conformance.cells import MODERN
 from tests.live.gateway import Gateway, toml
 from tests.live.person import fetch, login

@@ -14,7 +14,7 @@ from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Fail, Request
 from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.remote import remote
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.spec import ServerSpec
 
 
 class Sizes:

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from metamcp_worker import messages, packets
-from metamcp_worker.messages import Born, Exited, Fork, Forked, FromNursery, Signal
+from metamcp_worker.ipc import messages, packets
+from metamcp_worker.ipc.messages import Born, Exited, Fork, Forked, FromNursery, Signal
 
 FAKES = Path(__file__).parent
 ROLES = (sys.executable, str(FAKES / "nursery_roles.py"))

@@ -2,7 +2,7 @@
 
 import sys
 
-from metamcp_worker import nursery
+from metamcp_worker.runtime import nursery
 
 ROLES = {"child": "nursery_worker", "front": "nursery_worker", "brief": "nursery_brief"}
 PRELOAD = ("nursery_worker", "nursery_brief", "no_module_of_this_name")

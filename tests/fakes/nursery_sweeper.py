@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from metamcp_worker import orphans
+from metamcp_worker.runtime import orphans
 
 #: Each shell leaves at once, and what it started becomes a child of this process.
 ORPHANS = (

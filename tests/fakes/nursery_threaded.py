@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from metamcp_worker import nursery
+from metamcp_worker.runtime import nursery
 
 if __name__ == "__main__":
     threading.Thread(target=threading.Event().wait, daemon=True).start()

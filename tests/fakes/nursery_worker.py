@@ -10,8 +10,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from metamcp_worker import packets
-from metamcp_worker.errors import PeerGone
+from metamcp_worker.ipc import packets
+from metamcp_worker.ipc.errors import PeerGone
 
 _PR_GET_CHILD_SUBREAPER = 37
 

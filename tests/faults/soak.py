@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import GatewayStatus
-from metamcp_supervisor.watched.client import Failed
 from tests.faults import soak_report, soak_warm
 from tests.faults.soak_clients import Caller, Field, Legacy, Modern, Rest, Streaming
 from tests.faults.soak_faults import Faults

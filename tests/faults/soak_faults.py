@@ -13,8 +13,8 @@ import time
 from collections import Counter
 from random import Random
 
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
-from metamcp_supervisor.watched.client import Failed
 from tests.faults.soak_clients import STAMP, Field, Modern, Question, call, modern
 from tests.faults.soak_gateway import GUEST, SERVER, TIMEOUT_S, Soaked
 from tests.faults.soak_plan import HANG_S, Fault

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.watched import client
-from metamcp_worker import codec, sharing
+from metamcp_supervisor.control import client
+from metamcp_worker.ipc import codec, sharing
 from tests.live.gateway import ROOT, Gateway
 
 SERVER = [sys.executable, str(ROOT / "tests" / "fakes" / "soak_server.py")]

@@ -7,7 +7,7 @@ the first look (`soak`).
 import asyncio
 from random import Random
 
-from metamcp_supervisor.watched import client
+from metamcp_supervisor.control import client
 from tests.faults.soak_gateway import Soaked
 from tests.faults.soak_plan import Fault, bystanders
 from tests.live.client import MODERN, Client

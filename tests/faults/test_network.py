@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child.replies import RETRY_AFTER_S_MAX
-from metamcp_worker.fetch import REDIRECTS_MAX
+from metamcp_worker.http.fetch import REDIRECTS_MAX
 from tests.faults.badnet import Place, answers, black_hole, resets, silent
 from tests.live.gateway import Gateway, fake, free_port
 from tests.live.load import Callers
 from tests.waiting import until
-from tests.worker.test_fetch_tls import certificate, tls
+from tests.worker.http.test_fetch_tls import certificate, tls
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 

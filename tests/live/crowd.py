@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live.client import LEGACY, MODERN
 
 WAIT_S = 20.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import costs, priced
+from metamcp_worker.ipc import costs, priced
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.test_failed_starts import check_failed
 from tests.live.tokens import TOKENS_PER_TOOL_MAX, definitions, endpoints, told

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.waiting import until

@@ -15,8 +15,8 @@ from mcp.client.client import Client as SdkClient
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from metamcp_supervisor.clients import entries
-from metamcp_supervisor.wanted import jsonc
+from metamcp_supervisor.client_files import entries
+from metamcp_supervisor.config import jsonc
 from tests.live.client import MODERN
 from tests.live.gateway import Gateway, fake
 

@@ -16,7 +16,7 @@ import pytest
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
-from metamcp_worker.errors import Code
+from metamcp_worker.ipc.errors import Code
 from tests.live import processes
 from tests.live.bridge import Bridge
 from tests.live.client import MODERN, Client

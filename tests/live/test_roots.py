@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live import processes
 from tests.live.bridge import Bridge
 from tests.live.gateway import Gateway, fake

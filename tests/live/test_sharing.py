@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live import processes
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.raw import LEGACY, MODERN, PREFIX, Raw, Stream

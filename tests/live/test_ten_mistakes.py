@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live.cells import ABLE, CELLS, Asked, called, cells, client, servers, state, text
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import MODERN

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live import odd
 from tests.live.cells import ABLE, CELLS, Asked, called, cells, client, servers, text
 from tests.live.gateway import Gateway

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from metamcp_worker import codec, costs, priced
+from metamcp_worker.ipc import codec, costs, priced
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import MODERN, Raw
 from tests.live.tokens import TOKENS_PER_TOOL_MAX, cost, definitions, endpoints, told, views

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import metamcp_supervisor
-from metamcp_supervisor.watched import client as control
+from metamcp_supervisor.control import client as control
 from tests.live import processes
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake

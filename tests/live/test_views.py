@@ -10,7 +10,7 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp_types import CallToolResult, TextContent
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw, Stream
 from tests.waiting import until

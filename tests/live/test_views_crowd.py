@@ -12,7 +12,7 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp.client.subscriptions import ServerEvent, ToolsListChanged
 
-from metamcp_worker import moves
+from metamcp_worker.ipc import moves
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.crowd import Crowd, Ear

@@ -9,7 +9,7 @@ from mcp.client.client import Client as Sdk
 from mcp.shared.exceptions import MCPError
 from mcp_types import TextContent, TextResourceContents
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw, Stream
 from tests.live.viewed import called, done, endpoint, eras, named, talk

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp.client.client import Client as Sdk
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.live.viewed import (

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from metamcp_supervisor import VERSION
-from metamcp_supervisor.lives.states import PUBLIC
+from metamcp_supervisor.servers.states import PUBLIC
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from metamcp_worker import codec, costs
+from metamcp_worker.ipc import codec, costs
 from tests.live.gateway import Gateway
 from tests.live.raw import MODERN, Raw
 

@@ -8,9 +8,9 @@ import os
 import signal
 from typing import Any
 
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
+from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway, fake
 from tests.viewmodel import Place, Tool
 from tests.waiting import until

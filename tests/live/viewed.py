@@ -15,7 +15,7 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp_types import CallToolResult, TextContent
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 from tests.live.gateway import ROOT, Gateway
 from tests.live.raw import LEGACY, MODERN, Raw, Stream
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from metamcp_supervisor.wanted import extras
-from metamcp_supervisor.wanted.options import option
+from metamcp_supervisor.config import extras
+from metamcp_supervisor.config.options import option
 from tests.observability import rules
 from tests.observability.boards import FOLDER, ROOT
 

@@ -12,8 +12,8 @@ from grafana_foundation_sdk.models import dashboard
 from deploy.grafana import queries
 from deploy.grafana.build import files
 from deploy.grafana.frame import WIDTH
-from metamcp_supervisor.watched import families
-from metamcp_worker.errors import Code
+from metamcp_supervisor.telemetry import families
+from metamcp_worker.ipc.errors import Code
 from tests.observability import rules
 from tests.observability.boards import Panel, boards, everything, filled, panels
 from tests.observability.promql import refused

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metamcp_supervisor.wanted.config import (
+from metamcp_supervisor.config.config import (
     Config,
     ConfigInvalid,
     Endpoint,
@@ -14,7 +14,7 @@ from metamcp_supervisor.wanted.config import (
     Problem,
     Server,
 )
-from metamcp_supervisor.wanted.sources import load
+from metamcp_supervisor.config.sources import load
 
 
 def server(name: str, **settings: Any) -> Server:

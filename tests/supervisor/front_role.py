@@ -8,9 +8,9 @@ import os
 import socket
 import sys
 
-from metamcp_worker import codec, messages, nursery, packets
-from metamcp_worker.errors import PeerGone
-from metamcp_worker.messages import (
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.errors import PeerGone
+from metamcp_worker.ipc.messages import (
     Adopt,
     FrontReady,
     Listen,
@@ -19,6 +19,7 @@ from metamcp_worker.messages import (
     Stop,
     Wanted,
 )
+from metamcp_worker.runtime import nursery
 
 ROLES = {"front": "front_role"}
 

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from metamcp_supervisor.wanted import lockdrift
-from metamcp_supervisor.wanted.lock import Lock, LockedServer
+from metamcp_supervisor.approval import lockdrift
+from metamcp_supervisor.approval.lock import Lock, LockedServer
 
 STRING = {"type": "string"}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": STRING}}

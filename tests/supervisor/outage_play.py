@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Collection
 from functools import partial
 
-from metamcp_supervisor.lives import canaries, gate
-from metamcp_supervisor.lives.canaries import Seen
-from metamcp_supervisor.lives.server import (
+from metamcp_supervisor.servers import canaries, gate
+from metamcp_supervisor.servers.canaries import Seen
+from metamcp_supervisor.servers.server import (
     Admitted,
     BecameReady,
     Fact,
@@ -22,7 +22,7 @@ from metamcp_supervisor.lives.server import (
     evidence,
     step,
 )
-from metamcp_supervisor.lives.states import Action, ExitClass, Phase
+from metamcp_supervisor.servers.states import Action, ExitClass, Phase
 
 READY_S = 0.16
 """Four at once: twenty-five servers in a second, as two processors manage them."""

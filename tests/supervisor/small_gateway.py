@@ -12,7 +12,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from metamcp_supervisor.remembered.ledger import Impossible, Ledger
+from metamcp_supervisor.config.config import ConfigInvalid, Log, Problem, Server
+from metamcp_supervisor.config.overrides import GATEWAY, Overrides
+from metamcp_supervisor.control.control import Control, Limits
+from metamcp_supervisor.control.explain import Tries
+from metamcp_supervisor.control.steering import NotNow, Particulars, ReloadRefused, UnknownName
+from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
     Calls,
     Change,
@@ -24,14 +30,8 @@ from metamcp_supervisor.verbs import (
     ServerStatus,
     Upgrade,
 )
-from metamcp_supervisor.wanted.config import ConfigInvalid, Log, Problem, Server
-from metamcp_supervisor.wanted.overrides import GATEWAY, Overrides
-from metamcp_supervisor.watched.control import Control, Limits
-from metamcp_supervisor.watched.events import Journal
-from metamcp_supervisor.watched.explain import Tries
-from metamcp_supervisor.watched.logs import ServerLogs
-from metamcp_supervisor.watched.steering import NotNow, Particulars, ReloadRefused, UnknownName
-from metamcp_worker.disclosure import Everything, Exposure, Outcome, Pair, ViewStats, Wish
+from metamcp_supervisor.views.ledger import Impossible, Ledger
+from metamcp_worker.ipc.disclosure import Everything, Exposure, Outcome, Pair, ViewStats, Wish
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:

@@ -14,24 +14,24 @@ from typing import TypeVar
 
 from msgspec import Raw
 
-from metamcp_supervisor.lives.bounds import Bounds
-from metamcp_supervisor.lives.catalogues import Catalogues
-from metamcp_supervisor.lives.front import Front
-from metamcp_supervisor.lives.fronts import READY_S_MAX, Fronts
-from metamcp_supervisor.lives.heartbeats import Heartbeats
-from metamcp_supervisor.lives.pinning import Pinned
-from metamcp_supervisor.lives.routes import Routes
-from metamcp_supervisor.lives.spawn import NotForked, Worker, WorkerExit
-from metamcp_supervisor.lives.tokens import Tokens
-from metamcp_supervisor.lives.tree import Tree
-from metamcp_supervisor.viewing import Views
-from metamcp_supervisor.watched.events import Journal
-from metamcp_supervisor.watched.logs import ServerLogs
-from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_worker import catalogue, messages, packets
-from metamcp_worker.disclosure import Announce, Applied, News, Told
-from metamcp_worker.embedding import Embed
-from metamcp_worker.messages import (
+from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.spawn import NotForked, Worker, WorkerExit
+from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.catalogues import Catalogues
+from metamcp_supervisor.servers.pinning import Pinned
+from metamcp_supervisor.servers.routes import Routes
+from metamcp_supervisor.servers.tokens import Tokens
+from metamcp_supervisor.servers.tree import Tree
+from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.logs import ServerLogs
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.views.viewing import Views
+from metamcp_worker.ipc import catalogue, messages, packets
+from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
+from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.messages import (
     Change,
     Disclosed,
     Figures,
@@ -45,7 +45,7 @@ from metamcp_worker.messages import (
     ToChild,
     ToFront,
 )
-from metamcp_worker.spec import FrontSpec
+from metamcp_worker.ipc.spec import FrontSpec
 
 WAIT_S = 30.0
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from metamcp_supervisor.remembered.ledger import Delta
-from metamcp_supervisor.remembered.store import FILE, STEPS, Steps, Store
-from metamcp_worker.disclosure import Everything, Shown, ToolSet, Whose
+from metamcp_supervisor.views.ledger import Delta
+from metamcp_supervisor.views.store import FILE, STEPS, Steps, Store
+from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, Whose
 
 ME, ANN = Whose("desk", "local"), Whose("desk", "ann")
 OVER, ALIVE = Whose("desk", "local", "8a01"), Whose("desk", "local", "8a02")

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives.front import Front
-from metamcp_supervisor.lives.fronts import Fronts
-from metamcp_supervisor.lives.heartbeats import Heartbeats
-from metamcp_supervisor.lives.spawn import Nursery, WorkerExit
-from metamcp_supervisor.watched.events import Journal
-from metamcp_worker.disclosure import News
-from metamcp_worker.embedding import Embed
-from metamcp_worker.messages import Change, Figures, FrontStats, Tenant
-from metamcp_worker.spec import FrontSpec
+from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.fronts import Fronts
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.spawn import Nursery, WorkerExit
+from metamcp_supervisor.telemetry.events import Journal
+from metamcp_worker.ipc.disclosure import News
+from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.messages import Change, Figures, FrontStats, Tenant
+from metamcp_worker.ipc.spec import FrontSpec
 from tests.fakes.nursery_hand import subreaper
 from tests.live.processes import below, descriptors
 from tests.supervisor.stage import until

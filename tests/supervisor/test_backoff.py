@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from metamcp_supervisor.lives import backoff
-from metamcp_supervisor.lives.entries import patience
-from metamcp_supervisor.wanted.config import Server
+from metamcp_supervisor import backoff
+from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.servers.entries import patience
 
 JITTER = some.floats(0, 1, exclude_max=True)
 

@@ -11,12 +11,12 @@ import yaml  # type: ignore[import-untyped]  # has no types
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.clients import jsonedit, texts, tomledit, yamledit
-from metamcp_supervisor.clients.edits import Unfit
-from metamcp_supervisor.clients.known import Kept
-from metamcp_supervisor.wanted import jsonc
-from metamcp_supervisor.wanted.document import BrokenSyntax
-from tests.supervisor.test_jsonc import with_comments
+from metamcp_supervisor.client_files import jsonedit, texts, tomledit, yamledit
+from metamcp_supervisor.client_files.edits import Unfit
+from metamcp_supervisor.client_files.known import Kept
+from metamcp_supervisor.config import jsonc
+from metamcp_supervisor.config.document import BrokenSyntax
+from tests.supervisor.config.test_jsonc import with_comments
 
 JSON = Kept("claude", "json", ("mcpServers",))
 TOML = Kept("codex", "toml", ("mcp_servers",))

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor import places
-from metamcp_supervisor.clients import entries, moving
-from metamcp_supervisor.clients.entries import Found
-from metamcp_supervisor.clients.known import CLIENTS
-from metamcp_supervisor.clients.moving import Source
-from metamcp_supervisor.wanted import sources
+from metamcp_supervisor.client_files import entries, moving
+from metamcp_supervisor.client_files.entries import Found
+from metamcp_supervisor.client_files.known import CLIENTS
+from metamcp_supervisor.client_files.moving import Source
+from metamcp_supervisor.config import places, sources
 from tests.supervisor.clienthome import FILES, Home
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the paths are those of Linux")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # has no types
 
-from metamcp_supervisor.clients import disk, entries, texts
-from metamcp_supervisor.clients.known import CLIENTS
+from metamcp_supervisor.client_files import disk, entries, texts
+from metamcp_supervisor.client_files.known import CLIENTS
+from metamcp_supervisor.config import jsonc, sources
+from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.wanted import jsonc, sources
-from metamcp_supervisor.wanted.document import table_of
 from tests.supervisor.clienthome import FILES, Home
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the paths are those of Linux")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.clients import entries, known
-from metamcp_supervisor.clients.known import CLIENTS
+from metamcp_supervisor.client_files import entries, known
+from metamcp_supervisor.client_files.known import CLIENTS
 from tests.supervisor.clienthome import FILES, Home
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the paths are those of Linux")

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from metamcp_supervisor.control.answers import KEY_CHARACTERS_MAX, KEYS_MAX, REMEMBERED_S, Answers
+from metamcp_supervisor.control.control import Limits
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched.answers import KEY_CHARACTERS_MAX, KEYS_MAX, REMEMBERED_S, Answers
-from metamcp_supervisor.watched.control import Limits
-from metamcp_worker.errors import Refused
+from metamcp_worker.ipc.errors import Refused
+from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_control import peer, run
 
 ORDER = ("stop", b"{}")
 

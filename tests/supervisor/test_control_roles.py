@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.control import client, keyed, orders, peers
+from metamcp_supervisor.control.control import Limits
+from metamcp_supervisor.control.roles import Role, role
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched import client, keyed, orders, peers
-from metamcp_supervisor.watched.control import Limits
-from metamcp_supervisor.watched.roles import Role, role
+from tests.supervisor.control.test_control import Peer, peer, run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_control import Peer, peer, run
 
 NOBODY = 65534
 GROUP = 54321

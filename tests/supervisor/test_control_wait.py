@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
+from metamcp_supervisor.control.awaiting import FULFILS
+from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched import usage
-from metamcp_supervisor.watched.awaiting import FULFILS
+from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_control import peer, run
 from tests.waiting import until
 
 STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error", "quarantined")

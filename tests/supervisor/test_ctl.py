@@ -16,8 +16,8 @@ import pytest
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import ctl
+from metamcp_supervisor.config.config import Problem
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.wanted.config import Problem
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 
 pytestmark = pytest.mark.process
@@ -294,13 +294,13 @@ def test_status_imports_neither_rich_nor_asyncio_nor_the_gateway() -> None:
             )
             _, err = await process.communicate()
         imported = {line.rpartition("|")[2].strip() for line in err.decode().splitlines()}
-        assert "metamcp_supervisor.watched.client" in imported
+        assert "metamcp_supervisor.control.client" in imported
         slow = {
             "asyncio",
             "rich",
             "psutil",
             "prometheus_client",
-            "metamcp_supervisor.wanted.config",
+            "metamcp_supervisor.config.config",
         }
         assert not slow & {name if "metamcp" in name else name.split(".")[0] for name in imported}
 

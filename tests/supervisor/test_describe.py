@@ -6,12 +6,12 @@ import os
 import pytest
 
 from metamcp_supervisor.cli.describe import processes, when
+from metamcp_supervisor.control.describing import command_shown
+from metamcp_supervisor.control.explain import Tries, why
+from metamcp_supervisor.telemetry.histories import ENDS_MAX, SERVERS_MAX, Histories
 from metamcp_supervisor.verbs import Event, Exit, Process
-from metamcp_supervisor.watched.describing import command_shown
-from metamcp_supervisor.watched.explain import Tries, why
-from metamcp_supervisor.watched.histories import ENDS_MAX, SERVERS_MAX, Histories
+from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_control import peer, run
 from tests.supervisor.test_ctl import said
 
 

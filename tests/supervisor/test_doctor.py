@@ -12,7 +12,7 @@ import pytest
 
 from metamcp_supervisor.cli import checks, wrappers
 from metamcp_supervisor.cli.finding import Finding
-from metamcp_supervisor.wanted.config import Address, UnixAddress
+from metamcp_supervisor.config.config import Address, UnixAddress
 from tests.supervisor.configs import config, server
 from tests.supervisor.small_gateway import server as running
 from tests.supervisor.small_gateway import steered

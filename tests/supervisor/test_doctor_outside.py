@@ -17,9 +17,9 @@ from metamcp_supervisor.cli.drift import Unit
 from metamcp_supervisor.cli.finding import Finding
 from tests.supervisor.configs import config, server
 from tests.supervisor.test_ctl import COMMAND
+from tests.worker.http.test_fetch_tls import certificate, echo, tls
 from tests.worker.rawhttp import run
 from tests.worker.scripted import serving
-from tests.worker.test_fetch_tls import certificate, echo, tls
 
 NOW = 1_800_000_000.0
 

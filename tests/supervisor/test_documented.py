@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor import places
-from metamcp_supervisor.wanted import units
-from metamcp_supervisor.wanted.config import Endpoint, Naming, OAuth, Server, Tool
-from metamcp_supervisor.wanted.document import list_of, table_of
-from metamcp_supervisor.wanted.options import LATER, OPTIONS, Kind, Option, keys, option
-from metamcp_supervisor.wanted.reload import plan
-from metamcp_supervisor.wanted.schema import schema
+from metamcp_supervisor.config import places, units
+from metamcp_supervisor.config.config import Endpoint, Naming, OAuth, Server, Tool
+from metamcp_supervisor.config.document import list_of, table_of
+from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, option
+from metamcp_supervisor.config.reload import plan
+from metamcp_supervisor.config.schema import schema
 from tests.supervisor.configs import config, server
 
 DOC = (Path(__file__).parents[2] / "docs/configuration.md").read_text()

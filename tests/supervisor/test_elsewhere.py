@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives import status
-from metamcp_supervisor.lives.tokens import FILE
+from metamcp_supervisor.config.config import Address, OAuth, Server
+from metamcp_supervisor.servers import status
+from metamcp_supervisor.servers.tokens import FILE
+from metamcp_supervisor.telemetry import usage
+from metamcp_supervisor.telemetry.usage import Part, Usage
 from metamcp_supervisor.verbs import ServerStatus
-from metamcp_supervisor.wanted.config import Address, OAuth, Server
-from metamcp_supervisor.watched import usage
-from metamcp_supervisor.watched.usage import Part, Usage
-from metamcp_worker import codec
-from metamcp_worker.messages import Counted, Spawned
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.messages import Counted, Spawned
+from metamcp_worker.ipc.spec import ServerSpec
 from tests.supervisor.configs import config
 from tests.supervisor.stage import Player, Stage, played, until
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives.specs import embeddings_spec, front_spec, own_log_spec
-from metamcp_supervisor.wanted.config import Embeddings
-from metamcp_supervisor.wanted.effective import tables
-from metamcp_supervisor.wanted.extras import MEANING, lacking
-from metamcp_supervisor.wanted.options import option
-from metamcp_supervisor.wanted.reload import fingerprint, plan
-from metamcp_worker import codec
+from metamcp_supervisor.config.config import Embeddings
+from metamcp_supervisor.config.effective import tables
+from metamcp_supervisor.config.extras import MEANING, lacking
+from metamcp_supervisor.config.options import option
+from metamcp_supervisor.config.reload import fingerprint, plan
+from metamcp_supervisor.servers.specs import embeddings_spec, front_spec, own_log_spec
+from metamcp_worker.ipc import codec
 from tests.supervisor.configs import loaded, messages, write
 
 pytestmark = pytest.mark.promise("M36")
@@ -142,7 +142,8 @@ def test_vectors_have_one_source(tmp_path: Path) -> None:
 def test_nobody_loads_anything_for_it_who_does_not_use_it() -> None:
     """Neither the supervisor nor what all workers share, which costs each of them memory."""
     look = (
-        "import sys, metamcp_supervisor.run, metamcp_worker.nursery as nursery, importlib;"
+        "import importlib, sys, metamcp_supervisor.gateway.run;"
+        "from metamcp_worker.runtime import nursery;"
         "[importlib.import_module(name) for name in nursery.PRELOAD];"
         "print(*sys.modules)"
     )
@@ -153,7 +154,8 @@ def test_nobody_loads_anything_for_it_who_does_not_use_it() -> None:
     loaded_ones = set(done.stdout.split())
     assert "metamcp_worker.front.run" in loaded_ones
     assert not loaded_ones & {
-        "metamcp_worker.embedder", "metamcp_worker.front.meaning", "metamcp_worker.front.seeking",
+        "metamcp_worker.embedder", "metamcp_worker.builtin_tools.meaning",
+        "metamcp_worker.builtin_tools.seeking",
         "metamcp_worker.search.vectors", "numpy", "safetensors", "sqlite3", "tokenizers",
     }  # fmt: skip
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.control.control import Control
+from metamcp_supervisor.control.streams import newer
 from metamcp_supervisor.verbs import Event, Exit
-from metamcp_supervisor.watched.control import Control
-from metamcp_supervisor.watched.streams import newer
 from tests.supervisor.small_gateway import SmallGateway, server
 from tests.supervisor.test_ctl import run, start
 

@@ -27,7 +27,8 @@ from metamcp_supervisor.__main__ import main
 
 main.get_command(click.Context(main), "serve")
 from metamcp_supervisor.cli import lines, up
-from metamcp_supervisor import handing, inherited, run, upgrading
+from metamcp_supervisor.gateway import handing, run, upgrading
+from metamcp_supervisor.systemd import inherited
 
 up.Found(Path(sys.argv[1]), {}).confirm(yes=False, ask=None)
 print(*sys.modules)
@@ -48,5 +49,5 @@ def test_a_running_gateway_has_loaded_nothing_that_only_other_verbs_need(tmp_pat
         capture_output=True, text=True, timeout=30, check=True,
     )  # fmt: skip
     loaded = set(done.stdout.split())
-    assert "metamcp_supervisor.lives.fronts" in loaded
+    assert "metamcp_supervisor.fronts.fronts" in loaded
     assert loaded.isdisjoint(NEEDLESS), sorted(loaded & set(NEEDLESS))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives import handover
-from metamcp_worker import packets
-from metamcp_worker.messages import Adopt, HandOver, SessionKept, Taken
-from metamcp_worker.moves import HOPS_MAX
+from metamcp_supervisor.fronts import handover
+from metamcp_worker.ipc import packets
+from metamcp_worker.ipc.messages import Adopt, HandOver, SessionKept, Taken
+from metamcp_worker.ipc.moves import HOPS_MAX
 from tests.live.processes import descriptors
+from tests.supervisor.fronts.test_fronts import names, nth, ready, session
 from tests.supervisor.stage import Player, Stage, played, until
-from tests.supervisor.test_fronts import names, nth, ready, session
 
 pytestmark = pytest.mark.process
 

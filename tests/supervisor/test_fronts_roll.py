@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives import fronts
-from metamcp_supervisor.lives.house import NotRolled
-from metamcp_worker.messages import Adopt, SessionKept, Stop
+from metamcp_supervisor.fronts import fronts
+from metamcp_supervisor.fronts.house import NotRolled
+from metamcp_worker.ipc.messages import Adopt, SessionKept, Stop
+from tests.supervisor.fronts.test_fronts import names, nth, ready, session
 from tests.supervisor.stage import Player, Stage, played, until
-from tests.supervisor.test_fronts import names, nth, ready, session
 
 pytestmark = pytest.mark.process
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.wanted.config import Server
-from metamcp_worker.messages import Beat, ServerState, Stop
+from metamcp_supervisor.config.config import Server
+from metamcp_worker.ipc.messages import Beat, ServerState, Stop
 from tests.supervisor.stage import Player, Stage, front_up, played, states, until
 
 pytestmark = pytest.mark.process

@@ -1,8 +1,8 @@
 """What thousands of views have in common is held once."""
 
-from metamcp_supervisor.remembered.ledger import PAIRS_MAX, Ledger, Pairs
-from metamcp_worker import codec
-from metamcp_worker.disclosure import Everything, Load, Save, Shown, Whose, Wish
+from metamcp_supervisor.views.ledger import PAIRS_MAX, Ledger, Pairs
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Everything, Load, Save, Shown, Whose, Wish
 
 
 def test_a_tool_that_many_views_and_tool_sets_name_is_held_once() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from metamcp_supervisor.remembered.ledger import Ledger
-from metamcp_worker.disclosure import (
+from metamcp_supervisor.views.ledger import Ledger
+from metamcp_worker.ipc.disclosure import (
     Activate,
     Amend,
     Build,
@@ -13,7 +13,7 @@ from metamcp_worker.disclosure import (
     Unequip,
     Unload,
 )
-from tests.supervisor.test_ledger import ANN, LOG, ME, QUERY, SESSION, STATUS, after, done
+from tests.supervisor.views.test_ledger import ANN, LOG, ME, QUERY, SESSION, STATUS, after, done
 
 
 @pytest.mark.promise("M37")

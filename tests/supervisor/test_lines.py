@@ -12,7 +12,7 @@ import pytest
 from metamcp_supervisor.cli import outlet
 from metamcp_supervisor.cli.lines import ServiceLines, level_of
 from metamcp_supervisor.verbs import Event, LogLine
-from metamcp_worker.spec import LogSpec
+from metamcp_worker.ipc.spec import LogSpec
 
 EVENT = Event(seq=1, time=1.5, who="git", what="ready→error", cause="x", generation=2)
 LINE = LogLine(seq=1, time=2.5, server="git", stream="stderr", text="a\nb")

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.lives.pins import News, Pins, counts
-from metamcp_supervisor.wanted import lockdrift
-from metamcp_supervisor.wanted.config import Pinning
-from metamcp_supervisor.wanted.lock import Lock, LockedServer
-from metamcp_supervisor.wanted.lockdrift import ToolDrift, drifts, mode, quarantined, taken
+from metamcp_supervisor.approval import lockdrift
+from metamcp_supervisor.approval.lock import Lock, LockedServer
+from metamcp_supervisor.approval.lockdrift import ToolDrift, drifts, mode, quarantined, taken
+from metamcp_supervisor.approval.pins import News, Pins, counts
+from metamcp_supervisor.config.config import Pinning
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
 
 

@@ -8,11 +8,11 @@ from click.testing import CliRunner, Result
 from msgspec import Raw
 
 from metamcp_supervisor.__main__ import main
-from metamcp_supervisor.wanted import lockfile
-from metamcp_supervisor.wanted.lock import Lock, definitions, text
-from metamcp_supervisor.wanted.reload import launched
-from metamcp_worker import catalogue
-from metamcp_worker.catalogue import ServerCatalogue
+from metamcp_supervisor.approval import lockfile
+from metamcp_supervisor.approval.lock import Lock, definitions, text
+from metamcp_supervisor.config.reload import launched
+from metamcp_worker.ipc import catalogue
+from metamcp_worker.ipc.catalogue import ServerCatalogue
 from tests.supervisor.configs import loaded
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor import places
-from metamcp_supervisor.places import find
-from metamcp_supervisor.wanted.config import Address, ConfigInvalid
-from metamcp_supervisor.wanted.sources import load, was_found_in
+from metamcp_supervisor.config import places
+from metamcp_supervisor.config.config import Address, ConfigInvalid
+from metamcp_supervisor.config.places import find
+from metamcp_supervisor.config.sources import load, was_found_in
 from tests.supervisor.configs import loaded, messages, write
 
 GIT = '[servers.git]\ncommand = ["git-server"]\n'

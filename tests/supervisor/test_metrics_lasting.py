@@ -2,11 +2,11 @@
 
 import pytest
 
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.readings import Readings
+from metamcp_supervisor.telemetry.usage import Part, Usage
 from metamcp_supervisor.verbs import GatewayStatus
-from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_supervisor.watched.readings import Readings
-from metamcp_supervisor.watched.usage import Part, Usage
-from metamcp_worker.messages import AnswerStats, Figures
+from metamcp_worker.ipc.messages import AnswerStats, Figures
 from tests.supervisor.scraped import buckets, calls, figures, gateway, page, summary, value
 from tests.supervisor.small_gateway import SmallGateway, server
 

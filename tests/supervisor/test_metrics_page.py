@@ -14,12 +14,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from metamcp_supervisor.watched.capping import SERIES_MAX, Caps, Table, size
-from metamcp_supervisor.watched.families import FAMILIES, OTHER
-from metamcp_supervisor.watched.metrics import Metrics
-from metamcp_supervisor.watched.readings import Readings
-from metamcp_supervisor.watched.rendering import ROWS, Columns, Pages, Row, wants_openmetrics
-from metamcp_worker.messages import (
+from metamcp_supervisor.telemetry.capping import SERIES_MAX, Caps, Table, size
+from metamcp_supervisor.telemetry.families import FAMILIES, OTHER
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.readings import Readings
+from metamcp_supervisor.telemetry.rendering import ROWS, Columns, Pages, Row, wants_openmetrics
+from metamcp_worker.ipc.messages import (
     BUCKETS_S,
     AnswerStats,
     CallStats,

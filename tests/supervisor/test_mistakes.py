@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives.server import Left, Life, Retuned, Start, Stop, step
-from metamcp_supervisor.lives.states import Action, ExitClass, Phase
-from metamcp_supervisor.reloading import QUIET_S, Quiet, Stamps
-from metamcp_supervisor.wanted import confirm
-from metamcp_supervisor.wanted.config import ConfigInvalid
-from metamcp_supervisor.wanted.reload import plan, spoilt
+from metamcp_supervisor.config import confirm
+from metamcp_supervisor.config.config import ConfigInvalid
+from metamcp_supervisor.config.reload import plan, spoilt
+from metamcp_supervisor.gateway.reloading import QUIET_S, Quiet, Stamps
+from metamcp_supervisor.servers.server import Left, Life, Retuned, Start, Stop, step
+from metamcp_supervisor.servers.states import Action, ExitClass, Phase
 from tests.supervisor.configs import config, loaded, messages, server
 
 GOOD = '[servers.good]\ncommand = ["x"]\n'

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.wanted import files
-from metamcp_supervisor.wanted.expand import Unresolved
+from metamcp_supervisor.config import files
+from metamcp_supervisor.config.expand import Unresolved
 
 
 def test_a_credential_is_a_file_by_its_name_without_the_last_newline(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives import listen
-from metamcp_supervisor.lives.service import Service
-from metamcp_supervisor.notify import Notify
+from metamcp_supervisor.config.config import Address, UnixAddress
+from metamcp_supervisor.systemd import listen
+from metamcp_supervisor.systemd.notify import Notify
+from metamcp_supervisor.systemd.service import Service
+from metamcp_supervisor.telemetry.events import Journal
 from metamcp_supervisor.verbs import GatewayStatus
-from metamcp_supervisor.wanted.config import Address, UnixAddress
-from metamcp_supervisor.watched.events import Journal
 from tests import waiting
 from tests.supervisor.stage import until
 from tests.supervisor.test_notify_vitals import server, status

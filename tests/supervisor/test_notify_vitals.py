@@ -1,6 +1,6 @@
 """What the gateway says of itself, by its status."""
 
-from metamcp_supervisor.lives import vitals
+from metamcp_supervisor.systemd import vitals
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
 
 

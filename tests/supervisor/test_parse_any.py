@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid
-from metamcp_supervisor.wanted.options import OPTIONS, keys
+from metamcp_supervisor.config.config import Config, ConfigInvalid
+from metamcp_supervisor.config.options import OPTIONS, keys
 from tests.supervisor.configs import loaded
 
 WORDS = sorted({key for each in OPTIONS for key in keys(each.section)} | {"git", "a.b", "${X}"})

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.config.config import UnixAddress
+from metamcp_supervisor.config.document import table_of
+from metamcp_supervisor.config.effective import tables
 from metamcp_supervisor.runtime import SOCKET_PATH_BYTES_MAX
-from metamcp_supervisor.wanted.config import UnixAddress
-from metamcp_supervisor.wanted.document import table_of
-from metamcp_supervisor.wanted.effective import tables
 from tests.supervisor.configs import loaded, messages
 
 LONGEST = f"/{'x' * (SOCKET_PATH_BYTES_MAX - 1)}"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.approval import lockfile
 from metamcp_supervisor.cli import checks, columns
-from metamcp_supervisor.wanted import lockfile
 from tests.supervisor.configs import config
 from tests.supervisor.locked import approved, lock, tool
 from tests.supervisor.small_gateway import SmallGateway, server

@@ -13,10 +13,10 @@ from msgspec import Raw
 from metamcp_supervisor.cli import calls, recorded, replay
 from metamcp_supervisor.cli import finished as shown
 from metamcp_supervisor.cli.asking import outcome_of, repeated
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
-from metamcp_worker.finished import FinishedCall, word
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.finished import FinishedCall, word
 
 pytestmark = pytest.mark.promise("M89")
 

@@ -27,11 +27,11 @@ def test_a_supervisor_that_serves_has_loaded_nothing_that_only_changes_and_mista
     )
     modules, sizes = done.stdout.splitlines()
     loaded = set(modules.split())
-    assert "metamcp_supervisor.lives.pinning" in loaded
+    assert "metamcp_supervisor.servers.pinning" in loaded
     assert loaded.isdisjoint(
         {
             "difflib",
-            "metamcp_worker.compat",
+            "metamcp_supervisor.approval.compat",
             "multiprocessing",
             "pickle",
             "shutil",

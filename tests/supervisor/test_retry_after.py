@@ -1,8 +1,8 @@
 """A server that says how long it wants to be left alone."""
 
-from metamcp_supervisor.lives.server import Left, Life, SiblingRecovered, Start, WentDown
-from metamcp_supervisor.lives.states import ExitClass, Phase
-from tests.supervisor.test_server import after, crashed, up
+from metamcp_supervisor.servers.server import Left, Life, SiblingRecovered, Start, WentDown
+from metamcp_supervisor.servers.states import ExitClass, Phase
+from tests.supervisor.servers.test_server import after, crashed, up
 
 
 def test_a_server_that_asks_to_be_left_alone_is_until_its_time_or_an_operator_comes() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor import runtime
+from metamcp_supervisor.control.control import Control
 from metamcp_supervisor.runtime import AlreadyRunning, RuntimeDirUnfit
-from metamcp_supervisor.watched.control import Control
 from tests.supervisor.small_gateway import SmallGateway, steered
 
 OTHER_UID = 65534

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.verbs import InFlight
-from metamcp_worker.disclosure import ViewStats
+from metamcp_worker.ipc.disclosure import ViewStats
 from tests.supervisor.small_gateway import server, steered
 from tests.supervisor.test_ctl import read_until, run
 

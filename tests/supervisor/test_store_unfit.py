@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.remembered.ledger import Delta
-from metamcp_supervisor.remembered.store import FILE, Store, Unstored
-from metamcp_worker.disclosure import Everything, Shown, ToolSet
+from metamcp_supervisor.views.ledger import Delta
+from metamcp_supervisor.views.store import FILE, Store, Unstored
+from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet
 from tests.supervisor.locker import locked
 from tests.supervisor.stored import ANN, DEV, EQUIPPED, ME, PUT, read, run, sql, written
 

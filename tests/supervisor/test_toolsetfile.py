@@ -7,9 +7,9 @@ import pytest
 
 from metamcp_supervisor.cli import toolsetfile
 from metamcp_supervisor.cli.toolsetfile import Found
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker.disclosure import TOOLSETS_MAX
+from metamcp_worker.ipc.disclosure import TOOLSETS_MAX
 
 DEV = {
     "name": "dev",

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from metamcp_worker.disclosure import Activate, Equip, Load, Whose, Wish
+from metamcp_worker.ipc.disclosure import Activate, Equip, Load, Whose, Wish
+from tests.supervisor.control.test_toolsets import made, said
 from tests.supervisor.small_gateway import server, steered
 from tests.supervisor.test_ctl import run
-from tests.supervisor.test_toolsets import made, said
 
 pytestmark = pytest.mark.process
 

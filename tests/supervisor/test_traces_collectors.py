@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import pytest
 
-from metamcp_supervisor.watched.otlp import (
+from metamcp_supervisor.telemetry.otlp import (
     ANSWER_BYTES_MAX,
     EXPORT_S_MAX,
     PAUSE_S_MAX,
@@ -21,26 +21,25 @@ from metamcp_supervisor.watched.otlp import (
     Exporter,
     Outcome,
 )
-from metamcp_worker.messages import Span
+from metamcp_worker.ipc.messages import Span
 from tests.faults.badnet import dripping
 from tests.live.collector import Collector
-from tests.worker.test_fetch_tls import certificate, tls
-
-from .test_traces import span
+from tests.supervisor.telemetry.test_traces import span
+from tests.worker.http.test_fetch_tls import certificate, tls
 
 pytestmark = [pytest.mark.promise("M88"), pytest.mark.process]
 
 PIECE = b"x" * 65536
 _EXPORT = """
 import sys
-from metamcp_supervisor.watched.otlp import Exporter, Outcome
+from metamcp_supervisor.telemetry.otlp import Exporter, Outcome
 headers = {"Authorization": "Bearer mine"}
 made = Exporter(sys.argv[1], headers, version="1", instance="i").export([], 0)
 assert made == Outcome(), made
 """
 _LATE = """
 import sys
-from metamcp_supervisor.watched.otlp import Exporter
+from metamcp_supervisor.telemetry.otlp import Exporter
 print(Exporter(sys.argv[1], {}, version="1", instance="i", s_max=0.3).export([], 0).why)
 """
 LATE = "it takes longer than 0.3 s"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.lives.specs import front_spec, own_log_spec
-from metamcp_supervisor.wanted.config import Traces
-from metamcp_supervisor.wanted.effective import tables
-from metamcp_supervisor.wanted.extras import TRACES, Extra, lacking
-from metamcp_supervisor.wanted.options import option
-from metamcp_supervisor.wanted.reload import fingerprint, plan
+from metamcp_supervisor.config.config import Traces
+from metamcp_supervisor.config.effective import tables
+from metamcp_supervisor.config.extras import TRACES, Extra, lacking
+from metamcp_supervisor.config.options import option
+from metamcp_supervisor.config.reload import fingerprint, plan
+from metamcp_supervisor.servers.specs import front_spec, own_log_spec
 from tests.supervisor.configs import loaded, messages, write
 
 pytestmark = pytest.mark.promise("M88")

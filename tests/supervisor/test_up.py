@@ -15,8 +15,8 @@ import pytest
 from msgspec import structs
 
 from metamcp_supervisor.cli.screen import first_screen
+from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
-from metamcp_supervisor.watched import client
 from tests.waiting import until
 
 SERVERS = (

@@ -10,10 +10,15 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from msgspec import Raw
 
-from metamcp_supervisor.remembered.ledger import Delta, Impossible, Ledger
-from metamcp_worker import codec
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.disclosure import (
+from metamcp_supervisor.views.ledger import Delta, Impossible, Ledger
+from metamcp_worker.builtin_tools.builtin import Reply
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front.builtins import Builtins
+from metamcp_worker.front.methods import Request
+from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.disclosure import (
     Activate,
     Amend,
     AnyOrder,
@@ -32,13 +37,8 @@ from metamcp_worker.disclosure import (
     Wish,
     shift,
 )
-from metamcp_worker.front.builtin import Reply
-from metamcp_worker.front.builtins import Builtins
-from metamcp_worker.front.methods import Request
-from metamcp_worker.front.viewers import Viewers
-from metamcp_worker.front.views import View
-from metamcp_worker.messages import ServerState
-from metamcp_worker.spec import EndpointSpec, FrontSpec
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from tests.examples import examples
 from tests.viewmodel import BUILTINS, Exposure, Model, Place, Seen, Tool, Who, exposed
 

@@ -11,13 +11,13 @@ import pytest
 
 from metamcp_supervisor.cli import systemd
 from metamcp_supervisor.cli.refusing import Refused
-from metamcp_supervisor.inherited import CLIENTS
-from metamcp_supervisor.lives.listen import BACKLOG
-from metamcp_supervisor.notify import FDS_MAX
+from metamcp_supervisor.systemd.inherited import CLIENTS
+from metamcp_supervisor.systemd.listen import BACKLOG
+from metamcp_supervisor.systemd.notify import FDS_MAX
 from metamcp_supervisor.verbs import Exit
 
 ROOT = Path(__file__).parents[2]
-PACKAGED = ROOT / "supervisor/metamcp_supervisor/systemd"
+PACKAGED = ROOT / "supervisor/metamcp_supervisor/systemd/units"
 EXPOSURE_MAX = 2.0
 NAMES = sorted(
     str(path.relative_to(PACKAGED)) for path in PACKAGED.rglob("*") if path.is_file()

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 WAIT_S = 30.0
 

@@ -4,9 +4,9 @@ import importlib
 import os
 import sys
 
-from metamcp_worker import hooks, lean
+from metamcp_worker.runtime import hooks, lean
 
-PROGRAMS = {"nursery": "metamcp_worker.nursery"}
+PROGRAMS = {"nursery": "metamcp_worker.runtime.nursery"}
 
 
 def main(argv: list[str]) -> int:

@@ -8,30 +8,30 @@ import click
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option, key_option
+from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Overridden
-from metamcp_supervisor.watched import client
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 _LOG = "log."
 """Before what is set of the log; no name of a server has a dot."""
 
 
 def _complete_signals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from metamcp_supervisor.watched.adjusting import SIGNALS
+    from metamcp_supervisor.control.adjusting import SIGNALS
 
     return [name for name in SIGNALS if name.startswith(incomplete.upper())]
 
 
 def _complete_set(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from metamcp_supervisor.wanted.levels import KEYS
+    from metamcp_supervisor.config.levels import KEYS
 
     own = [key for key in KEYS if key.startswith(incomplete)] if incomplete else []
     return [*complete_names(ctx, param, incomplete), *own]
 
 
 def _complete_settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from metamcp_supervisor.wanted.levels import PREFIX, WORDS
-    from metamcp_supervisor.wanted.overrides import SETTINGS
+    from metamcp_supervisor.config.levels import PREFIX, WORDS
+    from metamcp_supervisor.config.overrides import SETTINGS
 
     if str(ctx.params.get("name") or "").startswith(PREFIX):
         return [word for word in WORDS if word.startswith(incomplete)]

@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec, headers
-from metamcp_worker.errors import Code
+from metamcp_worker.http import headers
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
 
 MODERN = "2026-07-28"
 BODY_BYTES_MAX = 64 * 1024 * 1024

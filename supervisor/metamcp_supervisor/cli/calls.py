@@ -10,8 +10,8 @@ import click
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, any_names_argument, json_option
-from metamcp_supervisor.watched import client
-from metamcp_worker import codec
+from metamcp_supervisor.control import client
+from metamcp_worker.ipc import codec
 
 COLUMNS = (
     "SERVER", "METHOD", "NAME", "AGE", "STATE", "PROGRESS", "CLIENT", "SESSION", "ENDPOINT",

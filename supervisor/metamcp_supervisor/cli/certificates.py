@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from metamcp_supervisor.cli.finding import Finding
-from metamcp_supervisor.wanted.config import Config
+from metamcp_supervisor.config.config import Config
 
 HANDSHAKE_S = 5.0
 """For each address, and for all servers together, since they are asked at once."""

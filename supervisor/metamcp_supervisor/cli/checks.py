@@ -17,15 +17,16 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from metamcp_supervisor.approval import lockfile
 from metamcp_supervisor.cli.finding import Finding, Verdict
-from metamcp_supervisor.lives import listen, sockfile
-from metamcp_supervisor.lives.cgroups import around
-from metamcp_supervisor.lives.limits import mebibytes
+from metamcp_supervisor.config import environment
+from metamcp_supervisor.config.config import UNIX, Address, Config, ConfigInvalid
+from metamcp_supervisor.processes.cgroups import around
+from metamcp_supervisor.processes.limits import mebibytes
+from metamcp_supervisor.systemd import listen, sockfile
+from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.verbs import Description, ServerStatus
-from metamcp_supervisor.wanted import environment, lockfile
-from metamcp_supervisor.wanted.config import UNIX, Address, Config, ConfigInvalid
-from metamcp_supervisor.watched import usage
-from metamcp_worker import orphans
+from metamcp_worker.runtime import orphans
 
 FILES_MIN = 256
 """Below it a handful of servers is too much: each takes some ten descriptors of the supervisor."""

@@ -6,6 +6,7 @@ asking (`ctl`), clocks (they are given).
 
 from collections.abc import Sequence
 
+from metamcp_supervisor.telemetry.health import READY_STATES, not_ready
 from metamcp_supervisor.verbs import (
     Change,
     Event,
@@ -15,8 +16,7 @@ from metamcp_supervisor.verbs import (
     ReloadPlan,
     ServerStatus,
 )
-from metamcp_supervisor.watched.health import READY_STATES, not_ready
-from metamcp_worker import sharing
+from metamcp_worker.ipc import sharing
 
 STATUS = (
     "SERVER", "STATE", "GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "P95", "MEM",

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import click
 
+from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import GatewayStatus, ToolSets
-from metamcp_supervisor.watched import client
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 KEPT_S = 2.0
 """Names are asked for once for a few presses of the key."""

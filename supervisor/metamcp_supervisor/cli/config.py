@@ -14,7 +14,7 @@ import click
 from metamcp_supervisor.cli import refusing
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.wanted.config import Config
+    from metamcp_supervisor.config.config import Config
 
 #: Words that people bring along, and what they are here.
 WORDS = {
@@ -76,7 +76,7 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
 @_JSON
 def show(path: Path | None, as_json: bool) -> None:
     """Print what is in effect, defaults included, secrets masked."""
-    from metamcp_supervisor.wanted.effective import tables
+    from metamcp_supervisor.config.effective import tables
 
     found = _loaded(path)
     if as_json:
@@ -93,17 +93,17 @@ def show(path: Path | None, as_json: bool) -> None:
 @config.command()
 def schema() -> None:
     """Print a JSON schema of metamcp.toml, for editors."""
-    from metamcp_supervisor.wanted.schema import schema as made
-    from metamcp_worker import codec
+    from metamcp_supervisor.config.schema import schema as made
+    from metamcp_worker.ipc import codec
 
     click.echo(codec.dump(made()).decode())
 
 
 def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
     """The configuration, its warnings told; or every error told, and the end of the command."""
+    from metamcp_supervisor.config.config import ConfigInvalid
+    from metamcp_supervisor.config.sources import load
     from metamcp_supervisor.verbs import Exit
-    from metamcp_supervisor.wanted.config import ConfigInvalid
-    from metamcp_supervisor.wanted.sources import load
 
     try:
         found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
@@ -129,14 +129,14 @@ def _count(things: Sized, what: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    from metamcp_supervisor.wanted.document import printable
+    from metamcp_supervisor.config.document import printable
 
     return printable(str(path))
 
 
 def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
     """The tables with settings in them, each with what stands in its brackets."""
-    from metamcp_supervisor.wanted.document import table_of
+    from metamcp_supervisor.config.document import table_of
 
     for section, content in tables.items():
         table = table_of(content) or {}
@@ -151,7 +151,7 @@ def _toml(value: object) -> str:
     """A string of JSON is one of TOML, once what is not printable is an escape."""
     import json
 
-    from metamcp_supervisor.wanted.document import list_of, printable, table_of
+    from metamcp_supervisor.config.document import list_of, printable, table_of
 
     if (table := table_of(value)) is not None:
         items = [f"{_toml(key)} = {_toml(item)}" for key, item in table.items()]

@@ -1,6 +1,6 @@
 """`metamcp confirm`: shows what a changed configuration starts, asks, and applies it.
 
-Owns: the verb, its question and exit codes. Never: what has to be confirmed (`wanted.confirm`),
+Owns: the verb, its question and exit codes. Never: what has to be confirmed (`config.confirm`),
 reloading (`reloading`), the same question on the terminal of `metamcp up` (`terminal`).
 """
 
@@ -10,10 +10,10 @@ import sys
 import click
 
 from metamcp_supervisor.cli.ctl import RELOAD_S, json_option, show_plan
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, ReloadPlan
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 
 @click.command()

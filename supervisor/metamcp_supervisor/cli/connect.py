@@ -1,7 +1,7 @@
 """`metamcp connect`: an MCP server on standard input and output that leads to the running gateway.
 
 Owns: the options, which endpoint of which gateway, starting one in the background, sentences and
-exit codes. Never: what crosses the bridge (`metamcp_worker.connect`), what a gateway is.
+exit codes. Never: what crosses the bridge (`metamcp_worker.bridge`), what a gateway is.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from typing import IO
 import click
 
 from metamcp_supervisor import runtime
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
-from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
 
 READY_S = 30.0
 """For a gateway that is just starting to serve; a client gives its servers about as long."""
@@ -102,7 +102,7 @@ def _bridge(endpoint: str | None, url: str | None, runtime_dir: str) -> int:
         def locate() -> str:
             return given
 
-    from metamcp_worker.connect import run
+    from metamcp_worker.bridge import run
 
     try:
         return run.run(url, locate, remedy=remedy)
@@ -148,7 +148,7 @@ def _await_serving(runtime_dir: str) -> None:
 def _ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> str:
     """Have a gateway run; returns where. Raises Failed, or ends the command in the words of
     `metamcp serve` if the configuration cannot be used or is not confirmed."""
-    from metamcp_supervisor import places
+    from metamcp_supervisor.config import places
 
     expected = flags["runtime_dir"] or str(places.here(path).runtime_dir)
     if _running(expected):

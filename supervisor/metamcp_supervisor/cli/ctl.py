@@ -19,10 +19,10 @@ from msgspec import structs
 
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import columns, refusing, show
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Client, Failed
-from metamcp_supervisor.watched.health import not_ready
-from metamcp_worker import codec
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Client, Failed
+from metamcp_supervisor.telemetry.health import not_ready
+from metamcp_worker.ipc import codec
 
 WATCH_S = 2.0
 """Between two pictures of `--watch`: as often as the gateway measures its processes."""
@@ -44,7 +44,7 @@ class Duration(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        from metamcp_supervisor.wanted.units import DURATION_S_MAX, PAST_S_MAX, duration
+        from metamcp_supervisor.config.units import DURATION_S_MAX, PAST_S_MAX, duration
 
         try:
             return duration(value, PAST_S_MAX if self._past else DURATION_S_MAX)
@@ -442,7 +442,7 @@ def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.Gateway
     """With the named servers only. Raises Failed for a name that is not there."""
     known = {server.name for server in found.servers}
     if unknown := [name for name in names if name not in known]:
-        from metamcp_supervisor.watched.steering import UnknownName
+        from metamcp_supervisor.control.steering import UnknownName
 
         raise Failed(verbs.Exit.UNKNOWN_NAME, str(UnknownName(unknown, known)))
     if not names:

@@ -12,9 +12,9 @@ import click
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import complete_names, json_option
+from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Description, Process
-from metamcp_supervisor.watched import client
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 COMMAND_CHARACTERS_MAX = 100
 """Of a command in the table; `--json` has all of it."""

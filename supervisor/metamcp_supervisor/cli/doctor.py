@@ -17,11 +17,11 @@ from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import certificates, checks, drift, show, wrappers
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.finding import Finding
-from metamcp_supervisor.lives import limits
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Problem
-from metamcp_supervisor.wanted.sources import load
-from metamcp_supervisor.watched import client
-from metamcp_worker import codec
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem
+from metamcp_supervisor.config.sources import load
+from metamcp_supervisor.control import client
+from metamcp_supervisor.processes import limits
+from metamcp_worker.ipc import codec
 
 DESCRIBED_MAX = 20
 """Servers that went down, of which it is told what they may lack."""

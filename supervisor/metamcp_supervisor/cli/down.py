@@ -11,10 +11,10 @@ import click
 
 from metamcp_supervisor.cli import refusing
 from metamcp_supervisor.cli.ctl import Duration, json_option
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 AGAIN_S = 0.05
 """Between two looks whether it is gone."""

@@ -18,9 +18,9 @@ from metamcp_supervisor.cli import columns, recorded, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.cli.recorded import Line, Place
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker import codec, finished
-from metamcp_worker.errors import Code
-from metamcp_worker.finished import FinishedCall
+from metamcp_worker.ipc import codec, finished
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.finished import FinishedCall
 
 LINES = 50
 """Of the past, when nothing else is asked for."""

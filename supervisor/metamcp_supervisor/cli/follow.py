@@ -13,8 +13,8 @@ from msgspec import Struct
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
-from metamcp_supervisor.watched import client
-from metamcp_worker import codec
+from metamcp_supervisor.control import client
+from metamcp_worker.ipc import codec
 
 LINES = 100
 """Of the past, when nothing else is asked for."""

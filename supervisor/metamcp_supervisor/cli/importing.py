@@ -1,7 +1,7 @@
 """`metamcp import`: the servers that other clients have, in metamcp.toml.
 
 Owns: which files are read, what is told, and the writing. Never: what is taken over and how
-(`clients.moving`), shapes (`clients.entries`).
+(`client_files.moving`), shapes (`client_files.entries`).
 """
 
 import os
@@ -10,16 +10,15 @@ from pathlib import Path
 
 import click
 
-from metamcp_supervisor import places
 from metamcp_supervisor.cli import leading
 from metamcp_supervisor.cli.refusing import Command, Refused, told
-from metamcp_supervisor.clients import disk, entries, moving, texts, tomledit
-from metamcp_supervisor.clients.edits import Unfit
-from metamcp_supervisor.clients.entries import Found
-from metamcp_supervisor.clients.known import CLIENTS, OTHERS, Client, Kept, Scope, candidates
+from metamcp_supervisor.client_files import disk, entries, moving, texts, tomledit
+from metamcp_supervisor.client_files.edits import Unfit
+from metamcp_supervisor.client_files.entries import Found
+from metamcp_supervisor.client_files.known import CLIENTS, OTHERS, Client, Kept, Scope, candidates
+from metamcp_supervisor.config import files, places
+from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.wanted import files
-from metamcp_supervisor.wanted.document import BrokenSyntax, printable, shown, table_of
 
 _LISTED = Kept("claude", "json", ("mcp_servers",))
 _ALIASES = Kept("claude", "json", ())

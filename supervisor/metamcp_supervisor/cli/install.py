@@ -1,7 +1,7 @@
 """`metamcp install`, `uninstall` and `snippet`: MetaMCP in the configuration of a client.
 
 Owns: the options, what is refused, and what is told. Never: where an entry leads (`leading`), text
-(`clients.texts`), bytes (`clients.disk`), the skill (`skill`).
+(`client_files.texts`), bytes (`client_files.disk`), the skill (`skill`).
 """
 
 import difflib
@@ -18,13 +18,13 @@ import click
 from metamcp_supervisor.cli import leading
 from metamcp_supervisor.cli.leading import Wish
 from metamcp_supervisor.cli.refusing import Command, Refused, told
-from metamcp_supervisor.clients import disk, entries, texts
-from metamcp_supervisor.clients.edits import Unfit
-from metamcp_supervisor.clients.known import Client, Kept, Scope, candidates, chosen
+from metamcp_supervisor.client_files import disk, entries, texts
+from metamcp_supervisor.client_files.edits import Unfit
+from metamcp_supervisor.client_files.known import Client, Kept, Scope, candidates, chosen
+from metamcp_supervisor.config import files, naming
+from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.wanted import files, naming
-from metamcp_supervisor.wanted.document import BrokenSyntax, printable, shown, table_of
-from metamcp_worker.masking import Masks
+from metamcp_worker.runtime.masking import Masks
 
 _Text = TypeVar("_Text", str, str | None)
 _CLIENT = click.argument("client", metavar="CLIENT")

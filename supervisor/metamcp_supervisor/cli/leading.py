@@ -1,6 +1,6 @@
 """Where an entry in a client leads: the command or the URL that our verbs write.
 
-Owns: finding this installation and the URL of an endpoint. Never: shapes (`clients.entries`),
+Owns: finding this installation and the URL of an endpoint. Never: shapes (`client_files.entries`),
 files (`install`).
 """
 
@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import click
 
-from metamcp_supervisor import places
-from metamcp_supervisor.clients import entries
-from metamcp_supervisor.clients.known import CLIENTS, Client, Kept, Platform, Scope
+from metamcp_supervisor.client_files import entries
+from metamcp_supervisor.client_files.known import CLIENTS, Client, Kept, Platform, Scope
+from metamcp_supervisor.config import places
+from metamcp_supervisor.config.nearest import hint
+from metamcp_supervisor.control import client as control
 from metamcp_supervisor.verbs import Exit, GatewayStatus
-from metamcp_supervisor.wanted.nearest import hint
-from metamcp_supervisor.watched import client as control
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 PLATFORM: Platform = "darwin" if sys.platform == "darwin" else "linux"
 
@@ -100,8 +100,8 @@ def _configured(wish: Wish) -> Goal | None:
     if places.find(wish.config, environ=os.environ, cwd=Path.cwd(), home=home) is None:
         return None
     from metamcp_supervisor.cli.up import Found, ask
-    from metamcp_supervisor.lives.specs import reachable
-    from metamcp_supervisor.lives.status import url, urls
+    from metamcp_supervisor.servers.specs import reachable
+    from metamcp_supervisor.servers.status import url, urls
 
     read = Found(wish.config, {"runtime_dir": wish.runtime_dir}, any_port=True)
     read.confirm(yes=wish.yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)

@@ -1,7 +1,7 @@
 """What the gateway logs as a service: events, lines of servers and its own words, on one stream.
 
 Owns: the shape of events and of lines of servers there, and the line that tells how many were lost.
-Never: what is logged (`events`, `logs`), the shape of its own words (`metamcp_worker.records`),
+Never: what is logged (`events`, `logs`), the shape of its own words (`metamcp_worker.ipc.records`),
 writing (`outlet`), files, rotation.
 """
 
@@ -9,9 +9,10 @@ import time
 
 from metamcp_supervisor.cli.outlet import Outlet
 from metamcp_supervisor.verbs import Event, LogLine
-from metamcp_worker import codec, logs
-from metamcp_worker.records import Record
-from metamcp_worker.spec import LogSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.records import Record
+from metamcp_worker.ipc.spec import LogSpec
+from metamcp_worker.runtime import logs
 
 EVENTS, SERVER = "events", "server"
 """The rooms of what is no line of a logger."""

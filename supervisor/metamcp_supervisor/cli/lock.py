@@ -1,7 +1,7 @@
 """`metamcp lock`: write down which definitions of tools are approved, see what drifted, approve it.
 
-Owns: the verbs, their options and exit codes, what they print. Never: the file (`wanted.lock`),
-what drifted (`wanted.lockdrift`), where it is looked for (`offered`).
+Owns: the verbs, their options and exit codes, what they print. Never: the file (`approval.lock`),
+what drifted (`approval.lockdrift`), where it is looked for (`offered`).
 """
 
 import json
@@ -13,16 +13,16 @@ from pathlib import Path
 import click
 from msgspec import Raw
 
+from metamcp_supervisor.approval import lockdrift, lockfile
+from metamcp_supervisor.approval.lock import Lock, LockedServer, LockedTool
+from metamcp_supervisor.approval.lockdrift import ToolDrift
 from metamcp_supervisor.cli import offered, recorded
 from metamcp_supervisor.cli.offered import Sight
 from metamcp_supervisor.cli.refusing import Group, told
+from metamcp_supervisor.config.document import printable
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_supervisor.wanted import lockdrift, lockfile
-from metamcp_supervisor.wanted.document import printable
-from metamcp_supervisor.wanted.lock import Lock, LockedServer, LockedTool
-from metamcp_supervisor.wanted.lockdrift import ToolDrift
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 DIFF_LINES_MAX = 300
 """Of one tool; the lock and the server have all of it."""

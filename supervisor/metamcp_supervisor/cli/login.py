@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import click
 
 from metamcp_supervisor.cli import refusing
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
-from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
 
 if TYPE_CHECKING:
     from metamcp_supervisor.cli.up import Found
-    from metamcp_worker.spec import ServerSpec
+    from metamcp_worker.ipc.spec import ServerSpec
 
 MARGIN_S = 10.0
 """How much longer than a server may take to start we wait for the gateway's word on it."""
@@ -132,9 +132,9 @@ def _found(
 ) -> tuple["Found", "ServerSpec"]:
     """The configuration, and what the worker of this server is told. Raises Failed."""
     from metamcp_supervisor.cli.up import Found
-    from metamcp_supervisor.lives.specs import server_spec
-    from metamcp_supervisor.lives.tokens import KeyUnfit, Tokens
-    from metamcp_supervisor.watched.steering import UnknownName
+    from metamcp_supervisor.control.steering import UnknownName
+    from metamcp_supervisor.servers.specs import server_spec
+    from metamcp_supervisor.servers.tokens import KeyUnfit, Tokens
 
     found = Found(path, {"runtime_dir": runtime_dir, "state_dir": state_dir})
     # What it names is sent to its URL: the same question as before its commands are started.

@@ -15,19 +15,20 @@ from typing import NamedTuple
 
 from msgspec import Raw, Struct
 
-from metamcp_supervisor.lives.catalogues import Catalogues
-from metamcp_supervisor.lives.pins import Pins
+from metamcp_supervisor.approval import lockdrift, lockfile
+from metamcp_supervisor.approval.lock import Lock, definitions
+from metamcp_supervisor.approval.lockdrift import ToolDrift
+from metamcp_supervisor.approval.pins import Pins
+from metamcp_supervisor.config import sources
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Server
+from metamcp_supervisor.config.nearest import hint
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.steering import UnknownName
+from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.wanted import lockdrift, lockfile, sources
-from metamcp_supervisor.wanted.config import Config, ConfigInvalid, Server
-from metamcp_supervisor.wanted.lock import Lock, definitions
-from metamcp_supervisor.wanted.lockdrift import ToolDrift
-from metamcp_supervisor.wanted.nearest import hint
-from metamcp_supervisor.watched.client import Failed
-from metamcp_supervisor.watched.steering import UnknownName
-from metamcp_worker import catalogue, codec, validation
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.validation import Invalid
+from metamcp_worker.ipc import catalogue, codec, validation
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.validation import Invalid
 
 
 class Info(Struct, frozen=True):

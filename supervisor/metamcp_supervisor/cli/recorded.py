@@ -16,10 +16,10 @@ from typing import NoReturn
 import click
 from msgspec import Struct
 
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec, finished
-from metamcp_worker.finished import FinishedCall, Gap
+from metamcp_worker.ipc import codec, finished
+from metamcp_worker.ipc.finished import FinishedCall, Gap
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
 """Two bodies of the largest size, in which every character is an escape."""
@@ -70,8 +70,8 @@ def place(state_dir: str | None, path: Path | None) -> Place:
     Raises Failed."""
     if state_dir is not None and path is None:  # whose it is nobody has said
         return Place(Path(state_dir) / finished.FOLDER)
-    from metamcp_supervisor.wanted import sources
-    from metamcp_supervisor.wanted.config import ConfigInvalid
+    from metamcp_supervisor.config import sources
+    from metamcp_supervisor.config.config import ConfigInvalid
 
     try:
         found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())

@@ -16,10 +16,10 @@ from typing import Any
 import click
 
 from metamcp_supervisor.cli import show
+from metamcp_supervisor.config.nearest import hint
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_supervisor.wanted.nearest import hint
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 INTERRUPTED = 130
 """As every shell says it: 128 and the number of SIGINT."""

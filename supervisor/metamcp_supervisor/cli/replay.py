@@ -18,12 +18,12 @@ from metamcp_supervisor.cli.asking import MODERN, Asker, outcome_of
 from metamcp_supervisor.cli.ctl import Duration
 from metamcp_supervisor.cli.finished import config_option, pretty, state_option
 from metamcp_supervisor.cli.refusing import told
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
-from metamcp_worker.finished import ARGUMENTS, RESULT, FinishedCall
-from metamcp_worker.masking import MASK
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.finished import ARGUMENTS, RESULT, FinishedCall
+from metamcp_worker.runtime.masking import MASK
 
 DIFF_LINES_MAX = 40
 """What differs after so many lines is another result."""

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.config.config import UNIX
+from metamcp_supervisor.telemetry.histories import NEXT
 from metamcp_supervisor.verbs import Event, GatewayStatus
-from metamcp_supervisor.wanted.config import UNIX
-from metamcp_supervisor.watched.histories import NEXT
-from metamcp_worker import priced
+from metamcp_worker.ipc import priced
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.run import Gateway
+    from metamcp_supervisor.gateway.run import Gateway
 
 SETTLE_S_MAX = 15.0
 """How long the first screen waits for servers that are still starting."""

@@ -1,7 +1,7 @@
 """`metamcp init`, `add` and `remove`: the configuration that is in use, edited as text.
 
-Owns: these verbs, which file it is, what an entry says. Never: text (`clients.jsonedit`,
-`clients.tomledit`), bytes (`clients.disk`), what a configuration means (`sources`).
+Owns: these verbs, which file it is, what an entry says. Never: text (`client_files.jsonedit`,
+`client_files.tomledit`), bytes (`client_files.disk`), what a configuration means (`sources`).
 """
 
 import os
@@ -12,17 +12,16 @@ from pathlib import Path
 
 import click
 
-from metamcp_supervisor import places
 from metamcp_supervisor.cli import refusing
 from metamcp_supervisor.cli.install import difference
 from metamcp_supervisor.cli.refusing import Command, Refused, told
-from metamcp_supervisor.clients import disk, jsonedit, tomledit
-from metamcp_supervisor.clients.edits import Unfit, at
+from metamcp_supervisor.client_files import disk, jsonedit, tomledit
+from metamcp_supervisor.client_files.edits import Unfit, at
+from metamcp_supervisor.config import files, naming, places, shapes, sources
+from metamcp_supervisor.config.config import ConfigInvalid
+from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
+from metamcp_supervisor.config.nearest import hint
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.wanted import files, naming, shapes, sources
-from metamcp_supervisor.wanted.config import ConfigInvalid
-from metamcp_supervisor.wanted.document import BrokenSyntax, printable, shown, table_of
-from metamcp_supervisor.wanted.nearest import hint
 
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from metamcp_supervisor.cli.refusing import Refused
-from metamcp_supervisor.clients import disk
-from metamcp_supervisor.wanted.document import printable
+from metamcp_supervisor.client_files import disk
+from metamcp_supervisor.config.document import printable
 
 _MARK = "<!-- metamcp skill"
 """In every version of it: a file with this is ours."""

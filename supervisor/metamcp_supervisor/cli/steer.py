@@ -16,10 +16,10 @@ from metamcp_supervisor.cli.ctl import (
     names_argument,
     tell_ordered,
 )
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus, Upgrade
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 ROLL_S_MAX = 900.0
 """Sixteen fronts that each wait half a minute for their last calls."""

@@ -20,7 +20,7 @@ import click
 
 from metamcp_supervisor.cli import refusing
 from metamcp_supervisor.cli.refusing import Refused
-from metamcp_supervisor.notify import is_booted
+from metamcp_supervisor.systemd.notify import is_booted
 from metamcp_supervisor.verbs import Exit
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
@@ -159,7 +159,7 @@ def units(
     files = {SERVICE: "metamcp-user.service"} if user else {SERVICE: SERVICE, SOCKET: SOCKET}
     if not user and version >= STEPS_SINCE:
         files[STEPS] = STEPS
-    folder = resources.files("metamcp_supervisor") / "systemd"
+    folder = resources.files("metamcp_supervisor") / "systemd" / "units"
     command = " ".join(map(quoted, program))
     old = USER_CONFIG if user else SYSTEM_CONFIG
     new = old if config is None else quoted(os.path.abspath(os.path.expanduser(config)))
@@ -193,7 +193,9 @@ def started(unit: str) -> str:
 
 def older(unit: Path) -> bool:
     """Was it written before this version was installed?"""
-    with resources.as_file(resources.files("metamcp_supervisor") / "systemd" / SERVICE) as own:
+    with resources.as_file(
+        resources.files("metamcp_supervisor") / "systemd" / "units" / SERVICE
+    ) as own:
         return unit.stat().st_mtime < own.stat().st_mtime
 
 

@@ -1,7 +1,7 @@
 """The person at the terminal of `metamcp up`, asked while the gateway runs.
 
 Owns: the question about a reload that needs a yes, and reading the answer. Never: what has to be
-confirmed (`wanted.confirm`), reloading (`reloading`), the question at the start (`up`).
+confirmed (`config.confirm`), reloading (`reloading`), the question at the start (`up`).
 """
 
 import asyncio
@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from metamcp_supervisor.wanted.config import ConfigInvalid
-from metamcp_supervisor.watched.steering import NotNow, ReloadRefused
+from metamcp_supervisor.config.config import ConfigInvalid
+from metamcp_supervisor.control.steering import NotNow, ReloadRefused
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.run import Gateway
+    from metamcp_supervisor.gateway.run import Gateway
 
 KEYBOARD = 0
 """The descriptor that answers are read from."""

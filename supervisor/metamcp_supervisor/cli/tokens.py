@@ -1,8 +1,8 @@
 """`metamcp tools --tokens`: what tools cost whoever has their definitions in context.
 
 Owns: the figures of tools, servers and endpoints from what is on disk, their tables, and what there
-is to do about them. Never: the estimate (`metamcp_worker.costs`), which tools an endpoint has and
-what an exposure shows (`metamcp_worker.priced`), what is in view now (`views`).
+is to do about them. Never: the estimate (`metamcp_worker.ipc.costs`), which tools an endpoint has
+and what an exposure shows (`metamcp_worker.ipc.priced`), what is in view now (`views`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
+from metamcp_supervisor.approval.lock import definitions
+from metamcp_supervisor.approval.pins import Pins
 from metamcp_supervisor.cli import offered, show
 from metamcp_supervisor.cli.offered import Kept, Wish
-from metamcp_supervisor.lives.pins import Pins
-from metamcp_supervisor.lives.specs import front_spec
+from metamcp_supervisor.config.config import Pinning
+from metamcp_supervisor.servers.specs import front_spec
 from metamcp_supervisor.verbs import VERSION
-from metamcp_supervisor.wanted.config import Pinning
-from metamcp_supervisor.wanted.lock import definitions
-from metamcp_worker import catalogue, codec, costs, priced
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.disclosure import Exposure, Pair
-from metamcp_worker.spec import EndpointSpec
+from metamcp_worker.ipc import catalogue, codec, costs, priced
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.disclosure import Exposure, Pair
+from metamcp_worker.ipc.spec import EndpointSpec
 
 ENDPOINTS = (
     "ENDPOINT", "EXPOSURE", "TOOLS", "AT START", "SAVED", "%", *map(str.upper, priced.EXPOSURES),

@@ -1,7 +1,7 @@
 """`metamcp tools`: the tools of all servers as they were last offered, and what drifted.
 
-Owns: the options and the table. Never: what drifted (`wanted.lockdrift`), how a difference is shown
-(`lock`), what they cost (`tokens`), what clients see of them (the fronts).
+Owns: the options and the table. Never: what drifted (`approval.lockdrift`), the sentence for
+a difference (`lock`), tokens (`tokens`), the lists of clients (the fronts).
 """
 
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
+from metamcp_supervisor.approval import lockdrift
+from metamcp_supervisor.approval.fingerprints import fingerprint
+from metamcp_supervisor.approval.lockdrift import ToolDrift
 from metamcp_supervisor.cli import lock, offered, recorded, show, tokens
 from metamcp_supervisor.cli.offered import Sight, Wish
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_supervisor.wanted import lockdrift
-from metamcp_supervisor.wanted.lockdrift import ToolDrift
-from metamcp_worker import codec
-from metamcp_worker.fingerprints import fingerprint
-from metamcp_worker.validation import NOUNS
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.validation import NOUNS
 
 COLUMNS = ("SERVER", "TOOL", "FINGERPRINT", "STATE")
 FINGERPRINT_CHARACTERS = 15

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
-from metamcp_supervisor.watched.client import Failed
-from metamcp_worker import codec
-from metamcp_worker.disclosure import TOOLSETS_MAX, Pair, read
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import TOOLSETS_MAX, Pair, read
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 """A thousand tool sets of two hundred tools."""

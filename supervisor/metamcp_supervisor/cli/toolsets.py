@@ -1,7 +1,7 @@
 """`metamcp toolsets`: named choices of tools, for operators.
 
 Owns: these verbs at the prompt, the table, asking before one is deleted. Never: what an order does
-(`watched.toolsets`), files of tool sets (`toolsetfile`).
+(`control.toolsets`), files of tool sets (`toolsetfile`).
 """
 
 import json
@@ -21,11 +21,11 @@ from metamcp_supervisor.cli.ctl import (
     runtime_dir_of,
 )
 from metamcp_supervisor.cli.refusing import Group, told
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Client, Failed
 from metamcp_supervisor.verbs import Exit, ToolSetChanged, ToolSets, ToolSetShown
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.client import Client, Failed
-from metamcp_worker import codec
-from metamcp_worker.disclosure import Pair, read
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Pair, read
 
 LIST = ("NAME", "TOOLS", "EQUIPPED ON", "CHANGED", "DESCRIPTION")
 SHOW = ("TOOL",)

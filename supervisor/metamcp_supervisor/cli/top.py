@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
+from metamcp_supervisor.control import client
+from metamcp_supervisor.telemetry.latency import between, quantile
 from metamcp_supervisor.verbs import Footprint, Load, ServerStatus
-from metamcp_supervisor.watched import client
-from metamcp_supervisor.watched.latency import between, quantile
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 EVERY_S = 2.0
 ONE_TABLE_S = 1.0

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metamcp_supervisor import VERSION, places, runtime
+from metamcp_supervisor import VERSION, runtime
 from metamcp_supervisor.cli.outlet import Outlet
+from metamcp_supervisor.config import places
 from metamcp_supervisor.verbs import Event, Exit
-from metamcp_worker import codec, logs, memory
+from metamcp_worker.ipc import codec
+from metamcp_worker.runtime import logs, memory
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.run import Gateway
-    from metamcp_supervisor.wanted.config import Config
-    from metamcp_worker.spec import LogSpec
+    from metamcp_supervisor.config.config import Config
+    from metamcp_supervisor.gateway.run import Gateway
+    from metamcp_worker.ipc.spec import LogSpec
 
 TRIM_S = 30.0
 """So often the memory that is free is given back."""
@@ -152,7 +154,7 @@ class Found:
 
     def load(self) -> "Config":
         """Read it again. Raises config.ConfigInvalid."""
-        from metamcp_supervisor.wanted.sources import load
+        from metamcp_supervisor.config.sources import load
 
         return load(
             self._path,
@@ -166,15 +168,15 @@ class Found:
 
     def log_spec(self) -> "LogSpec":
         """How this process speaks; a nursery before it is told anything speaks the same way."""
-        from metamcp_supervisor.lives.specs import own_log_spec
+        from metamcp_supervisor.servers.specs import own_log_spec
 
         os.environ[logs.FORMAT] = self.config.log.format
         return own_log_spec(self.config)
 
     def confirm(self, *, yes: bool, ask: Callable[[str], bool] | None) -> None:
         """A configuration that merely lies in this directory starts commands only after a yes."""
-        from metamcp_supervisor.wanted import confirmed
-        from metamcp_supervisor.wanted.confirm import NotConfirmed
+        from metamcp_supervisor.config import confirmed
+        from metamcp_supervisor.config.confirm import NotConfirmed
 
         main = self._unnamed(self.config)
         if main is None:
@@ -192,7 +194,7 @@ class Found:
     def permit(self, new: "Config", yes: bool) -> None:
         """The same for a reload. `yes`: whoever asks for it confirms. Raises
         confirm.NotConfirmed."""
-        from metamcp_supervisor.wanted import confirmed
+        from metamcp_supervisor.config import confirmed
 
         main = self._unnamed(new)
         if main is not None:
@@ -200,7 +202,7 @@ class Found:
             confirmed.check(new, main, state_dir, running=self.config, yes=yes)
 
     def _first(self) -> "Config":
-        from metamcp_supervisor.wanted.config import ConfigInvalid
+        from metamcp_supervisor.config.config import ConfigInvalid
 
         try:
             config = self.load()
@@ -223,15 +225,15 @@ class Found:
     def _spoilt(self, config: "Config") -> "Config | None":
         """What was in force in the program before this one, if `config` would stop servers of it
         by their mistakes."""
-        from metamcp_supervisor import upgrading
-        from metamcp_supervisor.wanted.reload import spoilt
+        from metamcp_supervisor.config.reload import spoilt
+        from metamcp_supervisor.gateway import upgrading
 
         before = upgrading.before(self._environ) if config.problems else None
         return before if before is not None and spoilt(before, config) else None
 
     def _before(self, code: Exit) -> "Config":
         """What was in force in the program before this one; without any, the command ends."""
-        from metamcp_supervisor import upgrading
+        from metamcp_supervisor.gateway import upgrading
 
         config = upgrading.before(self._environ)
         if config is None:
@@ -241,7 +243,7 @@ class Found:
 
     def _unnamed(self, config: "Config") -> Path | None:
         """The main file, if nobody named it and it was only found in this directory."""
-        from metamcp_supervisor.wanted.sources import was_found_in
+        from metamcp_supervisor.config.sources import was_found_in
 
         main = config.files[0] if config.files else None
         if main is None or not was_found_in(
@@ -251,14 +253,14 @@ class Found:
         return main
 
     def _state_dir(self, config: "Config") -> Path:
-        from metamcp_supervisor.wanted.sources import trusted_state_dir
+        from metamcp_supervisor.config.sources import trusted_state_dir
 
         return trusted_state_dir(config, environ=self._environ, home=self._home, flags=self._flags)
 
 
 def ask(question: str) -> bool:
     """Show what a configuration starts, and have somebody say yes or no on the terminal."""
-    from metamcp_supervisor.upgrading import VARIABLE
+    from metamcp_supervisor.gateway.upgrading import VARIABLE
 
     if VARIABLE in os.environ:  # there is a gateway to go on with, which cannot wait for people
         return False
@@ -295,9 +297,10 @@ def _run(
 ) -> None:
     """Run to the end. `watch` gets the gateway before it starts and returns what to do once it is
     up."""
-    from metamcp_supervisor import handing, inherited, upgrading
-    from metamcp_supervisor.notify import Notify
-    from metamcp_supervisor.run import CannotStart, Gateway
+    from metamcp_supervisor.gateway import handing, upgrading
+    from metamcp_supervisor.gateway.run import CannotStart, Gateway
+    from metamcp_supervisor.systemd import inherited
+    from metamcp_supervisor.systemd.notify import Notify
 
     order = upgrading.told_to(os.environ)
     if order == upgrading.TRIAL:
@@ -341,12 +344,9 @@ def _run(
 
     try:
         code = asyncio.run(main())
-    except CannotStart as failure:
+    except (CannotStart, handing.Unreadable) as failure:
         _say(str(failure))
-        code = failure.code
-    except handing.Unreadable as failure:
-        _say(str(failure))
-        code = Exit.INTERNAL
+        code = failure.code if isinstance(failure, CannotStart) else Exit.INTERNAL
     raise SystemExit(code)
 
 

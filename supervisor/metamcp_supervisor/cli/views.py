@@ -10,9 +10,9 @@ import click
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import complete_endpoints, json_option
+from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import ViewShown, ViewsShown
-from metamcp_supervisor.watched import client
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 COLUMNS = (
     "ENDPOINT", "EXPOSURE", "PRINCIPAL", "SESSION", "TOOL SET", "TOOLS", "OF", "TOKENS", "OF ALL",

@@ -15,9 +15,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from metamcp_supervisor.cli.finding import Finding
-from metamcp_supervisor.wanted.config import Server
-from metamcp_supervisor.wanted.document import table_of
-from metamcp_worker import codec
+from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.config.document import table_of
+from metamcp_worker.ipc import codec
 
 MANIFEST_BYTES_MAX = 1024 * 1024
 """Of a package.json; a larger one is none."""

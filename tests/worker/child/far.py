@@ -12,8 +12,8 @@ from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.remote import Remote, remote
 from metamcp_worker.child.transport import Transport
-from metamcp_worker.frames import Call
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.frames import Call
+from metamcp_worker.ipc.spec import ServerSpec
 from tests.worker.rawhttp import until
 
 Json = dict[str, Any]

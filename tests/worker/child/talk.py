@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from metamcp_worker import frames
 from metamcp_worker.child.actions import (
     Action,
     Drop,
@@ -16,8 +15,9 @@ from metamcp_worker.child.actions import (
 )
 from metamcp_worker.child.session import Session
 from metamcp_worker.child.wire import LEGACY, MODERN
-from metamcp_worker.frames import Ask, Call, Cancel, Error, Tell
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.frames import Ask, Call, Cancel, Error, Tell
+from metamcp_worker.ipc.spec import ServerSpec
 
 Json = dict[str, Any]
 TOOLS: Json = {"tools": {"listChanged": True}}

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import frames
 from metamcp_worker.child.actions import Count, Drop, Reply, Write
 from metamcp_worker.child.asks import ASKING_S_MAX, QUESTION_S_MAX, QUESTIONS_MAX
 from metamcp_worker.child.calls import LINGER_S_MAX
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Ask, Error, Result, Withdraw
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Ask, Error, Result, Withdraw
 from tests.worker.child.talk import (
     Talk,
     error_of,

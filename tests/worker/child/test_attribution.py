@@ -6,12 +6,12 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker import frames
 from metamcp_worker.child.actions import Action, Announce, Reply
 from metamcp_worker.child.calls import LINGER_S_MAX
 from metamcp_worker.child.kept import NOBODY
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import (
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import (
     Ask,
     Call,
     Claim,

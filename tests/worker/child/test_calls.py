@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from metamcp_worker.child import pace
 from metamcp_worker.child.actions import Reply
 from metamcp_worker.child.pace import Pace
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Error, Result
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Error, Result
 
 from .talk import Talk, error_of, ready_legacy
 

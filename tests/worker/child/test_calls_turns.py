@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.child.turns import WAITING_BYTES_MAX, Turns, Waiting
-from metamcp_worker.frames import Call
+from metamcp_worker.ipc.frames import Call
 
 HALF = WAITING_BYTES_MAX // 2 - 1024
 """Two of these fit, and nothing large beside them."""

@@ -9,7 +9,7 @@ import pytest
 from metamcp_worker.child import headers
 from metamcp_worker.child.headers import Mirror, configured, encoded
 from metamcp_worker.child.listing import ITEM_BYTES_MAX
-from metamcp_worker.errors import TooLarge
+from metamcp_worker.ipc.errors import TooLarge
 
 Json = dict[str, Any]
 

@@ -10,8 +10,8 @@ import pytest
 
 from metamcp_worker.child import stdio
 from metamcp_worker.child.lines import LOG_LINE_BYTES_MAX
-from metamcp_worker.frames import Error, Result
-from metamcp_worker.messages import Beat, Counted, LogLines, Spawned
+from metamcp_worker.ipc.frames import Error, Result
+from metamcp_worker.ipc.messages import Beat, Counted, LogLines, Spawned
 from tests.waiting import until
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 

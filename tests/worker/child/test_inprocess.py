@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import pytest
 
-from metamcp_worker import codec, packets
-from metamcp_worker.frames import Ask, Reply
-from metamcp_worker.messages import Beat, Forked, RunServer, Spawned
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.frames import Ask, Reply
+from metamcp_worker.ipc.messages import Beat, Forked, RunServer, Spawned
 from tests.fakes.nursery_hand import Hand
 from tests.waiting import until
 from tests.worker.child.worker import ChildWorker, alive

@@ -12,8 +12,18 @@ from metamcp_worker.child.kept import (
     SENT_BYTES_MAX,
     SENT_S,
 )
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Ask, Claim, Error, Frame, Keep, Kept, Progress, Release, Result
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import (
+    Ask,
+    Claim,
+    Error,
+    Frame,
+    Keep,
+    Kept,
+    Progress,
+    Release,
+    Result,
+)
 from tests.worker.child.talk import Talk, error_of, ready_legacy
 
 OWNER, NAME, NOTE = b"o", b"n", b'{"id":1}'

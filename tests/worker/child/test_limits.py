@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from metamcp_worker.child import limits
-from metamcp_worker.messages import Spawned
-from metamcp_worker.spec import LimitsSpec
+from metamcp_worker.ipc.messages import Spawned
+from metamcp_worker.ipc.spec import LimitsSpec
 from tests.worker.child.worker import ChildWorker, alive
 
 pytestmark = [

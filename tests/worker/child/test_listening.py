@@ -15,8 +15,8 @@ from metamcp_worker.child.listening import (
     TASK_ID_BYTES_MAX,
     URIS_BYTES_MAX,
 )
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Result
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Result
 from tests.examples import examples
 from tests.worker.child.talk import Json, Talk, error_of, modern, ready_modern
 

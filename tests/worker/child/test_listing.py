@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.catalogue import Hint
 from metamcp_worker.child import listing
 from metamcp_worker.child.listing import ITEM_BYTES_MAX, ITEMS_MAX, PAGES_MAX, Listing, declared
+from metamcp_worker.ipc.catalogue import Hint
 
 
 def raw(value: object) -> bytes:

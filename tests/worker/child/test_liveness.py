@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.errors import Code
-from metamcp_worker.messages import Beat, LogLines, Spawned
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.messages import Beat, LogLines, Spawned
 from tests.worker.child.test_inprocess import hosted
 from tests.worker.child.worker import ChildWorker, alive
 

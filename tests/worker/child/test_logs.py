@@ -1,7 +1,7 @@
 """Log lines: in batches that fit, at a rate that cannot flood."""
 
-from metamcp_worker import messages, packets
 from metamcp_worker.child.logs import BATCH_BYTES_MAX, BYTES_PER_S, LINES_PER_S, ServerLog
+from metamcp_worker.ipc import messages, packets
 
 
 def test_lines_come_in_order_and_nothing_is_sent_twice() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_worker.child.actions import Announce, Count, Reply
 from metamcp_worker.child.calls import LINGER_S_MAX
-from metamcp_worker.frames import Notice
+from metamcp_worker.ipc.frames import Notice
 from tests.worker.child.talk import Talk, ready_legacy, ready_modern
 
 LOG = "notifications/message"

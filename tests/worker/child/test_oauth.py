@@ -13,9 +13,9 @@ from msgspec import structs
 
 from metamcp_worker.child import wire
 from metamcp_worker.child.launch import launch
-from metamcp_worker.errors import Code
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.oauth.vault import Record
-from metamcp_worker.spec import ServerSpec
 from tests.fakes.oauth_server import CANARY, World, protected
 from tests.worker.child.far import Ear, Far
 from tests.worker.oauth.people import Person, browse, known, put, spec, stored

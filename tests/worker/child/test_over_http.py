@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Ask, Notice, Reply, Result
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Ask, Notice, Reply, Result
 from tests.waiting import until
 from tests.worker.child.worker import ROOT, ChildWorker, Front
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.messages import LogLines, Spawned
+from metamcp_worker.ipc.messages import LogLines, Spawned
 from tests.worker.child.worker import RUN, ChildWorker
 
 pytestmark = pytest.mark.process

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Ask, Cancel, Notice, Reply, Tell, Withdraw
-from metamcp_worker.messages import LogLines
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Ask, Cancel, Notice, Reply, Tell, Withdraw
+from metamcp_worker.ipc.messages import LogLines
 from tests.waiting import until
 from tests.worker.child.talk import Json
 from tests.worker.child.worker import ChildWorker, Front

@@ -14,7 +14,7 @@ import pytest
 
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.remote import remote
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.spec import ServerSpec
 from tests.fakes.http_server import running
 from tests.worker.child.far import Ear, Far, far
 from tests.worker.rawhttp import run, until

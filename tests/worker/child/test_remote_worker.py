@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.frames import Ask, Cancel, Error, Reply, Result
-from metamcp_worker.spec import First
+from metamcp_worker.ipc.frames import Ask, Cancel, Error, Reply, Result
+from metamcp_worker.ipc.spec import First
 from tests.waiting import until
 from tests.worker.child.test_remote_failures import free_port, process
 from tests.worker.child.test_remote_sdk import server

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
 from metamcp_worker.child import replies
 from metamcp_worker.child.faults import Faults
 from metamcp_worker.child.replies import Word
+from metamcp_worker.ipc import codec
 
 KEY = b"7"
 

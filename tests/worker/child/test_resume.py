@@ -2,7 +2,7 @@
 
 from metamcp_worker.child import resume
 from metamcp_worker.child.resume import Resume
-from metamcp_worker.sse import Event
+from metamcp_worker.http.sse import Event
 
 
 def test_a_stream_without_event_ids_cannot_be_taken_up() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec, messages, packets
-from metamcp_worker.frames import Cancel, Error, Notice
-from metamcp_worker.messages import (
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.frames import Cancel, Error, Notice
+from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachFront,
     Beat,

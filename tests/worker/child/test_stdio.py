@@ -4,8 +4,8 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
-from metamcp_worker import loop
 from metamcp_worker.child.stdio import QUEUE_BYTES_MAX, WRITE_S_MAX, Writer
+from metamcp_worker.runtime import loop
 
 WAIT_S = 30.0
 ROOM_BYTES = 1024 * 1024

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.messages import Spawned, Stop
+from metamcp_worker.ipc.messages import Spawned, Stop
 from tests.waiting import until
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 

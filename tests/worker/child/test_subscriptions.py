@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from metamcp_worker.child.actions import Count, Reply
 from metamcp_worker.child.holders import URI_BYTES_MAX, URIS_MAX
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Error, Result
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Error, Result
 from tests.examples import examples
 from tests.worker.child.talk import Json, Talk, error_of, legacy, ready_legacy
 

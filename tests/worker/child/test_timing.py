@@ -2,10 +2,10 @@
 
 import pytest
 
-from metamcp_worker import sampling
 from metamcp_worker.child.timing import OTHER, SERIES_MAX, TIMED_MAX, Timing
-from metamcp_worker.figures import BUCKETS_S
-from metamcp_worker.sampling import Timed
+from metamcp_worker.ipc import sampling
+from metamcp_worker.ipc.figures import BUCKETS_S
+from metamcp_worker.ipc.sampling import Timed
 
 
 def ends(timing: Timing) -> dict[tuple[str, str], int]:

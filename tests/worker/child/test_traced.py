@@ -2,10 +2,10 @@
 
 import pytest
 
-from metamcp_worker import spans
 from metamcp_worker.child.actions import Reply
-from metamcp_worker.frames import Error, Notice, Result
-from metamcp_worker.spans import Leg
+from metamcp_worker.ipc import spans
+from metamcp_worker.ipc.frames import Error, Notice, Result
+from metamcp_worker.ipc.spans import Leg
 from tests.worker.child.talk import Talk, ready_legacy, ready_modern
 
 pytestmark = pytest.mark.promise("M88")

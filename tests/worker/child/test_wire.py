@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.child import wire
 from metamcp_worker.child.wire import LEGACY, MODERN, Stamp
-from metamcp_worker.frames import Call
+from metamcp_worker.ipc.frames import Call
 from tests.examples import examples
 
 PREFIX = "io.modelcontextprotocol/"

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metamcp_worker import catalogue, codec, framing, messages, packets
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.errors import PeerGone
-from metamcp_worker.frames import Call, Down, Error, Frame, Progress, Result
-from metamcp_worker.messages import (
+from metamcp_worker.ipc import catalogue, codec, framing, messages, packets
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.errors import PeerGone
+from metamcp_worker.ipc.frames import Call, Down, Error, Frame, Progress, Result
+from metamcp_worker.ipc.messages import (
     AttachFront,
     Counted,
     LogLines,
@@ -26,7 +26,7 @@ from metamcp_worker.messages import (
     ServerReady,
     Stop,
 )
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.spec import ServerSpec
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SERVER = (sys.executable, str(ROOT / "tests" / "fakes" / "stdio_server.py"))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from metamcp_worker import codec
 from metamcp_worker.embedder import answers
 from metamcp_worker.embedder.answers import Unusable
+from metamcp_worker.ipc import codec
 from metamcp_worker.search.vectors import DIMENSIONS_MAX
 
 

@@ -12,7 +12,7 @@ import pytest
 from metamcp_worker.embedder import answers
 from metamcp_worker.embedder.answers import Unusable
 from metamcp_worker.embedder.endpoint import Endpoint
-from metamcp_worker.spec import EmbeddingsSpec
+from metamcp_worker.ipc.spec import EmbeddingsSpec
 from tests.live.embeddings import Embeddings, embedded
 from tests.live.gateway import free_port
 

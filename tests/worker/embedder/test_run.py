@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker import codec, messages, packets
 from metamcp_worker.embedder.run import REFUSED_MAX, Embedder
-from metamcp_worker.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
-from metamcp_worker.messages import Beat
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
+from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.spec import EmbeddingsSpec
 from metamcp_worker.search.vectors import shrunk
-from metamcp_worker.spec import EmbeddingsSpec
 from tests.live.embeddings import Embeddings, embedded
 from tests.worker.rawhttp import until
 

@@ -2,9 +2,9 @@
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.spec import EndpointSpec, NamingSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 

@@ -6,8 +6,8 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
-from metamcp_worker import codec, framing
-from metamcp_worker.frames import Call, Cancel, Frame, Keep
+from metamcp_worker.ipc import codec, framing
+from metamcp_worker.ipc.frames import Call, Cancel, Frame, Keep
 
 WAIT_S = 30.0
 

@@ -4,15 +4,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metamcp_worker import codec
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.disclosure import Exposure, Outcome, Pair, Shown, ToolSet, Whose
-from metamcp_worker.front import builtin, families, policy
-from metamcp_worker.front.builtin import Ask, Context, Decision, Reply, Seek
+from metamcp_worker.builtin_tools import builtin, families
+from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Reply, Seek
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front.viewers import Viewers
-from metamcp_worker.front.views import View
-from metamcp_worker.messages import ServerState
-from metamcp_worker.spec import EndpointSpec, FrontSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.disclosure import Exposure, Outcome, Pair, Shown, ToolSet, Whose
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint
 

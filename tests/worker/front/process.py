@@ -11,10 +11,17 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from metamcp_worker import catalogue, codec, framing, messages, packets
-from metamcp_worker.frames import Call, Frame
-from metamcp_worker.messages import AttachServer, Catalogue, Listen, Message, ServeOn, ServerState
-from metamcp_worker.spec import EndpointSpec, FrontSpec
+from metamcp_worker.ipc import catalogue, codec, framing, messages, packets
+from metamcp_worker.ipc.frames import Call, Frame
+from metamcp_worker.ipc.messages import (
+    AttachServer,
+    Catalogue,
+    Listen,
+    Message,
+    ServeOn,
+    ServerState,
+)
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint, offer
 from .peers import WAIT_S

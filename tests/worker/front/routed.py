@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.routing import Routing
-from metamcp_worker.messages import ServerState
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.messages import ServerState
 
 from .callers import Caller
 from .peers import WAIT_S, Peer

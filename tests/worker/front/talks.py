@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Refused
-from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front import mrtr, parked
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.parked import Bound
 from metamcp_worker.front.parking import GATHER_S, Parking, Talk
 from metamcp_worker.front.questions import Question
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.frames import Call as CallFrame
 
 ABLE = codec.dump({"clientCapabilities": {"elicitation": {}, "roots": {}}})
 MINE = Bound("ada", "default", "tools/call", "git", b"digest")

@@ -4,9 +4,9 @@ import http.client
 
 import pytest
 
-from metamcp_worker import codec, packets
-from metamcp_worker.frames import Call, Result
-from metamcp_worker.messages import Adopt, SessionKept, SessionRecord, SessionsOver
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.frames import Call, Result
+from metamcp_worker.ipc.messages import Adopt, SessionKept, SessionRecord, SessionsOver
 
 from .peers import WAIT_S
 from .process import Front, Worker, front

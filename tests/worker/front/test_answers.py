@@ -6,9 +6,9 @@ import json
 import pytest
 from hypothesis import given, settings, strategies
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import answers, inbound
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
 
 
 @pytest.mark.promise("M22")

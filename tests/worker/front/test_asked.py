@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from metamcp_worker import codec
 from metamcp_worker.front.asked import ASKED_MAX, Asked, Ids
 from metamcp_worker.front.questions import Question
+from metamcp_worker.ipc import codec
 from tests.examples import examples
 
 

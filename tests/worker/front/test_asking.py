@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
 from metamcp_worker.front import asking
+from metamcp_worker.ipc import codec
 
 FORM, URL, SAMPLE, ROOTS = (
     "elicitation/create", "elicitation/create:url", "sampling/createMessage", "roots/list",

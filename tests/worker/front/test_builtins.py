@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metamcp_worker import codec
-from metamcp_worker.disclosure import Activate, Everything, Outcome, Shown, Whose, Wish
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front import activating, builtins, policy
+from metamcp_worker.builtin_tools import activating
+from metamcp_worker.catalog import policy
+from metamcp_worker.front import builtins
 from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.messages import ServerState
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Activate, Everything, Outcome, Shown, Whose, Wish
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.messages import ServerState
 
 from .called import Front, request, with_front
 from .offers import endpoint, offer

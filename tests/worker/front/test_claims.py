@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Cancel, Claim, Kept, Progress, Release, Result
-from metamcp_worker.messages import SessionRecord
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Cancel, Claim, Kept, Progress, Release, Result
+from metamcp_worker.ipc.messages import SessionRecord
 
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Ask, Call, Notice, Reply, Result, Tell, Withdraw
 from metamcp_worker.front.asked import ASKED_MAX
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Ask, Call, Notice, Reply, Result, Tell, Withdraw
 
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Call, Error, Notice, Result, Tell
 from metamcp_worker.front.levels import LEVELS
 from metamcp_worker.front.session import INFLIGHT_MAX
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Call, Error, Notice, Result, Tell
 
 from ..rawhttp import Client
 from .door import Door, legacy, with_door

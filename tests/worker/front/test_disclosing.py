@@ -6,16 +6,16 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from metamcp_worker import codec, disclosure
-from metamcp_worker.disclosure import Applied, Disclosed, Everything, News, Shift, Shown, Whose
-from metamcp_worker.front import policy
+from metamcp_worker.catalog import policy
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.disclosing import Disclosing
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.viewers import Changed
-from metamcp_worker.message import Message
-from metamcp_worker.messages import ServerState
-from metamcp_worker.spec import FrontSpec
+from metamcp_worker.ipc import codec, disclosure
+from metamcp_worker.ipc.disclosure import Applied, Disclosed, Everything, News, Shift, Shown, Whose
+from metamcp_worker.ipc.message import Message
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.spec import FrontSpec
 
 from .offers import endpoint, offer
 

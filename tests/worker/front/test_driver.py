@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Call, Error, Result
-from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front import driver
 from metamcp_worker.front.calls import Request
 from metamcp_worker.front.driver import Drive, Kept
 from metamcp_worker.front.links import Answer
 from metamcp_worker.front.links import Call as Waiting
 from metamcp_worker.front.questions import Question
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Call, Error, Result
+from metamcp_worker.ipc.frames import Call as CallFrame
 
 from ..rawhttp import Client
 from .door import MODERN, Door, bodiless, legacy, with_door

@@ -8,12 +8,12 @@ import socket
 import pytest
 from msgspec import structs
 
-from metamcp_worker import codec, messages, moves, packets
 from metamcp_worker.front import handover
 from metamcp_worker.front.elsewhere import Elsewhere, missing
 from metamcp_worker.front.handover import Handover
-from metamcp_worker.http1 import Left
-from metamcp_worker.messages import FrontReady, HandOver, Message, Taken
+from metamcp_worker.http.http1 import Left
+from metamcp_worker.ipc import codec, messages, moves, packets
+from metamcp_worker.ipc.messages import FrontReady, HandOver, Message, Taken
 
 from .door import LEGACY, bodiless, legacy, modern
 from .peers import WAIT_S

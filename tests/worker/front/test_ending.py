@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from metamcp_worker import messages, moves, packets
-from metamcp_worker.errors import PeerGone
-from metamcp_worker.frames import Result
 from metamcp_worker.front import run
 from metamcp_worker.front.elsewhere import NOBODY
-from metamcp_worker.messages import FrontReady, HandOver, Message, Stop, Taken
+from metamcp_worker.ipc import messages, moves, packets
+from metamcp_worker.ipc.errors import PeerGone
+from metamcp_worker.ipc.frames import Result
+from metamcp_worker.ipc.messages import FrontReady, HandOver, Message, Stop, Taken
 
 from .door import Door, bodiless, legacy, modern, with_door
 from .peers import WAIT_S

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker import codec
 from metamcp_worker.front.eras import converted
+from metamcp_worker.ipc import codec
 
 
 @pytest.mark.promise("M22")

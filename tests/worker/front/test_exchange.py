@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.streams import Streams
-from metamcp_worker.requests import Pending, Request
+from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.ipc.frames import Call as CallFrame
+from tests.worker.http.test_serve import Served, served
 
 from ..rawhttp import post, until
-from ..test_serve import Served, served
 
 pytestmark = pytest.mark.process
 

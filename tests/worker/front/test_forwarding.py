@@ -7,11 +7,11 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Result
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.witness import Witness
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Result
 
 from .called import Front, request, with_front
 from .offers import endpoint, offer

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Notice, Result
 from metamcp_worker.front import session as sessions
 from metamcp_worker.front.session import IDLE_S, Sessions
-from metamcp_worker.messages import SessionRecord
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Notice, Result
+from metamcp_worker.ipc.messages import SessionRecord
 
 from ..rawhttp import run
 from .door import LEGACY, Door, bodiless, legacy, with_door

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.frames import BODY_BYTES_MAX, Result
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import BODY_BYTES_MAX, Result
 
 from ..rawhttp import WAIT_S, Client, post, until
 from .door import LEGACY, MODERN, Door, bodiless, legacy, modern, with_door

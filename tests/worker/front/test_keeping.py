@@ -5,9 +5,9 @@ import resource
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from metamcp_worker import codec, packets
 from metamcp_worker.front.keeping import OVER_MAX, QUEUED_MAX, Keeping
-from metamcp_worker.messages import Message, SessionKept, SessionRecord, SessionsOver
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.messages import Message, SessionKept, SessionRecord, SessionsOver
 
 from .peers import WAIT_S
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.disclosure import Whose
-from metamcp_worker.frames import Cancel, Error, Progress, Result
-from metamcp_worker.front import policy
+from metamcp_worker.catalog import policy
 from metamcp_worker.front.session import CALLER_BYTES_MAX
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Whose
+from metamcp_worker.ipc.frames import Cancel, Error, Progress, Result
 
 from ..rawhttp import Client, post, until
 from .door import LEGACY, Door, bodiless, legacy, with_door

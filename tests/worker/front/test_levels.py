@@ -2,8 +2,8 @@
 
 import pytest
 
-from metamcp_worker import codec
 from metamcp_worker.front.levels import LEVELS, passes
+from metamcp_worker.ipc import codec
 
 
 def log(level: object) -> bytes:

@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.disclosure import Whose
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.frames import Call, Error, Notice, Result, Tell
-from metamcp_worker.front import listen, policy
+from metamcp_worker.catalog import policy
+from metamcp_worker.front import listen
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.http1 import Head, Left
-from metamcp_worker.requests import Pending, Request
+from metamcp_worker.http.http1 import Head, Left
+from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Whose
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import Call, Error, Notice, Result, Tell
 
 from ..rawhttp import Client, until
 from .door import META, Door, modern, with_door

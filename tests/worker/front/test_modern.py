@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Error, Notice, Progress, Result
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Error, Notice, Progress, Result
 
 from ..rawhttp import post, until
 from .door import META, MODERN, VERSION_KEY, Door, modern, with_door

@@ -3,11 +3,11 @@
 import pytest
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Refused
 from metamcp_worker.front import modern_roots, mrtr
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.modern_roots import KEY
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Refused
 
 pytestmark = pytest.mark.promise("M23")
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker import codec
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.mrtr import InputRequired, Wanted
+from metamcp_worker.ipc import codec
 
 ROOTS: dict[str, Any] = {"method": "roots/list", "params": {}}
 

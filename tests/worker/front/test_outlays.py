@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker import codec, costs, owntools, priced
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.disclosure import Exposure, Shown, ViewStats, Whose
+from metamcp_worker.catalog.catalog import Entry
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front import outlays
-from metamcp_worker.front.catalog import Entry
 from metamcp_worker.front.outlays import Outlays
 from metamcp_worker.front.viewers import Viewers
-from metamcp_worker.front.views import View
-from metamcp_worker.spec import EndpointSpec, FrontSpec, NamingSpec, ToolOverride
+from metamcp_worker.ipc import codec, costs, owntools, priced
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewStats, Whose
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, NamingSpec, ToolOverride
 
 from .offers import MODERN, endpoint, offer, tool
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from metamcp_worker import sampling
-from metamcp_worker.frames import Notice, Result
-from metamcp_worker.sampling import SAMPLED_OF_CALLS, Timed
+from metamcp_worker.ipc import sampling
+from metamcp_worker.ipc.frames import Notice, Result
+from metamcp_worker.ipc.sampling import SAMPLED_OF_CALLS, Timed
 
 from .called import Front, request, with_front
 from .offers import offer, tool

@@ -6,11 +6,11 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker import codec
-from metamcp_worker.disclosure import Exposure, Load, Shown
-from metamcp_worker.front.builtin import Forward
-from metamcp_worker.front.overriding import ORIGINAL
-from metamcp_worker.spec import FrontSpec, ToolOverride
+from metamcp_worker.builtin_tools.builtin import Forward
+from metamcp_worker.catalog.overriding import ORIGINAL
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Exposure, Load, Shown
+from metamcp_worker.ipc.spec import FrontSpec, ToolOverride
 
 from ..rawhttp import post
 from .door import Door, bodiless, with_door

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from mcp.shared import inbound
 from msgspec import Raw
 
-from metamcp_worker import codec, headers
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.frames import Result
 from metamcp_worker.front import params
+from metamcp_worker.http import headers
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import Result
 
 from .door import Door, modern, with_door
 from .offers import offer

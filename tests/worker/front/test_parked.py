@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Ask, Call, Error, Progress, Reply, Result
+from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import answers
-from metamcp_worker.front.uris import URI_BYTES_MAX
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Ask, Call, Error, Progress, Reply, Result
 
 from ..rawhttp import Client
 from ..rawhttp import Reply as Http

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import mrtr, parked, parking
 from metamcp_worker.front.links import Origin
 from metamcp_worker.front.parking import Talk
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 from tests.examples import examples
 
 from .talks import MINE, Bench, Visit

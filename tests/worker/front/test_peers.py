@@ -1,8 +1,8 @@
 """Requests of one client have one number, and nobody else has it."""
 
-from metamcp_worker import frames
 from metamcp_worker.front.peers import FIRST, PEERS_MAX, Peer, Peers
-from metamcp_worker.sharing import IDENTITY_BYTES_MAX
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.sharing import IDENTITY_BYTES_MAX
 
 
 def test_a_client_keeps_its_number_and_shares_it_with_no_other_principal_or_endpoint() -> None:

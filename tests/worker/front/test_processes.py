@@ -2,12 +2,12 @@
 
 import pytest
 
-from metamcp_worker import sharing
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.processes import CALLER_BYTES_MAX, Processes, Unasked
-from metamcp_worker.messages import ServerState, Wanted
-from metamcp_worker.roots import Asked
-from metamcp_worker.sharing import By
+from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc.messages import ServerState, Wanted
+from metamcp_worker.ipc.roots import Asked
+from metamcp_worker.ipc.sharing import By
 
 pytestmark = pytest.mark.promise("M77")
 

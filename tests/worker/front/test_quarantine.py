@@ -5,14 +5,14 @@ import resource
 import pytest
 from msgspec.structs import replace
 
-from metamcp_worker import codec, packets, sharing
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Result
-from metamcp_worker.front.catalog import Catalog
-from metamcp_worker.front.offers import Owner
+from metamcp_worker.catalog.catalog import Catalog
+from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.front.run import EXIT_FAILED
-from metamcp_worker.messages import FrontReady, Reconfigure, ServerState
-from metamcp_worker.spec import FrontSpec, ToolOverride
+from metamcp_worker.ipc import codec, packets, sharing
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Result
+from metamcp_worker.ipc.messages import FrontReady, Reconfigure, ServerState
+from metamcp_worker.ipc.spec import FrontSpec, ToolOverride
 from tests.waiting import until
 
 from .called import Front, request, with_front

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Ask, Down, Notice, Reply, Result, Tell, Withdraw
 from metamcp_worker.front.questions import Question
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Ask, Down, Notice, Reply, Result, Tell, Withdraw
 
 from .callers import Caller
 from .routed import Front, with_front

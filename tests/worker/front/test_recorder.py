@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.recorder import QUEUE_BYTES_MAX, Recorder
-from metamcp_worker.spec import RecordingSpec
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.spec import RecordingSpec
 from tests.waiting import until
 
 pytestmark = pytest.mark.promise("M89")

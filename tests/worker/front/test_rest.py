@@ -6,12 +6,21 @@ from typing import Any
 import pytest
 from msgspec import Raw, structs
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import BODY_BYTES_MAX, Ask, Call, Down, Error, Progress, Reply, Result
 from metamcp_worker.front import openapi
 from metamcp_worker.front.openapi import Tool
-from metamcp_worker.spec import EndpointSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import (
+    BODY_BYTES_MAX,
+    Ask,
+    Call,
+    Down,
+    Error,
+    Progress,
+    Reply,
+    Result,
+)
+from metamcp_worker.ipc.spec import EndpointSpec
 
 from ..rawhttp import Client, post
 from .door import Door, bodiless, with_door

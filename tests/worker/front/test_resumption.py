@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from metamcp_worker.disclosure import Whose
-from metamcp_worker.frames import MESSAGE_BYTES, Ask, Call, Cancel, Progress, Result
-from metamcp_worker.front import policy, streams
+from metamcp_worker.catalog import policy
+from metamcp_worker.front import streams
+from metamcp_worker.ipc.disclosure import Whose
+from metamcp_worker.ipc.frames import MESSAGE_BYTES, Ask, Call, Cancel, Progress, Result
 
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door

@@ -2,11 +2,11 @@
 
 import pytest
 
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Ask, Down, Error, Frame, Notice, Progress, Result
 from metamcp_worker.front import links, routing
 from metamcp_worker.front.links import Answer
 from metamcp_worker.front.retries import Retries
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Ask, Down, Error, Frame, Notice, Progress, Result
 
 from .called import Front as Calls
 from .called import request

@@ -4,9 +4,11 @@ import os
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import (
+from metamcp_worker.front import routing
+from metamcp_worker.front.links import Answer
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import (
     BODY_BYTES_MAX,
     FRAME_BYTES_MAX,
     Down,
@@ -15,9 +17,7 @@ from metamcp_worker.frames import (
     Progress,
     Result,
 )
-from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.front import routing
-from metamcp_worker.front.links import Answer
+from metamcp_worker.ipc.frames import Call as CallFrame
 
 from .callers import Caller
 from .peers import WAIT_S, error_data

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.frames import Down, Notice, Result
 from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.frames import Down, Notice, Result
 from tests.examples import examples
 
 from .peers import Peer

@@ -5,17 +5,17 @@ from functools import partial
 
 import pytest
 
-from metamcp_worker import codec, sharing
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.frames import Result
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.messages import ServerState
-from metamcp_worker.roots import Asked
-from metamcp_worker.sharing import By
+from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.frames import Result
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.roots import Asked
+from metamcp_worker.ipc.sharing import By
 
 from ..rawhttp import until
 from .peers import Peer, error_data

@@ -2,11 +2,11 @@
 
 import pytest
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Down, Result
 from metamcp_worker.front import routing
 from metamcp_worker.front.links import Answer
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Down, Result
 
 from .peers import WAIT_S, error_data
 from .routed import Front, with_front

@@ -5,13 +5,13 @@ import resource
 import pytest
 from msgspec import structs
 
-from metamcp_worker import codec, messages, packets
-from metamcp_worker.disclosure import Outcome
-from metamcp_worker.embedding import Embedded, Vectors
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Down, Result
 from metamcp_worker.front import run
-from metamcp_worker.messages import (
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.disclosure import Outcome
+from metamcp_worker.ipc.embedding import Embedded, Vectors
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Down, Result
+from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachServer,
     Beat,

@@ -6,7 +6,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.subscriptions import ToolsListChanged
 
-from metamcp_worker.frames import Progress, Result
+from metamcp_worker.ipc.frames import Progress, Result
 
 from .door import Door, with_door
 from .offers import offer

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metamcp_worker import codec
 from metamcp_worker.child.kept import ORPHAN_S
 from metamcp_worker.front import session
 from metamcp_worker.front.session import (
@@ -16,7 +15,8 @@ from metamcp_worker.front.session import (
     negotiated,
     request_key,
 )
-from metamcp_worker.messages import SessionRecord
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.messages import SessionRecord
 
 LISTS = ("notifications/prompts/list_changed", "notifications/tools/list_changed")
 

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Ask, Result
 from metamcp_worker.front.showing import CLIENT_CHARACTERS_MAX, shown
-from metamcp_worker.messages import CallUnderWay, ServerState
-from metamcp_worker.spec import FrontSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Ask, Result
+from metamcp_worker.ipc.messages import CallUnderWay, ServerState
+from metamcp_worker.ipc.spec import FrontSpec
 
 from .called import Front, request, with_front
 from .callers import Caller

@@ -8,9 +8,9 @@ import pytest
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Ask, Progress, Reply, Result
 from metamcp_worker.front import streams
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Ask, Progress, Reply, Result
 
 from ..rawhttp import Client, post, run, until
 from .door import Door, bodiless, modern, with_door

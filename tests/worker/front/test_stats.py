@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.front.stats import ERROR_TYPES_MAX, OTHER, TOOLS_MAX, Stats
-from metamcp_worker.messages import BUCKETS_S, ToolStats
+from metamcp_worker.ipc.messages import BUCKETS_S, ToolStats
 
 
 def test_a_call_falls_into_the_bucket_of_its_time() -> None:

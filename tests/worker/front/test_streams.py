@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from metamcp_worker.frames import Progress
 from metamcp_worker.front import streams
 from metamcp_worker.front.streams import Standing, Stream, Streams
+from metamcp_worker.ipc.frames import Progress
 
 from ..rawhttp import run, until
 from .door import META, Door, modern, with_door

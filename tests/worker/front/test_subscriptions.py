@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.frames import Error, Notice, Result
 from metamcp_worker.front.links import Answer
 from metamcp_worker.front.subscriptions import UNATTENDED_MAX, UPDATED, Subscriptions
 from metamcp_worker.front.watches import WATCHER_URIS_MAX
-from metamcp_worker.messages import ServerState
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import Error, Notice, Result
+from metamcp_worker.ipc.messages import ServerState
 
 from ..rawhttp import until
 from .called import Front, with_front

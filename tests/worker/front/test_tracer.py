@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import Raw
 
-from metamcp_worker import codec, packets, spans
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.frames import Notice, Result
 from metamcp_worker.front.tracer import BATCH_SPANS, QUEUED_MAX, Tracer
 from metamcp_worker.front.witness import witness
-from metamcp_worker.messages import Message, Span, Spans
-from metamcp_worker.spans import Leg
+from metamcp_worker.ipc import codec, packets, spans
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.frames import Notice, Result
+from metamcp_worker.ipc.messages import Message, Span, Spans
+from metamcp_worker.ipc.spans import Leg
 from tests.waiting import until
 
 from .called import Front, request, with_front

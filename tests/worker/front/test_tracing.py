@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker import codec, spans
-from metamcp_worker.frames import Call as CallFrame
 from metamcp_worker.front.links import Answer, Call, Link, Origin, Wire
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.tracing import PENDING_MAX, UNDER_WAY_MAX, Tracing
-from metamcp_worker.spans import Leg, Span
+from metamcp_worker.ipc import codec, spans
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.spans import Leg, Span
 
 pytestmark = pytest.mark.promise("M88")
 

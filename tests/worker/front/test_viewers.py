@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker import codec
-from metamcp_worker.disclosure import Exposure, Pair, Shown, Whose
-from metamcp_worker.front import families, policy
+from metamcp_worker.builtin_tools import families
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front.viewers import Viewers
-from metamcp_worker.front.views import LIST_METHODS, View
-from metamcp_worker.spec import EndpointSpec, FrontSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Exposure, Pair, Shown, Whose
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint, offer, prompt, resource
 

@@ -7,12 +7,12 @@ from weakref import ref
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker import codec
-from metamcp_worker.disclosure import Pair, Shown, Whose
-from metamcp_worker.front import policy
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.views import Shelf, View
 from metamcp_worker.front.viewers import Viewers
-from metamcp_worker.front.views import Shelf, View
-from metamcp_worker.spec import FrontSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Pair, Shown, Whose
+from metamcp_worker.ipc.spec import FrontSpec
 
 from .offers import endpoint, offer
 

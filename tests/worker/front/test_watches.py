@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from metamcp_worker.front.uris import URI_BYTES_MAX
+from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front.watches import URIS_MAX, WATCHER_URIS_MAX, Full, Key, Settled, Watches
 
 ONE: Key = ("git", "file:///a")

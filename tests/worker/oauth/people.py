@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx2
 
+from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.login import login
 from metamcp_worker.oauth.vault import Record, Vault, bare
-from metamcp_worker.spec import OAuthSpec, ServerSpec
 from tests.fakes.oauth_server import CANARY, World
 
 KEY = bytes(range(32))

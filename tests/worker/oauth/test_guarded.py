@@ -6,12 +6,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from metamcp_worker.fetch import Unreachable
+from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.oauth.guarded import BODY_BYTES_MAX, Guarded, page
+from tests.worker.http.test_fetch_tls import certificate
 from tests.worker.rawhttp import run
 from tests.worker.scripted import Request, Wire, serving
-from tests.worker.test_fetch_tls import certificate
 
 HERE = "http://127.0.0.1:9/mcp"
 FAR = "https://8.8.8.8/mcp"

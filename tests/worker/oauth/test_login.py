@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from metamcp_worker.errors import MetaMCPError
-from metamcp_worker.fetch import Unreachable
+from metamcp_worker.http.fetch import Unreachable
+from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.oauth.login import logout
 from tests.fakes.oauth_server import CANARY, World, protected

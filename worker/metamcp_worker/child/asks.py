@@ -11,14 +11,14 @@ not run: a human may be thinking.
 
 from msgspec import Struct
 
-from metamcp_worker import codec, frames, roots
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Actions, Count, Reply, Write
 from metamcp_worker.child.calls import Calls, InFlight
 from metamcp_worker.child.faults import Faults
-from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import METHOD_BYTES_MAX, NUMBER_MAX, Withdraw
+from metamcp_worker.ipc import codec, frames, roots
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, NUMBER_MAX, Withdraw
 
 QUESTION_S_MAX = 300.0
 """For a human to read a form and fill it in."""

@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 
 from metamcp_worker.child.pace import Pace
 from metamcp_worker.child.turns import Turns, Waiting
-from metamcp_worker.frames import Call
+from metamcp_worker.ipc.frames import Call
 
 LINGER_S_MAX = 60.0
 """How long a call that is not waited for any more still counts as a possible cause; at most as long

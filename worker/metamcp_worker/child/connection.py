@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from metamcp_worker import orphans
 from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.host import Exit, Exited, Host
 from metamcp_worker.child.lines import (
@@ -21,8 +20,9 @@ from metamcp_worker.child.lines import (
 from metamcp_worker.child.logs import ServerLog
 from metamcp_worker.child.stdio import Reader, Writer
 from metamcp_worker.child.transport import Listener
-from metamcp_worker.messages import LogLines
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.messages import LogLines
+from metamcp_worker.ipc.spec import ServerSpec
+from metamcp_worker.runtime import orphans
 
 STRAY_BYTES_MAX = 200
 """How much is logged of a line on stdout that is no message."""

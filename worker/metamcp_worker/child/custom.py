@@ -21,8 +21,8 @@ from metamcp_worker.child.distant import Distant
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.transport import Listener, Transport
-from metamcp_worker.glimpse import glimpse
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.glimpse import glimpse
+from metamcp_worker.ipc.spec import ServerSpec
 
 GROUP = "metamcp.transports"
 QUEUE_BYTES_MAX = 32 * 1024 * 1024

@@ -8,7 +8,7 @@ import asyncio
 
 from metamcp_worker.child.host import Exit
 from metamcp_worker.child.logs import ServerLog
-from metamcp_worker.messages import LogLines
+from metamcp_worker.ipc.messages import LogLines
 
 STRAY_BYTES_MAX = 200
 """How much is logged of something that is no message."""

@@ -11,15 +11,15 @@ from collections.abc import AsyncGenerator, Mapping
 
 from msgspec import Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child import headers, replies
 from metamcp_worker.child.intake import Body
 from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.child.replies import Word
 from metamcp_worker.child.resume import Resume
-from metamcp_worker.errors import MetaMCPError, TooLarge
-from metamcp_worker.fetch import Broken, Response, Unreachable
-from metamcp_worker.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.http.fetch import Broken, Response, Unreachable
+from metamcp_worker.http.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 
 ANSWER_S_MAX = 24 * 3600.0
 """For a request whose time its caller measures, and ends."""

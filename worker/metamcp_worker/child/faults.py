@@ -6,11 +6,11 @@ of servers.
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Reply
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Error
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Error
 
 FIT = b'{"content":['
 """What nearly all results begin with. Only others are looked at, in less than a microsecond."""

@@ -5,7 +5,7 @@ Owns: what of the nursery such code must not find as it was left. Never: the cod
 
 import os
 
-from metamcp_worker import memory
+from metamcp_worker.runtime import memory
 
 KEY_BYTES = 32
 

@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable, Iterable
 
 from metamcp_worker.child import wire
-from metamcp_worker.errors import Code, PipeFull, TooLarge
-from metamcp_worker.frames import (
+from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
+from metamcp_worker.ipc.frames import (
     Ask,
     Call,
     Cancel,
@@ -26,7 +26,7 @@ from metamcp_worker.frames import (
     Result,
     Tell,
 )
-from metamcp_worker.pipe import Pipe
+from metamcp_worker.ipc.pipe import Pipe
 
 BEHIND_BYTES = 16 * 1024 * 1024
 """What may wait for a front before the server is not read for a while."""

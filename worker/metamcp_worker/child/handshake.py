@@ -19,11 +19,11 @@ from enum import Enum, auto
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
-from metamcp_worker.catalogue import Hint, hint
 from metamcp_worker.child.wire import LEGACY, MODERN, Ask, gateway_info, server_info
-from metamcp_worker.errors import Code
-from metamcp_worker.spec import First
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.catalogue import Hint, hint
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.spec import First
 
 PROBE_S_MAX = 2.0
 """How long a server may be silent about the probe. A longer wait would only delay the start of

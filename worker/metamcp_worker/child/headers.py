@@ -14,10 +14,10 @@ from typing import TypeGuard
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child.listing import ITEM_BYTES_MAX
 from metamcp_worker.child.wire import MODERN
-from metamcp_worker.errors import TooLarge
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import TooLarge
 
 PROTOCOL = "MCP-Protocol-Version"
 SESSION = "Mcp-Session-Id"

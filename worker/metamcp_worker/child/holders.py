@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child.actions import Actions, Reply
 from metamcp_worker.child.faults import Faults
-from metamcp_worker.frames import Call, Error, Result
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Call, Error, Result
 
 SUBSCRIBE = "resources/subscribe"
 UNSUBSCRIBE = "resources/unsubscribe"

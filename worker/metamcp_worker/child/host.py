@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_worker.child.actions import Reason
-from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.ipc.errors import MetaMCPError
 
 
 class Exit(Struct, frozen=True):

@@ -25,8 +25,8 @@ from typing import Any, TextIO, cast
 
 from metamcp_worker.child import foreign
 from metamcp_worker.child.host import Exit, Exited, SpawnFailed
-from metamcp_worker.packets import blob, close_all
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.packets import blob, close_all
+from metamcp_worker.ipc.spec import ServerSpec
 
 _THREAD_NAME = "metamcp-server"
 

@@ -13,9 +13,9 @@ import contextlib
 from types import TracebackType
 from typing import Self
 
-from metamcp_worker.errors import TooLarge
-from metamcp_worker.fetch import Broken, Response
-from metamcp_worker.frames import MESSAGE_BYTES
+from metamcp_worker.http.fetch import Broken, Response
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.frames import MESSAGE_BYTES
 
 LARGE_BYTES = 64 * 1024
 """Held of a message that is not whole; beyond it a place is needed."""

@@ -20,7 +20,7 @@ from msgspec import structs
 from metamcp_worker.child.actions import Actions, Reply
 from metamcp_worker.child.asks import Asks
 from metamcp_worker.child.calls import Calls
-from metamcp_worker.frames import (
+from metamcp_worker.ipc.frames import (
     Ask,
     Claim,
     Error,

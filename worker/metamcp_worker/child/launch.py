@@ -8,7 +8,7 @@ What a server does not need is not imported for it: a worker is forked in millis
 from metamcp_worker.child import inprocess, process
 from metamcp_worker.child.connection import Connection
 from metamcp_worker.child.transport import Listener, Transport
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.spec import ServerSpec
 
 _BUILT_IN = frozenset({"auto", "http", "sse"})
 

@@ -8,7 +8,7 @@ import math
 
 from msgspec import Struct
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of RFC 5424, the most verbose first."""

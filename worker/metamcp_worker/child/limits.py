@@ -15,7 +15,7 @@ import os
 import resource
 import sys
 
-from metamcp_worker.spec import LimitsSpec
+from metamcp_worker.ipc.spec import LimitsSpec
 
 _NONE = LimitsSpec()
 

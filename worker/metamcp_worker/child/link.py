@@ -15,17 +15,17 @@ from typing import Any
 
 import anyio
 
-from metamcp_worker import codec
 from metamcp_worker.child.actions import Fail
 from metamcp_worker.child.distant import Distant
 from metamcp_worker.child.faults import Faults
 from metamcp_worker.child.intake import Intake
 from metamcp_worker.child.transport import Listener
-from metamcp_worker.errors import Code, MetaMCPError, TooLarge
-from metamcp_worker.fetch import Broken, Misdirected, Origin, Unreachable, Untrusted
-from metamcp_worker.messages import HTTP
-from metamcp_worker.spec import ServerSpec
-from metamcp_worker.sse import EventReader
+from metamcp_worker.http.fetch import Broken, Misdirected, Origin, Unreachable, Untrusted
+from metamcp_worker.http.sse import EventReader
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
+from metamcp_worker.ipc.messages import HTTP
+from metamcp_worker.ipc.spec import ServerSpec
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
 """Requests that the server has not begun to answer; four of the largest."""

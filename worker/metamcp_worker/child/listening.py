@@ -12,7 +12,6 @@ import math
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Actions, Drop, Purpose, Reply
 from metamcp_worker.child.faults import Faults
@@ -28,8 +27,9 @@ from metamcp_worker.child.holders import (
 )
 from metamcp_worker.child.own import Own
 from metamcp_worker.child.wire import Ask
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Call, Result
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Call, Result
 
 LISTEN_AGAIN_S = 5.0
 """After a server ended its subscription; what it could not announce meanwhile is then read."""

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import catalogue, codec
-from metamcp_worker.catalogue import Hint, hint, strictest
 from metamcp_worker.child.wire import Ask
-from metamcp_worker.errors import Code
+from metamcp_worker.ipc import catalogue, codec
+from metamcp_worker.ipc.catalogue import Hint, hint, strictest
+from metamcp_worker.ipc.errors import Code
 
 PAGES_MAX = 100
 ITEMS_MAX = 3000

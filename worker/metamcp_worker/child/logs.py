@@ -4,8 +4,8 @@ Owns: the rate limit, the counting of what it costs, the batches. Never: reading
 keeping lines (the supervisor does).
 """
 
-from metamcp_worker import codec
-from metamcp_worker.messages import LogLines
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.messages import LogLines
 
 LINES_PER_S = 1000
 BYTES_PER_S = 256 * 1024

@@ -6,12 +6,12 @@ Owns: which notification goes to whom. Never: lists that change, subscriptions, 
 
 from msgspec import Raw
 
-from metamcp_worker import codec, spans
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Actions, Announce, Count, Reply, Write
 from metamcp_worker.child.calls import Calls, InFlight
-from metamcp_worker.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
-from metamcp_worker.spans import Leg
+from metamcp_worker.ipc import codec, spans
+from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
+from metamcp_worker.ipc.spans import Leg
 
 LOG = "notifications/message"
 UPDATED = "notifications/resources/updated"

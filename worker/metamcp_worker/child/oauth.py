@@ -23,16 +23,16 @@ from urllib.parse import urlsplit
 import httpx2
 from msgspec import Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.child.remote import remote
 from metamcp_worker.child.transport import Listener, Transport
-from metamcp_worker.errors import Code
-from metamcp_worker.fetch import Auth, Unreachable
+from metamcp_worker.http.fetch import Auth, Unreachable
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
 from metamcp_worker.oauth.vault import KEY_BYTES, Record, Vault, bare
-from metamcp_worker.spec import OAuthSpec, ServerSpec
 
 if TYPE_CHECKING:
     from metamcp_worker.oauth.flow import Flow

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from msgspec import Raw
 
-from metamcp_worker import catalogue, codec
-from metamcp_worker.catalogue import DISCOVER, Hint, ServerCatalogue
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import (
     Actions,
@@ -27,9 +25,11 @@ from metamcp_worker.child.listing import Listing, declared
 from metamcp_worker.child.own import Own
 from metamcp_worker.child.sessions import NOTHING, askable
 from metamcp_worker.child.wire import Ask
-from metamcp_worker.frames import Notice
-from metamcp_worker.roots import Asked, wider
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc import catalogue, codec
+from metamcp_worker.ipc.catalogue import DISCOVER, Hint, ServerCatalogue
+from metamcp_worker.ipc.frames import Notice
+from metamcp_worker.ipc.roots import Asked, wider
+from metamcp_worker.ipc.spec import ServerSpec
 
 RELIST_S_MIN, RELIST_S_MAX = 0.5, 8.0
 """Between two readings of the lists, however often the server says that they changed: after RELISTS

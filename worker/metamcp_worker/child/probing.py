@@ -32,7 +32,7 @@ from metamcp_worker.child.handshake import Met
 from metamcp_worker.child.listing import Listing, declared
 from metamcp_worker.child.own import Own
 from metamcp_worker.child.wire import Ask
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.spec import ServerSpec
 
 PROBE_S_MAX = 10.0
 """For the answer to a probe; if probes are closer together than that, it must come before the

@@ -24,8 +24,8 @@ from collections.abc import Iterator
 
 from metamcp_worker.child import limits
 from metamcp_worker.child.host import Exit, Exited, SpawnFailed, process_exit
-from metamcp_worker.packets import close_all
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.packets import close_all
+from metamcp_worker.ipc.spec import ServerSpec
 
 UNDO_S_MAX = 1.0
 """From SIGKILL to the end of a process that has hardly any memory yet: a few milliseconds."""

@@ -17,8 +17,8 @@ from metamcp_worker.child.sessions import SESSIONS_MAX
 from metamcp_worker.child.sse2024 import Sse2024
 from metamcp_worker.child.streamable import Streamable
 from metamcp_worker.child.transport import Listener, Transport
-from metamcp_worker.fetch import Auth, Limits, Origin, Unreachable
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.http.fetch import Auth, Limits, Origin, Unreachable
+from metamcp_worker.ipc.spec import ServerSpec
 
 OWN_REQUESTS_MAX = 64
 """Lists, subscriptions, looks whether the server is there: they never wait for calls."""

@@ -16,10 +16,10 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child.faults import Faults
-from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import Code
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code
 
 CHALLENGE_CHARS_MAX = 1024
 """Of `WWW-Authenticate`; the longest seen have some hundred."""

@@ -9,11 +9,10 @@ from collections import Counter
 
 from msgspec import structs
 
-from metamcp_worker import catalogue, codec, logs, packets
 from metamcp_worker.child.actions import Ready, Relisted
 from metamcp_worker.child.session import Session
-from metamcp_worker.masking import Masks
-from metamcp_worker.messages import (
+from metamcp_worker.ipc import catalogue, codec, packets
+from metamcp_worker.ipc.messages import (
     Answers,
     Beat,
     CallsShown,
@@ -26,8 +25,10 @@ from metamcp_worker.messages import (
     Tune,
     pack,
 )
-from metamcp_worker.packets import Channel
-from metamcp_worker.spec import LogSpec, ServerSpec
+from metamcp_worker.ipc.packets import Channel
+from metamcp_worker.ipc.spec import LogSpec, ServerSpec
+from metamcp_worker.runtime import logs
+from metamcp_worker.runtime.masking import Masks
 
 
 class Report:

@@ -9,7 +9,7 @@ events may be taken up for ever; one that does not is given up after a while. Af
 stream that brought no message, the next attempt waits longer.
 """
 
-from metamcp_worker.sse import Event
+from metamcp_worker.http.sse import Event
 
 ATTEMPTS_MAX = 5
 """In a row, none of which brought an event: 15 seconds and more."""

@@ -11,7 +11,6 @@ import signal
 import socket
 from time import monotonic
 
-from metamcp_worker import codec, frames, loop, memory, messages, orphans, packets, sampling
 from metamcp_worker.child import inprocess, wire
 from metamcp_worker.child.actions import (
     Action,
@@ -35,9 +34,21 @@ from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.report import Report
 from metamcp_worker.child.session import Session
 from metamcp_worker.child.transport import Transport
-from metamcp_worker.errors import Code, TooLarge
-from metamcp_worker.frames import Ask, Call, Cancel, Claim, Down, Error, Keep, Release, Result, Tell
-from metamcp_worker.messages import (
+from metamcp_worker.ipc import codec, frames, messages, packets, sampling
+from metamcp_worker.ipc.errors import Code, TooLarge
+from metamcp_worker.ipc.frames import (
+    Ask,
+    Call,
+    Cancel,
+    Claim,
+    Down,
+    Error,
+    Keep,
+    Release,
+    Result,
+    Tell,
+)
+from metamcp_worker.ipc.messages import (
     THROTTLED,
     AttachFailed,
     AttachFront,
@@ -48,8 +59,9 @@ from metamcp_worker.messages import (
     Stop,
     Tune,
 )
-from metamcp_worker.packets import Channel
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc.packets import Channel
+from metamcp_worker.ipc.spec import ServerSpec
+from metamcp_worker.runtime import loop, memory, orphans
 
 TICK_S = 0.25
 """How finely deadlines are seen; also how long a log line may wait."""

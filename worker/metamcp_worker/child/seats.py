@@ -11,7 +11,6 @@ from functools import partial
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child import headers, replies, wire
 from metamcp_worker.child.actions import Fail
 from metamcp_worker.child.exchange import OPEN_S_MAX, Answer, Post, exchange, tell
@@ -19,8 +18,9 @@ from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.child.listing import CHANGES
 from metamcp_worker.child.sessions import HttpSession, Sessions, askable
 from metamcp_worker.child.stream import listen
-from metamcp_worker.errors import Code, MetaMCPError
-from metamcp_worker.fetch import Broken, Unreachable
+from metamcp_worker.http.fetch import Broken, Unreachable
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, MetaMCPError
 
 FAREWELL_S_MAX = 2.0
 """For the server to take note that its sessions are over; most would find out by themselves."""

@@ -10,7 +10,6 @@ for handshake and lists, `asks` for questions of the server, `notices` for notif
 `listening` and `subscriptions` for what is watched, `levels` for how much is logged.
 """
 
-from metamcp_worker import codec, frames, roots
 from metamcp_worker.child import holders, notices, wire
 from metamcp_worker.child.actions import (
     Actions,
@@ -39,11 +38,12 @@ from metamcp_worker.child.probing import Probing
 from metamcp_worker.child.subscriptions import Subscriptions
 from metamcp_worker.child.timing import Timing
 from metamcp_worker.child.wire import Ask
-from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Call, Cancel, Error, Result, Tell
-from metamcp_worker.glimpse import glimpse
-from metamcp_worker.spec import ServerSpec
+from metamcp_worker.ipc import codec, frames, roots
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Call, Cancel, Error, Result, Tell
+from metamcp_worker.ipc.glimpse import glimpse
+from metamcp_worker.ipc.spec import ServerSpec
 
 _TIMED_OUT = str(int(Code.TIMED_OUT))
 CUT = "cut"

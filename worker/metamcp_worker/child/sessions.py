@@ -14,9 +14,9 @@ from typing import cast
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child import headers
 from metamcp_worker.child.actions import Request
+from metamcp_worker.ipc import codec
 
 SESSIONS_MAX = 16
 """Sets of capabilities that are declared at once. A handful is in use; a hostile client can invent

@@ -11,16 +11,16 @@ server could make the gateway send messages, credentials included, wherever it l
 import asyncio
 import time
 
-from metamcp_worker import codec
 from metamcp_worker.child import headers, replies
 from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.exchange import OPEN_S_MAX, tell
 from metamcp_worker.child.intake import Body
 from metamcp_worker.child.link import Link, Refused
-from metamcp_worker.errors import Code, MetaMCPError, TooLarge
-from metamcp_worker.fetch import Broken, Response, Unreachable
+from metamcp_worker.http.fetch import Broken, Response, Unreachable
+from metamcp_worker.http.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
 from metamcp_worker.oauth.challenge import NotAuthorized
-from metamcp_worker.sse import FIELDS_BYTES_MAX, Event, EventReader
 
 ENDPOINT_BYTES_MAX = 8192
 """Of the endpoint's URL; servers take no longer ones."""

@@ -12,9 +12,9 @@ from metamcp_worker.child.intake import Body
 from metamcp_worker.child.link import Link
 from metamcp_worker.child.resume import Resume
 from metamcp_worker.child.sessions import HttpSession
-from metamcp_worker.errors import TooLarge
-from metamcp_worker.fetch import Broken, Unreachable
-from metamcp_worker.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.http.fetch import Broken, Unreachable
+from metamcp_worker.http.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.ipc.errors import TooLarge
 
 SILENT_S_MAX = 300.0
 """A stream that is silent for so long, keep-alives included, may be dead without having ended:

@@ -13,7 +13,6 @@ twice, for only the 404 proves that a request was not looked at.
 import asyncio
 from collections.abc import Callable
 
-from metamcp_worker import codec
 from metamcp_worker.child import headers, replies, wire
 from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.exchange import (
@@ -28,8 +27,9 @@ from metamcp_worker.child.headers import Mirror
 from metamcp_worker.child.link import Link, Refused
 from metamcp_worker.child.seats import Seats
 from metamcp_worker.child.sessions import SESSIONS_MAX, SETTINGS, HttpSession
-from metamcp_worker.errors import Code, TooLarge
-from metamcp_worker.fetch import Broken, Unreachable
+from metamcp_worker.http.fetch import Broken, Unreachable
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, TooLarge
 
 RECHECK_S = 0.25
 """Between a request that did not reach the server and the look whether it is there at all: a server

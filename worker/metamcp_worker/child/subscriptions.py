@@ -9,7 +9,6 @@ whatever the clients do meanwhile.
 
 from msgspec import Struct
 
-from metamcp_worker import codec
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Actions, Drop, Purpose, Reply
 from metamcp_worker.child.faults import Faults
@@ -25,8 +24,9 @@ from metamcp_worker.child.holders import (
 )
 from metamcp_worker.child.own import Own
 from metamcp_worker.child.wire import Ask
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import Call, Result
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Call, Result
 
 
 class _Resource(Struct):

@@ -8,10 +8,10 @@ An answer costs one look-up and two additions.
 
 from bisect import bisect_left
 
-from metamcp_worker import codec, sampling
-from metamcp_worker.figures import BUCKETS_S, AnswerStats
-from metamcp_worker.frames import Notice
-from metamcp_worker.sampling import Timed
+from metamcp_worker.ipc import codec, sampling
+from metamcp_worker.ipc.figures import BUCKETS_S, AnswerStats
+from metamcp_worker.ipc.frames import Notice
+from metamcp_worker.ipc.sampling import Timed
 
 SERIES_MAX = 64
 """Pairs of a method and an error; there are some twenty methods. What comes later is OTHER."""

@@ -15,7 +15,7 @@ from typing import Protocol
 from metamcp_worker.child.actions import Drop, Fail, Request
 from metamcp_worker.child.host import Exit
 from metamcp_worker.child.lines import Overlong
-from metamcp_worker.messages import LogLines
+from metamcp_worker.ipc.messages import LogLines
 
 
 class Listener(Protocol):

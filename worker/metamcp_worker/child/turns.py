@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from metamcp_worker.frames import Call
+from metamcp_worker.ipc.frames import Call
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Parameters of all waiting calls together; the count alone would allow 64 GiB."""

@@ -12,8 +12,8 @@ import re
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
-from metamcp_worker.frames import Call
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Call
 
 MODERN = "2026-07-28"
 """The revision that needs no handshake: every request says who asks and what that client can."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metamcp_worker import codec
-from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.search.vectors import DIMENSIONS_MAX, shrunk
 
 NUMBER_BYTES = 32

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from metamcp_worker.embedder import answers
 from metamcp_worker.embedder.answers import Refused, Unusable
-from metamcp_worker.errors import TooLarge
-from metamcp_worker.fetch import Broken, Limits, Origin, Unreachable
-from metamcp_worker.spec import EmbeddingsSpec
+from metamcp_worker.http.fetch import Broken, Limits, Origin, Unreachable
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.spec import EmbeddingsSpec
 
 REQUESTS_MAX = 16
 """At once: queries of all fronts, and one for tools."""

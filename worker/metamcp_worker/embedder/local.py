@@ -15,8 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from metamcp_worker import codec
-from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
 
 TOKENS_MAX = 256
 """Of one text; what comes behind that does not count. These models were trained with as many."""

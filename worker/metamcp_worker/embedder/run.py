@@ -19,13 +19,12 @@ from typing import Protocol, TypeVar
 
 from msgspec import structs
 
-from metamcp_worker import codec, logs, loop, messages, packets
-from metamcp_worker.chores import Chores
 from metamcp_worker.embedder import answers
 from metamcp_worker.embedder.answers import Refused, Unusable
 from metamcp_worker.embedder.endpoint import Endpoint
 from metamcp_worker.embedder.shelf import Shelf, Unkept
-from metamcp_worker.embedding import (
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.embedding import (
     QUERY_S_MAX,
     TEXTS_MAX,
     Embed,
@@ -34,11 +33,13 @@ from metamcp_worker.embedding import (
     EmbedOn,
     Vectors,
 )
-from metamcp_worker.errors import TooLarge
-from metamcp_worker.message import Message
-from metamcp_worker.messages import Beat, Stop, Tune
-from metamcp_worker.packets import Channel
-from metamcp_worker.spec import EmbeddingsSpec
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.message import Message
+from metamcp_worker.ipc.messages import Beat, Stop, Tune
+from metamcp_worker.ipc.packets import Channel
+from metamcp_worker.ipc.spec import EmbeddingsSpec
+from metamcp_worker.runtime import logs, loop
+from metamcp_worker.runtime.chores import Chores
 
 BEAT_S = 1.0
 END_S = 1.0

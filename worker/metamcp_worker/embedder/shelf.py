@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.ipc.errors import MetaMCPError
 
 KEPT_MAX = 50_000
 """Vectors: 20 MB with a small model, 150 MB with a large one."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Refused
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Refused
 
 NO_ID = b"null"
 """The id of an answer to something whose id could not be read."""

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from metamcp_worker import codec
 from metamcp_worker.front.questions import Question
+from metamcp_worker.ipc import codec
 
 ASKED_MAX = 64
 """Open questions to one client: people answer a few, models not many more."""

@@ -7,7 +7,7 @@ import functools
 
 from msgspec import Raw
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 CALLERS_KEPT = 128
 """Clients whose capabilities are remembered; each says the same with every request."""

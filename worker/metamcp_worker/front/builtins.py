@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec, packets
-from metamcp_worker.disclosure import Everything, Outcome, Shift, ToolSet, Whose, Wish
-from metamcp_worker.embedding import Embed, Vectors
-from metamcp_worker.front import families
-from metamcp_worker.front.building import Building
-from metamcp_worker.front.builtin import Ask, Context, Decision, Rankings, Reply, Seek
+from metamcp_worker.builtin_tools import families
+from metamcp_worker.builtin_tools.building import Building
+from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Rankings, Reply, Seek
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.viewers import Viewers
-from metamcp_worker.front.views import View
-from metamcp_worker.messages import Message, ServerState
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.disclosure import Everything, Outcome, Shift, ToolSet, Whose, Wish
+from metamcp_worker.ipc.embedding import Embed, Vectors
+from metamcp_worker.ipc.messages import Message, ServerState
+from metamcp_worker.ipc.spec import MeaningSpec
 from metamcp_worker.search.index import Allowed, Found
-from metamcp_worker.spec import MeaningSpec
 
 if TYPE_CHECKING:
-    from metamcp_worker.front.seeking import Seeking
+    from metamcp_worker.builtin_tools.seeking import Seeking
 
 ORDER_S_MAX = 10.0
 """From an order to its outcome: milliseconds, unless the disk hangs."""
@@ -127,7 +127,7 @@ class Builtins:
             self._seeking.close()
             self._seeking = None
         if self._seeking is None and spec is not None:
-            from metamcp_worker.front.seeking import Seeking  # few gateways have it
+            from metamcp_worker.builtin_tools.seeking import Seeking  # few gateways have it
 
             self._seeking = Seeking(self._embed, self._viewers.indexes, spec)
 

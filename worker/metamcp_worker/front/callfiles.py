@@ -12,7 +12,7 @@ import fcntl
 import os
 import stat
 
-from metamcp_worker import finished
+from metamcp_worker.ipc import finished
 
 _HOW = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """What is no file makes nobody wait; of a file O_NONBLOCK says nothing."""

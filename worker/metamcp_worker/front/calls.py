@@ -16,14 +16,13 @@ from typing import Protocol
 
 from msgspec import Raw, structs
 
-from metamcp_worker import codec, roots, sampling, sharing
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.front import builtin, eras, mending, methods, policy, task_ids
-from metamcp_worker.front.builtin import Forward, Reply
+from metamcp_worker.builtin_tools import builtin
+from metamcp_worker.builtin_tools.builtin import Forward, Reply
+from metamcp_worker.catalog import mending, policy
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front import eras, methods, task_ids
 from metamcp_worker.front.builtins import Builtins
-from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.claims import Claims, Note
 from metamcp_worker.front.links import Answer, Call, Origin
 from metamcp_worker.front.methods import METHODS, NAME_BYTES_MAX, Request
@@ -36,10 +35,13 @@ from metamcp_worker.front.routing import Routing
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.front.viewers import Changed, Viewers
-from metamcp_worker.front.views import View
 from metamcp_worker.front.witness import Witness
-from metamcp_worker.messages import Rooted, ServerState, Wanted
-from metamcp_worker.spec import FrontSpec
+from metamcp_worker.ipc import codec, roots, sampling, sharing
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
+from metamcp_worker.ipc.spec import FrontSpec
 
 log = logging.getLogger("metamcp.front")
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Collection
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
-from metamcp_worker.errors import PipeFull
-from metamcp_worker.frames import Cancel, Claim, Keep, Release
 from metamcp_worker.front.links import Call, Wire
 from metamcp_worker.front.routing import MARGIN_S, Routing
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import PipeFull
+from metamcp_worker.ipc.frames import Cancel, Claim, Keep, Release
 
 CLAIM_S_MAX = 8.0
 """For workers to say whether they have a call. They say it at once; one that hangs has ended by

@@ -11,8 +11,6 @@ from typing import Protocol
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Refused
 from metamcp_worker.front import answers, claims, levels
 from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.exchange import message
@@ -22,7 +20,9 @@ from metamcp_worker.front.questions import Question
 from metamcp_worker.front.resume import Lost, Tape
 from metamcp_worker.front.session import Session
 from metamcp_worker.front.streams import Stream
-from metamcp_worker.requests import Pending
+from metamcp_worker.http.requests import Pending
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Refused
 
 ELICIT = "elicitation/create"
 _WITHDRAWN = "the server does not wait for the answer any more"

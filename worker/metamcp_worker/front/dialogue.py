@@ -11,10 +11,9 @@ from functools import partial
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec, roots
-from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front import answers, faults, levels, mrtr, policy
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.views import LIST_METHODS, View
+from metamcp_worker.front import answers, faults, levels, mrtr
 from metamcp_worker.front.calls import Calls, Request
 from metamcp_worker.front.client import Client, Outlet
 from metamcp_worker.front.driver import Drive, Kept, wants_input
@@ -26,8 +25,10 @@ from metamcp_worker.front.resume import Lost
 from metamcp_worker.front.session import INFLIGHT_MAX, Session, request_key
 from metamcp_worker.front.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
 from metamcp_worker.front.tasks import WATCH, Tasks
-from metamcp_worker.front.views import LIST_METHODS, View
-from metamcp_worker.requests import Pending
+from metamcp_worker.http.requests import Pending
+from metamcp_worker.ipc import codec, roots
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code, Refused
 
 _NONE = Raw()
 _NULL = Raw(b"null")

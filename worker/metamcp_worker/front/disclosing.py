@@ -10,8 +10,10 @@ same way, where there are several fronts: each one asks for a round, and one is 
 
 from collections.abc import Callable
 
-from metamcp_worker import codec, packets
-from metamcp_worker.disclosure import (
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.viewers import Changed
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.disclosure import (
     Applied,
     Change,
     Disclosed,
@@ -22,10 +24,8 @@ from metamcp_worker.disclosure import (
     Told,
     Wish,
 )
-from metamcp_worker.errors import TooLarge
-from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.viewers import Changed
-from metamcp_worker.message import Message
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.message import Message
 
 
 class Disclosing:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Raw
 
-from metamcp_worker import codec, sharing
-from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.calls import Request
@@ -22,6 +20,8 @@ from metamcp_worker.front.exchange import outcome
 from metamcp_worker.front.links import Answer, Call, error
 from metamcp_worker.front.mrtr import InputRequired, Wanted
 from metamcp_worker.front.questions import Question
+from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc.errors import Code, Refused
 
 _MARK = b"input_required"
 ROUNDS_MAX = 10

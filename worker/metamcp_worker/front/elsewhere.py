@@ -4,7 +4,7 @@ Owns: `Elsewhere`, which says of a request that it may be at home in another fro
 out in which one (the supervisor knows), moving connections (`handover`).
 """
 
-from metamcp_worker import moves
+from metamcp_worker.ipc import moves
 
 NOBODY = -1
 """The number of no front."""

@@ -10,8 +10,8 @@ import re
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
 
 NOT_FOUND_LEGACY = -32002
 """A resource that is not there, in the revisions before 2026-07-28, and only in those."""

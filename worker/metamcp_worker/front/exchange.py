@@ -8,16 +8,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from metamcp_worker import http1
-from metamcp_worker.errors import Code
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers
 from metamcp_worker.front.calls import Answer, Call
 from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.streams import Standing, Stream, Streams
-from metamcp_worker.front.views import View
-from metamcp_worker.http1 import Headers
-from metamcp_worker.requests import Pending, Request
+from metamcp_worker.http import http1
+from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.ipc.errors import Code
 
 _OK = http1.head(200, [http1.JSON])
 

@@ -10,9 +10,9 @@ never reached a server, neither at its first nor at its second try.
 
 from msgspec import Struct
 
-from metamcp_worker import codec, sharing
-from metamcp_worker.errors import Code
 from metamcp_worker.front.links import Answer, Call, Link, Wire, error
+from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc.errors import Code
 
 STARTING = frozenset({"idle", "warming"})
 """States of a server that was not down: it is on its way up."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.http import Counts
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.messages import Figures, FrontStats
+from metamcp_worker.ipc.messages import Figures, FrontStats
 
 
 def figures(calls: Calls, stats: Stats) -> Figures:

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from metamcp_worker import roots
-from metamcp_worker.frames import BODY_BYTES_MAX
-from metamcp_worker.hosts import BLANKS, Hosts, Place, place_of
-from metamcp_worker.http1 import Head, Headers
+from metamcp_worker.http.hosts import BLANKS, Hosts, Place, place_of
+from metamcp_worker.http.http1 import Head, Headers
+from metamcp_worker.ipc import roots
+from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
 MCP, SSE, MESSAGES, API = "mcp", "sse", "messages", "api"
 #: What is served at each kind of path.

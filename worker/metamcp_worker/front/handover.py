@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from metamcp_worker import packets
-from metamcp_worker.errors import TooLarge
 from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
-from metamcp_worker.http1 import Left
-from metamcp_worker.messages import HandOver, Message
-from metamcp_worker.moved import NotYet
+from metamcp_worker.http.http1 import Left
+from metamcp_worker.http.moved import NotYet
+from metamcp_worker.ipc import packets
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import HandOver, Message
 
 QUEUED_MAX = 64
 """Packets that may wait in the control socket, each connection with two descriptors; a client that

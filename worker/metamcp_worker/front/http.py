@@ -11,11 +11,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from metamcp_worker import moves
-from metamcp_worker.codec import Envelope
-from metamcp_worker.disclosure import Whose
-from metamcp_worker.errors import HTTP_STATUS, Code, Refused, TooLarge
-from metamcp_worker.frames import BODY_BYTES_MAX
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers, guard, inbound, page
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.dialogue import Dialogue
@@ -33,10 +29,14 @@ from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.front.viewers import Changed
-from metamcp_worker.front.views import View
-from metamcp_worker.messages import SessionRecord
-from metamcp_worker.requests import Pending, Request
-from metamcp_worker.spec import EndpointSpec, FrontSpec
+from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.ipc import moves
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.disclosure import Whose
+from metamcp_worker.ipc.errors import HTTP_STATUS, Code, Refused, TooLarge
+from metamcp_worker.ipc.frames import BODY_BYTES_MAX
+from metamcp_worker.ipc.messages import SessionRecord
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 SESSION_ID_BYTES = 24
 """Of randomness: nobody guesses one, although it opens nothing."""

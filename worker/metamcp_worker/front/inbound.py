@@ -11,10 +11,10 @@ import re
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.frames import METHOD_BYTES_MAX
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
 
 BESIDE_BYTES_MAX = 64 * 1024
 """Of a message without its params, where a repeated member has to be looked for: nothing that the

@@ -9,10 +9,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from metamcp_worker import roots
 from metamcp_worker.front import answers
 from metamcp_worker.front.questions import Question
 from metamcp_worker.front.session import Session
+from metamcp_worker.ipc import roots
 
 ROOTS_S_MAX = 10.0
 """For a client to say its roots. No person is asked, so one that takes longer does not answer."""

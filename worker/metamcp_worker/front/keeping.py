@@ -11,9 +11,9 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from metamcp_worker import codec, packets
-from metamcp_worker.errors import TooLarge
-from metamcp_worker.messages import Message, SessionKept, SessionRecord, SessionsOver
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import Message, SessionKept, SessionRecord, SessionsOver
 
 QUEUED_MAX = 64
 """Packets that may wait in the control socket, each record with a descriptor of its own; further

@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front import answers, inbound, modern, policy
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front import answers, inbound, modern
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.elsewhere import missing
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.front.session import CALLER_BYTES_MAX, Session, Sessions, negotiated
-from metamcp_worker.front.views import View
-from metamcp_worker.messages import SessionRecord
-from metamcp_worker.requests import Pending
+from metamcp_worker.http.requests import Pending
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.messages import SessionRecord
 
 
 class Legacy:

@@ -5,7 +5,7 @@ Owns: the names of the levels and their order. Never: sending, remembering what 
 
 from msgspec import Raw
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 MESSAGE = "notifications/message"
 SET_LEVEL = "logging/setLevel"

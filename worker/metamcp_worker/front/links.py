@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from metamcp_worker import codec, sharing
-from metamcp_worker.errors import PipeFull, TooLarge
-from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.frames import Cancel, Claim, Keep, Reply, Tell
 from metamcp_worker.front.questions import Caller, Question
-from metamcp_worker.messages import ServerState
-from metamcp_worker.pipe import Pipe
+from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc.errors import PipeFull, TooLarge
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.frames import Cancel, Claim, Keep, Reply, Tell
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.pipe import Pipe
 
 TIMEOUT_S = 60.0
 """Of a server about which the configuration does not say."""

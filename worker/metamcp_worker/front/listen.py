@@ -10,15 +10,15 @@ from functools import partial
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code, Refused
+from metamcp_worker.catalog.capabilities import TASKS_EXTENSION
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers, asking
-from metamcp_worker.front.capabilities import TASKS_EXTENSION
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.front.subscriptions import SUBSCRIPTION_ID, UPDATED, Subscriptions
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.front.views import View
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
 
 ACK_S_MAX = 5.0
 """For servers to confirm what one subscription wants of them; what is not confirmed by then is not

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code, Refused
+from metamcp_worker.catalog.capabilities import TASKS_EXTENSION
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.offers import Owner
+from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
-from metamcp_worker.front.capabilities import TASKS_EXTENSION
-from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.eras import NOT_FOUND_LEGACY, READ
-from metamcp_worker.front.offers import Owner
-from metamcp_worker.front.uris import URI_BYTES_MAX
-from metamcp_worker.http1 import Headers
+from metamcp_worker.http.http1 import Headers
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
 
 KEPT = b'{"reason":"quarantine"}'
 """The data of an error about a tool in quarantine."""

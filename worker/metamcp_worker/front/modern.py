@@ -13,10 +13,8 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec, headers, sharing
-from metamcp_worker.catalogue import DISCOVER
-from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import HTTP_STATUS, Code, Refused
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import (
     answers,
     asking,
@@ -26,7 +24,6 @@ from metamcp_worker.front import (
     mrtr,
     params,
     parked,
-    policy,
 )
 from metamcp_worker.front.calls import Answer, Call, Calls
 from metamcp_worker.front.exchange import Exchange
@@ -42,9 +39,13 @@ from metamcp_worker.front.questions import Question
 from metamcp_worker.front.session import HANDSHAKE_VERSIONS
 from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.front.views import LIST_METHODS, View
-from metamcp_worker.http1 import Headers
-from metamcp_worker.requests import Pending
+from metamcp_worker.http import headers
+from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http.requests import Pending
+from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc.catalogue import DISCOVER
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import HTTP_STATUS, Code, Refused
 
 VERSIONS: tuple[str, ...] = ("2026-07-28",)
 SUPPORTED = (*VERSIONS, *HANDSHAKE_VERSIONS)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from metamcp_worker import codec, roots, sharing
-from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.mrtr import Wanted
+from metamcp_worker.ipc import codec, roots, sharing
+from metamcp_worker.ipc.errors import Code, Refused
 
 KEY = "metamcp.roots"
 """Of the question, among those of the server."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """What may be answered by asking for input (MCP 2026-07-28, basic, multi round-trip requests)."""

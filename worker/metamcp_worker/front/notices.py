@@ -6,10 +6,10 @@ the clients of the other era, who subscribe to what they want to hear.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from metamcp_worker import codec, sharing
 from metamcp_worker.front import answers, levels
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.session import Session, Sessions
+from metamcp_worker.ipc import codec, sharing
 
 ELICITED = "notifications/elicitation/complete"
 

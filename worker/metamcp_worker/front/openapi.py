@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
-from metamcp_worker.spec import EndpointSpec
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.spec import EndpointSpec
 
 VERSION = "3.1.0"
 

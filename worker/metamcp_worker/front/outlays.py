@@ -9,10 +9,10 @@ from itertools import islice
 
 from msgspec import Struct
 
-from metamcp_worker import costs
-from metamcp_worker.disclosure import ViewStats, Whose
-from metamcp_worker.front.catalog import Entry, Merged, sent_bytes
-from metamcp_worker.front.views import View
+from metamcp_worker.catalog.catalog import Entry, Merged, sent_bytes
+from metamcp_worker.catalog.views import View
+from metamcp_worker.ipc import costs
+from metamcp_worker.ipc.disclosure import ViewStats, Whose
 
 VIEWS_TOLD_MAX = 512
 """The first ones, each with a hundred bytes every two seconds; those of everybody come first."""

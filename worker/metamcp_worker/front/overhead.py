@@ -16,9 +16,9 @@ import asyncio
 from bisect import bisect_left
 from time import monotonic
 
-from metamcp_worker import sampling
 from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.messages import OVERHEAD_BUCKETS_S, Durations
+from metamcp_worker.ipc import sampling
+from metamcp_worker.ipc.messages import OVERHEAD_BUCKETS_S, Durations
 
 UNDER_WAY_MAX = 256
 """Timed calls that wait for their answer; of more than these no times are kept."""

@@ -5,8 +5,8 @@ Owns: its words. Never: who may see it, tools, servers; a browser is not a clien
 
 from collections.abc import Iterable
 
-from metamcp_worker.http1 import Head
-from metamcp_worker.spec import EndpointSpec
+from metamcp_worker.http.http1 import Head
+from metamcp_worker.ipc.spec import EndpointSpec
 
 _PAGE = """<!doctype html>
 <html lang="en">

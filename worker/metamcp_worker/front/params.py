@@ -1,7 +1,7 @@
 """Headers of revision 2026-07-28 that repeat what a body says: checked by whoever reads the body.
 
 Owns: reading a header's value, comparing it with the body, and which tools want headers for their
-arguments. Never: writing such headers (`metamcp_worker.headers` does), other headers.
+arguments. Never: writing such headers (`metamcp_worker.http.headers` does), other headers.
 
 Whoever routes by a header must be able to rely on it: so a header that says something else than the
 body is refused, and so is one about which the body says nothing.
@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Raw
 
-from metamcp_worker import codec, headers
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.headers import Path
-from metamcp_worker.hosts import BLANKS
-from metamcp_worker.http1 import Headers
+from metamcp_worker.http import headers
+from metamcp_worker.http.headers import Path
+from metamcp_worker.http.hosts import BLANKS
+from metamcp_worker.http.http1 import Headers
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
 
 Wishes = Mapping[Path, str]
 """Which arguments a tool wants repeated, each with the name of its header behind `Mcp-Param-`."""

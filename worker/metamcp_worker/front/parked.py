@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec, moves
-from metamcp_worker.errors import Code, Refused
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.elsewhere import Elsewhere
+from metamcp_worker.ipc import codec, moves
+from metamcp_worker.ipc.errors import Code, Refused
 
 T = TypeVar("T")
 

@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code
-from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import asking, mrtr
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.mrtr import Wanted
 from metamcp_worker.front.parked import PARK_S_MAX, Bound, Full, Parked, is_state
 from metamcp_worker.front.questions import Caller, Question
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
 GATHER_S = 0.005
 """Questions that come this close together are put to the client together: some servers ask several

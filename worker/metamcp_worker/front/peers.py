@@ -12,8 +12,8 @@ import itertools
 
 from msgspec import Struct
 
-from metamcp_worker import frames, sharing
-from metamcp_worker.sharing import IDENTITY_BYTES_MAX
+from metamcp_worker.ipc import frames, sharing
+from metamcp_worker.ipc.sharing import IDENTITY_BYTES_MAX
 
 FIRST = 2**31
 """Below it are the numbers of sessions."""

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
-from metamcp_worker import sharing
-from metamcp_worker.messages import ServerState, Tenant, Wanted
-from metamcp_worker.roots import Asked
-from metamcp_worker.sharing import By
+from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc.messages import ServerState, Tenant, Wanted
+from metamcp_worker.ipc.roots import Asked
+from metamcp_worker.ipc.sharing import By
 
 CALLER_BYTES_MAX = 8192
 """Of what a client says of itself; with more it counts as one that can be asked nothing."""

@@ -7,11 +7,11 @@ tools are kept back (the supervisor decides), lists and names (`catalog`), words
 
 from collections.abc import Mapping
 
-from metamcp_worker import codec, sharing
-from metamcp_worker.errors import Code
 from metamcp_worker.front import links, methods
 from metamcp_worker.front.links import Call
 from metamcp_worker.front.routing import Routing
+from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc.errors import Code
 
 Pair = tuple[str, str]
 

@@ -7,8 +7,8 @@ Never: sending, eras, deciding who may be asked.
 from collections.abc import Callable
 from typing import Protocol
 
-from metamcp_worker import codec, roots
-from metamcp_worker.errors import Code
+from metamcp_worker.ipc import codec, roots
+from metamcp_worker.ipc.errors import Code
 
 
 class Question:

@@ -19,11 +19,11 @@ from typing import Self
 
 from msgspec import Raw
 
-from metamcp_worker import logs
 from metamcp_worker.front.callfiles import CallFiles
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.recording import Recording, Slice
-from metamcp_worker.spec import RecordingSpec
+from metamcp_worker.ipc.spec import RecordingSpec
+from metamcp_worker.runtime import logs
 
 BATCH_S = 0.2
 """How long a call that is over may wait to be written."""

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from metamcp_worker import codec, finished, sharing
-from metamcp_worker.finished import ARGUMENTS, RESULT, FinishedCall, Gap
 from metamcp_worker.front.links import Answer, Call, Origin
-from metamcp_worker.masking import Masks
-from metamcp_worker.spec import RecordingSpec
+from metamcp_worker.ipc import codec, finished, sharing
+from metamcp_worker.ipc.finished import ARGUMENTS, RESULT, FinishedCall, Gap
+from metamcp_worker.ipc.spec import RecordingSpec
+from metamcp_worker.runtime.masking import Masks
 
 PENDING_MAX = 20_000
 """Calls that wait to be written: the fastest front ends fewer in a second."""

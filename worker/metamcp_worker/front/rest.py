@@ -15,16 +15,17 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front import openapi, policy
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front import openapi
 from metamcp_worker.front.calls import Answer, Calls
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.methods import NAME_BYTES_MAX, Request, not_up_yet, out_of_view
 from metamcp_worker.front.openapi import Tool
-from metamcp_worker.front.views import View
-from metamcp_worker.http1 import Headers
-from metamcp_worker.requests import Pending
+from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http.requests import Pending
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
 
 DOCUMENT = b"openapi.json"
 FAILED = 422

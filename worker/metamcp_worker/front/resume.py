@@ -27,8 +27,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metamcp_worker import codec
-from metamcp_worker.frames import MESSAGE_BYTES
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import MESSAGE_BYTES
 
 RESUME_EVENTS_MAX = 1000
 """Of one session."""

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.catalogue import ServerCatalogue
-from metamcp_worker.errors import Code
 from metamcp_worker.front.links import Answer
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.errors import Code
 
 READ_ONLY = "read-only"
 IDEMPOTENT = "idempotent"

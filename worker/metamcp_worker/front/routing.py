@@ -24,9 +24,12 @@ from functools import partial
 
 from msgspec import structs
 
-from metamcp_worker import sharing
-from metamcp_worker.errors import Code, PipeFull, TooLarge
-from metamcp_worker.frames import (
+from metamcp_worker.front import faults, links
+from metamcp_worker.front.links import Answer, Call, Link, Wire
+from metamcp_worker.front.questions import Question
+from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
+from metamcp_worker.ipc.frames import (
     Ask,
     Down,
     Error,
@@ -39,12 +42,9 @@ from metamcp_worker.frames import (
     Tell,
     Withdraw,
 )
-from metamcp_worker.frames import Call as CallFrame
-from metamcp_worker.front import faults, links
-from metamcp_worker.front.links import Answer, Call, Link, Wire
-from metamcp_worker.front.questions import Question
-from metamcp_worker.messages import ServerState
-from metamcp_worker.pipe import Pipe
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.pipe import Pipe
 
 HELD_MAX = 1024
 """Calls that may wait for one server to come back; as many as it then takes at once."""

@@ -15,11 +15,6 @@ import logging
 import socket
 from functools import partial
 
-from metamcp_worker import catalogue, codec, logs, loop, memory, messages, moved, packets, spans
-from metamcp_worker.chores import Chores
-from metamcp_worker.disclosure import Announce, Outcome
-from metamcp_worker.embedding import Embedded, Vectors
-from metamcp_worker.errors import TooLarge
 from metamcp_worker.front import figures, showing
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.disclosing import Disclosing
@@ -30,7 +25,13 @@ from metamcp_worker.front.recorder import Recorder
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.tracer import Tracer
 from metamcp_worker.front.witness import witness
-from metamcp_worker.messages import (
+from metamcp_worker.http import moved
+from metamcp_worker.http.moved import MovableServer
+from metamcp_worker.ipc import catalogue, codec, messages, packets, spans
+from metamcp_worker.ipc.disclosure import Announce, Outcome
+from metamcp_worker.ipc.embedding import Embedded, Vectors
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import (
     Adopt,
     AttachFailed,
     AttachServer,
@@ -53,9 +54,10 @@ from metamcp_worker.messages import (
     Taken,
     ToFront,
 )
-from metamcp_worker.moved import MovableServer
-from metamcp_worker.packets import Channel
-from metamcp_worker.spec import FrontSpec
+from metamcp_worker.ipc.packets import Channel
+from metamcp_worker.ipc.spec import FrontSpec
+from metamcp_worker.runtime import logs, loop, memory
+from metamcp_worker.runtime.chores import Chores
 
 INBOX_MAX = 8192
 """Messages that were read and not carried out: several per server of a large configuration."""

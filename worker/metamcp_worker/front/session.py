@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from metamcp_worker import codec, roots, sharing
 from metamcp_worker.front import answers
 from metamcp_worker.front.asked import Asked, Ids
 from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.resume import Memory, Tape, Tapes
-from metamcp_worker.messages import SessionRecord
+from metamcp_worker.ipc import codec, roots, sharing
+from metamcp_worker.ipc.messages import SessionRecord
 
 HANDSHAKE_VERSIONS: tuple[str, ...] = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Newest first; the first is the answer to a version that is not among them."""

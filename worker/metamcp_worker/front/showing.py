@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
-from metamcp_worker import codec, sharing
 from metamcp_worker.front.links import Call
-from metamcp_worker.messages import CallUnderWay
+from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc.messages import CallUnderWay
 
 CLIENT_CHARACTERS_MAX = 64
 """Of the name of a client; some put a sentence there."""

@@ -7,8 +7,7 @@ end of the session with its stream. Never: what is said in a session (`dialogue`
 from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import parse_qs, quote
 
-from metamcp_worker.codec import Envelope
-from metamcp_worker.errors import Code, Refused
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.elsewhere import missing
@@ -18,8 +17,9 @@ from metamcp_worker.front.legacy import Legacy, parameters
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.session import Session, Sessions
 from metamcp_worker.front.streams import Stream
-from metamcp_worker.front.views import View
-from metamcp_worker.requests import Pending
+from metamcp_worker.http.requests import Pending
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code, Refused
 
 
 class Line:

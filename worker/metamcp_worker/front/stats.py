@@ -9,8 +9,8 @@ that happens once.
 
 from bisect import bisect_left
 
-from metamcp_worker import codec
-from metamcp_worker.messages import BUCKETS_S, CallStats, ToolStats
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, ToolStats
 
 ERROR_TYPES_MAX = 32
 """Per server and method. A server may invent error codes; what comes later counts as OTHER."""

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metamcp_worker import http1
-from metamcp_worker.frames import BODY_BYTES_MAX
 from metamcp_worker.front import answers
+from metamcp_worker.http import http1
+from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
 QUEUE_EVENTS_MAX = 1000
 QUEUE_BYTES_MAX = 1024 * 1024

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from metamcp_worker import codec, sharing
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front import policy
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.catalog import Merged
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import owner_of_resource
-from metamcp_worker.front.views import View
 from metamcp_worker.front.watches import Full, Key, Watcher, Watches
+from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc.errors import Code, Refused
 
 __all__ = ["Subscriptions", "Watcher"]
 

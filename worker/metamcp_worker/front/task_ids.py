@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from metamcp_worker import codec
-from metamcp_worker.front.catalog import Merged
-from metamcp_worker.front.offers import Owner
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.front.questions import Caller, Question
+from metamcp_worker.ipc import codec
 
 ID_BYTES_MAX = 1024
 """Of an id as clients know it; it has to fit into a header, and is mostly a UUID."""

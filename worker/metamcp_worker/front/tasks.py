@@ -14,15 +14,16 @@ from typing import Protocol
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
-from metamcp_worker.errors import Code, Refused
-from metamcp_worker.front import policy, task_ids
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.offers import Owner
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front import task_ids
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.catalog import Merged
-from metamcp_worker.front.offers import Owner
 from metamcp_worker.front.processes import Whose
 from metamcp_worker.front.subscriptions import SUBSCRIPTION_ID
-from metamcp_worker.front.views import View
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
 
 WATCHER_TASKS_MAX = 1000
 """That one client may watch: more than it can have asked for at once."""

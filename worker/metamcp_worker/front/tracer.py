@@ -17,12 +17,12 @@ from typing import Self
 
 from msgspec import Raw
 
-from metamcp_worker import codec, packets
-from metamcp_worker.errors import TooLarge
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.tracing import Tracing
-from metamcp_worker.messages import Message, Spans
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import Message, Spans
 
 BATCH_S = 1.0
 """How long a span may wait to be told."""

@@ -20,12 +20,11 @@ from typing import Literal
 
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker import codec, sharing, spans, tracecontext
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import Request
-from metamcp_worker.spans import Leg, Span, Value
-from metamcp_worker.tracecontext import (
+from metamcp_worker.http import tracecontext
+from metamcp_worker.http.tracecontext import (
     SAMPLED,
     SPAN_BYTES,
     STATE_CHARACTERS_MAX,
@@ -34,6 +33,8 @@ from metamcp_worker.tracecontext import (
     TRACESTATE,
     Context,
 )
+from metamcp_worker.ipc import codec, sharing, spans
+from metamcp_worker.ipc.spans import Leg, Span, Value
 
 UNDER_WAY_MAX = 10_000
 """Traced calls that wait for their answer; one more is not traced, and counted as lost."""

@@ -8,17 +8,18 @@ shown (the supervisor), sending.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from weakref import WeakValueDictionary
 
-from metamcp_worker import sharing
-from metamcp_worker.catalogue import KINDS, ServerCatalogue
-from metamcp_worker.disclosure import Shown, ViewStats, Whose, within
-from metamcp_worker.front import families, policy
-from metamcp_worker.front.catalog import Catalog, Merged
-from metamcp_worker.front.exposing import Opened
-from metamcp_worker.front.indexing import Indexes
+from metamcp_worker.builtin_tools import families
+from metamcp_worker.builtin_tools.indexing import Indexes
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.catalog import Catalog, Merged
+from metamcp_worker.catalog.exposing import Opened
+from metamcp_worker.catalog.views import Shelf, View
 from metamcp_worker.front.outlays import Outlays
-from metamcp_worker.front.views import Shelf, View
+from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc.catalogue import KINDS, ServerCatalogue
+from metamcp_worker.ipc.disclosure import Shown, ViewStats, Whose, within
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from metamcp_worker.search.index import Index
-from metamcp_worker.spec import EndpointSpec, FrontSpec
 
 PRINCIPALS_MAX = 4096
 """Whose views are kept ready, beside those in which something is shown; others are built anew."""

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front.processes import Whose
-from metamcp_worker.front.uris import URI_BYTES_MAX
 
 WATCHER_URIS_MAX = 1000
 """Resources that one client may watch: more than any shows to its user."""

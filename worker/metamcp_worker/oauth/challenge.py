@@ -10,7 +10,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from metamcp_worker.fetch import Unreachable
+from metamcp_worker.http.fetch import Unreachable
 
 HEADER_CHARS_MAX = 8 * 1024
 """Of `WWW-Authenticate`; the longest seen have some hundred."""

@@ -30,16 +30,16 @@ from mcp.shared.exceptions import MCPDeprecationWarning
 from msgspec import Struct, structs
 from pydantic import AnyUrl
 
-from metamcp_worker import codec
-from metamcp_worker.errors import MetaMCPError
-from metamcp_worker.fetch import Unreachable
+from metamcp_worker.http.fetch import Unreachable
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth import guarded
 from metamcp_worker.oauth.callback import PERSON_S_MAX, PORT, Callback
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
 from metamcp_worker.oauth.guarded import Guarded
 from metamcp_worker.oauth.shelf import Shelf
 from metamcp_worker.oauth.vault import Record, Vault
-from metamcp_worker.spec import OAuthSpec, ServerSpec
 
 DESCRIPTION_CHARS_MAX = 200
 """Of an error in an authorization server's own words."""

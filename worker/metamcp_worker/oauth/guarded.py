@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from metamcp_worker.fetch import Unreachable
+from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.oauth.addresses import Reach, farthest, is_loopback_name, may_lead
 from metamcp_worker.oauth.challenge import NotAuthorized
 

@@ -7,11 +7,11 @@ Never: links and browsers, sentences for a terminal (`cli/login` has these), the
 import base64
 from collections.abc import Callable
 
-from metamcp_worker.errors import MetaMCPError
-from metamcp_worker.fetch import Origin
+from metamcp_worker.http.fetch import Origin
+from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.challenge import Challenge
 from metamcp_worker.oauth.vault import Record, Vault, VaultUnfit, bare
-from metamcp_worker.spec import OAuthSpec, ServerSpec
 
 ANSWER_S_MAX = 30.0
 """For a server to say what it wants."""

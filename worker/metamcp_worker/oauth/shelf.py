@@ -27,11 +27,11 @@ from mcp.shared.auth import (
 from msgspec import structs
 from pydantic import AnyUrl, BaseModel, ValidationError
 
-from metamcp_worker.fetch import Unreachable
+from metamcp_worker.http.fetch import Unreachable
+from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.callback import PATH, PORT
 from metamcp_worker.oauth.challenge import NotAuthorized, scopes
 from metamcp_worker.oauth.vault import CHANGE, LOCK_S_MAX, REFRESH, Record, Vault, VaultUnfit, bare
-from metamcp_worker.spec import OAuthSpec, ServerSpec
 
 TOKEN_CHARS_MAX = 16 * 1024
 """It is sent with every request, and servers bound their headers."""

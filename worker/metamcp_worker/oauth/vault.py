@@ -23,8 +23,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct, structs
 
-from metamcp_worker import codec
-from metamcp_worker.errors import MetaMCPError
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

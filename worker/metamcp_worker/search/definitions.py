@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from msgspec import Raw, Struct
 
-from metamcp_worker import codec
+from metamcp_worker.ipc import codec
 
 DEFINITION_BYTES_MAX = 1 << 20
 """What is larger is known by its name only."""

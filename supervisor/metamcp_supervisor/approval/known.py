@@ -1,0 +1,319 @@
+"""What is known of a value that is valid for all of some parts of a schema.
+
+Owns: types, the values that there can be, bounds, what is known of a member or an item. Never:
+comparing two schemas (`containment`).
+
+Everything here is a consequence of the parts, and not every consequence is here: who compares may
+rely on what is said and not on what is not.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+from metamcp_supervisor.approval.fingerprints import canonical
+from metamcp_supervisor.approval.sides import (
+    MODERN,
+    Flat,
+    Part,
+    is_list,
+    is_table,
+    list_of,
+    table_of,
+)
+
+FRACTION = "fraction"
+"""A number that is not whole. JSON Schema's `number` is this or `integer`."""
+TYPES = frozenset({"null", "boolean", "object", "array", "string", "integer", FRACTION})
+NUMBERS = frozenset({"integer", FRACTION})
+_CLOUDS = frozenset({
+    "not", "if", "anyOf", "oneOf", "dependentSchemas", "dependencies", "dependentRequired",
+    "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "contains",
+    "propertyNames",
+})  # fmt: skip
+"""Keywords that may say more than is found out here."""
+
+
+class Case(NamedTuple):
+    """Parts that all hold, after some choices were made. `chosen`: the keywords that these choices
+    were about, by the id of their schema; `types`: those that are looked at; `unclear`: is
+    something left out that could say more?"""
+
+    parts: tuple[Part, ...]
+    chosen: frozenset[tuple[int, str]] = frozenset()
+    types: frozenset[str] = TYPES
+    unclear: bool = False
+
+    @classmethod
+    def of(cls, found: Flat) -> "Case":
+        return cls(found.parts, unclear=bool(found.unclear))
+
+
+class Looked(NamedTuple):
+    """What is known of one member or item. `implied`: nothing at all was said of it; `clouded`:
+    what was said of it may be more than `parts`; `named`: some part names it."""
+
+    parts: tuple[Part, ...] = ()
+    implied: bool = True
+    clouded: bool = False
+    named: bool = False
+
+    @property
+    def nothing(self) -> bool:
+        """Is it not named, and may it be anything?"""
+        return not self.clouded and all(part.free for part in self.parts) and not self.named
+
+    @property
+    def never(self) -> bool:
+        return any(part.never for part in self.parts)
+
+
+class Bound(NamedTuple):
+    value: float
+    open: bool
+
+    def beyond(self, other: "Bound", *, upper: bool) -> bool:
+        """Does this one leave no more room than the other?"""
+        if self.value == other.value:
+            return self.open or not other.open
+        return self.value < other.value if upper else self.value > other.value
+
+
+class Known:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.values = _values(case.parts)
+        self.types = case.types & _types(case.parts)
+        if self.values is not None:
+            fitting = {k: v for k, v in self.values.items() if type_of(v) in self.types}
+            self.values = fitting
+            self.types = self.types & {type_of(value) for value in fitting.values()}
+        self.required = frozenset(
+            name for part in case.parts for name in list_of(part.get("required"))
+            if isinstance(name, str)
+        )  # fmt: skip
+        self.unclear = case.unclear or any(
+            part.has(key) and (id(part.schema), key) not in case.chosen
+            for part in case.parts
+            for key in _CLOUDS & table_of(part.schema).keys()
+        )
+
+    @property
+    def choosy(self) -> bool:
+        """Do members depend on what else is there?"""
+        return any(part.has(key) for part in self.case.parts for key in ("anyOf", "oneOf", "if"))
+
+    @property
+    def void(self) -> bool:
+        """Is there no such value?"""
+        return not self.types
+
+    def finite(self) -> Mapping[bytes, object] | None:
+        """Every value that there can be, by its spelling; None if they cannot be listed."""
+        if self.values is not None:
+            return self.values
+        if self.types and self.types <= {"null", "boolean"}:
+            every: list[object] = [None] if "null" in self.types else []
+            every += [True, False] if "boolean" in self.types else []
+            return {canonical(each): each for each in every}
+        return None
+
+    def bound(self, *, upper: bool) -> Bound | None:
+        """The narrowest bound of numbers."""
+        best: Bound | None = None
+        keys = ("maximum", "exclusiveMaximum") if upper else ("minimum", "exclusiveMinimum")
+        for part in self.case.parts:
+            for key in keys:
+                value = number_of(part.get(key))
+                if value is None:
+                    continue
+                found = Bound(value, key.startswith("ex"))
+                if best is None or found.beyond(best, upper=upper):
+                    best = found
+        if best is None or FRACTION in self.types or best.value != math.floor(best.value):
+            return best
+        return Bound(best.value + (-1 if upper else 1), open=False) if best.open else best
+
+    def most(self, key: str) -> float | None:
+        """The smallest value of `maxLength` and the like."""
+        found = [v for part in self.case.parts if (v := number_of(part.get(key))) is not None]
+        if key == "maxItems":
+            found += [
+                len(prefix)
+                for part in self.case.parts
+                for prefix, rest in [tuple_of(part)]
+                if rest is not None and rest.never
+            ]
+        if key == "maxProperties":
+            found += [
+                len(table_of(part.get("properties")))
+                for part in self.case.parts
+                if part.get("additionalProperties") is False and not part.has("patternProperties")
+            ]
+        return min(found, default=None)
+
+    def least(self, key: str) -> float:
+        """The largest value of `minLength` and the like."""
+        found = [v for part in self.case.parts if (v := number_of(part.get(key))) is not None]
+        return max([*found, len(self.required) if key == "minProperties" else 0])
+
+    def multiples(self) -> list[Fraction]:
+        found = [number_of(part.get("multipleOf")) for part in self.case.parts]
+        exact = [_exact(each) for each in found if each]
+        return exact if FRACTION in self.types else [*exact, Fraction(1)]
+
+    def spellings(self, key: str) -> set[bytes]:
+        """What the parts have at this keyword."""
+        return {canonical(part.get(key)) for part in self.case.parts if part.has(key)}
+
+    def named(self) -> dict[str, None]:
+        """Every member that some part names, in order."""
+        return {name: None for part in self.case.parts for name in table_of(part.get("properties"))}
+
+    def member(self, name: str) -> Looked:
+        found: list[Part] = []
+        clouded = False
+        for part in self.case.parts:
+            if name in table_of(part.get("properties")):
+                found.append(part.below("properties", name))
+            elif table_of(part.get("patternProperties")):
+                clouded = True
+            elif part.has("additionalProperties"):
+                found.append(part.below("additionalProperties"))
+            elif part.has("unevaluatedProperties"):
+                clouded = True
+        named = name in self.named()
+        return Looked(tuple(found), not found and not clouded, clouded, named)
+
+    def others(self) -> Looked:
+        """Of members that no part names."""
+        found: list[Part] = []
+        clouded = False
+        for part in self.case.parts:
+            if table_of(part.get("patternProperties")):
+                clouded = True
+            elif part.has("additionalProperties"):
+                found.append(part.below("additionalProperties"))
+            elif part.has("unevaluatedProperties"):
+                clouded = True
+        return Looked(tuple(found), not found and not clouded, clouded)
+
+    def item(self, at: int) -> Looked:
+        found: list[Part] = []
+        for part in self.case.parts:
+            prefix, rest = tuple_of(part)
+            each = prefix[at] if at < len(prefix) else rest
+            if each is not None:
+                found.append(each)
+        clouded = any(part.has("unevaluatedItems") for part in self.case.parts)
+        return Looked(tuple(found), not found and not clouded, clouded)
+
+    def prefix(self) -> int:
+        """From which place on all items are alike."""
+        return max((len(tuple_of(part)[0]) for part in self.case.parts), default=0)
+
+
+def tuple_of(part: Part) -> tuple[tuple[Part, ...], Part | None]:
+    """The schemas of the first items, and that of all others if there is one."""
+    items = part.get("items")
+    if is_list(items) and part.root.dialect == MODERN:
+        return (), None  # it does not have that
+    if is_list(items):
+        prefix = tuple(part.below("items", at) for at in range(len(list_of(items))))
+        beyond = part.has("additionalItems")
+        return prefix, part.below("additionalItems") if beyond else None
+    first = range(len(list_of(part.get("prefixItems"))))
+    prefix = tuple(part.below("prefixItems", at) for at in first)
+    return prefix, part.below("items") if part.has("items") else None
+
+
+def type_of(value: object) -> str:
+    """Of a JSON value: one of TYPES."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "integer" if value == math.floor(value) else FRACTION
+    if isinstance(value, str):
+        return "string"
+    return "array" if is_list(value) else "object"
+
+
+def types_in(value: object) -> frozenset[str] | None:
+    """What a keyword `type` allows; None if it cannot be read."""
+    if value is None:
+        return TYPES
+    names = list_of(value) if is_list(value) else [value]
+    found: set[str] = set()
+    for name in names:
+        if name == "number":
+            found |= NUMBERS
+        elif isinstance(name, str) and name in TYPES - {FRACTION}:
+            found.add(name)
+        else:
+            return None
+    return frozenset(found)
+
+
+def number_of(value: object) -> float | None:
+    """The number in a keyword, or None."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def divides(step: Fraction, value: float | Fraction) -> bool:
+    whole = value if isinstance(value, Fraction) else _exact(value)
+    return step > 0 and (whole / step).denominator == 1
+
+
+def exact(value: float) -> Fraction:
+    """As people write it: 0.1 is a tenth."""
+    return _exact(value)
+
+
+def _exact(value: float) -> Fraction:
+    return Fraction(value) if isinstance(value, int) else Fraction(repr(value))
+
+
+def as_schema(value: object) -> dict[str, object]:
+    """A schema that only this value is valid for, in the keywords that are looked at."""
+    found: dict[str, object] = {"const": value}
+    if isinstance(value, str):
+        found |= {"minLength": len(value), "maxLength": len(value)}
+    elif is_list(value):
+        items = value
+        each: list[object] = [{"const": item} for item in items]
+        found |= {"prefixItems": each, "items": False}
+        found |= {"minItems": len(items), "maxItems": len(items)}
+        found["uniqueItems"] = len({canonical(item) for item in items}) == len(items)
+    elif is_table(value):
+        members = value
+        found |= {
+            "properties": {name: {"const": each} for name, each in members.items()},
+            "required": list(members),
+            "additionalProperties": False,
+        }
+    elif number_of(value) is not None:
+        found |= {"minimum": value, "maximum": value}
+    return found
+
+
+def _types(parts: Iterable[Part]) -> frozenset[str]:
+    found = TYPES
+    for part in parts:
+        found &= types_in(part.get("type")) or TYPES
+    return found
+
+
+def _values(parts: Iterable[Part]) -> dict[bytes, object] | None:
+    found: dict[bytes, object] | None = None
+    for part in parts:
+        given: list[dict[bytes, object]] = []
+        if part.has("const"):
+            given.append({canonical(part.get("const")): part.get("const")})
+        if is_list(part.get("enum")):
+            given.append(part.root.spelled(list_of(part.get("enum"))))
+        for spelled in given:
+            found = spelled if found is None else {k: v for k, v in found.items() if k in spelled}
+    return found

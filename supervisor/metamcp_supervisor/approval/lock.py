@@ -1,0 +1,363 @@
+"""`metamcp.lock`: the definitions of tools that somebody has approved, for version control.
+
+Owns: its values, its text in both directions, and one sentence for each mistake in it. Never:
+reading and writing files (`lockfile`), what a difference means (`compat`), what is done about it
+(`lockdrift`).
+
+    {
+      "version": 1,
+      "servers": {
+        "git": {
+          "serverInfo": {"name":"mcp-git","version":"1.2.0"},
+          "tools": {
+            "git_commit": {
+              "fingerprint": "v1:…",
+              "definition": {
+                "description": "…",
+                "inputSchema": {…}
+              }
+            }
+          }
+        }
+      }
+    }
+
+It is JSON because definitions are: TOML would have to keep a schema as a text within quotes. One
+member of a definition stands on one line, servers and tools in the order of their names and nothing
+in it moves by itself, so that the difference between two versions of the file is the difference
+between the tools. Comments and commas too many are taken, as in every file of JSON here; they are
+lost when the file is written anew.
+
+The fingerprint is that of the definition. Whoever changes one by hand has to change the other, and
+`metamcp lock approve` does it for them.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from metamcp_supervisor.approval.fingerprints import MEMBERS, SCHEME, canonical, fingerprint_of
+from metamcp_supervisor.config import jsonc, naming
+from metamcp_supervisor.config.config import ConfigInvalid, Problem, Server
+from metamcp_supervisor.config.document import (
+    BrokenSyntax,
+    Document,
+    Findings,
+    Site,
+    kind_of,
+    listed,
+    shown,
+    table_of,
+)
+from metamcp_supervisor.config.nearest import hint
+from metamcp_worker.ipc.codec import Malformed
+
+VERSION = 1
+NAME_CHARACTERS, DIGITS = 40, 16
+"""Of the name of a definition: a good name of a server."""
+TOOLS_MAX = 100_000
+"""In one file: a hundred times what a hundred servers have."""
+_CONFLICT = ("<<<<<<<", "=======", ">>>>>>>")
+
+
+@dataclass(frozen=True, slots=True)
+class LockedTool:
+    """`definition`: the members that count (`fingerprints.MEMBERS`) but the name, as values."""
+
+    fingerprint: str
+    definition: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class LockedServer:
+    """`name`, `version`: what it called itself when its tools were approved, for people only."""
+
+    name: str = ""
+    version: str = ""
+    tools: Mapping[str, LockedTool] = field(default_factory=dict[str, LockedTool])
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """`servers`: by the name that the configuration has for them."""
+
+    servers: Mapping[str, LockedServer] = field(default_factory=dict[str, LockedServer])
+
+
+def definitions(servers: Iterable[Server]) -> dict[str, str]:
+    """By its name, what each server is called where definitions are kept by what offers them: the
+    name, and a digest of its command, module or URL."""
+    found: dict[str, str] = {}
+    for server in servers:
+        written = server.command_written or server.command
+        what = [server.transport, written, server.module, server.url_written or server.url]
+        digest = hashlib.sha256(json.dumps(what).encode(errors="surrogateescape")).hexdigest()
+        found[server.name] = f"{server.name[:NAME_CHARACTERS]}-{digest[:DIGITS]}"
+    return found
+
+
+class Folded(Mapping[str, object]):
+    """A definition as the bytes that it takes, opened whenever somebody looks: a lock in memory is
+    mostly definitions, and as values these take ten times as much."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, definition: Mapping[str, object]) -> None:
+        self._bytes = json.dumps(dict(definition), separators=(",", ":")).encode()
+
+    def __getitem__(self, key: str) -> object:
+        return self._opened()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened())
+
+    def __len__(self) -> int:
+        return len(self._opened())
+
+    def _opened(self) -> dict[str, object]:
+        return cast("dict[str, object]", json.loads(self._bytes))
+
+
+def folded(lock: Lock) -> Lock:
+    """The same, for a program that keeps it."""
+    return Lock({name: folded_server(server) for name, server in lock.servers.items()})
+
+
+def folded_server(server: LockedServer) -> LockedServer:
+    """The same for one entry."""
+    tools = {
+        name: LockedTool(tool.fingerprint, Folded(tool.definition))
+        for name, tool in server.tools.items()
+    }
+    return LockedServer(server.name, server.version, tools)
+
+
+def prints(lock: Lock | None) -> dict[str, dict[str, str]] | None:
+    """What it approves: fingerprints by server and tool."""
+    if lock is None:
+        return None
+    return {
+        name: {tool: each.fingerprint for tool, each in server.tools.items()}
+        for name, server in lock.servers.items()
+    }
+
+
+def difference(old: Lock | None, new: Lock | None) -> str:
+    """A sentence for those who read it anew."""
+    if new is None:
+        return "it is gone, and what it held is not in force any more"
+    count = sum(len(server.tools) for server in new.servers.values())
+    tools = f"{count} tool" if count == 1 else f"{count} tools"
+    of = "1 server" if len(new.servers) == 1 else f"{len(new.servers)} servers"
+    told = f"{tools} of {of} {'are approved' if count != 1 else 'is approved'}" + (
+        "" if old is not None else ", in a file that was not there before"
+    )
+    before, now = _by_name(old or Lock()), _by_name(new)
+    sorts = {
+        "new": now.keys() - before.keys(),
+        "otherwise than before": {name for name in now if before.get(name, now[name]) != now[name]},
+        "no longer": before.keys() - now.keys(),
+    }
+    named = (f"{sort}: {listed(sorted(names))}" for sort, names in sorts.items() if names)
+    return "; ".join([told, *named])
+
+
+def _by_name(lock: Lock) -> dict[str, str]:
+    """The fingerprints of all tools."""
+    return {
+        f"{server}.{name}": tool.fingerprint
+        for server, each in lock.servers.items()
+        for name, tool in each.tools.items()
+    }
+
+
+def text(lock: Lock) -> str:
+    """The file. The same lock is always the same text."""
+    servers = [_server(name, lock.servers[name]) for name in sorted(lock.servers)]
+    return f'{{\n  "version": {VERSION},\n  "servers": {_braced(servers, 2)}\n}}\n'
+
+
+def read(content: str, label: str) -> Lock:
+    """What such a file says. `label`: what it is called in messages. Raises ConfigInvalid with
+    every mistake."""
+    findings = Findings()
+    document = Document(label, Path(), {}, lambda: jsonc.lines(content))
+    try:
+        values = jsonc.loads(content)
+    except BrokenSyntax as why:
+        message, line = _conflict(content) or (why.message, why.line)
+        raise ConfigInvalid((Problem(label, "", message, line),)) from None
+    found = _Reader(Site(document), findings).lock(values)
+    if findings.problems:
+        raise ConfigInvalid(findings.everything())
+    return found
+
+
+# Writing
+
+
+def _server(name: str, server: LockedServer) -> str:
+    members: list[str] = []
+    if server.name or server.version:
+        info = {"name": server.name, "version": server.version}
+        members.append(f'"serverInfo": {_compact(info)}')
+    tools = [_tool(each, server.tools[each]) for each in sorted(server.tools)]
+    members.append(f'"tools": {_braced(tools, 6)}')
+    return f"{_quoted(name)}: {_braced(members, 4)}"
+
+
+def _tool(name: str, tool: LockedTool) -> str:
+    definition = dict(tool.definition)
+    kept = [f"{_quoted(key)}: {_compact(definition[key])}" for key in MEMBERS if key in definition]
+    members = [
+        f'"fingerprint": {_quoted(tool.fingerprint)}',
+        f'"definition": {_braced(kept, 10)}',
+    ]
+    return f"{_quoted(name)}: {_braced(members, 8)}"
+
+
+def _braced(members: list[str], indent: int) -> str:
+    if not members:
+        return "{}"
+    inner = ",\n".join(" " * (indent + 2) + each for each in members)
+    return f"{{\n{inner}\n{' ' * indent}}}"
+
+
+def _compact(value: object) -> str:
+    """In the one spelling, so that it does not depend on how the server writes it; characters that
+    nobody sees as escapes, so that whoever reviews the file does."""
+    return _visible(canonical(value).decode("utf-8", "surrogatepass"))
+
+
+def _quoted(text: str) -> str:
+    return _visible(json.dumps(text, ensure_ascii=False))
+
+
+def _visible(spelled: str) -> str:
+    """Everything that is not printable stands inside of a string there."""
+    if spelled.isprintable():
+        return spelled
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in spelled)
+
+
+# Reading
+
+
+class _Reader:
+    def __init__(self, site: Site, findings: Findings) -> None:
+        self._site = site
+        self._findings = findings
+        self._tools = 0
+
+    def lock(self, values: Mapping[str, object]) -> Lock:
+        self._known(values, ("version", "servers"), self._site)
+        version = values.get("version")
+        if version is None:
+            self._error(self._site, f"has no version; this program writes {VERSION}")
+        elif version != VERSION or isinstance(version, bool):
+            newer = f"{shown(str(version))} is not known here; this program reads {VERSION}"
+            self._error(self._site.at("version"), newer)
+            return Lock()
+        servers: dict[str, LockedServer] = {}
+        for name, value in self._table(values, "servers", self._site).items():
+            site = self._site.at("servers", name)
+            if why := naming.flaw(name):
+                self._error(site, f"the name of the server {why}")
+            servers[name] = self._server(value, site)
+        return Lock(servers)
+
+    def _server(self, value: object, site: Site) -> LockedServer:
+        table = table_of(value)
+        if table is None:
+            self._error(site, f"must be a table, not {kind_of(value)}")
+            return LockedServer()
+        self._known(table, ("serverInfo", "tools"), site)
+        info_site = site.at("serverInfo")
+        info = self._table(table, "serverInfo", site, needed=False)
+        self._known(info, ("name", "version"), info_site)
+        tools: dict[str, LockedTool] = {}
+        for name, each in self._table(table, "tools", site).items():
+            self._tools += 1
+            if self._tools > TOOLS_MAX:
+                self._error(site, f"has more than the {TOOLS_MAX} tools that are read at most")
+                break
+            tool = self._tool(name, each, site.at("tools", name))
+            if tool is not None:
+                tools[name] = tool
+        return LockedServer(
+            self._text(info, "name", info_site) or "",
+            self._text(info, "version", info_site) or "",
+            tools,
+        )
+
+    def _tool(self, name: str, value: object, site: Site) -> LockedTool | None:
+        table = table_of(value)
+        if table is None:
+            self._error(site, f"must be a table, not {kind_of(value)}")
+            return None
+        self._known(table, ("fingerprint", "definition"), site)
+        given = self._text(table, "fingerprint", site, needed=True)
+        definition = self._table(table, "definition", site)
+        self._known(
+            definition, tuple(key for key in MEMBERS if key != "name"), site.at("definition")
+        )
+        if given is None or "definition" not in table:
+            return None
+        try:
+            due = fingerprint_of({"name": name, **definition})
+        except Malformed as why:
+            self._error(site.at("definition"), str(why))
+            return None
+        if not given.startswith(SCHEME):
+            self._error(
+                site.at("fingerprint"), f"'{shown(given)}' is not a fingerprint that is known here"
+            )
+        elif given != due:
+            self._error(
+                site.at("fingerprint"),
+                "is not that of the definition below it: one of them was changed by hand; undo"
+                " that, or take the tool out of the file and run 'metamcp lock approve'",
+            )
+        return LockedTool(due, definition)
+
+    def _known(self, table: Mapping[str, object], keys: tuple[str, ...], site: Site) -> None:
+        for key in table:
+            if key not in keys:
+                self._error(site.at(key), f"unknown key '{shown(key)}'; {hint(key, keys)}")
+
+    def _table(
+        self, values: Mapping[str, object], key: str, site: Site, *, needed: bool = True
+    ) -> Mapping[str, object]:
+        value = values.get(key)
+        found = table_of(value)
+        if found is None and key in values:
+            self._error(site.at(key), f"must be a table, not {kind_of(value)}")
+        elif found is None and needed:
+            self._error(site, f"has no '{key}'")
+        return found or {}
+
+    def _text(
+        self, values: Mapping[str, object], key: str, site: Site, *, needed: bool = False
+    ) -> str | None:
+        value = values.get(key)
+        if isinstance(value, str):
+            return value
+        if key in values:
+            self._error(site.at(key), f"must be a string, not {kind_of(value)}")
+        elif needed:
+            self._error(site, f"has no '{key}'")
+        return None
+
+    def _error(self, site: Site, message: str) -> None:
+        self._findings.error(site, message)
+
+
+def _conflict(content: str) -> tuple[str, int] | None:
+    """The first line that a merge left, which nobody should have to look for."""
+    for number, line in enumerate(content.split("\n"), 1):
+        if line.startswith(_CONFLICT):
+            return "has a conflict that a merge left; settle it and read the file again", number
+    return None

@@ -1,0 +1,39 @@
+"""What the editors of all formats share: the refusal, and what an edit must come to.
+
+Owns: these two. Never: text (`jsonedit`, `tomledit`, `yamledit`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from metamcp_supervisor.config.document import table_of
+
+
+class Unfit(Exception):
+    """A file that is valid and nevertheless not edited. The text is what follows its name in a
+    sentence."""
+
+
+def changed(
+    values: Mapping[str, object],
+    place: Sequence[str],
+    name: str,
+    entry: Mapping[str, object] | None,
+) -> dict[str, object]:
+    """A copy of `values` with `entry` under `name` in the table at `place`, or without `name`."""
+    found = dict(values)
+    if place:
+        inner = table_of(found.get(place[0])) or {}
+        found[place[0]] = changed(inner, place[1:], name, entry)
+    elif entry is None:
+        found.pop(name, None)
+    else:
+        found[name] = dict(entry)
+    return found
+
+
+def at(values: Mapping[str, object], place: Sequence[str]) -> object:
+    """What stands there; None for nothing."""
+    value: object = values
+    for key in place:
+        value = (table_of(value) or {}).get(key)
+    return value

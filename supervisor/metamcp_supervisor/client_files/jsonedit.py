@@ -1,0 +1,293 @@
+"""One entry in a JSON file of somebody else's, put in and taken out as text.
+
+Owns: where in the text an entry goes, how it is laid out to fit, and what exactly goes with it when
+it leaves. Never: what an entry says (`entries`), files.
+
+Whatever is not the entry stays as it is, to the byte: comments, order, indentation, line ends. Each
+edit is decoded afterwards and compared with what it was to do; one that did anything else is
+refused, so that a mistake here costs nobody a file.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from metamcp_supervisor.client_files.edits import Unfit, at, changed
+from metamcp_supervisor.config import jsonc
+from metamcp_supervisor.config.document import BrokenSyntax, list_of, spelled, table_of
+
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r\n]+)"
+    r"|(?P<comment>//(?:(?!\r?\n).)*+|/\*.*?\*/)"
+    r'|(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+")'
+    r"|(?P<mark>[{}\[\],:])"
+    r'|(?P<word>[^ \t\r\n{}\[\],:"/]+)',
+    re.DOTALL,
+)
+_FIRST_INDENT = re.compile(r'^([ \t]{1,8})"', re.MULTILINE)
+_INDENT = re.compile(r"[ \t]*")
+_INLINE_CHARACTERS_MAX = 80
+"""A list that is longer gets a line for each item."""
+_STRANGE = "is laid out in a way that cannot be edited safely"
+
+
+@dataclass(slots=True)
+class _Member:
+    """`gap`: where what stands before its key ends; `key`, `start`, `end`: of key and value;
+    `comma`: of the one behind it, -1 for none."""
+
+    name: str
+    gap: int
+    key: int
+    start: int = -1
+    end: int = -1
+    comma: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """An object: where its braces stand, and what is between them."""
+
+    open: int
+    close: int
+    members: tuple[_Member, ...]
+
+    def member(self, name: str) -> _Member | None:
+        return next((each for each in self.members if each.name == name), None)
+
+
+def values(text: str) -> Mapping[str, object]:
+    """What the file says; nothing for an empty one. Raises BrokenSyntax."""
+    return jsonc.loads(text) if text.strip() else {}
+
+
+def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object]) -> str:
+    """`text` with `entry` under `name` in the object at `place`, which is made if it is missing.
+    Raises BrokenSyntax and Unfit."""
+    old = values(text)
+    expected = changed(old, place, name, entry)
+    if expected == old:
+        return text
+    made = _put(text if text.strip() else "{}\n", (*place, name), entry)
+    if values(made) != expected:
+        raise Unfit(_STRANGE)
+    return made
+
+
+def drop(text: str, place: Sequence[str], name: str, before: str | None) -> str:
+    """`text` without that entry. `before`: the file as it was before the first edit, which tells
+    whether an object that is empty now was there; None: there was no file. Raises BrokenSyntax and
+    Unfit."""
+    path = [*place, name]
+    expected = changed(values(text), place, name, None)
+    made = _cut(text, path, before)
+    while len(path) > 1 and _is_new(made, path[:-1], before):
+        path.pop()
+        made = _cut(made, path, before)
+        expected = changed(expected, path[:-1], path[-1], None)
+    if values(made) != expected:
+        raise Unfit(_STRANGE)
+    return made
+
+
+def dumped(value: object, newline: str = "\n", unit: str = "  ", indent: str = "") -> str:
+    """JSON as people write it: short lists on one line, all else on lines of their own."""
+    flat = json.dumps(value, ensure_ascii=False)
+    inner = indent + unit
+    if table := table_of(value):
+        lines = [
+            f"{inner}{json.dumps(key, ensure_ascii=False)}: {dumped(item, newline, unit, inner)}"
+            for key, item in table.items()
+        ]
+        return "{" + newline + f",{newline}".join(lines) + newline + indent + "}"
+    if (items := list_of(value)) and (
+        len(flat) > _INLINE_CHARACTERS_MAX or any(table_of(item) is not None for item in items)
+    ):
+        lines = [inner + dumped(item, newline, unit, inner) for item in items]
+        return "[" + newline + f",{newline}".join(lines) + newline + indent + "]"
+    return flat
+
+
+# Putting in
+
+
+def _put(text: str, path: Sequence[str], entry: object) -> str:
+    table, depth = _deepest(text, path)
+    name, *below = path[depth:]
+    value = entry
+    for key in reversed(below):
+        value = {key: value}
+    member = table.member(name)
+    if member is None:
+        added = _among(text, table, name, value) if table.members else None
+        return added or _alone(text, table, name, value)
+    laid_out = json.dumps(value, ensure_ascii=False)
+    if "\n" in text:
+        laid_out = dumped(value, *_style(text), _line_indent(text, member.key))
+    return text[: member.start] + laid_out + text[member.end :]
+
+
+def _alone(text: str, table: _Table, name: str, value: object) -> str:
+    """As the first of an object."""
+    newline, unit = _style(text)
+    outer = _line_indent(text, table.open)
+    at, _ = _after_comments(text, table.open + 1)
+    member = newline + outer + unit + _written(name, value, newline, unit, outer + unit)
+    if not text[table.open + 1 : table.close].strip(" \t"):
+        return text[: table.open + 1] + member + newline + outer + text[table.close :]
+    return text[:at] + member + text[at:]
+
+
+def _among(text: str, table: _Table, name: str, value: object) -> str:
+    """Behind the last of an object, and behind what is said of that on its line."""
+    newline, unit = _style(text)
+    first, last = table.members[0], table.members[-1]
+    at, line_is_over = _after_comments(text, max(last.end, last.comma + 1))
+    if line_is_over or "\n" in text[first.gap : first.key]:
+        inner = _line_indent(text, first.key)
+        if text[text.rfind("\n", 0, first.key) + 1 : first.key].strip():
+            inner += unit  # its first key stands behind something else
+        member = newline + inner + _written(name, value, newline, unit, inner)
+    else:
+        space = " " if text[first.start - 1] == " " else ""
+        flat = json.dumps(value, ensure_ascii=False, separators=(f",{space}", f":{space}"))
+        member = f"{space}{json.dumps(name, ensure_ascii=False)}:{space}{flat}"
+    if last.comma >= 0:
+        return text[:at] + member + "," + text[at:]
+    return text[: last.end] + "," + text[last.end : at] + member + text[at:]
+
+
+def _written(name: str, value: object, newline: str, unit: str, indent: str) -> str:
+    return f"{json.dumps(name, ensure_ascii=False)}: {dumped(value, newline, unit, indent)}"
+
+
+def _style(text: str) -> tuple[str, str]:
+    """How lines end, and by what they are indented."""
+    found = _FIRST_INDENT.search(text)
+    return "\r\n" if "\r\n" in text else "\n", found[1] if found else "  "
+
+
+def _line_indent(text: str, at: int) -> str:
+    found = _INDENT.match(text, text.rfind("\n", 0, at) + 1)
+    return found[0] if found else ""
+
+
+def _after_comments(text: str, at: int) -> tuple[int, bool]:
+    """Behind the comments on the same line, or `at` if there are none; and whether the last of
+    them goes to the end of it."""
+    end, over = at, False
+    for kind, start, stop in _tokens(text, at):
+        if kind not in ("space", "comment") or "\n" in text[start:stop]:
+            break
+        if kind == "comment":
+            end, over = stop, text.startswith("//", start)
+    return end, over
+
+
+# Taking out
+
+
+def _cut(text: str, path: Sequence[str], before: str | None) -> str:
+    table, depth = _deepest(text, path)
+    member = table.member(path[-1])
+    if depth != len(path) - 1 or member is None:
+        raise Unfit(f"has no '{spelled(tuple(path))}'")
+    number = table.members.index(member)
+    if member.comma >= 0:
+        made = text[: member.gap] + text[member.comma + 1 :]
+    elif number:
+        comma = table.members[number - 1].comma
+        made = text[:comma] + text[comma + 1 : member.gap] + text[member.end :]
+    else:
+        made = text[: member.gap] + text[member.end :]
+    return made if len(table.members) > 1 else _emptied(made, path[:-1], before)
+
+
+def _emptied(text: str, path: Sequence[str], before: str | None) -> str:
+    """An object that nothing is left in gets what was between its braces: mostly nothing."""
+    table = _exactly(text, path)
+    if table is None or text[table.open + 1 : table.close].strip():
+        return text
+    old = _exactly(before, path) if before else None
+    if before is not None and old is not None:
+        between = before[old.open + 1 : old.close]
+        if between.strip(" \t"):
+            return text  # lines of their own, which are still there
+        return text[: table.open + 1] + between + text[table.close :]
+    return text[: table.open + 1] + text[table.close :]
+
+
+def _is_new(text: str, path: Sequence[str], before: str | None) -> bool:
+    """Is the object at `path` empty, without a comment, and was it not there?"""
+    table = _exactly(text, path)
+    if table is None or text[table.open + 1 : table.close].strip():
+        return False
+    try:
+        return before is None or at(values(before), path) is None
+    except BrokenSyntax:
+        return False
+
+
+# Where things stand
+
+
+def _exactly(text: str, path: Sequence[str]) -> _Table | None:
+    """The object at `path`."""
+    try:
+        table, depth = _deepest(text, (*path, ""))
+    except Unfit:
+        return None
+    return table if depth == len(path) else None
+
+
+def _deepest(text: str, path: Sequence[str]) -> tuple[_Table, int]:
+    """The innermost object on the way to the last key of `path`, and how many keys lead to it.
+    Raises Unfit."""
+    table, depth = _table(text, 0), 0
+    while depth < len(path) - 1 and (member := table.member(path[depth])) is not None:
+        if text[member.start] != "{":
+            raise Unfit(f"has no object in '{spelled(tuple(path[: depth + 1]))}'")
+        table, depth = _table(text, member.start), depth + 1
+    return table, depth
+
+
+def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    """Kind, start and end of each; the text is known to be valid."""
+    while found := _TOKEN.match(text, at):
+        at = found.end()
+        yield found.lastgroup or "", found.start(), at
+
+
+def _table(text: str, start: int) -> _Table:
+    """The object that begins at `start` or behind the space and comments there. Raises Unfit."""
+    members: list[_Member] = []
+    depth, opened, gap, key_next = 0, -1, start, True
+    for kind, begin, end in _tokens(text, start):
+        if kind == "space":
+            continue
+        mark = text[begin] if kind == "mark" else ""
+        if mark in ("{", "["):
+            depth += 1
+            if depth == 1:
+                opened = begin
+            elif depth == 2:
+                members[-1].start = begin
+        elif mark in ("}", "]"):
+            depth -= 1
+            if depth == 0:
+                return _Table(opened, begin, tuple(members))
+            if depth == 1:
+                members[-1].end = end
+        elif depth == 1 and mark == ",":
+            key_next = True
+            if members:
+                members[-1].comma = begin
+        elif depth == 1 and kind in ("text", "word"):
+            if key_next:
+                members.append(_Member(str(json.loads(text[begin:end])), gap, begin))
+            else:
+                members[-1].start, members[-1].end = begin, end
+            key_next = False
+        gap = end
+    raise Unfit("is no JSON object: { … }")

@@ -1,0 +1,81 @@
+"""The file of a client as text: what it has, and our entry in it or not.
+
+Owns: which editor a format has, and the file as a whole: when nothing is left in it, and when it
+becomes again what it was. Never: positions (`jsonedit`, `tomledit`, `yamledit`), files.
+"""
+
+from collections.abc import Mapping
+
+from metamcp_supervisor.client_files import edits, jsonedit, tomledit, yamledit
+from metamcp_supervisor.client_files.known import Kept
+from metamcp_supervisor.config.document import BrokenSyntax, list_of, table_of
+
+_NEVER_A_SERVER = {"type", "command", "url", "enabled"}
+
+
+def entries(kept: Kept, text: str) -> Mapping[str, object]:
+    """What stands at the place of its servers, by name. Raises BrokenSyntax and Unfit."""
+    if kept.format in ("yaml-list", "yaml-mapping"):
+        return yamledit.items(text, kept.place[0])
+    values = tomledit.values(text) if kept.format == "toml" else jsonedit.values(text)
+    value = edits.at(values, kept.place)
+    listed = [table_of(each) for each in list_of(value) or ()]
+    if listed and kept.format == "json":  # each says its name
+        return {str(each["name"]): each for each in listed if each and "name" in each}
+    table = table_of(value)
+    if value is not None and table is None:
+        raise edits.Unfit(f"has no table in '{'.'.join(kept.place)}'")
+    return table or {}
+
+
+def native(kept: Kept, text: str) -> Kept:
+    """Where this very file keeps its servers: OpenCode 2 has them one table deeper, and reads both
+    forms."""
+    if kept.shape != "opencode":
+        return kept
+    inner = table_of(entries(kept, text).get("servers"))
+    if inner is None or _NEVER_A_SERVER & set(inner):
+        return kept
+    return Kept(kept.shape, kept.format, (*kept.place, "servers"), kept.new)
+
+
+def put(kept: Kept, text: str, name: str, entry: Mapping[str, object]) -> str:
+    """Raises BrokenSyntax and Unfit."""
+    if kept.format == "json":
+        return jsonedit.put(text, kept.place, name, entry)
+    if kept.format == "toml":
+        return tomledit.put(text, kept.place, name, entry)
+    kind: yamledit.Kind = "list" if kept.format == "yaml-list" else "mapping"
+    return yamledit.put(text, kept.place[0], kind, name, entry, kept.new)
+
+
+def drop(
+    kept: Kept, text: str, name: str, before: str | None, *, restore: bool = False
+) -> str | None:
+    """The text without the entry; None if the file may go. `before`: as it was before the first
+    edit; None if there was no file. `restore`: an entry of that name in `before` is somebody
+    else's, and may come back. Raises BrokenSyntax and Unfit."""
+    if before is not None and _undone(kept, text, name, before, restore=restore):
+        return before
+    if kept.format == "json":
+        made = jsonedit.drop(text, kept.place, name, before)
+    elif kept.format == "toml":
+        made = tomledit.drop(text, kept.place, name, before)
+    else:
+        made = yamledit.drop(text, kept.place[0], name, before)
+    if before is None and made.strip() in ("", "{}", kept.new.strip()):
+        return None
+    if before is not None and not before.strip() and made.strip() in ("", "{}", kept.new.strip()):
+        return before
+    return made
+
+
+def _undone(kept: Kept, text: str, name: str, before: str, *, restore: bool) -> bool:
+    """Was nothing changed since, but by us?"""
+    entry = table_of(entries(kept, text).get(name))
+    try:
+        if entry is None or (name in entries(kept, before) and not restore):
+            return False
+        return put(kept, before, name, entry) == text
+    except (edits.Unfit, BrokenSyntax):
+        return False

@@ -1,0 +1,395 @@
+"""What all files say together: one frozen Config, or the errors that only show between files.
+
+Owns: the joining of drafts, the defaults that depend on all of them (namespace and endpoint
+`default`, `sse`), references between servers, namespaces, endpoints and installed transports, and
+the rule on listening beyond this machine. Never: files, syntax, single values.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.config import dependencies, remote, toolnames, units
+from metamcp_supervisor.config import tools as of_tools
+from metamcp_supervisor.config.config import (
+    Address,
+    Config,
+    Embeddings,
+    Endpoint,
+    Gateway,
+    Log,
+    Metrics,
+    Namespace,
+    Recording,
+    Server,
+    Tools,
+    Traces,
+    UnixAddress,
+)
+from metamcp_supervisor.config.document import Document, Findings, Site, shown
+from metamcp_supervisor.config.draft import (
+    Draft,
+    GatewayDraft,
+    NamespaceDraft,
+    ServerDraft,
+    ToolDraft,
+)
+from metamcp_supervisor.config.nearest import hint
+
+SERVERS_MAX = 1000
+"""Each is a process of ours and at least one of somebody else's."""
+
+UNNAMED = "unnamed"
+"""What a server is called that has no name, or none of which anything can stay."""
+EVERY = ("*",)
+"""`servers` of a namespace that has every server."""
+
+_NOWHERE = Site(Document("gateway", Path(), {}))
+
+
+def assemble(
+    drafts: Sequence[Draft],
+    overrides: Sequence[GatewayDraft],
+    *,
+    default: Gateway,
+    files: tuple[Path, ...],
+    transports: Callable[[], Collection[str]],
+    findings: Findings,
+) -> Config:
+    """`drafts`: the main file first. `overrides`: settings from outside, the strongest last.
+    `default`: what counts where nothing else says it. `transports`: those that installed
+    packages bring, asked for only when somebody names one."""
+    main, *included = drafts
+    for draft in included:
+        here = {
+            "gateway": draft.gateway != GatewayDraft(),
+            "log": draft.log,
+            "recording": draft.recording,
+            "metrics": draft.metrics,
+            "traces": draft.traces,
+            "embeddings": draft.embeddings,
+        }
+        for key in (key for key, written in here.items() if written):
+            findings.error(
+                draft.site.at(key), f"belongs into {main.site}, not into an included file"
+            )
+    servers = _servers(drafts, findings)
+    _check_transports(servers.values(), transports, findings)
+    dependencies.check(servers, findings)
+    namespaces = _namespaces(drafts, servers, findings)
+    gateway = _gateway([main.gateway, *overrides], default, findings)
+    return Config(
+        gateway=gateway,
+        servers={
+            name: _without_mistake(draft.server, findings.mistake(draft.site))
+            for name, draft in servers.items()
+            if draft.server is not None
+        },
+        namespaces=namespaces,
+        endpoints=_endpoints(
+            drafts, servers, namespaces, units.is_loopback(gateway.listen.host), findings
+        ),
+        log=main.log or Log(),
+        recording=main.recording or Recording(),
+        metrics=main.metrics or Metrics(),
+        traces=main.traces or Traces(),
+        embeddings=main.embeddings or Embeddings(),
+        files=files,
+        warnings=tuple(findings.warnings),
+    )
+
+
+def listed_strictly(config: Config) -> Config:
+    """With `strict_listing` of every server that says nothing of it: at an endpoint with the
+    exposure `servers` the list is what an agent has activated, and a crash shows there at once."""
+    strict = {
+        name
+        for endpoint in config.endpoints.values()
+        if endpoint.exposure == "servers" and endpoint.namespace in config.namespaces
+        for name in config.namespaces[endpoint.namespace].servers
+    }
+    servers = {
+        name: replace(server, strict_listing=name in strict)
+        if server.strict_listing is None
+        else server
+        for name, server in config.servers.items()
+    }
+    return replace(config, servers=servers)
+
+
+def _gateway(layers: Sequence[GatewayDraft], default: Gateway, findings: Findings) -> Gateway:
+    last = _last_of_each(layers)
+    listen = last.listen or (default.listen, _NOWHERE)
+    ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
+    _refuse_strangers(*listen, findings)
+    if isinstance(ops_listen[0], Address):
+        _refuse_strangers(ops_listen[0], ops_listen[1], findings)
+    if listen[0] == ops_listen[0] and listen[0].port:
+        site = (last.ops_listen or listen)[1]
+        findings.error(site, f"'listen' and 'ops_listen' are both {listen[0]}; change one")
+    health_listen, site = last.health_listen or (None, _NOWHERE)
+    if health_listen and health_listen.port and health_listen in (listen[0], ops_listen[0]):
+        findings.error(site, f"{health_listen} is taken by 'listen' or 'ops_listen'; change one")
+    runtime_dir = last.runtime_dir or default.runtime_dir
+    if isinstance(ops_listen[0], UnixAddress):
+        _refuse_control(ops_listen[0], ops_listen[1], runtime_dir, findings)
+    return Gateway(
+        listen=listen[0],
+        ops_listen=ops_listen[0],
+        health_listen=health_listen,
+        allowed_hosts=last.allowed_hosts or (),
+        fronts=last.fronts or default.fronts,
+        watch=default.watch if last.watch is None else last.watch,
+        state_dir=last.state_dir or default.state_dir,
+        runtime_dir=runtime_dir,
+        drain_delay_s=default.drain_delay_s if last.drain_delay_s is None else last.drain_delay_s,
+        movable=frozenset(
+            key
+            for key, chosen in (("listen", last.listen), ("ops_listen", last.ops_listen))
+            if key in default.movable and chosen is None
+        ),
+    )
+
+
+def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
+    found = GatewayDraft()
+    for layer in layers:
+        found = GatewayDraft(
+            listen=layer.listen or found.listen,
+            ops_listen=layer.ops_listen or found.ops_listen,
+            health_listen=layer.health_listen or found.health_listen,
+            allowed_hosts=(
+                found.allowed_hosts if layer.allowed_hosts is None else layer.allowed_hosts
+            ),
+            fronts=layer.fronts or found.fronts,
+            watch=found.watch if layer.watch is None else layer.watch,
+            state_dir=layer.state_dir or found.state_dir,
+            runtime_dir=layer.runtime_dir or found.runtime_dir,
+            drain_delay_s=(
+                found.drain_delay_s if layer.drain_delay_s is None else layer.drain_delay_s
+            ),
+        )
+    return found
+
+
+def _refuse_control(address: UnixAddress, site: Site, directory: Path, findings: Findings) -> None:
+    if address.path == directory / runtime.SOCKET:
+        findings.error(site, "is where 'metamcp ctl' reaches the gateway; choose another path")
+
+
+def _refuse_strangers(address: Address, site: Site, findings: Findings) -> None:
+    if not units.is_loopback(address.host):
+        findings.error(
+            site,
+            f"other machines could reach {address}, and nothing there asks for a key (auth ="
+            ' "none"; keys are not available in this version); use 127.0.0.1, [::1] or localhost',
+        )
+
+
+def _servers(drafts: Sequence[Draft], findings: Findings) -> Mapping[str, ServerDraft]:
+    """By name. A name stays known when its server is left out."""
+    every = [each for file in drafts for each in file.servers]
+    found: dict[str, ServerDraft] = {}
+    for draft in (each for each in every if not each.written):
+        first = found.setdefault(draft.name, draft)
+        if first is not draft:
+            what = f"the server '{draft.name}' is already at {_where(first.site)}; rename one"
+            findings.error(draft.site, what, servers=[first.site])
+    for draft in (each for each in every if each.written):
+        name = _free(draft.name or UNNAMED, found)
+        server = draft.server and replace(draft.server, name=name)
+        found[name] = replace(draft, name=name, server=server)
+    if len(found) > SERVERS_MAX:
+        findings.error(drafts[0].site, f"has {len(found)} servers; the limit is {SERVERS_MAX}")
+    if not any(draft.server for draft in found.values()) and not findings.problems:
+        findings.warning(drafts[0].site, "has no server that can be started")
+    return found
+
+
+def _free(wanted: str, taken: Collection[str]) -> str:
+    names = (wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3)))
+    return next(name for name in names if name not in taken)
+
+
+def _without_mistake(server: Server, mistake: str) -> Server:
+    """The server, or what is left of one whose table has an error."""
+    if not mistake:
+        return server
+    return Server(
+        name=server.name,
+        source=server.source,
+        mistake=mistake,
+        enabled=server.enabled,
+        required=server.required,
+    )
+
+
+def _check_transports(
+    drafts: Iterable[ServerDraft], transports: Callable[[], Collection[str]], findings: Findings
+) -> None:
+    """A package that brings a transport may be missing, unless the server is disabled."""
+    known: Collection[str] | None = None
+    for draft in drafts:
+        server = draft.server
+        if server is None or not server.enabled or not remote.is_custom(server.transport):
+            continue
+        if findings.mistake(draft.site):
+            continue
+        known = transports() if known is None else known
+        if server.transport not in known:
+            findings.error(
+                draft.site.at("transport"),
+                f"no installed package brings a transport named '{shown(server.transport)}';"
+                f" {hint(server.transport, known)}",
+                servers=[draft.site],
+            )
+
+
+def _namespaces(
+    drafts: Sequence[Draft], servers: Mapping[str, ServerDraft], findings: Findings
+) -> Mapping[str, Namespace]:
+    everything = tuple(name for name, draft in servers.items() if draft.server is not None)
+    written: dict[str, NamespaceDraft] = {}
+    for draft in (each for file in drafts for each in file.namespaces):
+        first = written.setdefault(draft.name, draft)
+        if first is not draft:
+            findings.error(
+                draft.site,
+                f"the namespace '{draft.name}' is already at {_where(first.site)}; rename one",
+            )
+    named = {name for draft in written.values() for name in draft.servers or ()}
+    rest = tuple(name for name in everything if name not in named)
+    found: dict[str, Namespace] = {}
+    if "default" not in written:
+        found["default"] = Namespace(name="default", servers=rest)
+    for name, draft in written.items():
+        if draft.servers is None:
+            members = rest
+        else:
+            members = everything if draft.servers == EVERY else _members(draft, servers, findings)
+        found[name] = Namespace(
+            name=name,
+            servers=members,
+            description=draft.description,
+            tools=_tools(draft.tools, servers, members, findings),
+        )
+    return found
+
+
+def _members(
+    draft: NamespaceDraft, servers: Mapping[str, ServerDraft], findings: Findings
+) -> tuple[str, ...]:
+    found: list[str] = []
+    called = {each.written: name for name, each in servers.items() if each.written}
+    for at, written in enumerate(draft.servers or ()):
+        name, site = called.get(written, written), draft.site.at("servers", at)
+        if name in EVERY:
+            findings.error(
+                site, "stands for every server, so it stands alone; leave the others out"
+            )
+        elif name not in servers:
+            findings.error(site, f"no server is named '{shown(name)}'; {hint(name, servers)}")
+        elif servers[name].server is None:
+            findings.warning(site, f"the server '{name}' is left out, see the warning about it")
+        else:
+            found.append(name)
+    return tuple(found)
+
+
+def _tools(
+    drafts: Iterable[ToolDraft],
+    servers: Mapping[str, ServerDraft],
+    members: Collection[str],
+    findings: Findings,
+) -> Tools:
+    """`members`: the servers of the namespace in question."""
+    found: list[ToolDraft] = []
+    for draft in drafts:
+        server = draft.server
+        if server not in servers:
+            what = f"no server is named '{shown(server)}'; {hint(server, servers)}"
+            findings.error(draft.site, what)
+        elif server in members:
+            found.append(draft)
+        elif servers[server].server is not None:
+            findings.error(draft.site, f"the server '{server}' is not in this namespace")
+    return of_tools.by_server(found)
+
+
+def _endpoints(
+    drafts: Sequence[Draft],
+    servers: Mapping[str, ServerDraft],
+    namespaces: Mapping[str, Namespace],
+    loopback: bool,
+    findings: Findings,
+) -> Mapping[str, Endpoint]:
+    """`loopback`: only this machine can reach them. Elsewhere the deprecated transport HTTP+SSE is
+    served only where that is written."""
+    found: dict[str, Endpoint] = {}
+    sites: dict[str, Site] = {}
+    check = toolnames.Check(findings)
+    of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
+
+    def named(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:
+        members = [servers[name] for name in namespaces[endpoint.namespace].servers]
+        of_servers = [tool for server in members for tool in server.tools]
+        check.endpoint(endpoint, [of_servers, of_groups.get(endpoint.namespace, ()), tools])
+
+    for draft in (each for file in drafts for each in file.endpoints):
+        sse = loopback if draft.sse is None else draft.sse
+        endpoint = replace(draft.endpoint, sse=sse)
+        if endpoint.name in found:
+            findings.error(
+                draft.site,
+                f"the endpoint '{endpoint.name}' is already at {_where(sites[endpoint.name])};"
+                " rename one",
+            )
+            continue
+        sites[endpoint.name] = draft.site
+        if (namespace := namespaces.get(endpoint.namespace)) is not None:
+            said = _tools(draft.tools, servers, namespace.servers, findings)
+            endpoint = replace(endpoint, tools=said)
+            named(endpoint, draft.tools)
+        else:
+            findings.error(
+                draft.site.at("namespace"),
+                f"no namespace is named '{shown(endpoint.namespace)}';"
+                f" {hint(endpoint.namespace, namespaces)}",
+            )
+        found[endpoint.name] = endpoint
+    _refuse_same_paths(found, sites, findings)
+    if not found:
+        found["default"] = Endpoint(name="default", namespace="default", sse=loopback)
+        named(found["default"], ())
+    _warn_of_unexposed(drafts, found.values(), findings)
+    return found
+
+
+def _refuse_same_paths(
+    endpoints: Mapping[str, Endpoint], sites: Mapping[str, Site], findings: Findings
+) -> None:
+    first: dict[str, str] = {}
+    for name, endpoint in endpoints.items():
+        path = endpoint.path or name
+        if (other := first.setdefault(path, name)) != name:
+            what = f"/metamcp/{path}/ leads to the endpoint '{other}' already; choose another path"
+            findings.error(sites[name].at("path"), what)
+
+
+def _warn_of_unexposed(
+    drafts: Sequence[Draft], endpoints: Iterable[Endpoint], findings: Findings
+) -> None:
+    exposed = {"default", *(endpoint.namespace for endpoint in endpoints)}
+    for draft in (each for file in drafts for each in file.namespaces):
+        if draft.name not in exposed:
+            what = (
+                "no endpoint exposes this namespace, so no client sees it; there would be one with"
+            )
+            example = f'[endpoints.{draft.name}] namespace = "{draft.name}"'
+            findings.warning(draft.site, f"{what} {example}")
+
+
+def _where(site: Site) -> str:
+    line = site.line()
+    return str(site) if line is None else f"{site} (line {line})"

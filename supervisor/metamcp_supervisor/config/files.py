@@ -1,0 +1,153 @@
+"""Reading files that others wrote: configuration, and secrets that it refers to.
+
+Owns: which files are read at all (regular, bounded, text), and one sentence for each that is not;
+the first form of a file that is to be there whole or not at all. Never: what is in them.
+"""
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from metamcp_supervisor.config.document import shown
+from metamcp_supervisor.config.expand import Unresolved, no_credentials
+
+CONFIG_BYTES_MAX = 4 * 1024 * 1024
+"""A thousand servers with long commands have less than 1 MiB."""
+SECRET_BYTES_MAX = 64 * 1024
+"""Keys and certificates have a few KiB."""
+_CHUNK_BYTES = 64 * 1024
+
+
+class Unreadable(Exception):
+    """A file that is not read. The text is what follows its name in a sentence."""
+
+
+def text(path: Path, limit_bytes: int = CONFIG_BYTES_MAX) -> str:
+    """The text of a configuration file, without a byte order mark. Raises Unreadable."""
+    return _decoded(_content(path, limit_bytes, os.O_RDONLY, secret=False))
+
+
+def data(path: Path, limit_bytes: int) -> bytes:
+    """The bytes of a file that is somebody else's. Raises Unreadable."""
+    return _content(path, limit_bytes, os.O_RDONLY, secret=False)
+
+
+def others_may_write(path: Path) -> bool:
+    """May every user of this machine change it? A file that is gone by now may not."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
+
+
+def secret(path: Path) -> str:
+    """The text of a file that holds a secret, without the newline at its end.
+
+    Only a file that nobody else can read or exchange: no link, ours or root's, mode 0600 or less.
+    Raises expand.Unresolved.
+    """
+    try:
+        found = _decoded(_content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW, secret=True))
+    except Unreadable as why:
+        raise Unresolved(f"the file {path} {why}") from None
+    return found.removesuffix("\n").removesuffix("\r")
+
+
+def credential(folder: str, name: str) -> str:
+    """The text of a credential of the service, without the newline at its end. `folder`: where
+    systemd has laid them for this service alone; empty where there are none.
+
+    Group bits are no flaw of it: they are the mask of the access list that lets this user read.
+    Raises expand.Unresolved.
+    """
+    if not folder:
+        return no_credentials(name)
+    if not name or "/" in name or name in {".", ".."}:
+        raise Unresolved(
+            f"'{shown(name)}' is not the name of a credential; it is a file name, no path"
+        )
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW
+        found = _decoded(_content(Path(folder, name), SECRET_BYTES_MAX, flags, secret=False))
+    except Unreadable as why:
+        raise Unresolved(f"the credential {shown(name)} {why}") from None
+    return found.removesuffix("\n").removesuffix("\r")
+
+
+def beside(path: Path) -> tuple[int, str]:
+    """A new file of ours in the same folder, with mode 0600: its descriptor, and where it lies.
+
+    `tempfile` would do it, and brings every library that packs files. Raises OSError."""
+    name = os.path.join(path.parent, f".{path.name}.{secrets.token_hex(8)}")
+    return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), name
+
+
+def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes:
+    try:
+        # Without O_NONBLOCK the open of a FIFO waits for somebody to write to it.
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        raise Unreadable(_reason(error)) from None
+    except ValueError:
+        raise Unreadable("has a name that no file can have") from None
+    try:
+        before = os.fstat(fd)
+        _check_kind(before.st_mode)
+        if secret:
+            _check_secret(before)
+        data = _read(fd, limit_bytes)
+        after = os.fstat(fd)
+    except OSError as error:
+        raise Unreadable(f"cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
+    if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+        raise Unreadable("changed while it was read; try again")
+    return data
+
+
+def _read(fd: int, limit_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limit_bytes:
+            raise Unreadable(f"is larger than {limit_bytes} bytes, the limit")
+    return b"".join(chunks)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "does not exist"
+    if isinstance(error, PermissionError):
+        return "may not be read by this user"
+    return f"cannot be opened: {error.strerror}"
+
+
+def _check_kind(mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise Unreadable("is a directory; name a file")
+    if stat.S_ISFIFO(mode):
+        raise Unreadable("is a FIFO, not a regular file")
+    raise Unreadable("is a device, not a regular file")
+
+
+def _check_secret(found: os.stat_result) -> None:
+    if found.st_uid not in {os.geteuid(), 0}:
+        raise Unreadable(f"belongs to user id {found.st_uid}, neither to this user nor to root")
+    if found.st_mode & 0o077:
+        raise Unreadable("may be read or written by others; run 'chmod 600' on it")
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        found = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"is no UTF-8 text (byte {error.start})") from None
+    if "\0" in found:
+        raise Unreadable("has NUL characters in it: it is no text")
+    return found

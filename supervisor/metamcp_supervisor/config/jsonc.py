@@ -1,0 +1,155 @@
+"""JSON as people write it: with comments, commas too many and a line number for each key.
+
+Owns: taking comments and trailing commas out without moving anything else, decoding, and finding
+what a decoder hides (keys written twice, lines). Never: what the keys mean (`shapes`).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+
+from metamcp_supervisor.config.document import BrokenSyntax, Place, shown, table_of
+
+_QUOTE_OR_SLASH = re.compile(r'["/]')
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|,(?=\s*[\]}])', re.DOTALL)
+_NOT_NEWLINE = re.compile(r"[^\n]")
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]:,\n]', re.DOTALL)
+_DEPTH_MAX = 6
+"""Deeper keys get the line of the one above: no setting lies deeper."""
+
+
+def strip(text: str) -> str:
+    """`text` with comments and trailing commas blanked out: same length, same lines, and strings
+    as they are. Raises BrokenSyntax for a comment without an end."""
+    pieces: list[str] = []
+    done = at = 0
+    whole = True
+    while found := _QUOTE_OR_SLASH.search(text, at):
+        start = found.start()
+        if text[start] == '"':
+            string = _STRING.match(text, start)
+            if string is None:
+                whole = False  # no end: the decoder says so, with its place
+                break
+            at = string.end()
+            continue
+        end = _comment_end(text, start)
+        if end == start:
+            at = start + 1
+            continue
+        pieces += (text[done:start], _NOT_NEWLINE.sub(" ", text[start:end]))
+        done = at = end
+    pieces.append(text[done:])
+    bare = "".join(pieces)
+    return _TRAILING_COMMA.sub(lambda match: match[1] or " ", bare) if whole else bare
+
+
+def _comment_end(text: str, start: int) -> int:
+    """Where the comment that starts here ends; `start` if none starts here."""
+    two = text[start : start + 2]
+    if two == "//":
+        end = text.find("\n", start)
+        return len(text) if end < 0 else end
+    if two == "/*":
+        end = text.find("*/", start + 2)
+        if end < 0:
+            raise BrokenSyntax("the comment '/*' has no end '*/'", text.count("\n", 0, start) + 1)
+        return end + 2
+    return start
+
+
+def loads(text: str) -> Mapping[str, object]:
+    """The object in `text`. Raises BrokenSyntax, also for a key that is written twice."""
+    bare = strip(text)
+    twice = False
+
+    def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
+        nonlocal twice
+        made = dict(items)
+        twice = twice or len(made) != len(items)
+        return made
+
+    try:
+        found: object = json.loads(bare, object_pairs_hook=pairs, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise BrokenSyntax(f"{error.msg} at column {error.colno}", error.lineno) from None
+    except RecursionError:
+        raise BrokenSyntax("nested too deeply") from None
+    except _NoNumber as error:
+        raise BrokenSyntax(str(error)) from None
+    except ValueError:  # of int(): more digits than Python converts
+        raise BrokenSyntax("a number in it has too many digits") from None
+    if twice and (first := _walk(bare)[1]) is not None:
+        raise BrokenSyntax(f"the key '{shown(first[0])}' is written twice", first[1])
+    table = table_of(found)
+    if table is None:
+        raise BrokenSyntax("must be a JSON object: { … }")
+    return table
+
+
+class _NoNumber(Exception):
+    """NaN and Infinity, which Python takes for JSON."""
+
+
+def _no_constant(name: str) -> object:
+    raise _NoNumber(f"{name} is no JSON number")
+
+
+def lines(text: str) -> Mapping[Place, int]:
+    """The line of every key, and of every list item but numbers and the like.
+
+    `text` must be what `loads` accepted.
+    """
+    return _walk(strip(text))[0]
+
+
+def _walk(bare: str) -> tuple[Mapping[Place, int], tuple[str, int] | None]:
+    """Lines by place, and the first key that is written twice in its object.
+
+    The text is known to be valid, so brackets and keys alone tell where one is: `path` holds the
+    current key or index of every open object or list; an object waits for a key after `{` and `,`.
+    """
+    found: dict[Place, int] = {}
+    twice: tuple[str, int] | None = None
+    path: list[str | int] = []
+    keys_seen: list[set[str] | None] = []
+    line, key_next = 1, False
+    for match in _TOKEN.finditer(bare):
+        mark = match[0]
+        if mark[0] in '{["' and path and isinstance(path[-1], int):
+            _note(found, path, line)  # the item itself, which may stand below its comma
+        if mark == "\n":
+            line += 1
+        elif mark == "{":
+            path.append("")
+            keys_seen.append(set())
+            key_next = True
+        elif mark == "[":
+            path.append(0)
+            keys_seen.append(None)
+            key_next = False
+        elif mark in "}]":
+            path.pop()
+            keys_seen.pop()
+            key_next = False
+        elif mark == ",":
+            last = path[-1]
+            key_next = isinstance(last, str)
+            if isinstance(last, int):
+                path[-1] = last + 1
+        elif mark[0] == '"':
+            if key_next and (seen := keys_seen[-1]) is not None:
+                path[-1] = key = str(json.loads(mark))
+                _note(found, path, line)
+                if key in seen and twice is None:
+                    twice = (key, line)
+                seen.add(key)
+                key_next = False
+            line += mark.count("\n")
+    return found, twice
+
+
+def _note(found: dict[Place, int], path: list[str | int], line: int) -> None:
+    if len(path) <= _DEPTH_MAX:
+        found.setdefault(tuple(path), line)

@@ -1,0 +1,166 @@
+"""Settings that are other than in the file, for a time: of servers, and levels of the log.
+
+Owns: which settings of servers can be, reading them as the file is read, and which are in force.
+Never: reading levels (`levels`), clocks, carrying a change out (`reloading`), the file itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metamcp_supervisor.config import levels
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Server
+from metamcp_supervisor.config.document import Document, Findings, Site, shown
+from metamcp_supervisor.config.effective import server_table
+from metamcp_supervisor.config.options import OPTIONS, Option
+from metamcp_supervisor.config.parse import tuned
+from metamcp_supervisor.config.table import Table
+
+GATEWAY = ""
+"""In place of a server: the gateway itself, of which the levels of its log can be set."""
+_LASTING = frozenset({"spares", "sharing", "depends_on", "pinning", "tools"})
+"""They count at once, but what they start, stop and let through is no matter of an hour."""
+_SERVERS = {each.key: each for each in OPTIONS if each.section == "servers.*"}
+#: What can be set: settings that count at once when the file is read anew.
+SETTINGS = tuple(
+    key for key, each in _SERVERS.items() if each.effect == "in place" and key not in _LASTING
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One setting of one server, or of GATEWAY. `value`: as the configuration has it; `text`: as
+    people write it; `ends`: when it is over, in seconds of the gateway's own clock."""
+
+    server: str
+    key: str
+    value: object
+    text: str
+    ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Those in force. A value: what changes them gives another one."""
+
+    all: tuple[Override, ...] = ()
+
+    def of(self, server: str) -> tuple[Override, ...]:
+        return tuple(each for each in self.all if each.server == server)
+
+    def set(self, server: Server, settings: Mapping[str, str], ends: float) -> "Overrides":
+        """With these as well. `server`: as it is in force; `settings`: by key, the values as in the
+        file, but without quotes. Raises ConfigInvalid."""
+        found = read(server, settings)
+        table = server_table(found)
+        new = tuple(
+            Override(server.name, key, getattr(found, _field(key)), text_of(table, key), ends)
+            for key in settings
+        )
+        return Overrides((*self._but(server.name, settings), *new))
+
+    def set_levels(self, log: Log, settings: Mapping[str, str], ends: float) -> "Overrides":
+        """With these levels as well. `log`: as it is in force. Raises ConfigInvalid."""
+        found = levels.read(log, settings)
+        new = tuple(
+            Override(GATEWAY, key, word, word, ends)
+            for key in settings
+            for word in [levels.text_of(found, key)]
+        )
+        return Overrides((*self._but(GATEWAY, settings), *new))
+
+    def again(self, server: Server, settings: Mapping[str, tuple[str, float]]) -> "Overrides":
+        """With what was set before. `server`: as in the file; `settings`: by key, the text and the
+        end of each. They are read together, for they may need each other. Raises ConfigInvalid."""
+        found = self.set(server, {key: text for key, (text, _) in settings.items()}, 0.0)
+        ends = {(server.name, key): end for key, (_, end) in settings.items()}
+        again = (replace(one, ends=ends.get((one.server, one.key), one.ends)) for one in found.all)
+        return Overrides(tuple(again))
+
+    def without(self, server: str) -> "Overrides":
+        return Overrides(tuple(each for each in self.all if each.server != server))
+
+    def over(self, now: float) -> tuple[Override, ...]:
+        """Those whose time is over."""
+        return tuple(each for each in self.all if each.ends <= now)
+
+    def after(self, now: float) -> "Overrides":
+        return Overrides(tuple(each for each in self.all if each.ends > now))
+
+    def kept(self, config: Config) -> "Overrides":
+        """Those of servers that this configuration has. Levels are as it says."""
+        return Overrides(tuple(each for each in self.all if each.server in config.servers))
+
+    def next_end(self) -> float | None:
+        return min((each.ends for each in self.all), default=None)
+
+    def applied(self, config: Config) -> Config:
+        """The configuration of the files, with what is set instead."""
+        servers = dict(config.servers)
+        for each in self.all:
+            if each.server in servers:
+                server = servers[each.server]
+                servers[each.server] = replace(server, **{_field(each.key): each.value})  # type: ignore[arg-type] # fields by name
+        own = {each.key: each.text for each in self.of(GATEWAY)}
+        log = levels.read(config.log, own) if own else config.log
+        return replace(config, servers=servers, log=log)
+
+    def _but(self, server: str, keys: Mapping[str, str]) -> Iterator[Override]:
+        return (each for each in self.all if each.server != server or each.key not in keys)
+
+
+def read(server: Server, settings: Mapping[str, str]) -> Server:
+    """The server with these settings: by the rules of the file, in the words of the file. Raises
+    ConfigInvalid."""
+    findings = Findings()
+    site = Site(Document("", Path(), {}), ("servers", server.name))
+    given = {key: _value(_SERVERS.get(key), text) for key, text in settings.items()}
+    # With all that the server has, since there are rules between settings.
+    table = Table(server_table(server) | given, site, findings, "servers.*")
+    Table(given, site, findings, "servers.*").refuse_unknown()
+    for key in given:
+        if key in _SERVERS and key not in SETTINGS:
+            findings.error(site.at(key), f"{_why_not(key)}; these can be set: {_listed()}")
+    found = server if findings.problems else tuned(table, server)
+    if findings.problems:
+        raise ConfigInvalid(findings.everything())
+    return replace(server, **{_field(key): getattr(found, _field(key)) for key in settings})
+
+
+def text_of(table: Mapping[str, object], key: str) -> str:
+    """The value of a setting as people write it; `none` for one without any."""
+    value = table.get(key)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)
+
+
+def _value(option: Option | None, text: str) -> object:
+    """What TOML would have made of it: the quotes need not be written here."""
+    kind = option.kind if option is not None else "string"
+    if kind == "boolean" and text in {"true", "false"}:
+        return text == "true"
+    if kind in {"integer", "cores"}:
+        for number in (int, float) if kind == "cores" else (int,):
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _why_not(key: str) -> str:
+    effect = _SERVERS[key].effect
+    if key in _LASTING:
+        return f"'{shown(key)}' belongs into the file"
+    what = "the server would have to restart" if effect == "restart" else "it counts from a start"
+    return f"'{shown(key)}' cannot be set for a time: {what}"
+
+
+def _listed() -> str:
+    return ", ".join(SETTINGS)
+
+
+def _field(key: str) -> str:
+    """Of `Server`; there the unit is in the name."""
+    return f"{key}_s" if _SERVERS[key].kind == "duration" else key

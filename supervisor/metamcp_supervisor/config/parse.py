@@ -1,0 +1,424 @@
+"""metamcp.toml: what one such file says, with every error in it.
+
+Owns: the reading of its tables. Never: single values (`table`), the programs of servers
+(`program`), anything that needs a second file (`assemble`).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, cast
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.config import limits, meanings, naming, program, remote, told, tools, units
+from metamcp_supervisor.config.config import (
+    UNIX,
+    AnyAddress,
+    Endpoint,
+    Era,
+    Naming,
+    Pinning,
+    Recorded,
+    Restart,
+    Retry,
+    Server,
+    Sharing,
+    Start,
+    Style,
+    UnixAddress,
+    ViewScope,
+)
+from metamcp_supervisor.config.document import Document, Findings, Site, shown
+from metamcp_supervisor.config.draft import (
+    Draft,
+    EndpointDraft,
+    GatewayDraft,
+    NamespaceDraft,
+    ServerDraft,
+)
+from metamcp_supervisor.config.expand import PROJECT, References, Unresolved, expand
+from metamcp_supervisor.config.options import FRONTS_MAX
+from metamcp_supervisor.config.resolving import Resolving
+from metamcp_supervisor.config.table import Table
+from metamcp_worker.http.hosts import Hosts
+from metamcp_worker.ipc.disclosure import Exposure
+from metamcp_worker.ipc.frames import MESSAGE_BYTES_MAX
+
+CALLS_MAX = 65_536
+INHERITED_MAX = 100
+RESTARTS_MAX = 1000
+"""Of `concurrency` and `queue`: every call costs memory, and a child has one pipe."""
+MESSAGE_BYTES_MIN = 64 * 1024
+"""Of `message_max`; lists of tools are messages too."""
+SPARES_MAX = 1
+"""With two copies ready at once, the one that takes over is replaced before it goes down too."""
+LENGTH_MIN, LENGTH_MAX = 16, 128
+"""Of the names of tools: below, nothing is left beside the hash; above, MCP forbids it."""
+
+_DEFAULTS = Server(name="", source="")
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}", re.ASCII)
+_SEPARATOR = re.compile(r"[A-Za-z0-9_.-]{0,8}", re.ASCII)
+
+
+def parse(document: Document, references: References, home: Path, findings: Findings) -> Draft:
+    site = Site(document)
+    top = Table(document.values, site, findings, "")
+    top.refuse_unknown()
+    gateway = top.table("gateway", "gateway")
+    log, recording = top.table("log", "log"), top.table("recording", "recording")
+    metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
+    vectors = top.table("embeddings", "embeddings")
+    includes = top.texts("include") or ()
+    return Draft(
+        site=site,
+        includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
+        gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
+        log=told.log(log) if log else None,
+        recording=told.recording(recording) if recording else None,
+        metrics=told.metrics(metrics) if metrics else None,
+        traces=told.traces(traces, Resolving(references)) if traces else None,
+        embeddings=meanings.read(vectors, Resolving(references), home) if vectors else None,
+        servers=tuple(_servers(top.table("servers"), references, home)),
+        namespaces=tuple(
+            _namespace(name, table)
+            for name, table in top.tables("namespaces", "namespaces.*").items()
+            if _well_named(name, table)
+        ),
+        endpoints=tuple(
+            _endpoint(name, table)
+            for name, table in top.tables("endpoints", "endpoints.*").items()
+            if _well_named(name, table)
+        ),
+    )
+
+
+def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft:
+    table.refuse_unknown()
+    listen, ops_listen = table.address("listen"), _ops_listen(table, references, home)
+    health = table.address("health_listen")
+    fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
+    watch = table.flag("watch", default=False)
+    return GatewayDraft(
+        listen=(listen, table.site.at("listen")) if listen else None,
+        ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
+        health_listen=(health, table.site.at("health_listen")) if health else None,
+        allowed_hosts=_allowed_hosts(table),
+        fronts=fronts if table.has("fronts") else None,
+        watch=watch if table.has("watch") else None,
+        state_dir=_directory("state_dir", table, references, home),
+        runtime_dir=_directory("runtime_dir", table, references, home),
+        drain_delay_s=(
+            table.duration("drain_delay", default=0.0) if table.has("drain_delay") else None
+        ),
+    )
+
+
+def _allowed_hosts(table: Table) -> tuple[str, ...] | None:
+    found = table.texts("allowed_hosts")
+    for name in found or ():
+        try:
+            Hosts([name])
+        except ValueError:
+            table.error(
+                "allowed_hosts",
+                f'\'{shown(name)}\' does not name hosts; write "box.example.com", "box:8443" or'
+                ' "*.example.com"',
+            )
+    return found
+
+
+def _ops_listen(table: Table, references: References, home: Path) -> AnyAddress | None:
+    text = table.text("ops_listen")
+    if text is not None and "/" in text and not text.startswith(UNIX):
+        what = (
+            'is not an address; write it like "127.0.0.1:6271", a unix socket like'
+            ' "unix:/run/x.sock"'
+        )
+        table.error("ops_listen", what)
+        return None
+    if text is None or not text.startswith(UNIX):
+        return table.address("ops_listen")
+    written = text.removeprefix(UNIX)
+    path = _path("ops_listen", written, 'a socket, as in "unix:ops.sock"', table, references, home)
+    size = len(str(path).encode(errors="surrogateescape")) if path is not None else 0
+    if size > runtime.SOCKET_PATH_BYTES_MAX:
+        table.error(
+            "ops_listen",
+            f"is a path of {size} bytes, and that of a unix socket may have"
+            f" {runtime.SOCKET_PATH_BYTES_MAX}; choose a shorter one",
+        )
+        return None
+    return UnixAddress(path) if path is not None else None
+
+
+def _directory(key: str, table: Table, references: References, home: Path) -> Path | None:
+    text = table.text(key)
+    return None if text is None else _path(key, text, "a directory", table, references, home)
+
+
+def _path(
+    key: str, text: str, what: str, table: Table, references: References, home: Path
+) -> Path | None:
+    try:
+        text = expand(text, references)
+    except Unresolved as why:
+        table.error(key, str(why))
+        return None
+    if not text:
+        table.error(key, f"is empty; name {what}")
+        return None
+    return program.directory(text, base=table.site.document.base, home=home)
+
+
+def _well_named(name: str, table: Table) -> bool:
+    why = naming.flaw(name)
+    if why:
+        table.findings.error(table.site, f"the name '{shown(name)}' {why}")
+    return not why
+
+
+def _servers(outer: Table | None, references: References, home: Path) -> Iterable[ServerDraft]:
+    if outer is None:
+        return
+    for name in outer.values:
+        site = outer.site.at(name)
+        with outer.findings.about(site):
+            draft = _server(name, outer, references, home)
+        yield draft
+
+
+def _server(name: str, outer: Table, references: References, home: Path) -> ServerDraft:
+    site = outer.site.at(name)
+    if why := naming.flaw(name):
+        outer.findings.error(site, f"the name '{shown(name)}' {why}")
+        return unread(naming.adapted(name), site, written=name)
+    table = outer.table(name, "servers.*")
+    return unread(name, site) if table is None else _described(name, table, references, home)
+
+
+def unread(name: str, site: Site, *, written: str = "") -> ServerDraft:
+    """A server of which an error was told, and nothing else is known."""
+    server = Server(name=name, source=str(site))
+    return ServerDraft(name=name, site=site, server=server, written=written)
+
+
+def _described(name: str, table: Table, references: References, home: Path) -> ServerDraft:
+    table.refuse_unknown()
+    if table.values.get("sharing") == "per-project":
+        references = replace(references, folders={**references.folders, "project": PROJECT})
+    resolving = Resolving(references)
+    found = program.read(table, resolving, home, foreign=False)
+    far = remote.read(table, resolving)
+    module = _module(table)
+    of_tools = tools.of_server(name, table)
+    said = tools.by_server(of_tools).get(name, {})
+    server = replace(described(name, table, found, far), module=module, tools=said)
+    return replace(settled(table, tuned(table, server), resolving), tools=of_tools)
+
+
+def tuned(table: Table, server: Server) -> Server:
+    """The server, run and limited as its table says."""
+    required = table.flag("required", default=_DEFAULTS.required)
+    enabled = table.flag("enabled", default=_DEFAULTS.enabled)
+    if required and not enabled:
+        table.error("required", "a server cannot be required and not enabled")
+    start = cast("Start", table.choice("start") or _DEFAULTS.start)
+    if required and start == "lazy":
+        table.error("required", "a server that starts when it is called cannot be required")
+    sharing = cast("Sharing", table.choice("sharing") or _DEFAULTS.sharing)
+    server = replace(
+        server,
+        enabled=enabled,
+        start=start,
+        sharing=sharing,
+        era=cast("Era", table.choice("era") or _DEFAULTS.era),
+        idle_stop_s=table.duration("idle_stop", default=0.0) if table.has("idle_stop") else None,
+        spares=table.whole("spares", default=_DEFAULTS.spares, low=0, high=SPARES_MAX),
+        depends_on=table.texts("depends_on") or (),
+        inherit_env=_inherit_env(table),
+        required=required,
+        recording=cast("Recorded | None", table.choice("recording")),
+        pinning=cast("Pinning | None", table.choice("pinning")),
+        restart=cast("Restart", table.choice("restart") or _DEFAULTS.restart),
+        restarts_max=table.whole(
+            "restarts_max", default=_DEFAULTS.restarts_max, low=0, high=RESTARTS_MAX
+        ),
+        restart_window_s=table.duration("restart_window", default=_DEFAULTS.restart_window_s),
+        restart_delay_max_s=table.duration(
+            "restart_delay_max", default=_DEFAULTS.restart_delay_max_s
+        ),
+        retry=cast("Retry", table.choice("retry") or _DEFAULTS.retry),
+        start_timeout_s=table.duration(
+            "start_timeout",
+            default=program.start_timeout_s(server.command, _DEFAULTS.start_timeout_s),
+        ),
+        timeout_s=table.duration("timeout", default=_DEFAULTS.timeout_s),
+        stop_grace_s=table.duration("stop_grace", default=_DEFAULTS.stop_grace_s),
+        probe_interval_s=table.duration("probe_interval", default=_DEFAULTS.probe_interval_s),
+        hide_after_s=table.duration("hide_after", default=_DEFAULTS.hide_after_s),
+        strict_listing=(
+            table.flag("strict_listing", default=False) if table.has("strict_listing") else None
+        ),
+        concurrency=table.whole(
+            "concurrency", default=_DEFAULTS.concurrency, low=1, high=CALLS_MAX
+        ),
+        queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
+        message_max=_message_max(table),
+    )
+    if table.has("idle_stop") and not server.rests:
+        what = 'is only for a server with start = "lazy" or sharing other than "shared"'
+        table.error("idle_stop", what)
+    return limits.read(table, server)
+
+
+def _inherit_env(table: Table) -> tuple[str, ...]:
+    found = table.texts("inherit_env")
+    if found is not None and len(found) > INHERITED_MAX:
+        table.error("inherit_env", f"has more than {INHERITED_MAX} names")
+    return _DEFAULTS.inherit_env if found is None else found
+
+
+def _message_max(table: Table) -> int:
+    found = table.size("message_max", low=MESSAGE_BYTES_MIN) or _DEFAULTS.message_max
+    if found > MESSAGE_BYTES_MAX:
+        largest = units.size_text(MESSAGE_BYTES_MAX)
+        table.error("message_max", f'is too large; the largest size here is "{largest}"')
+    return found
+
+
+def described(name: str, table: Table, found: program.Program, far: remote.Remote) -> Server:
+    """What is run or reached, with the defaults for everything else."""
+    return Server(
+        name=name,
+        source=str(table.site),
+        folder=str(table.site.document.base),
+        command=found.command,
+        command_written=found.command_written,
+        env=found.env,
+        env_written=found.env_written,
+        cwd=found.cwd,
+        url=far.url,
+        url_written=far.url_written,
+        transport=far.transport,
+        headers=far.headers,
+        headers_written=far.headers_written,
+        oauth=far.oauth,
+        oauth_written=far.oauth_written,
+        options=far.options,
+        options_written=far.options_written,
+    )
+
+
+def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
+    """The server, with what its references lack. A disabled one may refer to what is not there."""
+    if resolving.unresolved and not server.enabled:
+        place, why = resolving.unresolved[0]
+        table.findings.warning(place, f"{why}; the server is disabled and left out")
+        return ServerDraft(name=server.name, site=table.site)
+    for place, why in resolving.unresolved:
+        table.findings.error(place, why)
+    return ServerDraft(name=server.name, site=table.site, server=server)
+
+
+def _module(table: Table) -> str | None:
+    """`module`, and the rule that a server is reached in exactly one way."""
+    module = table.text("module")
+    if module is not None and not _MODULE.fullmatch(module):
+        table.error("module", 'must be written "package.module:object"')
+    ways = [key for key in ("command", "url", "module") if table.has(key)]
+    if len(ways) > 1:
+        table.error(ways[-1], f"a server has only one of {' and '.join(map(repr, ways))}")
+    elif table.has("args") and not table.has("command"):
+        table.error("args", "there is no 'command' that these are for")
+    elif not ways and not table.has("transport"):
+        what = "has no 'command', 'url' or 'module'; one of them says what it is"
+        if table.has("tools"):
+            what += (
+                "; tools of a server in another file are overridden in a namespace or an endpoint"
+            )
+        table.findings.error(table.site, what)
+    return module
+
+
+def _namespace(name: str, table: Table) -> NamespaceDraft:
+    table.refuse_unknown()
+    servers = table.texts("servers")
+    if servers is None and name != "default" and not table.has("servers"):
+        table.findings.error(table.site, "has no 'servers'; list the names of its servers")
+    seen: set[str] = set()
+    for at, server in enumerate(servers or ()):
+        if server in seen:
+            table.findings.error(table.site.at("servers", at), f"'{shown(server)}' is listed twice")
+        seen.add(server)
+    return NamespaceDraft(
+        name=name,
+        site=table.site,
+        servers=servers,
+        description=_description(table),
+        tools=tools.of_group(table, "namespaces.*.tools.*"),
+    )
+
+
+def _description(table: Table) -> str:
+    text = table.text("description") or ""
+    if len(text) > tools.DESCRIPTION_CHARACTERS_MAX:
+        most = tools.DESCRIPTION_CHARACTERS_MAX
+        table.error("description", f"may have at most {most} characters")
+    return text
+
+
+def _endpoint(name: str, table: Table) -> EndpointDraft:
+    table.refuse_unknown()
+    namespace = table.text("namespace")
+    if namespace is None and not table.has("namespace"):
+        table.findings.error(
+            table.site,
+            "has no 'namespace'; namespace = \"default\" exposes the servers that no other names",
+        )
+    table.choice("auth")
+    default = Endpoint(name=name, namespace="default")
+    rules = table.table("naming", "endpoints.*.naming")
+    return EndpointDraft(
+        site=table.site,
+        endpoint=Endpoint(
+            name=name,
+            namespace=namespace if namespace is not None else "default",
+            path=_segment(table),
+            naming=_naming(rules) if rules else Naming(),
+            rest=table.flag("rest", default=True),
+            exposure=cast("Exposure", table.choice("exposure") or default.exposure),
+            view_scope=cast("ViewScope | None", table.choice("view_scope")),
+            call_hidden=table.flag("call_hidden", default=default.call_hidden),
+        ),
+        sse=table.flag("sse", default=True) if table.has("sse") else None,
+        tools=tools.of_group(table, "endpoints.*.tools.*"),
+    )
+
+
+def _segment(table: Table) -> str:
+    path = table.text("path")
+    if path is None or _PATH.fullmatch(path):
+        return path or ""
+    what = (
+        "is one part of a URL: up to 64 letters, digits, '-', '_', '.' and '~', the first of them"
+    )
+    table.error("path", f"{what} a letter or digit, such as 'work' for /metamcp/work/mcp")
+    return ""
+
+
+def _naming(table: Table) -> Naming:
+    table.refuse_unknown()
+    default = Naming()
+    separator = table.text("separator") or default.separator
+    if not _SEPARATOR.fullmatch(separator):
+        table.error("separator", "may have up to 8 letters, digits, '_', '.' and '-'")
+    return Naming(
+        style=cast("Style", table.choice("style") or default.style),
+        separator=separator,
+        hyphens=cast("Literal['keep', 'underscore']", table.choice("hyphens") or default.hyphens),
+        length_max=table.whole(
+            "length_max", default=default.length_max, low=LENGTH_MIN, high=LENGTH_MAX
+        ),
+    )

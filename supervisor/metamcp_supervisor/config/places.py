@@ -1,0 +1,262 @@
+"""Which configuration counts in a folder, which directories and ports are its own, who runs.
+
+Owns: the order of the look-up, the directories of a configuration that names none, the pair of
+ports that it had last, the list of running gateways. Never: what files say (`config.sources`),
+taking a directory (`runtime`), talking to a gateway (`control.client`).
+
+    place = places.here()          of the folder that this process is in
+    place.runtime_dir              where its gateway is reached, whether it runs or not
+
+A configuration without `state_dir` and `runtime_dir` has directories that are named after its path,
+so two projects never meet. The user's own file and that of the system keep the plain names.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from metamcp_supervisor import runtime
+
+VARIABLE = "METAMCP_CONFIG"
+SYSTEM_FILE = Path("/etc/metamcp/metamcp.toml")
+CLIENT_FILES = (".mcp.json", "mcp.json", ".cursor/mcp.json", ".vscode/mcp.json",
+                 "claude_desktop_config.json", "servers.json", "config.json")  # fmt: skip
+META_MCP_FILE = ".meta-mcp/config.json"
+"""In the home directory, as other programs of this kind have theirs."""
+_ANYTHING = {"mcp.json", "servers.json", "config.json"}
+"""Names that many programs use: such a file counts only when its shape is known."""
+_EDITOR_FOLDERS = {".cursor", ".vscode"}
+"""Editors start servers in the folder above these, and mean it by relative paths."""
+
+DIGITS = 12
+"""Of a digest, in the name of a directory."""
+NAME_CHARACTERS = 24
+"""Of the folder's name, in the name of its state directory, for people."""
+PROJECTS = "projects"
+"""In the state directory of a user: those of projects."""
+PORTS = "ports"
+"""In the state directory: the pair of ports that the gateway took last."""
+FILE_BYTES_MAX = 4 * 1024 * 1024
+"""Of a configuration, as `config.files` has it."""
+SMALL_BYTES_MAX = 64 * 1024
+"""Of files with a line or two."""
+
+
+class Place(NamedTuple):
+    """`config`: the main file, None where there is none. `of_folder`: the file lies in the working
+    directory, or somebody named it."""
+
+    config: Path | None
+    state_dir: Path
+    runtime_dir: Path
+    of_folder: bool = False
+
+
+class Running(NamedTuple):
+    """A gateway of this user. `config`: its main file, where it is known."""
+
+    runtime_dir: str
+    config: str
+    pid: str
+
+    def __str__(self) -> str:
+        who = f"{self.config or 'a gateway'} (pid {self.pid or '?'})"
+        return f"{who}: --runtime-dir {self.runtime_dir}"
+
+
+def here(given: Path | None = None) -> Place:
+    """The place of `given`, or of the file that `metamcp up` takes in this folder."""
+    home = Path(os.path.expanduser("~"))
+    return seen_from(Path.cwd(), given, environ=os.environ, home=home)
+
+
+def seen_from(
+    cwd: Path, given: Path | None = None, *, environ: Mapping[str, str], home: Path
+) -> Place:
+    """The same for another folder."""
+    main = find(given, environ=environ, cwd=cwd, home=home)
+    place = of(main, environ=environ, home=home)
+    if main is None:
+        return place
+    chosen = runtime.given(environ) or _written(main, environ, home)
+    return place._replace(
+        runtime_dir=Path(chosen or place.runtime_dir),
+        of_folder=main not in (own_file(home), SYSTEM_FILE),
+    )
+
+
+def of(main: Path | None, *, environ: Mapping[str, str], home: Path) -> Place:
+    """The place of this main file if neither a file nor a flag chooses other directories."""
+    state, base = state_base(environ, home), runtime.default(environ)
+    if main is None or main in (own_file(home), SYSTEM_FILE):
+        return Place(main, state, Path(base))
+    named = Path(os.path.realpath(main.parent), main.name)
+    digest = hashlib.sha256(os.fsencode(named)).hexdigest()[:DIGITS]
+    if not _given_state(environ):
+        name = folder_of(named).name.lower()[:NAME_CHARACTERS]
+        word = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
+        state = state / PROJECTS / f"{word or 'project'}-{digest}"
+    return Place(main, state, Path(runtime.given(environ) or f"{base}-{digest}"))
+
+
+def state_base(environ: Mapping[str, str], home: Path) -> Path:
+    """The state directory of the user, which no file in a folder chooses."""
+    if given := _given_state(environ):
+        return Path(given)
+    xdg = environ.get("XDG_STATE_HOME", "")  # a relative one does not count, by its specification
+    return (Path(xdg) if os.path.isabs(xdg) else home / ".local/state") / "metamcp"
+
+
+def earlier_state(state_dir: Path, home: Path) -> Path | None:
+    """Where an earlier version kept what this project is about to begin anew, if it did."""
+    before = home / ".local/state/metamcp"
+    if state_dir.exists() or state_dir.parent.name != PROJECTS or os.path.lexists(own_file(home)):
+        return None
+    return before if (before / "catalogue").is_dir() else None
+
+
+def _given_state(environ: Mapping[str, str]) -> str:
+    """systemd names the directory in STATE_DIRECTORY (the first, if there are several)."""
+    return environ.get("STATE_DIRECTORY", "").partition(":")[0]
+
+
+def _written(main: Path, environ: Mapping[str, str], home: Path) -> str:
+    """`runtime_dir` of this file, or nothing. A file that cannot be read says nothing."""
+    if main.suffix != ".toml":
+        return ""
+    try:
+        text = _small(main, FILE_BYTES_MAX)
+        if "runtime_dir" not in text:
+            return ""
+        import string
+        import tomllib
+
+        found = tomllib.loads(text).get("gateway", {}).get("runtime_dir", "")
+        path = string.Template(found).safe_substitute(environ)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return ""
+    whole = f"{home}{path[1:]}" if path.startswith("~/") else path
+    return os.path.join(main.parent, whole) if path else ""
+
+
+# The look-up
+
+
+def find(
+    given: Path | None = None,
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    home: Path,
+    system: Path = SYSTEM_FILE,
+) -> Path | None:
+    """The main file: `given`, then METAMCP_CONFIG, then the places; then a file of an MCP client in
+    the working directory; last META_MCP_FILE. A file that was named is returned whether it exists
+    or not."""
+    named = given or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
+    if named is not None:
+        return cwd / named
+    for place in (cwd / "metamcp.toml", own_file(home), system):
+        if os.path.lexists(place):
+            return place
+    for name in CLIENT_FILES:
+        path = cwd / name
+        if os.path.lexists(path) and (name not in _ANYTHING or _has_known_shape(path)):
+            return path
+    path = home / META_MCP_FILE
+    return path if os.path.lexists(path) and _has_known_shape(path) else None
+
+
+def own_file(home: Path) -> Path:
+    return home / ".config/metamcp/metamcp.toml"
+
+
+def folder_of(main: Path) -> Path:
+    """The project that a file is about."""
+    return main.parent.parent if main.parent.name in _EDITOR_FOLDERS else main.parent
+
+
+def _has_known_shape(path: Path) -> bool:
+    from metamcp_supervisor.config import files, jsonc, shapes
+    from metamcp_supervisor.config.document import BrokenSyntax
+
+    try:
+        values = jsonc.loads(files.text(path))
+    except (files.Unreadable, BrokenSyntax):
+        return False
+    return bool(values) and shapes.shape_of(values) is not None
+
+
+# What there is
+
+
+def ports(state_dir: Path) -> tuple[int, int] | None:
+    """Those that this gateway took last, where nobody had chosen any."""
+    try:
+        clients, ops = map(int, _small(state_dir / PORTS, SMALL_BYTES_MAX).split())
+    except (OSError, ValueError):
+        return None
+    return (clients, ops) if all(0 < port < 65536 for port in (clients, ops)) else None
+
+
+def keep_ports(state_dir: Path, clients: int, ops: int) -> None:
+    """For the next run, so that clients who know the URL find the same gateway. Where nothing can
+    be written, that run takes the next free ones again."""
+    if ports(state_dir) != (clients, ops):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with (
+            contextlib.suppress(OSError),
+            open(os.open(state_dir / PORTS, flags, 0o600), "w") as file,
+        ):
+            file.write(f"{clients} {ops}\n")
+
+
+def running(environ: Mapping[str, str]) -> list[Running]:
+    """The gateways of this user that answer in a default place."""
+    base = runtime.default(environ)
+    folder, name = os.path.split(base)
+    found: list[Running] = []
+    with contextlib.suppress(OSError):
+        for each in sorted(os.listdir(folder)):
+            directory = os.path.join(folder, each)
+            if (each == name or each.startswith(f"{name}-")) and answers(directory):
+                pid, config = _holder(directory)
+                found.append(Running(directory, config, pid))
+    return found
+
+
+def answers(directory: str) -> bool:
+    """Does a gateway of ours listen there?"""
+    path = os.path.join(directory, runtime.SOCKET)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)
+        try:
+            if os.stat(path).st_uid != os.geteuid():
+                return False
+            sock.connect(path)
+        except BlockingIOError:
+            return True  # its queue is full
+        except OSError:
+            return False
+    return True
+
+
+def _holder(directory: str) -> tuple[str, str]:
+    try:
+        lines = _small(Path(directory, runtime.LOCK), SMALL_BYTES_MAX).splitlines()
+    except (OSError, ValueError):
+        lines = []
+    pid, config, *_ = [*lines, "", ""]
+    return pid, config
+
+
+def _small(path: Path, limit_bytes: int) -> str:
+    """Raises OSError and ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with open(fd, "rb") as file:
+        return file.read(limit_bytes).decode()

@@ -1,0 +1,150 @@
+"""What a server runs: command, environment and directory, as every shape of file writes them.
+
+Owns: the reading and expanding of `command`, `args`, `env` and `cwd`, and their limits. Never: the
+other settings of a server (`parse`), where files of a foreign shape keep these (`shapes`).
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+from metamcp_supervisor.config.document import Site, shown
+from metamcp_supervisor.config.expand import PROJECT, refers
+from metamcp_supervisor.config.masks import looks_secret
+from metamcp_supervisor.config.resolving import Resolving
+from metamcp_supervisor.config.table import Table, flaw
+
+ARGUMENTS_MAX = 1024
+VARIABLES_MAX = 1024
+LAUNCHERS = {"bunx", "docker", "npx", "pipx", "pnpx", "podman", "uvx"}
+"""Programs that download the server before they start it."""
+LAUNCHER_START_TIMEOUT_S = 180.0
+"""Default of `start_timeout` for them: a download that is cut short begins again."""
+_OURSELVES = {"metamcp", "metamcp_supervisor"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Expanded, and beside it as the file has it. `command` is empty when there is none."""
+
+    command: tuple[str, ...] = ()
+    command_written: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    env_written: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: Path | None = None
+
+
+def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> Program:
+    """The program of one server. In a `foreign` file numbers in `env` are taken as text."""
+    written, sites = _command(table)
+    env_written = _env(table, foreign=foreign)
+    env_site = table.site.at("env")
+    cwd = table.text("cwd")
+    program = Program(
+        command=tuple(
+            resolving.text(word, site) for word, site in zip(written, sites, strict=True)
+        ),
+        command_written=written,
+        env={name: resolving.text(text, env_site.at(name)) for name, text in env_written.items()},
+        env_written=env_written,
+        cwd=directory(
+            resolving.text(cwd, table.site.at("cwd")) if cwd else ".",
+            base=table.site.document.base,
+            home=home,
+        ),
+    )
+    if program.command and not program.command[0]:
+        table.error("command", "is empty; name a program")
+    return program
+
+
+def start_timeout_s(command: Sequence[str], otherwise: float) -> float:
+    """Seconds that the start of this command may take if no file says it."""
+    launched = bool(command) and PurePath(command[0]).name in LAUNCHERS
+    return LAUNCHER_START_TIMEOUT_S if launched else otherwise
+
+
+def directory(text: str, *, base: Path, home: Path) -> Path:
+    """A path as people write it: `~` is the home directory, a relative one starts at `base`."""
+    if text.startswith(PROJECT):
+        return Path(text)
+    if text == "~" or text.startswith("~/"):
+        return home / text[2:]
+    return base / text
+
+
+def is_bridge(command: Sequence[str]) -> bool:
+    """Is it `metamcp connect`, however it is started?"""
+    return any(
+        following == "connect" and PurePath(word).name in _OURSELVES
+        for word, following in itertools.pairwise(command)
+    )
+
+
+def _command(table: Table) -> tuple[tuple[str, ...], tuple[Site, ...]]:
+    """Every argument, with the place that it stands at."""
+    at, args_at = table.site.at("command"), table.site.at("args")
+    args = table.texts("args") or ()
+    if isinstance(table.values.get("command"), list):
+        words = table.texts("command") or ()
+        sites = tuple(at.at(number) for number in range(len(words)))
+        if args:
+            table.error("args", "'command' is a list and has all arguments; leave 'args' out")
+        if not words:
+            table.error("command", "is empty; name a program")
+    else:
+        name = table.text("command")
+        if name is None:
+            return (), ()
+        _warn_of_spaces(name, args, at, table)
+        words = (name, *args)
+        sites = (at, *(args_at.at(number) for number in range(len(args))))
+    if len(words) > ARGUMENTS_MAX:
+        table.error("command", f"has more than {ARGUMENTS_MAX} arguments")
+        return (), ()
+    for word, site in zip(words, sites, strict=True):
+        _warn_of_secret(word, site, table)
+    return words, sites
+
+
+def _warn_of_spaces(name: str, args: tuple[str, ...], site: Site, table: Table) -> None:
+    head, space, _ = name.partition(" ")
+    if space and not args and "/" not in head:
+        table.findings.warning(
+            site,
+            f"'{shown(name)}' is started as one program with spaces in its name; if these are"
+            " arguments, write a list",
+        )
+
+
+def _warn_of_secret(word: str, site: Site, table: Table) -> None:
+    if refers(word) and looks_secret(word):
+        table.findings.warning(
+            site, "every user of this machine can see arguments; put the secret into 'env'"
+        )
+
+
+def _env(table: Table, *, foreign: bool) -> dict[str, str]:
+    found = table.named_texts("env", lenient=foreign)
+    if len(found) > VARIABLES_MAX:
+        table.error("env", f"has more than {VARIABLES_MAX} variables")
+        return {}
+    site = table.site.at("env")
+    for name in [name for name in found if not name or "=" in name or flaw(name)]:
+        table.findings.error(site.at(name), "is not a name for an environment variable")
+        del found[name]
+    for name, value in found.items():
+        if looks_secret(name):
+            warn_of_literal(name, value, site.at(name), table)
+    return found
+
+
+def warn_of_literal(variable: str, value: str, site: Site, table: Table) -> None:
+    """A secret that is written into the file. `variable`: where it could be instead."""
+    if value and not refers(value):
+        table.findings.warning(
+            site,
+            f"looks like a secret written into the file; ${{env:{shown(variable)}}} takes it from"
+            " the environment",
+        )

@@ -1,0 +1,260 @@
+"""What a new configuration changes: the plan of a reload, and the hash that names a configuration.
+
+Owns: which difference costs a restart (by `options`), and the words for it, which never hold a
+value. Never: carrying a plan out (`tree`), reading files (`sources`).
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+
+from msgspec import structs
+
+from metamcp_supervisor.config.config import (
+    Config,
+    Embeddings,
+    Endpoint,
+    Gateway,
+    Log,
+    Metrics,
+    Namespace,
+    OAuth,
+    Problem,
+    Recording,
+    Server,
+    Traces,
+)
+from metamcp_supervisor.config.options import OPTIONS
+from metamcp_supervisor.config.overrides import GATEWAY, Overrides
+from metamcp_supervisor.verbs import Change, ReloadPlan
+
+HASH_CHARACTERS = 12
+"""48 bits: nobody makes a second configuration with the same hash by accident."""
+Told = Log | Recording | Metrics | Traces | Embeddings
+"""What the gateway says, and of what, and what its searches go by."""
+_NAMED_MAX = 8
+"""How many changed settings one line of a plan names."""
+
+_EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "servers.*"}
+_NOT_COMPARED = {
+    "source", "mistake", "command_written", "env_written", "url_written", "headers_written",
+    "oauth_written", "options_written", "endpoint_written", "folder",
+}  # fmt: skip
+_URLS = {"url", "endpoint", "key"}
+_BY_NAME = {"env", "headers", "options"}
+"""Settings that are tables of strings: a change is told by the name, without the value."""
+
+
+def plan(old: Config, new: Config) -> ReloadPlan:
+    """How to get from `old` to `new`.
+
+    One change per server, under its name; servers that are gone come last. Then what else changed:
+    `gateway` (never applied: it needs a full restart), `[log]`, `[recording]`, `[metrics]`,
+    `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`, which no server can be
+    called, because of the brackets and the dot. That a server which comes or goes is also in its
+    namespaces is no change of these.
+    """
+    return ReloadPlan(
+        hash=digest([fingerprint(old), fingerprint(new)]),
+        changes=(
+            *_servers(old.servers, new.servers),
+            *_gateway(old.gateway, new.gateway),
+            *_table("[log]", old.log, new.log),
+            *_table("[recording]", old.recording, new.recording),
+            *_table("[metrics]", old.metrics, new.metrics),
+            *_table("[traces]", old.traces, new.traces),
+            *_table("[embeddings]", old.embeddings, new.embeddings),
+            *_namespaces(old, new),
+            *_groups("endpoints", old.endpoints, new.endpoints),
+        ),
+        applied=False,
+    )
+
+
+def spoilt(old: Config, new: Config) -> tuple[Problem, ...]:
+    """The errors of `new`, if one of them would stop a server that `old` has in order."""
+    stopped = [
+        name
+        for name, server in new.servers.items()
+        if server.mistake and name in old.servers and not old.servers[name].mistake
+    ]
+    return new.problems if stopped else ()
+
+
+def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
+    """The same plan, which says what it leaves as an operator has set it, and which levels of the
+    log it does not."""
+    levels = ", ".join(each.key for each in overrides.of(GATEWAY))
+    over = f"as in the file again: {levels}"
+
+    def told(change: Change) -> Change:
+        if levels and change.server == "[log]":
+            return structs.replace(change, why=_sentence([change.why, over]))
+        keys = ", ".join(each.key for each in overrides.of(change.server))
+        if not keys or change.action in {"add", "remove"}:
+            return change
+        return structs.replace(
+            change, why=_sentence([*filter(None, [change.why]), f"stays as set: {keys}"])
+        )
+
+    changes = list(map(told, found.changes))
+    if levels and all(change.server != "[log]" for change in changes):
+        changes.append(Change(server="[log]", action="in-place", why=over))
+    return structs.replace(found, changes=tuple(changes))
+
+
+def fingerprint(config: Config) -> str:
+    """The same for every configuration that means the same: comments, the order of keys and the
+    place of a server do not count. Of what may be a secret only a digest goes into it."""
+    return digest(
+        [
+            _plain(config.gateway),
+            [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
+            [_plain(config.traces), _plain(config.embeddings)],
+            [_plain(config.servers[name]) for name in sorted(config.servers)],
+            [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
+            [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
+        ]
+    )
+
+
+def launched(server: Server) -> str:
+    """The same as long as the same program is started in the same way: what one offered is then
+    what the other will offer. Of what may be a secret only a digest goes into it."""
+    plain = _plain(server)
+    counts = [key for key in plain if key != "enabled" and _EFFECTS.get(_key(key)) == "restart"]
+    return digest([(key, plain[key]) for key in counts])
+
+
+def _servers(old: Mapping[str, Server], new: Mapping[str, Server]) -> Iterator[Change]:
+    for name, server in new.items():
+        if name in old:
+            yield _server(old[name], server)
+        else:
+            yield Change(server=name, action="add", why="" if server.enabled else "not enabled")
+    for name in old:
+        if name not in new:
+            yield Change(server=name, action="remove")
+
+
+def _server(old: Server, new: Server) -> Change:
+    if old.mistake != new.mistake:
+        why = new.mistake or "its mistake is mended"
+        return Change(server=new.name, action="restart", why=why)
+    changed = list(_changed(old, new))
+    if not changed:
+        return Change(server=new.name, action="unchanged")
+    runs = old.enabled or new.enabled
+    costly = any(_EFFECTS[key] == "restart" for key, _ in changed)
+    return Change(
+        server=new.name,
+        action="restart" if costly and runs else "in-place",
+        why=_sentence([text for _, text in changed]),
+    )
+
+
+def _changed(old: Server, new: Server) -> Iterator[tuple[str, str]]:
+    """The key of each setting that differs, and the words for it."""
+    for each in fields(Server):
+        was, now = getattr(old, each.name), getattr(new, each.name)
+        if each.name in _NOT_COMPARED or was == now:
+            continue
+        if each.name in _BY_NAME:
+            yield from ((each.name, text) for text in _changed_names(each.name, was, now))
+        elif each.name == "enabled":
+            yield "enabled", "enabled" if new.enabled else "no longer enabled"
+        else:
+            key = _key(each.name)
+            later = " (from its next start)" if _EFFECTS[key] == "next start" else ""
+            yield key, f"{key} changed{later}"
+
+
+def _changed_names(key: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*old, *new}):
+        if name not in old:
+            yield f"{key}.{name} added"
+        elif name not in new:
+            yield f"{key}.{name} removed"
+        elif old[name] != new[name]:
+            yield f"{key}.{name} changed"
+
+
+def _gateway(old: Gateway, new: Gateway) -> Iterator[Change]:
+    changed = [each.name for each in fields(Gateway) if _differ(old, new, each.name)]
+    if changed:
+        what = _sentence([f"{name} changed" for name in changed])
+        yield Change(server="gateway", action="unchanged", why=f"{what}: needs a full restart")
+
+
+def _table(name: str, old: Told, new: Told) -> Iterator[Change]:
+    names = [each.name for each in fields(old) if each.name not in _NOT_COMPARED]
+    if changed := [each for each in names if _differ(old, new, each)]:
+        why = _sentence([f"{key} changed" for key in changed])
+        yield Change(server=name, action="in-place", why=why)
+
+
+def _namespaces(old: Config, new: Config) -> Iterator[Change]:
+    def lasting(namespace: Namespace) -> Namespace:
+        stay = (name for name in namespace.servers if name in old.servers and name in new.servers)
+        return replace(namespace, servers=tuple(stay))
+
+    return _groups(
+        "namespaces",
+        {name: lasting(each) for name, each in old.namespaces.items()},
+        {name: lasting(each) for name, each in new.namespaces.items()},
+    )
+
+
+def _groups(
+    what: str,
+    old: Mapping[str, Namespace] | Mapping[str, Endpoint],
+    new: Mapping[str, Namespace] | Mapping[str, Endpoint],
+) -> Iterator[Change]:
+    for name in sorted({*old, *new}):
+        was, now = old.get(name), new.get(name)
+        label = f"{what}.{name}"
+        if was is None or now is None:
+            yield Change(server=label, action="add" if was is None else "remove")
+        elif was != now:
+            keys = [each.name for each in fields(now) if _differ(was, now, each.name)]
+            why = _sentence([f"{key} changed" for key in keys])
+            yield Change(server=label, action="in-place", why=why)
+
+
+def _differ(old: object, new: object, name: str) -> bool:
+    return bool(getattr(old, name) != getattr(new, name))
+
+
+def _key(field: str) -> str:
+    """The name of a setting in the file; its unit is in the name of the field only."""
+    return field.removesuffix("_s")
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    more = len(parts) - _NAMED_MAX
+    return ", ".join(parts[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _plain(value: Gateway | Told | Server | Namespace | Endpoint) -> dict[str, object]:
+    """Every setting as text, secrets as digests."""
+    found: dict[str, object] = {}
+    for each in fields(value):
+        if each.name in _NOT_COMPARED:
+            continue
+        content = getattr(value, each.name)
+        if each.name in _BY_NAME:
+            found[each.name] = {name: _digest(content[name]) for name in sorted(content)}
+        elif isinstance(content, OAuth):
+            found[each.name] = _digest(ascii([getattr(content, key.name) for key in fields(OAuth)]))
+        else:
+            hidden = each.name in _URLS
+            found[each.name] = _digest(str(content)) if hidden else str(content)
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest(value: object) -> str:
+    return hashlib.sha256(ascii(value).encode()).hexdigest()[:HASH_CHARACTERS]

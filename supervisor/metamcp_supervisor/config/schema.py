@@ -1,0 +1,83 @@
+"""A JSON schema of metamcp.toml, for editors that complete and check while one types.
+
+Owns: the form. Never: the keys, which come from `options`; what a schema cannot say (`parse`).
+"""
+
+from metamcp_supervisor.config.options import OPTIONS, Kind, Option, Section
+
+_STRING: dict[str, object] = {"type": "string"}
+_STRINGS: dict[str, object] = {"type": "array", "items": _STRING}
+_OF_KIND: dict[Kind, dict[str, object]] = {
+    "string": _STRING,
+    "path": _STRING,
+    "choice": _STRING,
+    "strings": _STRINGS,
+    "command": {"anyOf": [_STRING, _STRINGS]},
+    "table of strings": {"type": "object", "additionalProperties": _STRING},
+    "table of values": {"type": "object"},
+    "table": {"type": "object"},
+    "boolean or table": {"type": "boolean"},
+    "boolean": {"type": "boolean"},
+    "integer": {"type": "integer", "minimum": 1},
+    "number from 0 to 1": {"type": "number", "minimum": 0, "maximum": 1},
+    "duration": {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"},
+    "size": {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[KMGT]$"},
+    "cores": {
+        "anyOf": [
+            {"type": "number", "exclusiveMinimum": 0},
+            {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?%$"},
+        ]
+    },
+    "address": {"type": "string", "pattern": r"^.+:[0-9]{1,5}$"},
+    "address or socket": {"type": "string", "pattern": r"^(unix:.+|.+:[0-9]{1,5})$"},
+}
+_INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
+    ("", "gateway"): ("gateway", False),
+    ("", "log"): ("log", False),
+    ("", "recording"): ("recording", False),
+    ("", "metrics"): ("metrics", False),
+    ("", "traces"): ("traces", False),
+    ("", "embeddings"): ("embeddings", False),
+    ("", "servers"): ("servers.*", True),
+    ("", "namespaces"): ("namespaces.*", True),
+    ("", "endpoints"): ("endpoints.*", True),
+    ("servers.*", "oauth"): ("servers.*.oauth", False),
+    ("servers.*", "tools"): ("servers.*.tools.*", True),
+    ("namespaces.*", "tools"): ("namespaces.*.tools.*", True),
+    ("endpoints.*", "tools"): ("endpoints.*.tools.*", True),
+    ("endpoints.*", "naming"): ("endpoints.*.naming", False),
+}
+"""The section inside a table, and whether it is there once for every name."""
+
+
+def schema() -> dict[str, object]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "metamcp.toml",
+        **_section(""),
+    }
+
+
+def _section(section: Section) -> dict[str, object]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            option.key: _option(option) for option in OPTIONS if option.section == section
+        },
+    }
+
+
+def _option(option: Option) -> dict[str, object]:
+    found: dict[str, object] = {"description": option.why}
+    if inside := _INSIDE.get((option.section, option.key)):
+        section, named = inside
+        content = _section(section)
+        whole = {"type": "object", "additionalProperties": content} if named else content
+        either = option.kind == "boolean or table"
+        found |= {"anyOf": [_OF_KIND[option.kind], whole]} if either else whole
+    else:
+        found |= _OF_KIND[option.kind]
+    if option.choices:
+        found["enum"] = list(option.choices)
+    return found

@@ -1,0 +1,291 @@
+"""Where the configuration comes from: the file that is looked up, what it includes, the
+environment, the command line.
+
+Owns: the order of the look-up, the reading of all files, and which source wins. Never: what files
+say (`parse`, `shapes`), how they fit together (`assemble`).
+"""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+from metamcp_supervisor.config import (
+    extras,
+    files,
+    jsonc,
+    parse,
+    places,
+    shapes,
+    speakers,
+    tomltext,
+    transports,
+)
+from metamcp_supervisor.config.assemble import assemble, listed_strictly
+from metamcp_supervisor.config.config import (
+    Config,
+    ConfigInvalid,
+    Form,
+    Gateway,
+    Problem,
+    Style,
+)
+from metamcp_supervisor.config.document import (
+    BrokenSyntax,
+    Document,
+    Findings,
+    Site,
+    printable,
+    shown,
+)
+from metamcp_supervisor.config.draft import Draft
+from metamcp_supervisor.config.expand import References
+from metamcp_supervisor.config.options import Section, keys, option
+from metamcp_supervisor.config.program import directory
+from metamcp_supervisor.config.table import Table, flaw
+from metamcp_worker.ipc.disclosure import Exposure
+
+LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
+EXPOSURE, NAMING = "exposure", "naming"
+FILES_MAX = 64
+"""Of one configuration, with everything that is included."""
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def load(
+    path: Path | None,
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    home: Path,
+    flags: Mapping[str, str] = _NOTHING,
+    watch: bool = False,
+    any_port: bool = False,
+) -> Config:
+    """The configuration in `path`, or in the file that `find` finds.
+
+    `flags`: settings of `[gateway]` from the command line, by key, `log_format`, and `exposure`
+    and `naming` of every endpoint. They
+    win over the environment (`METAMCP_LISTEN` and so on), and that over the file. `watch`: where
+    nothing says it. `any_port`: a port that nobody chose may be another one if it is taken.
+    A server with an error in its table is stopped and keeps no other from running: `mistake`.
+    Raises ConfigInvalid with every error, if one of them is not about a server alone or if none of
+    the servers could run.
+    """
+    findings = Findings()
+    main = places.find(path, environ=environ, cwd=cwd, home=home)
+    if main is None:
+        raise ConfigInvalid((Problem("", "", _none_found(cwd, home)),))
+    reading = _Reading(environ, home, findings)
+    reading.file(main, ())
+    if not reading.drafts:
+        raise ConfigInvalid(findings.everything())
+    references = _references(environ, cwd, home)
+    place = places.of(main, environ=environ, home=home)
+    overrides = [
+        parse.gateway_of(table, references, home)
+        for table in _outside(environ, flags, cwd, findings)
+    ]
+    config = assemble(
+        reading.drafts,
+        overrides,
+        default=Gateway(
+            watch=watch,
+            state_dir=place.state_dir,
+            runtime_dir=place.runtime_dir,
+            movable=frozenset({"listen", "ops_listen"} if any_port else ()),
+        ),
+        files=tuple(reading.files),
+        transports=transports.installed,
+        findings=findings,
+    )
+    if config.traces.endpoint and (why := extras.lacking(extras.TRACES)):
+        findings.error(reading.drafts[0].site.at("traces", "endpoint"), why)
+    if config.embeddings.folder is not None and (why := extras.lacking(extras.MEANING)):
+        findings.error(reading.drafts[0].site.at("embeddings", "folder"), why)
+    for name, why in speakers.unknown(config.log.levels).items():
+        findings.error(reading.drafts[0].site.at("log", "levels", name), why)
+    config = listed_strictly(_shown_as(config, flags, cwd, findings))
+    if form := _log_format(environ, flags, cwd, findings):
+        config = replace(config, log=replace(config.log, format=form))
+    runs = any(server.enabled and not server.mistake for server in config.servers.values())
+    if findings.fatal or (findings.problems and not runs):
+        raise ConfigInvalid(findings.everything(), tuple(reading.files))
+    return replace(config, problems=findings.everything())
+
+
+def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[str, str]) -> bool:
+    """Was `path` taken only because it lies in the working directory? Then whoever wrote into that
+    directory chose the commands, and the user has to confirm them."""
+    if given is not None or environ.get(places.VARIABLE):
+        return False
+    return places.folder_of(path) == cwd
+
+
+def trusted_state_dir(
+    config: Config, *, environ: Mapping[str, str], home: Path, flags: Mapping[str, str]
+) -> Path:
+    """The state directory as user and system chose it. A file that was only found must not choose
+    it: it could bring its own record of confirmed commands."""
+    if flags.get("state_dir") or environ.get("METAMCP_STATE_DIR"):
+        return config.gateway.state_dir  # these win over every file
+    return places.state_base(environ, home)
+
+
+def _references(environ: Mapping[str, str], base: Path, home: Path) -> References:
+    return References(
+        environ=environ,
+        secret=lambda name: files.secret(directory(name, base=base, home=home)),
+        credential=functools.partial(files.credential, environ.get("CREDENTIALS_DIRECTORY", "")),
+    )
+
+
+def _none_found(cwd: Path, home: Path) -> str:
+    first, second = cwd / "metamcp.toml", places.own_file(home)
+    return (
+        f"no configuration: there is neither {first} nor {second} nor {places.SYSTEM_FILE}, and no"
+        " .mcp.json in the working directory; name one with --config"
+    )
+
+
+def _outside(
+    environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
+) -> Sequence[Table]:
+    """`[gateway]` as the environment and the command line have it, one table for each setting."""
+    assert set(flags) <= {*keys("gateway"), LOG_FORMAT, EXPOSURE, NAMING}, sorted(flags)
+    found: list[Table] = []
+    for key in keys("gateway"):
+        variable = f"METAMCP_{key.upper()}"
+        for label, text in (
+            (f"${variable}", environ.get(variable)),
+            (f"--{key.replace('_', '-')}", flags.get(key)),
+        ):
+            if text:
+                values = {key: _value(key, text)}
+                site = Site(Document(label, cwd, values))
+                found.append(Table(values, site, findings, "gateway"))
+    return found
+
+
+def _log_format(
+    environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
+) -> Form | None:
+    """`format` of `[log]`, the one setting beside `[gateway]` that is about this start."""
+    found: Form | None = None
+    for label, text in (
+        (f"${LOG_VARIABLE}", environ.get(LOG_VARIABLE)),
+        ("--log-format", flags.get(LOG_FORMAT)),
+    ):
+        if text:
+            values: dict[str, object] = {"format": text}
+            table = Table(values, Site(Document(label, cwd, values)), findings, "log")
+            found = cast("Form | None", table.choice("format")) or found
+    return found
+
+
+def _shown_as(config: Config, flags: Mapping[str, str], cwd: Path, findings: Findings) -> Config:
+    """With the exposure and the style of names that the command line wants of every endpoint."""
+
+    def chosen(flag: str, section: Section, key: str) -> str | None:
+        values: dict[str, object] = {key: flags[flag]} if flag in flags else {}
+        site = Site(Document(f"--{flag}", cwd, values))
+        return Table(values, site, findings, section).choice(key)
+
+    exposure = cast("Exposure | None", chosen(EXPOSURE, "endpoints.*", "exposure"))
+    style = cast("Style | None", chosen(NAMING, "endpoints.*.naming", "style"))
+    if exposure is None and style is None:
+        return config
+    return replace(
+        config,
+        endpoints={
+            name: replace(
+                each,
+                exposure=exposure or each.exposure,
+                naming=replace(each.naming, style=style, separator="") if style else each.naming,
+            )
+            for name, each in config.endpoints.items()
+        },
+    )
+
+
+def _value(key: str, text: str) -> object:
+    """As a file would have it."""
+    kind = option("gateway", key).kind
+    if kind == "integer" and text.isdecimal():
+        return int(text)
+    if kind == "strings":
+        return [part.strip() for part in text.split(",")]
+    return text == "true" if kind == "boolean" and text in ("true", "false") else text
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The files read so far, the main one first, each once."""
+
+    environ: Mapping[str, str]
+    home: Path
+    findings: Findings
+    drafts: list[Draft] = field(default_factory=list[Draft])
+    files: list[Path] = field(default_factory=list[Path])
+    _seen: set[str] = field(default_factory=set[str])
+
+    def file(self, path: Path, chain: tuple[str, ...], by: Site | None = None) -> None:
+        """Read `path` and what it includes. `chain`: the files that lead here, `by`: the include
+        that names it."""
+        real = os.path.realpath(path)
+        site = by or Site(Document(printable(str(path)), path.parent, {}))
+        if real in chain:
+            circle = " → ".join((*chain[chain.index(real) :], real))
+            self.findings.error(site, f"the files include each other: {circle}")
+        elif real in self._seen:
+            return
+        elif why := flaw(str(path)):
+            self.findings.error(site, f"its path {why}")
+        elif len(self._seen) >= FILES_MAX:
+            self.findings.error(site, f"is more than the {FILES_MAX} files that are read at most")
+        else:
+            self._seen.add(real)
+            self._read(path, (*chain, real), by)
+
+    def _read(self, path: Path, chain: tuple[str, ...], by: Site | None) -> None:
+        label = printable(str(path))
+        base = places.folder_of(path)
+        document = Document(label, base, {})
+        draft = Draft(site=Site(document))
+        try:
+            text = files.text(path)
+            is_json = _is_json(path, text)
+            syntax = jsonc if is_json else tomltext
+            lines = functools.cache(functools.partial(syntax.lines, text))
+            document = Document(label, base, syntax.loads(text), lines)
+            read = shapes.parse if is_json else parse.parse
+            references = _references(self.environ, base, self.home)
+            draft = read(document, references, self.home, self.findings)
+        except files.Unreadable as why:
+            self.findings.error(
+                by or Site(document), f"{shown(path.name)} {why}" if by else str(why)
+            )
+        except BrokenSyntax as why:
+            broken = Problem(label, "", why.message, why.line)
+            self.findings.problem(broken)
+        self.drafts.append(draft)
+        self.files.append(path)
+        if files.others_may_write(path):
+            self.findings.warning(
+                Site(document), "every user of this machine may change it; run 'chmod o-w' on it"
+            )
+        for name, site in draft.includes:
+            if not name:
+                self.findings.error(site, "is empty; name a file")
+                continue
+            self.file(directory(name, base=base, home=self.home), chain, site)
+
+
+def _is_json(path: Path, text: str) -> bool:
+    """By the end of its name; without a known one, by its first character."""
+    if path.suffix in {".json", ".jsonc", ".json5"}:
+        return True
+    return path.suffix != ".toml" and text.lstrip().startswith(("{", "//", "/*"))

@@ -1,0 +1,199 @@
+"""Single tools that are to be otherwise than their server has them: reading that, and what counts.
+
+Owns: the tables `tools` of servers, namespaces and endpoints, and which of them goes first. Never:
+which names may be given (`toolnames`), what becomes of a definition (the worker's `overriding`).
+
+An endpoint goes before its namespace, and that before the server, key by key; of `fixed` and
+`defaults` argument by argument.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from metamcp_supervisor.config.config import Config, Endpoint, Tool
+from metamcp_supervisor.config.document import Findings, Site, kind_of, list_of, shown, table_of
+from metamcp_supervisor.config.draft import ToolDraft
+from metamcp_supervisor.config.options import Section, keys
+from metamcp_supervisor.config.table import Table
+from metamcp_worker.ipc.names import alias_flaw
+
+ALIASES_MAX = 32
+"""Of one tool: each is looked up by nobody but who knows it."""
+TITLE_CHARACTERS_MAX = 200
+DESCRIPTION_CHARACTERS_MAX = 16_384
+"""As much as a search reads; clients pay for each of them with every request."""
+VALUE_DEPTH_MAX = 32
+"""Of lists and tables in the value of an argument."""
+
+Pair = tuple[str, str]
+"""A server, and its own name of a tool."""
+
+_NOTHING: Mapping[str, Tool] = {}
+
+
+def of_server(name: str, table: Table) -> tuple[ToolDraft, ...]:
+    """Those in the table of a server, under the server's own names."""
+    section: Section = "servers.*.tools.*"
+    found: list[ToolDraft] = []
+    for tool, inner in table.tables("tools", section).items():
+        below = _table_below(inner, section)
+        if below is not None:
+            what = f'a tool with a dot in its name is written in quotes: tools."{tool}.{below}"'
+            table.findings.error(inner.site, shown(what))
+        elif not tool:
+            table.findings.error(inner.site, "a tool has a name")
+        else:
+            found.append(ToolDraft(server=name, tool=tool, said=_read(inner), site=inner.site))
+    return tuple(found)
+
+
+def of_group(table: Table, section: Section) -> tuple[ToolDraft, ...]:
+    """Those in the table of a namespace or an endpoint, as `server.tool`."""
+    found: list[ToolDraft] = []
+    for key, inner in table.tables("tools", section).items():
+        server, dot, tool = key.partition(".")
+        if dot and server and tool:
+            found.append(ToolDraft(server=server, tool=tool, said=_read(inner), site=inner.site))
+        else:
+            # Without quotes, TOML takes `tools.git.status` for a table in a table.
+            below = shown(_table_below(inner, section) or "tool")
+            what = f'a tool is written in quotes, with its server: tools."{shown(key)}.{below}"'
+            table.findings.error(inner.site, what)
+    return tuple(found)
+
+
+def by_server(drafts: Iterable[ToolDraft]) -> dict[str, dict[str, Tool]]:
+    """What is said of them, if anything is, in an order that does not depend on the file."""
+    found: dict[str, dict[str, Tool]] = {}
+    for draft in sorted(drafts, key=lambda draft: (draft.server, draft.tool)):
+        if draft.said != Tool():
+            found.setdefault(draft.server, {})[draft.tool] = draft.said
+    return found
+
+
+def at(config: Config, endpoint: Endpoint) -> dict[Pair, Tool]:
+    """All that counts at this endpoint."""
+    namespace = config.namespaces[endpoint.namespace]
+    found: dict[Pair, Tool] = {}
+    for server in namespace.servers:
+        known = config.servers.get(server)
+        layers = (
+            known.tools if known is not None else _NOTHING,
+            namespace.tools.get(server, _NOTHING),
+            endpoint.tools.get(server, _NOTHING),
+        )
+        for name in sorted({name for layer in layers for name in layer}):
+            said = [layer[name] for layer in layers if name in layer]
+            found[server, name] = together(said)
+    return found
+
+
+def together(layers: Sequence[Tool]) -> Tool:
+    """`layers`: the one that goes first is the last."""
+    fixed: dict[str, str] = {}
+    defaults: dict[str, str] = {}
+    for layer in layers:
+        for values, others in ((layer.fixed, defaults), (layer.defaults, fixed)):
+            for name in values:
+                others.pop(name, None)
+        fixed |= layer.fixed
+        defaults |= layer.defaults
+
+    def last(key: str) -> Any:
+        said = [getattr(layer, key) for layer in layers]
+        return next((value for value in reversed(said) if value is not None), None)
+
+    return Tool(
+        enabled=last("enabled"),
+        hidden=last("hidden"),
+        name=last("name"),
+        aliases=last("aliases"),
+        title=last("title"),
+        description=last("description"),
+        fixed=fixed,
+        defaults=defaults,
+    )
+
+
+def _read(table: Table) -> Tool:
+    table.refuse_unknown()
+    name, title, description = (table.text(key) for key in ("name", "title", "description"))
+    if name is not None and (why := alias_flaw(name)):
+        table.error("name", f"'{shown(name)}' {why}")
+        name = None
+    if title is not None and not 0 < len(title) <= TITLE_CHARACTERS_MAX:
+        table.error("title", f"must have from 1 to {TITLE_CHARACTERS_MAX} characters")
+    if description is not None and len(description) > DESCRIPTION_CHARACTERS_MAX:
+        table.error("description", f"may have at most {DESCRIPTION_CHARACTERS_MAX} characters")
+    fixed, defaults = _values(table, "fixed"), _values(table, "defaults")
+    for argument in fixed.keys() & defaults.keys():
+        site = table.site.at("defaults", argument)
+        what = f"'{shown(argument)}' is in 'fixed' too; an argument is in one of them"
+        table.findings.error(site, what)
+    return Tool(
+        enabled=table.flag("enabled", default=True) if table.has("enabled") else None,
+        hidden=table.flag("hidden", default=False) if table.has("hidden") else None,
+        name=name,
+        aliases=_aliases(table),
+        title=title,
+        description=description,
+        fixed=fixed,
+        defaults=defaults,
+    )
+
+
+def _aliases(table: Table) -> tuple[str, ...] | None:
+    found = table.texts("aliases")
+    if found is None:
+        return None
+    if len(found) > ALIASES_MAX:
+        table.error("aliases", f"has {len(found)} names; a tool has at most {ALIASES_MAX}")
+        return None
+    for index, alias in enumerate(found):
+        why = "is listed twice" if alias in found[:index] else alias_flaw(alias)
+        if why:
+            table.findings.error(table.site.at("aliases", index), f"'{shown(alias)}' {why}")
+    return found
+
+
+def _values(table: Table, key: str) -> dict[str, str]:
+    """Arguments and their values, as JSON text."""
+    inner = table.table(key)
+    found: dict[str, str] = {}
+    for name in sorted(inner.values) if inner is not None else ():
+        site = table.site.at(key, name)
+        value = inner.values[name] if inner is not None else None
+        if _is_json(value, site, table.findings):
+            found[name] = json.dumps(
+                value, ensure_ascii=False, sort_keys=True, separators=(",", ":")
+            )
+    return found
+
+
+def _is_json(value: object, site: Site, findings: Findings, depth: int = 0) -> bool:
+    """What is none is told, all of it."""
+    inner, items = table_of(value), list_of(value)
+    why = ""
+    if (inner is not None or items is not None) and depth == VALUE_DEPTH_MAX:
+        why = f"is nested in {VALUE_DEPTH_MAX} lists and tables, and no more are allowed"
+    elif inner is not None or items is not None:
+        below = inner.items() if inner is not None else enumerate(items or ())
+        judged = [_is_json(each, site.at(at), findings, depth + 1) for at, each in below]
+        return all(judged)
+    elif isinstance(value, float) and not math.isfinite(value):
+        why = "is not a number that JSON has"
+    elif not isinstance(value, str | int | float):  # a boolean is a number, too
+        why = f"is {kind_of(value)}, which JSON does not have; write it as a string, in quotes"
+    if why:
+        findings.error(site, why)
+    return not why
+
+
+def _table_below(table: Table, section: Section) -> str | None:
+    """The key of a table where none belongs: somebody left out the quotes."""
+    known = keys(section)
+    return next(
+        (key for key, value in table.values.items() if table_of(value) and key not in known), None
+    )

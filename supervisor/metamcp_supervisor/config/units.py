@@ -1,0 +1,136 @@
+"""How people write durations, sizes, shares of processors and addresses.
+
+Owns: their grammar, their limits, and the sentence that says how to write them. Never: which key
+has which unit (`options`), where a value stands in a file (`document`).
+"""
+
+import ipaddress
+import re
+
+from metamcp_supervisor.config.config import UNIX, Address
+
+DURATION_S_MIN = 0.001
+"""Below the resolution of every timer that we have a value can only be a mistake."""
+DURATION_S_MAX = 86_400.0
+"""A day. What waits longer than that is not waited for, it is forgotten."""
+PAST_S_MAX = 366 * 86_400.0
+"""How far back somebody may look. What is kept over days is kept by its size, not by its age."""
+_DURATION_CHARACTERS_MAX = 32
+"""`23h59m59s999ms` has 14."""
+_PLAUSIBLE = 1_000_000
+"""A bare number above this is not repeated as an example."""
+_PORT_MAX = 65_535
+SIZE_BYTES_MIN = 1024
+"""Below a kibibyte a value can only be a mistake."""
+SIZE_BYTES_MAX = 1024**4
+"""A tebibyte: more than the machines have that this runs on."""
+_SIZE_CHARACTERS_MAX = 16
+"""`1048576.5K` has 10."""
+CORES_MIN = 0.01
+"""The kernel's scheduler gives out no smaller shares: 1 ms of each 100 ms."""
+CORES_MAX = 1024.0
+"""More than any machine of today has."""
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT])", re.ASCII)
+_SIZES = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%", re.ASCII)
+_IN_BRACKETS = re.compile(r"\[([0-9A-Fa-f:.]+)\]:(\d{1,5})", re.ASCII)
+_PLAIN = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
+_NUMERIC = re.compile(r"[0-9.]+", re.ASCII)
+
+
+def duration(value: object, most: float = DURATION_S_MAX) -> float:
+    """Seconds, `most` of them. Raises ValueError with a sentence."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = f"{value:g}" if 0 < value < _PLAUSIBLE else "60"
+        raise ValueError(f'a number has no unit; write it like "{number}s" or "{number}ms"')
+    if not isinstance(value, str):
+        raise ValueError('must be a duration, such as "500ms", "30s", "15m" or "1h30m"')
+    if len(value) > _DURATION_CHARACTERS_MAX or not _WHOLE.fullmatch(value):
+        days = ', "2d"' if most > DURATION_S_MAX else ""
+        raise ValueError(f'is not a duration; write it like "500ms", "30s", "15m"{days} or "1h30m"')
+    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(value))
+    if seconds < DURATION_S_MIN:
+        raise ValueError('is too short; the shortest duration is "1ms"')
+    if seconds > most:
+        longest = "24h" if most == DURATION_S_MAX else f"{most / _UNITS_S['d']:g}d"
+        raise ValueError(f'is too long; the longest duration here is "{longest}"')
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """The shortest way to write it with one unit: 90.0 → `90s`, 3600.0 → `1h`."""
+    for unit in ("h", "m", "s", "ms"):
+        count = seconds / _UNITS_S[unit]
+        if count >= 1 and abs(count - round(count)) < 1e-9:
+            return f"{round(count)}{unit}"
+    return f"{seconds * 1000:.3f}".rstrip("0").rstrip(".") + "ms"
+
+
+def size(value: object, low: int = SIZE_BYTES_MIN) -> int:
+    """Bytes, whole kibibytes, at least `low`. Raises ValueError with a sentence."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError('a number has no unit; write it like "512M" or "1G"')
+    if not isinstance(value, str):
+        raise ValueError('must be a size, such as "64K", "512M" or "1.5G"')
+    found = _SIZE.fullmatch(value) if len(value) <= _SIZE_CHARACTERS_MAX else None
+    if found is None:
+        raise ValueError('is not a size; write it like "64K", "512M" or "1.5G"')
+    count = round(float(found[1]) * _SIZES[found[2]] / 1024) * 1024
+    if count < low:
+        raise ValueError(f'is too small; the smallest size here is "{size_text(low)}"')
+    if count > SIZE_BYTES_MAX:
+        raise ValueError(f'is too large; the largest size is "{size_text(SIZE_BYTES_MAX)}"')
+    return count
+
+
+def size_text(count: int) -> str:
+    """The shortest way to write whole kibibytes: 536870912 → `512M`."""
+    unit = next(unit for unit in "TGMK" if unit == "K" or not count % _SIZES[unit])
+    return f"{count // _SIZES[unit]}{unit}"
+
+
+def cores(value: object) -> float:
+    """How many processors may be kept busy: 1.5 or "150%". Raises ValueError with a sentence."""
+    if isinstance(value, str) and len(value) <= _SIZE_CHARACTERS_MAX:
+        found = _PERCENT.fullmatch(value)
+        number = float(found[1]) / 100 if found else None
+    else:
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if number is None:
+        raise ValueError('must be a number of processors, such as 1.5 or "150%"')
+    if not CORES_MIN <= number <= CORES_MAX:
+        raise ValueError(f'must be from {CORES_MIN:g} ("1%") to {CORES_MAX:g} processors')
+    return float(number)
+
+
+def address(text: str) -> Address:
+    """`host:port`, an IPv6 address in brackets. Port 0: any free one. Raises ValueError."""
+    if text.startswith(UNIX):
+        raise ValueError(
+            "cannot be a unix socket, where no client of MCP connects (only ops_listen can); write"
+            ' it like "127.0.0.1:6270"'
+        )
+    found = _IN_BRACKETS.fullmatch(text) or _PLAIN.fullmatch(text)
+    if found is None:
+        raise ValueError('is not an address; write it like "127.0.0.1:6270" or "[::1]:6270"')
+    host, port = found[1], int(found[2])
+    if port > _PORT_MAX:
+        raise ValueError(f"has port {port}; the highest port is {_PORT_MAX}")
+    if ":" in host or _NUMERIC.fullmatch(host):
+        try:
+            host = str(ipaddress.ip_address(host))
+        except ValueError:
+            raise ValueError(f"has no valid IP address: {host}") from None
+    return Address(host, port)
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach it? A name other than `localhost` may mean anything: no."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

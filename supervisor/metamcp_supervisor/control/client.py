@@ -1,0 +1,291 @@
+"""A small synchronous client of the control socket, for commands at a prompt.
+
+Owns: finding the gateway, the words for not finding it, requests and streams. Never: what an answer
+means or looks like (`cli`), asyncio: it would cost `metamcp ctl` more than everything else.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.verbs import Exit
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, MetaMCPError
+
+ANSWER_S = 10.0
+"""For the gateway to answer a verb that does not wait for anything."""
+CONNECT_AGAIN_S = 0.05
+"""Between two looks whether a gateway that is waited for is there."""
+LINE_BYTES_MAX = 4 * 1024 * 1024
+"""Of a line of the gateway: more than it sends, so that a newer one may send more."""
+_SHARED = 0o060
+"""Mode of a socket that its gateway shares with a group (`peers`)."""
+
+
+class Failed(MetaMCPError):
+    """A verb did not succeed. `exit`: what the command ends with; `details`: further lines."""
+
+    def __init__(self, exit_code: Exit, message: str, details: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.exit = exit_code
+        self.details = details
+
+
+class Client:
+    """A connection to a running gateway. Close it, or use it in a `with`."""
+
+    def __init__(self, sock: socket.socket, path: str) -> None:
+        self._sock = sock
+        self._path = path
+        self._reader = sock.makefile("rb")
+        self._asked = 0
+
+    def call(self, method: str, params: object = None, *, timeout_s: float = ANSWER_S) -> bytes:
+        """The raw JSON result of one verb. Raises Failed."""
+        self._sock.settimeout(timeout_s)
+        self._ask(method, params)
+        while True:
+            message = self._read()
+            if message.method is None:
+                return _result(message)
+
+    def stream(
+        self,
+        method: str,
+        params: object = None,
+        *,
+        follow: bool = False,
+        begun: Callable[[], None] = lambda: None,
+        timeout_s: float = ANSWER_S,
+    ) -> Iterator[tuple[str, bytes]]:
+        """What a verb tells, as (kind, raw JSON). With `follow` without end; `begun`: called when
+        all of the past was told. Raises Failed."""
+        self._sock.settimeout(timeout_s)
+        self._ask(method, params)
+        while True:
+            message = self._read()
+            if message.method == "lagged":
+                raise Failed(Exit.FAILED, "cut off: this command did not read fast enough")
+            if message.method is not None:
+                yield message.method, bytes(message.params)
+                continue
+            _result(message)
+            if not follow:
+                return
+            begun()
+            self._sock.settimeout(None)  # the user ends it, or the end of the gateway does
+
+    def pid(self) -> int:
+        """Of the gateway, by the word of the kernel; -1 where it does not tell."""
+        from metamcp_supervisor.control.peers import peer
+
+        return peer(self._sock).pid
+
+    def close(self) -> None:
+        self._reader.close()
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def greet(self, token: str, timeout_s: float = ANSWER_S) -> None:
+        """Read the gateway's hello and show the token. Raises Failed."""
+        self._sock.settimeout(timeout_s)
+        message = self._read()
+        if message.method != "hello":
+            _result(message)  # raises what the gateway refused with
+            raise Failed(Exit.FAILED, f"{self._path} is not the control socket of a gateway")
+        self.call("hello", {"token": token}, timeout_s=timeout_s)
+
+    def _ask(self, method: str, params: object) -> None:
+        self._asked += 1
+        request: dict[str, object] = {"jsonrpc": "2.0", "id": self._asked, "method": method}
+        if params is not None:
+            request["params"] = params
+        try:
+            self._sock.sendall(codec.dump(request) + b"\n")
+        except TimeoutError:
+            raise self._silent() from None
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # what it said before it closed is still to be read
+
+    def _read(self) -> codec.Envelope:
+        try:
+            line = self._reader.readline(LINE_BYTES_MAX)
+        except TimeoutError:
+            raise self._silent() from None
+        except OSError:
+            line = b""
+        if not line:
+            raise Failed(Exit.NOT_RUNNING, f"the gateway closed the connection to {self._path}")
+        try:
+            return codec.envelope(line)
+        except codec.Malformed as error:
+            raise Failed(Exit.FAILED, f"{self._path} sent what is no answer: {error}") from None
+
+    def _silent(self) -> Failed:
+        waited = self._sock.gettimeout() or 0.0
+        return Failed(Exit.TIMEOUT, f"the gateway at {self._path} gave no answer in {waited:g} s")
+
+
+def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> Client:
+    """A connection to the gateway of this directory, or to the one that is meant here. `timeout_s`:
+    for each of its answers until then. Raises Failed."""
+    directory = runtime_dir or meant()
+    try:
+        path = runtime.socket_path(directory)
+    except runtime.RuntimeDirUnfit as error:
+        raise Failed(Exit.USAGE, str(error)) from None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(path)
+        _check_owner(path, given=runtime_dir is not None)
+        client = Client(sock, path)
+    except Failed:
+        sock.close()
+        raise
+    except OSError as error:
+        sock.close()
+        raise _unreachable(error, path) from None
+    try:
+        client.greet(_token(directory), timeout_s)
+    except Failed:
+        client.close()
+        raise
+    return client
+
+
+def connect_here(runtime_dir: str | None) -> Client:
+    """As `connect`, but without a directory to the gateway of this folder and no other. Raises
+    Failed."""
+    from metamcp_supervisor.config import places
+
+    if runtime_dir is None and meant() != (own := str(places.here().runtime_dir)):
+        text = f"no gateway of this folder is running at {own}"
+        raise Failed(Exit.NOT_RUNNING, text, _others())
+    return connect(runtime_dir)
+
+
+def meant() -> str:
+    """The runtime directory of the gateway of this folder; outside of any project the one gateway
+    that runs. Raises Failed if there are several."""
+    from metamcp_supervisor.config import places
+
+    if given := runtime.given(os.environ):
+        return given
+    here = places.here()
+    default = str(here.runtime_dir)
+    if here.of_folder or places.answers(default):
+        return default
+    found = places.running(os.environ)
+    if len(found) > 1:
+        text = "several gateways run and none of them belongs to this folder; say which one"
+        raise Failed(Exit.USAGE, text, tuple(map(str, found)))
+    return found[0].runtime_dir if found else default
+
+
+def _others() -> tuple[str, ...]:
+    """The gateways that run, when the one that is meant does not."""
+    from metamcp_supervisor.config import places
+
+    found = places.running(os.environ)
+    return ("these run:", *map(str, found)) if found else ()
+
+
+def connect_within(runtime_dir: str | None, timeout_s: float) -> Client:
+    """As `connect`, for a gateway that may just be starting."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            return connect(runtime_dir)
+        except Failed as failure:
+            if failure.exit != Exit.NOT_RUNNING or time.monotonic() >= end:
+                raise
+        time.sleep(CONNECT_AGAIN_S)
+
+
+def _check_owner(path: str, *, given: bool) -> None:
+    """The default directory may lie where everybody can make one: trust only our own and root's.
+
+    Another one's directory must be named: by root, who may steer everybody's gateway, or by one
+    with whom that gateway shares its socket.
+    """
+    me, found = os.geteuid(), os.stat(path)
+    owner, shared = found.st_uid, bool(found.st_mode & _SHARED)
+    if owner not in {me, 0} and not (given and (me == 0 or shared)):
+        raise Failed(
+            Exit.DENIED,
+            f"{path} belongs to user id {owner}; to steer that gateway, run this as that user",
+        )
+
+
+def _token(directory: str) -> str:
+    path = os.path.join(directory, runtime.TOKEN)
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(4096).strip()
+    except OSError as error:
+        raise _unreachable(error, path) from None
+
+
+def _unreachable(error: OSError, path: str) -> Failed:
+    if isinstance(error, PermissionError):
+        return Failed(
+            Exit.DENIED,
+            f"no permission to open {path}; run this as the user of the gateway, or as root",
+        )
+    if isinstance(error, TimeoutError):
+        return Failed(Exit.TIMEOUT, f"the gateway at {path} accepts no connection")
+    return Failed(
+        Exit.NOT_RUNNING,
+        f"no gateway is running at {path} ({error.strerror}); start one with 'metamcp up', or say"
+        " where it is with --runtime-dir",
+        _others(),
+    )
+
+
+class _Details(Struct, frozen=True):
+    problems: tuple[str, ...] = ()
+
+
+class _Error(Struct, frozen=True):
+    code: int = int(Exit.FAILED)
+    message: str = ""
+    data: Raw = Raw(b"{}")
+
+
+def _result(message: codec.Envelope) -> bytes:
+    """The result, or raises Failed with the exit code that the gateway chose."""
+    if bytes(message.result):
+        return bytes(message.result)
+    try:
+        error = codec.typed(_Error, message.error)
+    except codec.Malformed:
+        raise Failed(Exit.FAILED, "the gateway sent an answer that cannot be read") from None
+    if error.code in {Code.INVALID_PARAMS, Code.METHOD_NOT_FOUND}:
+        raise Failed(Exit.FAILED, f"{error.message} (is the gateway an older version?)")
+    known = {int(code) for code in Exit} - {int(Exit.OK)}
+    exit_code = Exit(error.code) if error.code in known else Exit.FAILED
+    raise Failed(exit_code, error.message, _problems(error.data))
+
+
+def _problems(data: Raw) -> tuple[str, ...]:
+    try:
+        return codec.typed(_Details, data).problems
+    except codec.Malformed:
+        return ()  # details of another kind, for other clients

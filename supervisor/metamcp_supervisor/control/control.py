@@ -1,0 +1,447 @@
+"""The control socket: who may speak on it, and one JSON-RPC object per line.
+
+Owns: the unix socket in the runtime directory, the check of its clients (token and role), lines,
+deadlines and limits of connections. Never: what a verb does (`orders`), who is who (`peers`),
+printing (`cli.ctl`).
+
+    gateway: {"jsonrpc":"2.0","method":"hello","params":{"v":1,"pid":…,"version":"…"}}
+    client:  {"jsonrpc":"2.0","id":1,"method":"hello","params":{"token":"…"}}
+    gateway: {"jsonrpc":"2.0","id":1,"result":{"v":1}}
+    client:  {"jsonrpc":"2.0","id":2,"method":"logs","params":{"name":"git","follow":true}}
+    gateway: {"jsonrpc":"2.0","method":"log","params":{"seq":…,…}}       for each kept line
+    gateway: {"jsonrpc":"2.0","id":2,"result":{"v":1}}                   then new ones as they come
+
+`wait`, and what follows, is the last verb of its connection: whatever the client sends ends it.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.control import orders, peers
+from metamcp_supervisor.control.answers import Answers, AnswerSnapshot
+from metamcp_supervisor.control.roles import Role, role
+from metamcp_supervisor.control.steering import Steering
+from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_worker.http.accepting import Acceptor
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, PeerGone, Refused
+
+LINE_BYTES_MAX = 1024 * 1024
+"""Of a line in either direction: the status of some two thousand servers."""
+BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""What may wait for a client that follows and does not read; then it is cut."""
+WRITE_S = 10.0
+"""For a client to read an answer."""
+LINGER_S = 2.0
+"""For the last words to a client that is cut."""
+DESCRIPTORS_KEPT = 4
+"""Connections that come in although the gateway has no free descriptor: to see why."""
+CLOSE_S = 3.0
+"""For all connections to end when the gateway stops."""
+
+_NULL = b"null"
+
+logger = logging.getLogger("metamcp.control")
+
+
+class ControlSnapshot(Struct, frozen=True, kw_only=True):
+    """`lock`, `state`: what holds the runtime directory and the state directory."""
+
+    directory: str
+    lock: int
+    listener: int
+    token: str
+    answers: tuple[AnswerSnapshot, ...] = ()
+    state: int = -1
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a test may want otherwise. `hello_s`: from connecting to a valid token; `idle_s`:
+    between two requests (`ctl` sends its request at once). `connections_max`: of the gateway's own
+    user and root together, many more than people at prompts; `user_max`: of each other user;
+    `others_max`: of all other users together, who take no place of the owner. The first and the
+    last together are at most `events.FOLLOWERS_MAX`."""
+
+    hello_s: float = 2.0
+    idle_s: float = 60.0
+    connections_max: int = 40
+    user_max: int = 8
+    others_max: int = 24
+
+
+class Hello(Struct, frozen=True):
+    token: str = ""
+
+
+class Control:
+    """Listens from `start` to `close`. `steering` is the gateway, `config` its main file. `group`:
+    which may share it, else the one with the name of `peers.GROUP`."""
+
+    def __init__(
+        self,
+        steering: Steering,
+        runtime_dir: Path,
+        version: str,
+        limits: Limits | None = None,
+        group: int | None = None,
+        *,
+        state_dir: Path | None = None,
+        config: str = "",
+    ) -> None:
+        self._steering = steering
+        self._group = group
+        self._answers = Answers(time.monotonic)
+        self._limits = limits or Limits()
+        self._runtime_dir, self._state_dir = str(runtime_dir), state_dir
+        self._config = config
+        self._version = version
+        self._claim: runtime.Claim | None = None
+        self._socket: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+        self._lines: set[Connection] = set()
+
+    async def start(self, found: ControlSnapshot | None = None) -> None:
+        """Claim the directories and listen in that of the run time, or go on with what the program
+        before has `found`. Raises runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
+        sock: socket.socket | None = None
+        if found is not None:
+            claim = runtime.Claim(found.directory, found.lock, found.token, found.state)
+            sock = socket.socket(fileno=found.listener)
+            self._answers.go_on(found.answers)
+        else:
+            claim = runtime.claim(self._runtime_dir, self._config)
+        try:
+            self._own(claim)
+            sock = sock or _bind(claim.socket_path)
+            token = os.path.join(claim.directory, runtime.TOKEN)
+            self._group = peers.share(claim.directory, (claim.socket_path, token), self._group)
+            self._acceptor = Acceptor(sock, self._made, reserve=DESCRIPTORS_KEPT)
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            claim.release()
+            raise runtime.RuntimeDirUnfit(
+                f"{claim.socket_path}: {error.strerror or error}; choose another --runtime-dir"
+            ) from None
+        except runtime.AlreadyRunning:
+            claim.release()
+            raise
+        self._claim, self._socket = claim, sock
+
+    def _own(self, claim: runtime.Claim) -> None:
+        """Where nothing can be written there is nothing to overwrite: who writes there says so.
+        Raises runtime.AlreadyRunning."""
+        if self._state_dir is not None and claim.state_fd < 0:
+            with contextlib.suppress(OSError):
+                claim.state_fd = runtime.own(str(self._state_dir))
+
+    def handed(self) -> ControlSnapshot:
+        """What the program after this one goes on with."""
+        assert self._claim is not None
+        assert self._socket is not None
+        return ControlSnapshot(
+            directory=self._claim.directory,
+            lock=self._claim.lock_fd,
+            listener=self._socket.fileno(),
+            token=self._claim.token,
+            state=self._claim.state_fd,
+            answers=self._answers.handed(),
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Does somebody wait for an answer, or is about to ask? Those who follow do not."""
+        opening = self._acceptor is not None and self._acceptor.opening
+        return opening or any(line.in_hand for line in self._lines)
+
+    def admit(self, yes: bool) -> None:
+        """Talk to new clients, or let them wait for now."""
+        if self._acceptor is not None:
+            self._acceptor.admit(yes)
+
+    async def close(self) -> None:
+        """End every connection; remove socket and token."""
+        if self._acceptor is not None:
+            await self._acceptor.close()
+            self._acceptor = None
+        for talk in self._talks:
+            talk.cancel()
+        if self._talks:
+            await asyncio.wait(self._talks, timeout=CLOSE_S)
+        if self._claim is not None:
+            if why := self._claim.release():
+                logger.warning("%s; the next start removes them", why)
+            self._claim = None
+
+    def _made(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(LINE_BYTES_MAX), self._accept)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        line = Connection(reader, writer, self._group)
+        self._talks.add(task)
+        self._lines.add(line)
+        try:
+            await self._talk(line)
+        except (PeerGone, OSError):
+            pass  # the client left in the middle: its own business
+        except asyncio.CancelledError:
+            pass  # by `close`; the streams of asyncio log a traceback for a task that says so
+        except Exception:
+            logger.exception("a connection of the control socket ended by a fault of the gateway")
+        finally:
+            self._lines.discard(line)
+            await line.close()
+            self._talks.discard(task)
+            if self._acceptor is not None:
+                self._acceptor.refill()
+
+    async def _talk(self, line: "Connection") -> None:
+        """One connection, from hello to its end."""
+        try:
+            self._check_place(line)
+            self._check(line)
+            hello = {"v": VERSION, "pid": os.getpid(), "version": self._version}
+            await line.tell("hello", hello)
+            await self._admit(line)
+        except Refused as refusal:
+            await line.refuse(refusal)
+            return
+        while True:
+            try:
+                request = await line.request(self._limits.idle_s)
+                if request is None:
+                    return
+                line.in_hand = request.method != "upgrade"  # which waits for the others
+                result = await self._carry_out(line, request)
+            except Refused as refusal:
+                await line.refuse(refusal)
+                line.in_hand = False
+                continue
+            if result is None:
+                return
+            await line.answer(result)
+            line.in_hand = False
+
+    def _check_place(self, line: "Connection") -> None:
+        """Raises Refused for one connection too many."""
+        limits = self._limits
+        if line.role is Role.ADMIN:
+            admins = [other for other in self._lines if other.role is Role.ADMIN]
+            _bound(len(admins), limits.connections_max, "connections")
+            return
+        others = [other.uid for other in self._lines if other.role is not Role.ADMIN]
+        _bound(others.count(line.uid), limits.user_max, f"connections of user id {line.uid}")
+        _bound(len(others), limits.others_max, "connections of other users")
+
+    def _check(self, line: "Connection") -> None:
+        """A socket that is not shared is for its owner and root alone. Raises Refused."""
+        if self._group is None and line.role is not Role.ADMIN:
+            raise Refused(
+                Exit.DENIED,
+                f"user id {line.uid} may not steer the gateway of user id {os.geteuid()}; run"
+                " metamcp ctl as that user or as root",
+            )
+
+    async def _admit(self, line: "Connection") -> None:
+        """The first request must be `hello` with the token. Raises Refused."""
+        request = await line.request(self._limits.hello_s)
+        if request is None:
+            raise PeerGone("no hello")
+        if request.method != "hello":
+            raise Refused(Exit.DENIED, "the first request must be 'hello' with the token")
+        assert self._claim is not None
+        try:
+            token = codec.typed(Hello, request.params or b"{}").token
+        except codec.Malformed as error:
+            raise Refused(Code.INVALID_PARAMS, f"parameters of hello: {error}") from None
+        if not hmac.compare_digest(token.encode(), self._claim.token.encode()):
+            raise Refused(
+                Exit.DENIED,
+                f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
+            )
+        await line.answer({"v": VERSION})
+
+    async def _carry_out(self, line: "Connection", request: codec.Envelope) -> object:
+        """Raises Refused, also for a fault of the gateway, and PeerGone."""
+        if request.jsonrpc != "2.0" or request.method is None or line.asked == _NULL:
+            raise Refused(
+                Code.INVALID_REQUEST,
+                'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
+            )
+        try:
+            return await orders.carry_out(
+                self._steering, line, self._answers, request.method, bytes(request.params)
+            )
+        except (Refused, PeerGone):
+            raise
+        except Exception as error:
+            logger.exception("the verb %s failed by a fault of the gateway", request.method)
+            raise Refused(
+                Code.INTERNAL_ERROR,
+                f"'{request.method}' failed by a fault of the gateway ({type(error).__name__}); its"
+                " log has the details",
+            ) from None
+
+
+class Connection:
+    """One client: a `line.Line`. `group`: which shares the socket, if one does."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, group: int | None
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._woken = asyncio.Event()
+        self._left: asyncio.Task[bytes] | None = None
+        self._peer = peers.peer(writer.get_extra_info("socket"))
+        self._role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
+        self.asked = _NULL
+        """The id of the request that is being answered, raw."""
+        self.in_hand = True
+        """Its first request is not answered yet, or another one is being carried out."""
+
+    @property
+    def uid(self) -> int:
+        return self._peer.uid
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def caller(self) -> str:
+        return str(self._peer)
+
+    async def request(self, timeout_s: float) -> codec.Envelope | None:
+        """The next request, or None at the end. Raises Refused for a line that is no JSON."""
+        self.asked = _NULL
+        begun = await self._watched()
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = begun + await self._reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError:
+            return None
+        except TimeoutError:
+            why = Refused(Exit.TIMEOUT, f"no request came within {timeout_s:g} s")
+            await self.refuse(why)
+            return None
+        except asyncio.LimitOverrunError:
+            why = Refused(Code.INVALID_REQUEST, f"a line has more than {LINE_BYTES_MAX} bytes")
+            await self.refuse(why)
+            return None
+        try:
+            found = codec.envelope(line)
+        except codec.Malformed as error:
+            raise Refused(Code.PARSE_ERROR, f"not a request: {error}") from None
+        if codec.id_ok(bytes(found.id)):
+            self.asked = bytes(found.id)
+        return found
+
+    async def tell(self, method: str, params: object) -> None:
+        await self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def answer(self, result: object) -> None:
+        await self._send({"jsonrpc": "2.0", "id": Raw(self.asked), "result": result})
+
+    async def refuse(self, refusal: Refused) -> None:
+        """Answer the request in hand with an error; before the first one its id is null."""
+        error: dict[str, object] = {"code": int(refusal.code), "message": refusal.message}
+        if refusal.data:
+            error["data"] = Raw(refusal.data)
+        await self._send({"jsonrpc": "2.0", "id": Raw(self.asked), "error": error})
+
+    def push(self, method: str, params: object) -> None:
+        line = codec.dump({"jsonrpc": "2.0", "method": method, "params": params})
+        transport = self._writer.transport
+        if transport.is_closing():
+            raise PeerGone("the client left")
+        if transport.get_write_buffer_size() + len(line) > BACKLOG_BYTES_MAX:
+            note = {"message": f"more than {BACKLOG_BYTES_MAX} bytes waited to be read"}
+            line = codec.dump({"jsonrpc": "2.0", "method": "lagged", "params": note})
+            self._writer.write(line + b"\n")
+            raise PeerGone("the client does not read")
+        self._writer.write(line + b"\n")
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def woken(self, timeout_s: float | None) -> None:
+        self.in_hand = False
+        if self._left is None:
+            self._left = asyncio.create_task(self._reader.read(1))
+            self._left.add_done_callback(lambda _: self._woken.set())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._woken.wait()
+        self._woken.clear()
+        if self._left.done():
+            raise PeerGone("the client left")
+
+    async def _watched(self) -> bytes:
+        """End the watch of `woken`; what it has read belongs to the next request."""
+        left, self._left = self._left, None
+        if left is None:
+            return b""
+        left.cancel()
+        (found,) = await asyncio.gather(left, return_exceptions=True)
+        return found if isinstance(found, bytes) else b""
+
+    async def close(self) -> None:
+        """Close, after what still waits is sent or LINGER_S are over. Never raises."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._watched()
+                await self._writer.wait_closed()
+        except (TimeoutError, asyncio.CancelledError):
+            self._writer.transport.abort()
+        except OSError:
+            pass  # the other side was quicker
+
+    async def _send(self, message: object) -> None:
+        line = codec.dump(message)
+        if len(line) >= LINE_BYTES_MAX:
+            why = f"the answer has {len(line)} bytes, a line may have {LINE_BYTES_MAX}"
+            error = {"code": int(Exit.FAILED), "message": why}
+            line = codec.dump({"jsonrpc": "2.0", "id": Raw(self.asked), "error": error})
+        if self._writer.transport.is_closing():
+            raise PeerGone("the client left")  # asyncio would log each line that nobody gets
+        self._writer.write(line + b"\n")
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await self._writer.drain()
+        except TimeoutError:
+            raise PeerGone("the client does not read") from None
+        except OSError:
+            raise PeerGone("the client left") from None
+
+
+def _bound(count: int, most: int, what: str) -> None:
+    """Raises Refused."""
+    if count > most:
+        raise Refused(Exit.FAILED, f"{most} {what} to the control socket are open; close one")
+
+
+def _bind(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)  # so that there is no moment in which others could connect
+    try:
+        sock.bind(path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    return sock

@@ -1,0 +1,177 @@
+"""Why a server is in its state, and what comes next: one sentence.
+
+Owns: the wording. Never: deciding anything, clocks, looking anything up.
+"""
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from metamcp_supervisor.config.units import duration_text
+from metamcp_supervisor.verbs import ServerStatus
+
+CONFIGURATION = "configuration"
+"""The reason of a server whose table has a mistake."""
+MESSAGE_CHARACTERS_MAX = 300
+"""Of what is quoted: it is to stay one sentence."""
+
+
+class Tries(Struct, frozen=True, kw_only=True):
+    """How often its start failed: `failures` in a row, `recent` of `recent_max` within `window_s`.
+    `trips`: how often in a row the circuit opened. `because`: the last cause in the journal.
+    `restart`: its policy; `start_timeout_s`: what its start may take. `degraded`: its worker does
+    not answer now; `parted`: an operator keeps new calls from it; `probing`: this is the one
+    attempt of an open circuit; `for_others`: it starts before its turn, because others wait for
+    the same."""
+
+    failures: int = 0
+    recent: int = 0
+    recent_max: int = 8
+    window_s: float = 120.0
+    trips: int = 0
+    because: str = ""
+    restart: str = "on-failure"
+    start_timeout_s: float = 30.0
+    degraded: bool = False
+    parted: bool = False
+    probing: bool = False
+    for_others: bool = False
+
+
+def why(server: ServerStatus, tries: Tries) -> str:
+    """The sentence, without its period."""
+    say = _BY_PHASE.get(server.phase)
+    return say(server, tries) if say else f"it is {server.state}{_after(_trouble(server))}"
+
+
+def counted(tries: Tries) -> str:
+    """The arithmetic of its backoff: `3 failures in a row, 2 of 8 in 120 s`."""
+    row = f"{_failures(tries.failures)} in a row"
+    return f"{row}, {tries.recent} of {tries.recent_max} in {tries.window_s:g} s"
+
+
+def _idle(server: ServerStatus, tries: Tries) -> str:
+    return "no process of it runs; the first call starts it"
+
+
+def _disabled(server: ServerStatus, tries: Tries) -> str:
+    start = f"'metamcp ctl start {server.name}' starts it"
+    if trouble := _trouble(server):
+        policy = f'restart = "{tries.restart}" leaves it down'
+        return f"it ended by itself ({trouble}) and {policy}; {start}"
+    return f"{_quoted(tries.because) or 'it is switched off'}; {start}"
+
+
+def _queued(server: ServerStatus, tries: Tries) -> str:
+    return f"it waits for its turn to start{_after(_trouble(server))}{_for_others(tries)}"
+
+
+def _warming(server: ServerStatus, tries: Tries) -> str:
+    limit = duration_text(tries.start_timeout_s)
+    before = _after(_trouble(server))
+    alone = tries.probing and not tries.for_others
+    what = "it gets the one attempt of an open circuit" if alone else "it is starting"
+    others = _for_others(tries)
+    return f"{what}, and has {limit} for its handshake and its lists{before}{others}"
+
+
+def _ready(server: ServerStatus, tries: Tries) -> str:
+    trouble = _trouble(server)
+    if server.state == "error":
+        return f"it is ready, and calls do not reach it ({trouble}); this is tried every second"
+    if server.reason == "throttled":
+        return f"it answers calls, and is held back ({trouble})"
+    again = f"; it went down before ({trouble}), {counted(tries)}" if trouble else ""
+    if tries.parted:
+        back = f"'metamcp ctl undrain {server.name}' lets them come again"
+        return f"an operator keeps new calls from it, it runs on; {back}"
+    if tries.degraded:
+        return f"its worker does not answer at this moment, and is killed if that lasts{again}"
+    return f"it answers calls{again}"
+
+
+def _draining(server: ServerStatus, tries: Tries) -> str:
+    asked = f" ({_quoted(tries.because)})" if tries.because else ""
+    return f"it takes no new calls{asked}; {server.inflight} in flight are finished, then it ends"
+
+
+def _stopping(server: ServerStatus, tries: Tries) -> str:
+    asked = f" ({_quoted(tries.because)})" if tries.because else ""
+    return f"it was told to end{asked}, and what does not end by itself is killed"
+
+
+def _backoff(server: ServerStatus, tries: Tries) -> str:
+    return f"{_down(server)}; {counted(tries)}; {_next(server, 'next start')}"
+
+
+def _failed(server: ServerStatus, tries: Tries) -> str:
+    if server.reason == CONFIGURATION:
+        mended = "mend it and run 'metamcp reload'"
+        return f"it is not started: its configuration has a mistake ({server.message}); {mended}"
+    if server.retry_in_s is None:
+        policy = f'restart = "{tries.restart}" plans no start'
+        return f"{_down(server)}; {policy}, 'metamcp ctl start {server.name}' does"
+    opened = f"the circuit is open for the {_nth(tries.trips)} time in a row"
+    coming = _next(server, "one attempt")
+    return f"{_down(server)}; {counted(tries)}; {opened}; {coming}, or with the next call"
+
+
+def _quarantined(server: ServerStatus, tries: Tries) -> str:
+    said = _trouble(server) or _quoted(tries.because)
+    because = f" ({said})" if said else ""
+    only = f"'metamcp ctl clear {server.name}' does"
+    return f"it is kept out{because}; no timer and no call starts it, {only}"
+
+
+_BY_PHASE: Mapping[str, Callable[[ServerStatus, Tries], str]] = {
+    "idle": _idle,
+    "disabled": _disabled,
+    "queued": _queued,
+    "warming": _warming,
+    "ready": _ready,
+    "draining": _draining,
+    "stopping": _stopping,
+    "backoff": _backoff,
+    "failed": _failed,
+    "quarantined": _quarantined,
+}
+
+
+def _down(server: ServerStatus) -> str:
+    return f"it went down ({_trouble(server)})" if _trouble(server) else "it went down"
+
+
+def _next(server: ServerStatus, what: str) -> str:
+    if server.retry_in_s is None:
+        return f"no {what} is planned"
+    return f"{what} in {server.retry_in_s:.1f} s"
+
+
+def _trouble(server: ServerStatus) -> str:
+    return ": ".join(part for part in (server.reason, _quoted(server.message)) if part)
+
+
+def _quoted(text: str) -> str:
+    """On one line, and not too long."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= MESSAGE_CHARACTERS_MAX else flat[: MESSAGE_CHARACTERS_MAX - 1] + "…"
+
+
+def _after(trouble: str) -> str:
+    return f", after it went down ({trouble})" if trouble else ""
+
+
+def _for_others(tries: Tries) -> str:
+    if not tries.for_others:
+        return ""
+    return "; others wait for the same, and if it fails as before, that does not count against it"
+
+
+def _failures(count: int) -> str:
+    return "1 failure" if count == 1 else f"{count} failures"
+
+
+def _nth(number: int) -> str:
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    teen = number % 100 in {11, 12, 13}
+    return f"{number}{'th' if teen else endings.get(number % 10, 'th')}"

@@ -1,0 +1,279 @@
+"""What each verb of the control socket does: the table from name to function.
+
+Owns: the verbs' parameters, their limits, the role that each needs, and which exit code of `ctl`
+stands for which refusal.
+Never: the socket and its lines (`control`), carrying orders out (the gateway, by `Steering`).
+
+The code of an error answer is the exit code that `metamcp ctl` ends with (`verbs.Exit`), except for
+the errors of JSON-RPC itself.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from metamcp_supervisor.config.config import ConfigInvalid
+from metamcp_supervisor.control import adjusting, awaiting, describing, refusals, streams, toolsets
+from metamcp_supervisor.control.answers import Answers
+from metamcp_supervisor.control.keyed import Keyed
+from metamcp_supervisor.control.line import Line, known
+from metamcp_supervisor.control.roles import Role
+from metamcp_supervisor.control.steering import NotNow, ReloadRefused, Steering, UnknownName
+from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
+
+
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class Names(Keyed, frozen=True):
+    names: tuple[str, ...]
+
+
+class Reload(Keyed, frozen=True):
+    dry_run: bool = False
+    expect: str | None = None
+    yes: bool = False
+
+
+class Quarantine(Names, frozen=True):
+    """`why`: what people are told."""
+
+    why: str = ""
+
+
+class Calls(Struct, frozen=True, forbid_unknown_fields=True):
+    """`slow_s`: only those that have taken so long."""
+
+    names: tuple[str, ...] = ()
+    slow_s: float = 0.0
+
+
+class Endpoints(Struct, frozen=True, forbid_unknown_fields=True):
+    """Only of these; else of all."""
+
+    names: tuple[str, ...] = ()
+
+
+class Name(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+
+
+async def _status(steering: Steering, line: Line, params: Nothing) -> object:
+    return steering.status()
+
+
+async def _start(steering: Steering, line: Line, params: Names) -> object:
+    found = known(steering, params.names)
+    # One that runs already counts as it is; the others only after a new start.
+    above = {s.name: s.generation for s in found if s.state not in {"ready", "active"}}
+    _record(steering, line, params.names, "start")
+    steering.start(params.names)
+    return {"v": VERSION, "names": params.names, "above": above}
+
+
+async def _stop(steering: Steering, line: Line, params: Names) -> object:
+    known(steering, params.names)
+    _record(steering, line, params.names, "stop")
+    steering.stop(params.names)
+    return {"v": VERSION, "names": params.names, "above": {}}
+
+
+async def _restart(steering: Steering, line: Line, params: Names) -> object:
+    above = {s.name: s.generation for s in known(steering, params.names)}
+    _record(steering, line, params.names, "restart")
+    steering.restart(params.names)
+    return {"v": VERSION, "names": params.names, "above": above}
+
+
+async def _drain(steering: Steering, line: Line, params: Names) -> object:
+    for server in known(steering, params.names):
+        if server.phase != "ready":
+            raise Refused(
+                Exit.SERVER_NOT_RUNNING, f"{server.name} is {server.state}: nothing goes there"
+            )
+    _record(steering, line, params.names, "drain")
+    steering.part(params.names, yes=True)
+    return {"v": VERSION, "names": params.names}
+
+
+async def _undrain(steering: Steering, line: Line, params: Names) -> object:
+    known(steering, params.names)
+    _record(steering, line, params.names, "undrain")
+    steering.part(params.names, yes=False)
+    return {"v": VERSION, "names": params.names}
+
+
+async def _quarantine(steering: Steering, line: Line, params: Quarantine) -> object:
+    known(steering, params.names)
+    _record(steering, line, params.names, "quarantine")
+    steering.quarantine(params.names, params.why or f"by {line.caller}")
+    return {"v": VERSION, "names": params.names}
+
+
+async def _clear(steering: Steering, line: Line, params: Names) -> object:
+    for server in known(steering, params.names):
+        if server.phase != "quarantined":
+            raise Refused(Exit.FAILED, f"{server.name} is {server.state}, not in quarantine")
+    _record(steering, line, params.names, "clear")
+    steering.start(params.names)
+    return {"v": VERSION, "names": params.names}
+
+
+async def _roll(steering: Steering, line: Line, params: Keyed) -> object:
+    steering.journal.add("gateway", "roll", f"asked by {line.caller}")
+    await steering.roll()
+    return {"v": VERSION}
+
+
+async def _stacks(steering: Steering, line: Line, params: Name) -> object:
+    return {"v": VERSION, "name": params.name, "stacks": await steering.stacks(params.name)}
+
+
+async def _upgrade(steering: Steering, line: Line, params: Nothing) -> object:
+    steering.journal.add("gateway", "upgrade", f"asked by {line.caller}")
+    await steering.upgrade(lambda facts: line.push("upgrading", facts))
+    raise AssertionError("another program runs")
+
+
+async def _reload(steering: Steering, line: Line, params: Reload) -> object:
+    if not params.dry_run:
+        steering.journal.add("gateway", "reload", f"asked by {line.caller}")
+    return await steering.reload(params.dry_run, params.expect, params.yes)
+
+
+async def _describe(steering: Steering, line: Line, params: Name) -> object:
+    (server,) = known(steering, [params.name])
+    return await describing.describe(steering, server, private=line.role > Role.VIEWER)
+
+
+async def _calls(steering: Steering, line: Line, params: Calls) -> object:
+    return await steering.calls(params.names, params.slow_s)
+
+
+async def _views(steering: Steering, line: Line, params: Endpoints) -> object:
+    return describing.views(steering, params.names)
+
+
+async def _top(steering: Steering, line: Line, params: Nothing) -> object:
+    return await describing.load(steering)
+
+
+def _record(steering: Steering, line: Line, names: Sequence[str], verb: str) -> None:
+    for name in names:
+        steering.journal.add(name, verb, f"asked by {line.caller}")
+
+
+class Verb(Struct, frozen=True):
+    """One row of the table. The function gets the parameters as a value of `params`. `least`: the
+    role that it needs; for a verb about which nobody has thought, the highest."""
+
+    params: type[Struct]
+    run: Callable[[Steering, Line, Any], Awaitable[object]]
+    least: Role = Role.ADMIN
+
+
+VERBS: dict[str, Verb] = {
+    "status": Verb(Nothing, _status, Role.VIEWER),
+    "start": Verb(Names, _start, Role.OPERATOR),
+    "stop": Verb(Names, _stop, Role.OPERATOR),
+    "restart": Verb(Names, _restart, Role.OPERATOR),
+    "drain": Verb(Names, _drain, Role.OPERATOR),
+    "undrain": Verb(Names, _undrain, Role.OPERATOR),
+    "quarantine": Verb(Quarantine, _quarantine, Role.ADMIN),
+    "clear": Verb(Names, _clear, Role.ADMIN),
+    "roll": Verb(Keyed, _roll, Role.OPERATOR),
+    "dump-stacks": Verb(Name, _stacks, Role.OPERATOR),
+    "set": Verb(adjusting.Set, adjusting.set_, Role.ADMIN),
+    "signal": Verb(adjusting.Signal, adjusting.signal_, Role.ADMIN),
+    "upgrade": Verb(Nothing, _upgrade),
+    "reload": Verb(Reload, _reload, Role.ADMIN),
+    "describe": Verb(Name, _describe, Role.VIEWER),
+    "top": Verb(Nothing, _top, Role.VIEWER),
+    "calls": Verb(Calls, _calls, Role.VIEWER),
+    "views": Verb(Endpoints, _views, Role.VIEWER),
+    "logs": Verb(streams.Logs, streams.logs, Role.VIEWER),
+    "events": Verb(streams.Events, streams.events, Role.VIEWER),
+    "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),
+    "toolsets-change": Verb(toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR),
+    "wait": Verb(awaiting.Wait, awaiting.wait, Role.VIEWER),
+}
+
+
+async def carry_out(
+    steering: Steering, line: Line, answers: Answers, method: str, params: bytes
+) -> object:
+    """The result of one verb, or None when it has sent everything itself. Raises Refused; a refusal
+    of what would change something is in the journal, too."""
+    try:
+        return await _carried_out(steering, line, answers, method, params)
+    except Refused as refusal:
+        verb = VERBS.get(method)
+        if verb is not None and verb.least > Role.VIEWER:
+            _record_refusal(steering, line, answers, method, params, refusal)
+        raise
+
+
+def _record_refusal(
+    steering: Steering, line: Line, answers: Answers, method: str, params: bytes, refusal: Refused
+) -> None:
+    try:
+        aimed = codec.typed(refusals.Aimed, params or b"{}")
+    except codec.Malformed:
+        aimed = refusals.Aimed()
+    left_out = None if aimed.dry_run else answers.refusals.take(answers.now())
+    if left_out is None:
+        return
+    reason = refusals.reason(refusal.message, _problems(refusal.data))
+    why = refusals.sentence(method, aimed.all, line.caller, reason, left_out)
+    # The names are whatever somebody wrote: nobody's history is to hold them.
+    steering.journal.add("gateway", "order refused", why)
+
+
+def _problems(data: bytes) -> tuple[str, ...]:
+    try:
+        return codec.typed(refusals.Details, data or b"{}").problems
+    except codec.Malformed:
+        return ()
+
+
+async def _carried_out(
+    steering: Steering, line: Line, answers: Answers, method: str, params: bytes
+) -> object:
+    verb = VERBS.get(method)
+    if verb is None:
+        raise Refused(
+            Code.METHOD_NOT_FOUND,
+            f"no verb is named {method[:80]!r}; there are: {', '.join(VERBS)}",
+        )
+    if line.role < verb.least:
+        raise Refused(
+            Exit.DENIED,
+            f"'{method}' needs the role {verb.least}, and user id {line.uid} is {line.role} here;"
+            " run it as the user of the gateway, or ask who runs it",
+        )
+    try:
+        wanted = codec.typed(verb.params, params or b"{}")
+    except codec.Malformed as error:
+        raise Refused(Code.INVALID_PARAMS, f"parameters of {method}: {error}") from None
+    if isinstance(wanted, Keyed) and wanted.key:
+        order = (method, codec.dump(wanted))
+        who = (line.uid, wanted.key)
+        return await answers.once(who, order, lambda: _run(steering, line, verb, wanted))
+    return await _run(steering, line, verb, wanted)
+
+
+async def _run(steering: Steering, line: Line, verb: Verb, wanted: Struct) -> object:
+    try:
+        return await verb.run(steering, line, wanted)
+    except UnknownName as error:
+        data = codec.dump({"names": error.names, "nearest": error.nearest})
+        raise Refused(Exit.UNKNOWN_NAME, str(error), data) from None
+    except ConfigInvalid as error:
+        data = codec.dump({"problems": [str(problem) for problem in error.problems]})
+        raise Refused(Exit.CONFIG, error.why, data) from None
+    except (NotNow, ReloadRefused) as error:
+        raise Refused(Exit.FAILED, str(error)) from None

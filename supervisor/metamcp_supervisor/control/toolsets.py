@@ -1,0 +1,236 @@
+"""The verbs about tool sets: which there are and where they are equipped, and the orders.
+
+Owns: their parameters, whether what an operator names is there, what the journal says. Never: the
+rules of an order (`views.ledger`, by `Shelf`), what a front shows.
+
+An operator's orders are for the view of `local`: of every client that does not have to say who it
+is.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from metamcp_supervisor.config.nearest import hint
+from metamcp_supervisor.control.keyed import Keyed
+from metamcp_supervisor.control.line import Line
+from metamcp_supervisor.control.steering import Shelf, Steering
+from metamcp_supervisor.verbs import (
+    VERSION,
+    Equipped,
+    Exit,
+    ToolRef,
+    ToolSetChanged,
+    ToolSets,
+    ToolSetShown,
+)
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import (
+    Amend,
+    Build,
+    Delete,
+    Equip,
+    Everything,
+    Pair,
+    ToolSet,
+    Unequip,
+    Whose,
+    Wish,
+    written,
+)
+from metamcp_worker.ipc.errors import Refused
+
+PRINCIPAL = "local"
+TOLD_CHARACTERS_MAX = 64
+"""Of a name that somebody wrote."""
+PROBLEMS_MAX = 20
+"""Told of one order."""
+_THERE = {"active", "ready", "idle"}
+"""States of servers whose tools are in lists."""
+_SHOWS = {"all": "all tools", "servers": "the tools of active servers"}
+"""By exposures that know no tool sets."""
+
+
+class Toolsets(Struct, frozen=True, forbid_unknown_fields=True):
+    """`names`: only these; else all."""
+
+    names: tuple[str, ...] = ()
+
+
+class ToolsetsChange(Keyed, frozen=True, kw_only=True):
+    """`endpoint`: whose view the order is for, if it is for one; empty: of the default one.
+    `force`: tools that nobody offers are taken too. `dry_run`: only say what is in the way."""
+
+    order: Build | Amend | Delete | Equip | Unequip
+    endpoint: str = ""
+    force: bool = False
+    dry_run: bool = False
+
+
+async def toolsets(steering: Steering, line: Line, params: Toolsets) -> object:
+    everything = steering.shelf.everything()
+    for name in params.names:
+        _check_there(name, everything)
+    chosen = [
+        one for one in everything.toolsets if not params.names or one.name in set(params.names)
+    ]
+    names, exposures = {one.name for one in chosen}, steering.shelf.endpoints()
+    return ToolSets(
+        toolsets=tuple(map(shown, chosen)),
+        equipped=tuple(
+            Equipped(
+                toolset=view.toolset,
+                endpoint=whose.endpoint,
+                principal=whose.principal,
+                session=whose.session,
+            )
+            for whose, view in everything.views
+            if view.toolset in names and exposures.get(whose.endpoint, "all") not in _SHOWS
+        ),
+    )
+
+
+async def toolsets_change(steering: Steering, line: Line, params: ToolsetsChange) -> object:
+    shelf, order = steering.shelf, params.order
+    everything = shelf.everything()
+    endpoint = ""
+    equips = isinstance(order, Equip) or (isinstance(order, Build) and order.equip)
+    if equips or isinstance(order, Unequip):
+        endpoint = _endpoint(shelf, params.endpoint, equips=equips)
+    if isinstance(order, Equip | Delete | Amend):
+        _check_there(order.toolset, everything)
+    if isinstance(order, Build) and not order.replace:
+        _check_new(order.toolset, everything)
+    wanted = order.tools if isinstance(order, Build) else ()
+    wanted = order.add if isinstance(order, Amend) else wanted
+    if not params.force:
+        _check_offered(steering, wanted)
+    if params.dry_run:
+        return {"v": VERSION}
+    outcome = await shelf.carry_out(Wish(Whose(endpoint, PRINCIPAL), order))
+    if outcome.error:
+        raise Refused(Exit.FAILED, outcome.error)
+    steering.journal.add("gateway", "tool sets", f"{_said(params, endpoint)} by {line.caller}")
+    return ToolSetChanged(
+        toolset=None if outcome.toolset is None else shown(outcome.toolset),
+        endpoint=endpoint,
+        before=outcome.before.toolset,
+        after=outcome.after.toolset,
+        warnings=tuple(_skipped(steering, outcome.after.tools)) if equips else (),
+        tools_before=len(outcome.before.tools),
+        servers_before=len(outcome.before.servers),
+        exposure=shelf.endpoints().get(endpoint, ""),
+    )
+
+
+def shown(one: ToolSet) -> ToolSetShown:
+    """As it is written into a file."""
+    return ToolSetShown(
+        name=one.name,
+        description=one.description,
+        tools=tuple(ToolRef(written(pair)) for pair in one.tools),
+        createdAt=_iso(one.created),
+        updatedAt=_iso(one.updated),
+    )
+
+
+def _iso(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03}Z"
+
+
+def _check_there(name: str, everything: Everything) -> None:
+    """Raises Refused."""
+    names = [one.name for one in everything.toolsets]
+    if name not in names:
+        told = name[:TOLD_CHARACTERS_MAX]
+        raise Refused(Exit.UNKNOWN_NAME, f"no tool set is named {told!r}; {hint(name, names)}")
+
+
+def _check_new(name: str, everything: Everything) -> None:
+    """Raises Refused."""
+    if name in [one.name for one in everything.toolsets]:
+        raise Refused(
+            Exit.FAILED,
+            f"there is a tool set {name!r} already; choose another name, or replace it with"
+            " --replace",
+        )
+
+
+def _endpoint(shelf: Shelf, name: str, *, equips: bool) -> str:
+    """Which one is meant. Raises Refused, also for one in which a tool set does nothing."""
+    known = shelf.endpoints()
+    found = name or next(iter(known), "")
+    if found not in known:
+        told = found[:TOLD_CHARACTERS_MAX]
+        raise Refused(Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(found, known)}")
+    if equips and (what := _SHOWS.get(known[found])) is not None:
+        raise Refused(
+            Exit.FAILED,
+            f"endpoint {found!r} shows {what}, whatever is equipped: set its exposure to"
+            ' "toolset", or choose another one with --endpoint',
+        )
+    return found
+
+
+def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
+    """Raises Refused: for all tools that no server offers, each with what was probably meant."""
+    servers = {server.name for server in steering.status().servers}
+    offered: dict[str, frozenset[str]] = {}
+    problems: list[str] = []
+    for server, tool in tools:
+        if server not in servers:
+            problems.append(f"no server is named {_told(server)}; {hint(server, servers)}")
+            continue
+        if server not in offered:
+            offered[server] = steering.shelf.tools(server)
+        if not offered[server]:
+            problems.append(f"{server} has not said yet what it offers; start it first")
+        elif tool not in offered[server]:
+            problems.append(f"{server} has no tool {_told(tool)}; {hint(tool, offered[server])}")
+    found = list(dict.fromkeys(problems))
+    if found:
+        more = [f"and {len(found) - PROBLEMS_MAX} more"] if len(found) > PROBLEMS_MAX else []
+        raise Refused(
+            Exit.UNKNOWN_NAME,
+            "nothing is changed, since not all of these tools are known (--force takes them as they"
+            " are)",
+            codec.dump({"problems": [*found[:PROBLEMS_MAX], *more]}),
+        )
+
+
+def _skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
+    """A sentence for each server that is away or has tools in quarantine, with these tools."""
+    states = {server.name: server.state for server in steering.status().servers}
+    kept = steering.shelf.kept()
+    skipped: dict[str, list[str]] = {}
+    for pair in tools:
+        server = pair[0]
+        if states.get(server) not in _THERE:
+            why = f"{server} server unavailable ({states.get(server, 'not configured')})"
+        elif pair in kept:
+            why = f"{server} server has tools in quarantine"
+        else:
+            continue
+        skipped.setdefault(why, []).append(written(pair))
+    for why, names in list(skipped.items())[:PROBLEMS_MAX]:
+        more = f" and {len(names) - PROBLEMS_MAX} more" if len(names) > PROBLEMS_MAX else ""
+        yield f"{why}, skipping tools: {', '.join(names[:PROBLEMS_MAX])}{more}"
+
+
+def _told(name: str) -> str:
+    return repr(name[:TOLD_CHARACTERS_MAX])
+
+
+def _said(params: ToolsetsChange, endpoint: str) -> str:
+    """An order in the words of the journal."""
+    order = params.order
+    on = f" on endpoint '{endpoint}'" if endpoint else ""
+    name = "" if isinstance(order, Unequip) else f" {order.toolset!r}"
+    return f"{_WORDS[type(order)]}{name}{on}"
+
+
+_WORDS: dict[type[Struct], str] = {
+    Build: "built", Amend: "changed", Delete: "deleted", Equip: "equipped", Unequip: "unequipped",
+}  # fmt: skip

@@ -1,0 +1,168 @@
+"""One front, as the supervisor sees it: a process and its control socket.
+
+Owns: the packets to and from one front, and what it said of itself. Never: what follows from that
+(`fronts`), what it is told about servers (`routes`).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+from metamcp_supervisor.fronts.questions import Questions
+from metamcp_supervisor.processes.spawn import Worker
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.disclosure import Applied, Told
+from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import (
+    CallsShown,
+    Change,
+    FromFront,
+    FrontStats,
+    HandOver,
+    Message,
+    SessionKept,
+    Spans,
+)
+from metamcp_worker.ipc.packets import ChannelSnapshot
+
+_WITH_BLOB = FrontStats | SessionKept | Spans | CallsShown | Change | Embed
+
+
+class FrontSnapshot(Struct, frozen=True, kw_only=True):
+    number: int
+    slot: int
+    pid: int
+    since: float
+    line: ChannelSnapshot
+    summary: FrontStats | None = None
+    halted: bool = False
+
+
+class Ear(Protocol):
+    """Who listens to fronts."""
+
+    def heard(self, front: "Front", message: FromFront, blob: bytes) -> None:
+        """`blob`: what came with `FrontStats`, `SessionKept`, `Spans`, `Change` and `Embed`, empty
+        for the others. Raises codec.Malformed when it cannot be read."""
+        ...
+
+    def handed(self, front: "Front", message: HandOver, fds: list[int]) -> None:
+        """A connection that is to go to another front; takes the descriptors."""
+        ...
+
+    def unheard(self, front: "Front", sentence: str) -> None:
+        """The front sent something that cannot be used."""
+        ...
+
+    def fell_silent(self, front: "Front") -> None:
+        """The control socket is closed: the front is dead or about to be."""
+        ...
+
+
+class Front:
+    """`number` is never used twice, `slot` is. `condemned`: we kill it. `silent`: its control
+    socket is closed. `questions`: about its calls. `owes`: the last round of new lists of which it
+    has not told its clients yet, or 0."""
+
+    def __init__(self, number: int, slot: int, worker: Worker, now: float, ear: Ear) -> None:
+        self.number = number
+        self.slot = slot
+        self.pid = worker.pid
+        self.since = now
+        self.ready = False
+        self.condemned = False
+        self.silent = False
+        self.owes = 0
+        self._given_up = False
+        self.summary: FrontStats | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+        self.questions = Questions(self.send)
+        self.on_applied: Callable[[int], None] = lambda number: None
+        """Told of `disclosure.Applied`."""
+        self._ear = ear
+        self._channel = packets.Channel(
+            worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
+        )
+
+    @property
+    def who(self) -> str:
+        return f"front-{self.slot}"
+
+    @property
+    def able(self) -> bool:
+        """Can it take over what another one had?"""
+        return self.ready and not self.condemned and not self.silent
+
+    def give_up(self) -> None:
+        """It is killed, and hears nothing more: what follows on something that it could not be told
+        is not for it."""
+        self.condemned = self._given_up = True
+
+    def send(self, message: Message, fds: Iterable[int] = ()) -> None:
+        """Takes the descriptors."""
+        if self._given_up:
+            packets.close_all(list(fds))
+            return
+        self._channel.send(messages.pack(message), list(fds))
+
+    def handed(self, *, halted: bool) -> FrontSnapshot:
+        """What the program after this one must know of it."""
+        return FrontSnapshot(
+            number=self.number,
+            slot=self.slot,
+            pid=self.pid,
+            since=self.since,
+            line=self._channel.handed(),
+            summary=self.summary,
+            halted=halted,
+        )
+
+    def adopt(self, found: FrontSnapshot) -> None:
+        """Go on where the program before ended."""
+        self.ready, self.summary = True, found.summary
+        for data, fds in found.line.waiting:
+            self._channel.send(data, fds)
+
+    def cancel(self) -> None:
+        """There is no deadline any more."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+
+    def close(self) -> None:
+        self.cancel()
+        self._channel.close()
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        try:
+            message = messages.unpack_from_front(data)
+            if isinstance(message, HandOver):
+                handed, fds = fds, []
+                self._ear.handed(self, message, handed)
+                return
+            blob = b""
+            if isinstance(message, _WITH_BLOB) and fds:
+                blob = packets.read_blob(fds.pop(0))
+            if isinstance(message, CallsShown):
+                self.questions.answer(message, blob)
+                return
+            if isinstance(message, Applied):
+                self.on_applied(message.number)
+                return
+            if isinstance(message, Told):
+                self.owes = 0 if message.number == self.owes else self.owes
+                return
+            self._ear.heard(self, message, blob)
+        except (codec.Malformed, TooLarge) as error:
+            self._ear.unheard(self, f"it sent something that cannot be read: {error}")
+        finally:
+            packets.close_all(fds)
+
+    def _lost(self, data: bytes) -> None:
+        """Figures come again in a moment. A session that is not known to us is lost only if this
+        front dies: its client opens a new one. Spans are counted. Who ordered something is told."""
+        message = messages.unpack_from_front(data)
+        if isinstance(message, Spans | Change | Embed):
+            self._ear.heard(self, message, b"")

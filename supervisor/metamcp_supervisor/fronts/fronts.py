@@ -1,0 +1,419 @@
+"""The processes that speak MCP to clients: kept alive, told what to serve, drained at the end.
+
+Owns: the deadlines of fronts, when a crashed one comes back and when it is time to give up, who
+inherits what a front had, replacing one that works. Never: which fronts there are (`roster`), the
+packets of one (`front`), connections that move (`handover`), what a front is told of servers
+(`routes`), client traffic, listening (it only hands the sockets on).
+
+The listening sockets belong to the supervisor and every front inherits the same ones: while a front
+is replaced, clients wait in the kernel and nobody is refused. Its sessions are adopted by one that
+serves, else by the next one that starts. A front that was ready and was killed from outside comes
+back at once; one that crashes comes back with a growing delay, and when they crash again and again
+the gateway ends, because a fault of our own does not heal.
+"""
+
+import asyncio
+import random
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from metamcp_supervisor import backoff
+from metamcp_supervisor.fronts.front import Front, FrontSnapshot
+from metamcp_supervisor.fronts.handover import Handovers, MovingSnapshot
+from metamcp_supervisor.fronts.house import Forker as Forker  # noqa: PLC0414 - it is had from here
+from metamcp_supervisor.fronts.house import House, NotRolled
+from metamcp_supervisor.fronts.roster import Roster
+from metamcp_supervisor.fronts.sessions import Sessions
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.pulse import Verdict
+from metamcp_supervisor.processes.spawn import NotForked, Worker, WorkerExit
+from metamcp_supervisor.systemd import listen
+from metamcp_supervisor.telemetry.events import Journal
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.disclosure import Change, News
+from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.messages import (
+    Adopt,
+    AttachFailed,
+    Beat,
+    Figures,
+    FromFront,
+    FrontReady,
+    FrontStats,
+    HandOver,
+    Listen,
+    Reconfigure,
+    Rooted,
+    ServeOn,
+    SessionKept,
+    SessionsOver,
+    Spans,
+    Stop,
+    Taken,
+    Wanted,
+)
+from metamcp_worker.ipc.spec import FrontSpec
+
+READY_S_MAX = 20.0
+"""From the fork to FrontReady: milliseconds on an idle machine; then it is killed."""
+SILENT_S_MAX = 1.0
+"""From the end of its control socket to its own end."""
+LAST_WORDS_S_MAX = 1.0
+"""From its own end to the end of what it wrote to its control socket."""
+KILLED_S_MAX = 2.0
+"""From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
+ROLL_GRACE_S = 30.0
+"""For calls in flight in a front whose successor serves already."""
+FAREWELL_S = 3.0
+"""Beyond its grace, for a front to close what is left; then it is killed."""
+
+
+class FrontsSnapshot(Struct, frozen=True, kw_only=True):
+    """`sessions`: the holder of each, None for nobody, and its record."""
+
+    fronts: tuple[FrontSnapshot, ...]
+    last: int
+    crashes: tuple[float, ...]
+    sessions: tuple[tuple[int | None, bytes], ...]
+    moving: tuple[MovingSnapshot, ...]
+
+
+class Fronts:
+    def __init__(
+        self,
+        forker: Forker,
+        hearts: Heartbeats,
+        journal: Journal,
+        house: House,
+        spec: Callable[[], FrontSpec],
+        listeners: Sequence[socket.socket],
+        *,
+        spans: Callable[[bytes, int, int], None] = lambda blob, count, lost: None,
+        crowded_out: Callable[[int], str] = lambda signal: "",
+        ready_s_max: float = READY_S_MAX,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        self._forker = forker
+        self._hearts = hearts
+        self._journal = journal
+        self._house = house
+        self._spec = spec
+        self._listeners = listeners
+        self._spans = spans
+        self._crowded_out = crowded_out
+        self._ready_s_max = ready_s_max
+        self._dice = dice
+        self.roster = Roster()
+        self.sessions = Sessions()
+        self.handovers = Handovers(self.sessions, self.roster.all)
+        self._loop = asyncio.get_running_loop()
+        self._launches: dict[int, asyncio.Task[None]] = {}
+        self._rolling = asyncio.Lock()
+        self._draining = False
+        self._changed = asyncio.Event()
+
+    def start(self, count: int) -> None:
+        self.sessions.fronts = count
+        for slot in range(count):
+            self.roster.slots[slot] = None
+            self._relaunch(slot, 0.0)
+
+    def adopt(self, found: FrontSnapshot) -> None:
+        """One of the program before, which serves already."""
+        worker = Worker(
+            found.pid, "front", f"front-{found.slot}", socket.socket(fileno=found.line.fd)
+        )
+        front = Front(found.number, found.slot, worker, found.since, self)
+        self.roster.slots[front.slot] = front
+        self._hearts.watch(front.pid, partial(self._judged, front), halted=found.halted)
+        front.adopt(found)
+
+    def unsettled(self) -> str:
+        """Why nothing can be handed over now, as a sentence, or nothing."""
+        if self._launches or self._rolling.locked():
+            return "fronts are being replaced"
+        return self.roster.unsettled()
+
+    def serving(self) -> list[Front]:
+        return self.roster.serving()
+
+    @property
+    def slots(self) -> list[Front | None]:
+        return list(self.roster.slots.values())
+
+    def reconfigure(self) -> None:
+        """Tell every front the new configuration; one that cannot be told is replaced."""
+        spec = self._spec()
+        message, data = Reconfigure(vital=bool(spec.quarantined or spec.held)), codec.dump(spec)
+        for front in self.serving():
+            try:
+                front.send(message, [packets.blob(data)])
+            except OSError as error:
+                self.untold(front, error)
+
+    def untold(self, front: Front, error: OSError) -> None:
+        """It could not be told something, and is replaced."""
+        self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
+        self._kill(front)
+
+    def exited(self, end: WorkerExit) -> bool:
+        """A worker ended; True if it was one of ours."""
+        front = self.roster.of(end.pid)
+        if front is None:
+            return False
+        self._hearts.forget(front.pid)
+        beside = front in self.roster.beside
+        if beside:
+            self.roster.beside.discard(front)
+        else:
+            self.roster.slots[front.slot] = None
+        self._changed.set()
+        front.cancel()
+        if front.silent:
+            self._bury(front)
+        else:  # its last figures are still to be read
+            self.roster.leaving.add(front)
+            front.deadline = self._loop.call_later(LAST_WORDS_S_MAX, self._bury, front)
+        how = f"signal {end.signal}" if end.signal else f"status {end.code}"
+        if not front.condemned and (why := self._crowded_out(end.signal or 0)):
+            how = f"{how}: it {why}"
+        if self._draining or (beside and front.ready and not front.condemned):
+            self._journal.add(front.who, "ready→stopped", f"ended with {how}")
+            return True
+        self._journal.add(front.who, "ready→error" if front.ready else "warming→error", how)
+        if not beside:
+            self._relaunch(front.slot, self._delay(front, end))
+        return True
+
+    def halted(self, pid: int, yes: bool) -> None:
+        front = self.roster.of(pid)
+        if front is not None:
+            self._journal.add(front.who, "halted" if yes else "resumed")
+
+    async def roll(self, slot: int | None = None, grace_s: float = ROLL_GRACE_S) -> None:
+        """Replace this front, or all, one after the other: a successor serves before the one whose
+        place it takes is told to finish, and that one is gone before the next is replaced. Raises
+        NotRolled; then nothing is worse than before."""
+        async with self._rolling:
+            for each in list(self.roster.slots) if slot is None else [slot]:
+                await self._replace(each, grace_s)
+
+    async def _replace(self, slot: int, grace_s: float) -> None:
+        old = self.roster.slots[slot]
+        if old is None:
+            return  # it crashed: its successor is on the way
+        try:
+            worker = await self._forker.fork("front", f"front-{slot}")
+        except NotForked as error:
+            raise NotRolled(f"front-{slot} stays: {error}") from None
+        new = self._born(slot, worker)
+        self.roster.beside.add(new)
+        self._tell(new)
+        if self._draining:
+            self._kill(new)
+        await self._until(lambda: new.ready or new not in self.roster.beside)
+        if new not in self.roster.beside or self._draining:
+            raise NotRolled(f"front-{slot} stays: its successor did not become ready")
+        if self.roster.slots[slot] is not old:  # it crashed meanwhile, and has another successor
+            self._kill(new)
+            return
+        self.roster.slots[slot] = new
+        self.roster.beside ^= {old, new}
+        old.send(Stop(grace_s=grace_s, heirs=True))
+        old.cancel()
+        old.deadline = self._loop.call_later(grace_s + FAREWELL_S, self._kill, old)
+        await self._until(lambda: old not in self.roster.beside)
+
+    async def drain(self, grace_s: float) -> None:
+        """Let every front finish and end; kill those that do not."""
+        self._draining = True
+        for task in list(self._launches.values()):
+            task.cancel()
+        for front in self.serving():
+            front.send(Stop(grace_s=grace_s))
+        for wait_s in (grace_s + FAREWELL_S, FAREWELL_S):
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._until(lambda: not self.serving())
+                return
+            except TimeoutError:
+                for front in self.serving():
+                    self._kill(front)
+        self._journal.add("gateway", "bug", "a killed front did not end")
+
+    async def close(self) -> None:
+        self._draining = True
+        launches = list(self._launches.values())
+        for task in launches:
+            task.cancel()
+        if launches:
+            await asyncio.wait(launches)
+        for front in self.roster.all():
+            self._bury(front)
+        self.handovers.close()
+
+    async def _until(self, fact: Callable[[], bool]) -> None:
+        while not fact():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _delay(self, front: Front, end: WorkerExit) -> float:
+        """How long this slot stays empty; tells the house when it is hopeless."""
+        from_outside = end.signal == signal.SIGKILL and not front.condemned
+        if end.cause != "exit" or (from_outside and front.ready):
+            return 0.0
+        delay_s, hopeless = self.roster.crashed(front, self._loop.time(), self._dice())
+        if hopeless:
+            self._house.hopeless(hopeless)
+        return delay_s
+
+    def _relaunch(self, slot: int, delay_s: float) -> None:
+        task = self._loop.create_task(self._launch(slot, delay_s))
+        self._launches[slot] = task
+        task.add_done_callback(lambda done: self._launched(slot, done))
+
+    def _launched(self, slot: int, task: asyncio.Task[None]) -> None:
+        if self._launches.get(slot) is task:
+            del self._launches[slot]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._journal.add(f"front-{slot}", "bug", repr(error))
+            self._house.hopeless(f"front-{slot} could not be started: {error!r}")
+
+    async def _launch(self, slot: int, delay_s: float) -> None:
+        """Fork the front of this slot, however often that takes."""
+        failures = 0
+        while True:
+            await asyncio.sleep(delay_s)
+            await self._until(lambda: not self.roster.leaving)  # their last words are for it
+            try:
+                worker = await self._forker.fork("front", f"front-{slot}")
+            except NotForked as error:
+                failures += 1
+                delay_s = backoff.delay(failures, self._dice())
+                self._journal.add(f"front-{slot}", "error", str(error))
+                continue
+            front = self.roster.slots[slot] = self._born(slot, worker)
+            self._tell(front)
+            return
+
+    def _born(self, slot: int, worker: Worker) -> Front:
+        self.roster.last += 1
+        front = Front(self.roster.last, slot, worker, self._loop.time(), self)
+        front.deadline = self._loop.call_later(self._ready_s_max, self._late, front)
+        self._hearts.watch(front.pid, lambda verdict: self._judged(front, verdict))
+        self._journal.add(front.who, "warming", f"process {front.pid}")
+        return front
+
+    def _tell(self, front: Front) -> None:
+        """All that a new front has to know."""
+        try:
+            blob = packets.blob(codec.dump(self._spec()))
+            front.send(ServeOn(front=front.number), [blob, *listen.copies(self._listeners, blob)])
+            self._house.welcome(front)
+            self._bequeath(front)
+            front.send(Listen())
+        except OSError as error:
+            self.untold(front, error)
+
+    def _bequeath(self, heir: Front) -> None:
+        """The sessions that no front has are this one's. Raises OSError."""
+        for untold, records in self.sessions.adopt(heir.number):
+            heir.send(Adopt(untold=untold), [packets.blob(records)])
+
+    def _settle(self) -> None:
+        """A front is gone or new: see to what waits for one."""
+        able = [one for one in self.roster.slots.values() if one is not None and one.able]
+        heir = min(able, key=lambda one: self.sessions.held(one.number), default=None)
+        if heir is not None and not self._draining:
+            try:
+                self._bequeath(heir)
+            except OSError as error:
+                self.untold(heir, error)
+        self.handovers.again()
+        self._changed.set()
+
+    # What fronts say: front.Ear
+
+    def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
+        match message:
+            case Beat():
+                self._hearts.beat(front.pid, "front", message.lag_ms)
+            case FrontReady():
+                self._ready(front)
+            case Wanted(server=server, tenant=tenant):
+                self._house.wanted(server, tenant)
+            case Rooted(who=who, roots=roots):
+                self._house.rooted(who, roots)
+            case Change() | Embed() | News():
+                self._house.asked(front, message, blob)
+            case AttachFailed(what=server, number=generation):
+                self._house.undelivered(front, server, generation)
+            case FrontStats():
+                self._house.counted(front, codec.typed(Figures, blob or b"{}"), message)
+                front.summary = message
+            case Taken():
+                self.handovers.taken(front.number)
+            case SessionKept():
+                self.sessions.keep(front.number, blob)
+            case SessionsOver(ids=ids):
+                self.sessions.over(front.number, ids)
+                self._house.ended(ids)
+            case Spans(count=count, lost=lost):
+                self._spans(blob, count, lost)
+            case HandOver():
+                pass  # it has descriptors: `handed`
+
+    def handed(self, front: Front, message: HandOver, fds: list[int]) -> None:
+        self.handovers.take(front, message, fds)
+
+    def unheard(self, front: Front, sentence: str) -> None:
+        self._journal.add(front.who, "bug", sentence)
+
+    def fell_silent(self, front: Front) -> None:
+        front.silent = True
+        if front in self.roster.leaving:
+            self._bury(front)
+            return
+        # Its end is on the way; if it only closed its socket, nothing else can reach it.
+        front.cancel()
+        front.deadline = self._loop.call_later(SILENT_S_MAX, self._kill, front)
+
+    def _ready(self, front: Front) -> None:
+        front.ready = True
+        self.roster.unready = 0
+        front.cancel()
+        self._journal.add(front.who, "warming→ready", f"process {front.pid}")
+        self._settle()
+
+    def _judged(self, front: Front, verdict: Verdict) -> None:
+        front.condemned |= verdict in (Verdict.HUNG, Verdict.DEAD)
+        self._journal.add(front.who, f"heartbeat {verdict}")
+        if verdict is Verdict.DEAD:
+            self._kill(front)
+
+    def _late(self, front: Front) -> None:
+        self._journal.add(front.who, "error", f"not ready within {self._ready_s_max:g} s")
+        self._kill(front)
+
+    def _bury(self, front: Front) -> None:
+        self.roster.leaving.discard(front)
+        front.close()
+        self.sessions.left(front.number, untold=front.owes > 0)
+        self.handovers.left(front.number)
+        self._settle()
+        self._house.left(front.number)
+
+    def _kill(self, front: Front) -> None:
+        front.give_up()
+        self._forker.signal(front.pid, signal.SIGKILL)
+        front.cancel()
+        front.deadline = self._loop.call_later(KILLED_S_MAX, self._outlives, front)
+
+    def _outlives(self, front: Front) -> None:
+        self._journal.add(front.who, "kill", "it was killed and its end is not told")
+        self._forker.suspect()
+        self._kill(front)

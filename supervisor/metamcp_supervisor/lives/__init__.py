@@ -1,1 +1,0 @@
-"""Lives: what happens to servers and fronts, decided in pure modules and carried out beside."""

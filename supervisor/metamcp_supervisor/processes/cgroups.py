@@ -1,0 +1,253 @@
+"""Control groups: one leaf for each instance of a server, with its limits, if we may make some.
+
+Owns: finding the subtree that was delegated to us, the leaves in it, the files in a leaf. Never:
+the limits themselves (`limits`), who is put into a leaf (the worker does that for its server), when
+a leaf is killed or removed (`crew`).
+
+Theory. Control groups of version 2 have one writer for each subtree. One is ours when systemd says
+so in an attribute of its directory (`Delegate=`). That we may write to one proves nothing: root may
+write to all of them, and the terminal of a user's desktop is in one that the user owns. A group
+that limits its children has no processes of its own, so the gateway's processes first move into a
+leaf, `gateway`, unless systemd did so already (`DelegateSubgroup=`). What is missing, the whole or
+single controllers, is no error: limits are then judged from samples (`limits`), and `unenforced`
+says which are not.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from metamcp_supervisor.processes.limits import Limits
+
+OWN = "gateway"
+"""The leaf of the gateway's own processes."""
+PREFIX = "server-"
+CONTROLLERS = ("memory", "pids", "cpu")
+CPU_PERIOD_US = 100_000
+"""The kernel's own default: a server that has used its share waits for at most so long."""
+FILE_BYTES_MAX = 64 * 1024
+"""Of what the kernel tells in one file; `cgroup.procs` of ten thousand processes has as much."""
+_DELEGATED = ("user.delegate", "trusted.delegate")
+_NO_LIMIT = b"max"
+UNLIMITED_BYTES = 1 << 60
+"""Version 1 tells a number above this where there is no limit."""
+MOUNTS = Path("/sys/fs/cgroup")
+OWN_GROUP = Path("/proc/self/cgroup")
+
+
+class Leaf:
+    """The group of one instance. The kernel makes its files, except in tests."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def limit(self, limits: Limits) -> None:
+        """Put these limits in force, now or instead of others. What the kernel has no file for is
+        left out. Raises OSError."""
+        _offer(self.path / "memory.high", _count(limits.memory_high))
+        _offer(self.path / "memory.max", _count(limits.memory_max))
+        _offer(self.path / "memory.oom.group", b"1")
+        _offer(self.path / "pids.max", _count(limits.processes_max))
+        quota = _NO_LIMIT
+        if limits.cpu_max is not None:
+            quota = b"%d" % round(limits.cpu_max * CPU_PERIOD_US)
+        _offer(self.path / "cpu.max", b"%b %d" % (quota, CPU_PERIOD_US))
+
+    def memory_bytes(self) -> int | None:
+        """What it holds, without the files that the kernel may forget at any time; None if that is
+        not known."""
+        try:
+            current = int(_read(self.path / "memory.current"))
+        except (OSError, ValueError):
+            return None
+        return max(0, current - _entry(self.path / "memory.stat", b"inactive_file"))
+
+    def oom_kills(self) -> int:
+        """How often the kernel killed in it for want of memory."""
+        return _entry(self.path / "memory.events", b"oom_kill")
+
+    def processes(self) -> list[int]:
+        with contextlib.suppress(OSError, ValueError):
+            return [int(pid) for pid in _read(self.path / "cgroup.procs").split()]
+        return []
+
+    def kill(self) -> bool:
+        """End every process in it at once. False where the kernel cannot (before 5.14)."""
+        try:
+            _write(self.path / "cgroup.kill", b"1")
+        except OSError:
+            return False
+        return True
+
+    def remove(self) -> bool:
+        """False as long as a process is in it."""
+        try:
+            self.path.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+class Cgroups:
+    """A subtree that is ours. `controllers`: those that limit the leaves."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.controllers: frozenset[str] = frozenset()
+
+    def adopt(self, kept: Collection[Path] = ()) -> None:
+        """Make it ready for leaves, and remove those that an earlier gateway left, all but those to
+        be `kept`. Before anything is forked. Raises OSError."""
+        strays = _read(self.root / "cgroup.procs").split()
+        if strays:
+            own = self.root / OWN
+            own.mkdir(exist_ok=True)
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    _write(own / "cgroup.procs", pid)
+        granted = _read(self.root / "cgroup.controllers").decode().split()
+        on: set[str] = set()
+        for name in CONTROLLERS:
+            if name in granted:
+                with contextlib.suppress(OSError):  # One that is busy elsewhere, as in version 1.
+                    _write(self.root / "cgroup.subtree_control", b"+" + name.encode())
+                    on.add(name)
+        self.controllers = frozenset(on)
+        for old in self.root.glob(f"{PREFIX}*"):
+            if old not in kept:
+                Leaf(old).remove()
+
+    def leaf(self, server: str, generation: int, limits: Limits) -> Leaf:
+        """A leaf for this instance, under its limits. Raises OSError."""
+        leaf = Leaf(self.root / f"{PREFIX}{server}-{generation}")
+        leaf.path.mkdir(exist_ok=True)
+        leaf.limit(limits)
+        return leaf
+
+
+def delegated(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Cgroups | None:
+    """The subtree that was given to us, or None. `mounts`: where control groups are mounted; `own`:
+    the file that tells our own one."""
+    if sys.platform != "linux":
+        return None
+    try:
+        lines = _read(own).decode().splitlines()
+    except (OSError, ValueError):
+        return None
+    name = next((line[3:] for line in lines if line.startswith("0::/")), None)
+    tops = (top for top in (mounts, mounts / "unified") if (top / "cgroup.controllers").exists())
+    top = next(tops, None)
+    if name is None or top is None or "/.." in name:
+        return None
+    here = top / name.strip("/")
+    above = [here.parent] if here != top else []
+    return next((Cgroups(path) for path in (here, *above) if _ours(path)), None)
+
+
+class GroupMemory(NamedTuple):
+    """Memory of the control group that a process is in. `limit_bytes`: None if the group has none;
+    `kills`: how often the kernel killed in it, or below it, for want of memory."""
+
+    used_bytes: int
+    limit_bytes: int | None
+    kills: int
+
+
+class Around:
+    """The control group for memory, of version 1 or 2, that a process is in."""
+
+    def __init__(self, group: Path) -> None:
+        self._group = group
+        self._old = (group / "memory.oom_control").exists()
+
+    def memory(self) -> GroupMemory | None:
+        """None if the kernel does not tell it."""
+        names = ("usage_in_bytes", "limit_in_bytes") if self._old else ("current", "max")
+        try:
+            used, limit = (_read(self._group / f"memory.{name}").strip() for name in names)
+            most = None if limit == _NO_LIMIT or int(limit) > UNLIMITED_BYTES else int(limit)
+            return GroupMemory(int(used), most, self.kills())
+        except (OSError, ValueError):
+            return None
+
+    def kills(self) -> int:
+        file = "memory.oom_control" if self._old else "memory.events"
+        return _entry(self._group / file, b"oom_kill")
+
+
+def around(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
+    """The group of the process that `own` is about; None where there is none for memory. Inside of
+    a container the path of the group is not below `mounts`, and the group is the top."""
+    try:
+        lines = [line.split(":", 2) for line in _read(own).decode().splitlines()]
+    except (OSError, ValueError):
+        return None
+    old = next((path for _, what, path in lines if "memory" in what.split(",")), None)
+    new = next((path for number, _, path in lines if number == "0"), None)
+    places = [mounts / "memory" / old.strip("/"), mounts / "memory"] if old is not None else []
+    if new is not None:
+        tops = (mounts, mounts / "unified")
+        places += [*(top / new.strip("/") for top in tops), *tops]
+    known = ("memory.oom_control", "memory.events")
+    group = next((each for each in places if any((each / name).exists() for name in known)), None)
+    return None if group is None else Around(group)
+
+
+def unenforced(limits: Limits, cgroups: Cgroups | None) -> str:
+    """What nobody enforces, as a sentence for the operator, or nothing. Memory and processes are
+    judged from samples where the kernel does not count them."""
+    if limits.cpu_max is None or (cgroups is not None and "cpu" in cgroups.controllers):
+        return ""
+    return (
+        "cpu_max is not enforced: the gateway has no control group of its own with the controller"
+        " 'cpu'; under systemd, Delegate=cpu gives it one"
+    )
+
+
+def _entry(path: Path, name: bytes) -> int:
+    """One number of a file with lines such as `oom_kill 3`, 0 if it is not there."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _read(path).splitlines():
+            key, _, value = line.partition(b" ")
+            if key == name:
+                return int(value)
+    return 0
+
+
+def _ours(path: Path) -> bool:
+    """Was this group delegated, and to us?"""
+    for attribute in _DELEGATED:
+        with contextlib.suppress(OSError):
+            if os.getxattr(path, attribute).strip() == b"1":
+                return os.access(path / "cgroup.subtree_control", os.W_OK)
+    return False
+
+
+def _count(value: int | None) -> bytes:
+    return _NO_LIMIT if value is None else b"%d" % value
+
+
+def _offer(path: Path, data: bytes) -> None:
+    """Write to a file that is there only with its controller. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        _write(path, data)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """In one write, as the kernel wants it; never a new file. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path) -> bytes:
+    """Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(FILE_BYTES_MAX)

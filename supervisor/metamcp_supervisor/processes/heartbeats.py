@@ -1,0 +1,130 @@
+"""Listens for the heartbeats of all workers and ends those that hang.
+
+Owns: the one ticker that looks at every pulse, and the signals of the hang ladder. Never: the
+deadlines (`pulse`), what becomes of a worker's server (`tree`) or front (`fronts`).
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from metamcp_supervisor.processes import pulse
+from metamcp_supervisor.processes.pulse import Pulse, Verdict
+
+TICK_S = 0.25
+PAUSE_S = 0.5
+"""A tick that comes later than this means that this process stood still, not the workers."""
+
+
+class _Watched:
+    def __init__(self, on_verdict: Callable[[Verdict], None]) -> None:
+        self.on_verdict = on_verdict
+        self.pulse: Pulse | None = None
+        self.halted = False
+        self.verdict = Verdict.FINE
+
+
+class Heartbeats:
+    """`signal_worker(pid, number)` reaches a worker through the nursery; `clock`: monotonic
+    seconds; `on_lag(role, seconds)` hears how late an event loop was."""
+
+    def __init__(
+        self,
+        signal_worker: Callable[[int, int], None],
+        clock: Callable[[], float],
+        on_lag: Callable[[str, float], None] = lambda role, seconds: None,
+    ) -> None:
+        self._on_lag = on_lag
+        self._signal = signal_worker
+        self._clock = clock
+        self._watched: dict[int, _Watched] = {}
+        self._looked = clock()
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def watch(
+        self, pid: int, on_verdict: Callable[[Verdict], None], *, halted: bool | None = None
+    ) -> None:
+        """Judge this worker from its first beat on; `on_verdict` hears every change. `halted`: of
+        one that beats already, and has the full time for its next beat."""
+        self._watched[pid] = _Watched(on_verdict)
+        if halted is not None:
+            self.halted(pid, halted)
+
+    def is_halted(self, pid: int) -> bool:
+        return pid in self._watched and self._watched[pid].halted
+
+    def forget(self, pid: int) -> None:
+        self._watched.pop(pid, None)
+
+    def beat(self, pid: int, role: str = "worker", lag_ms: float = 0.0) -> None:
+        self._on_lag(role, lag_ms / 1000)
+        self._forgive()
+        if watched := self._watched.get(pid):
+            watched.pulse = Pulse(self._clock(), watched.halted)
+            self._judge(pid, watched)
+
+    def halted(self, pid: int, yes: bool) -> None:
+        """The worker was stopped by a signal, or goes on again."""
+        self._forgive()
+        if watched := self._watched.get(pid):
+            watched.halted = yes
+            if watched.pulse is None or not yes:
+                # Who goes on again gets the full time for its next beat.
+                watched.pulse = Pulse(self._clock(), yes)
+            else:
+                watched.pulse = Pulse(watched.pulse.beat_at, yes)
+            self._judge(pid, watched)
+
+    def ages_s(self) -> dict[int, float]:
+        """Since the last sign of life of each worker that has given one."""
+        now = self._clock()
+        watched = self._watched.items()
+        return {pid: max(0.0, now - one.pulse.beat_at) for pid, one in watched if one.pulse}
+
+    def lag_s(self) -> float:
+        """How late this process's own event loop is with the next look, if it is."""
+        return max(0.0, self._clock() - self._looked - TICK_S)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._watched.clear()
+
+    def look(self) -> None:
+        """Judge everybody, as the ticker does."""
+        self._forgive()
+        self._looked = self._clock()
+        for pid, watched in list(self._watched.items()):
+            if watched.pulse is not None:
+                self._judge(pid, watched)
+
+    def _forgive(self) -> None:
+        """Has this process stood still since the last tick? Then nobody was late meanwhile. What
+        waited in the sockets is read before the ticker runs: it must not be judged before that."""
+        now = self._clock()
+        late_s = now - self._looked - TICK_S
+        if late_s <= PAUSE_S:
+            return
+        self._on_lag("supervisor", late_s)
+        self._looked = now
+        for watched in self._watched.values():
+            if watched.pulse is not None:
+                watched.pulse = pulse.forgive(watched.pulse, late_s)
+
+    def _tick(self) -> None:
+        late_s = self.lag_s()
+        if late_s <= PAUSE_S:  # a longer one is told where it is forgiven
+            self._on_lag("supervisor", late_s)
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        self.look()
+
+    def _judge(self, pid: int, watched: _Watched) -> None:
+        assert watched.pulse is not None
+        found = pulse.verdict(watched.pulse, self._clock())
+        if found is watched.verdict:
+            return
+        watched.verdict = found
+        watched.on_verdict(found)
+        if found is Verdict.HUNG:
+            self._signal(pid, signal.SIGABRT)
+        elif found is Verdict.DEAD:
+            self._signal(pid, signal.SIGKILL)

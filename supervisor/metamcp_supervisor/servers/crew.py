@@ -1,0 +1,403 @@
+"""The workers of the servers, from the fork to the end of everything below them.
+
+Owns: forking, the deadlines of processes on their way up or down, killing, the order of last words
+and death. Never: the rules (`server`), who shall run and which copy serves (`tree`, `spares`),
+pipes (`routes`).
+
+An instance is over when two things have come, in any order: the nursery's word that the worker and
+everything below it is gone, and the end of its control socket, in which its last words may wait.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+from metamcp_supervisor.config import environment
+from metamcp_supervisor.control.steering import NotNow
+from metamcp_supervisor.fronts.fronts import Forker
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.pulse import Verdict
+from metamcp_supervisor.processes.spawn import NotForked, NurseryGone, Worker, WorkerExit
+from metamcp_supervisor.processes.stacks import NoStacks
+from metamcp_supervisor.servers import floods, instances
+from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.entries import Copy, CopySnapshot, Entry
+from metamcp_supervisor.servers.instances import Instance
+from metamcp_supervisor.servers.server import Responds, WentDown
+from metamcp_supervisor.servers.specs import STOP_EOF_S, server_spec
+from metamcp_supervisor.servers.states import ExitClass
+from metamcp_supervisor.servers.tokens import KeyUnfit, Tokens
+from metamcp_supervisor.telemetry.events import Journal
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import (
+    THROTTLED,
+    Beat,
+    Counted,
+    FromChild,
+    LogLines,
+    ServerDown,
+    Spawned,
+)
+from metamcp_worker.ipc.spec import LogSpec
+from metamcp_worker.runtime import logs
+
+START_S_MARGIN = 5.0
+"""The worker watches `start_timeout` itself; this much later it is killed."""
+STOP_S_MARGIN = 3.0
+"""The same for the worker's own ladder: end of stdin, SIGTERM, SIGKILL."""
+LEAVE_S_MAX = 10.0
+"""From the news that a server is down to the end of its worker."""
+KILLED_S_MAX = 2.0
+"""From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
+SILENT_S_MAX = 2.0
+"""From the end of a control socket to the end of its worker."""
+"""The counter of lines that are no messages."""
+LAST_WORDS_S_MAX = 1.0
+"""From the end of a worker to the end of what it wrote to its control socket."""
+
+
+class Lives(Protocol):
+    """Who decides what happens to servers. A copy is told of whether it serves or not."""
+
+    def went_down(self, copy: Copy, fact: WentDown) -> None: ...
+
+    def responds(self, copy: Copy, fact: Responds) -> None: ...
+
+    def told(self, copy: Copy, message: FromChild, blob: bytes) -> None:
+        """What an instance says beyond its own life."""
+        ...
+
+    def crowded_out(self, signal: int) -> str:
+        """Did the kernel kill it, because the group of the gateway had no memory left? Then
+        words about that."""
+        ...
+
+    def idle(self, copy: Copy, idle_s: float) -> None:
+        """It has been of no use to anybody for so long."""
+        ...
+
+    def gone(self, copy: Copy) -> None:
+        """Nothing is left of it."""
+        ...
+
+
+class Crew:
+    def __init__(
+        self,
+        lives: Lives,
+        forker: Forker,
+        hearts: Heartbeats,
+        journal: Journal,
+        tokens: Tokens,
+        bounds: Bounds,
+        environ: Mapping[str, str],
+        version: str,
+    ) -> None:
+        self._lives = lives
+        self._forker = forker
+        self._hearts = hearts
+        self._journal = journal
+        self._tokens = tokens
+        self._bounds = bounds
+        self._environ = environ
+        self._version = version
+        self._copies: dict[int, Copy] = {}
+        self._tuned: LogSpec | None = None
+
+    def fork(self, copy: Copy) -> None:
+        """Start a worker for it."""
+        task = asyncio.get_running_loop().create_task(self._launch(copy))
+        copy.launch = task
+        task.add_done_callback(partial(self._launched, copy))
+
+    def adopt(self, copy: Copy, found: CopySnapshot) -> None:
+        """A copy of the program before: its worker lives on."""
+        sock = socket.socket(fileno=found.instance.line.fd)
+        worker = Worker(found.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock)
+        instance = copy.instance = Instance(copy.entry.name, copy.generation, worker, self)
+        instance.go_on(found.instance)
+        self._tuned = None  # it speaks as the program before was told
+        self._copies[worker.pid] = copy
+        heard = partial(self._judged, copy, instance)
+        self._hearts.watch(worker.pid, heard, halted=found.halted)
+        if found.due is not None:
+            copy.deadline(found.due - asyncio.get_running_loop().time(), self._overdue)
+
+    def ask_to_stop(self, copy: Copy, grace_s: float) -> None:
+        """Let it finish for `grace_s`, then go down its ladder."""
+        copy.stopping = True
+        if copy.instance is None:
+            return  # the fork is still under way; what comes of it is stopped then
+        copy.instance.stop(grace_s)
+        copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
+
+    def withheld(self, entry: Entry, said: Iterable[str]) -> tuple[str, ...]:
+        """Variables that a server does not get and that could matter to it. `said`: the last lines
+        that it wrote. A remote server gets no variables."""
+        server = entry.server
+        if server.url is not None:
+            return ()
+        words = (server.name, *server.command, server.module or "")
+        text = "\n".join((entry.life.message, *said))
+        return environment.withheld(
+            self._environ, server.inherit_env, server.env, words=words, said=text
+        )
+
+    def tune(self) -> None:
+        """The nursery and all workers are to speak as this process does, and are told if that is
+        new."""
+        wanted = logs.current()
+        if wanted == self._tuned:
+            return
+        self._tuned = wanted
+        self._forker.tune()
+        try:
+            for copy in self._copies.values():
+                if copy.instance is not None:
+                    copy.instance.tune(wanted)
+        except TooLarge as error:
+            why = f"workers speak otherwise from their next start: {error}"
+            self._journal.add("gateway", "note", why)
+
+    def let_go(self, entry: Entry) -> None:
+        """The copy that serves does not any more, and leaves at once."""
+        if entry.serving is not None:
+            copy, entry.serving = entry.serving, None
+            entry.leaving.add(copy)
+            self.ask_to_stop(copy, 0.0)
+
+    def hurry(self, entry: Entry) -> None:
+        """Those that still wait for calls have no time left but for their ladder: nobody calls."""
+        for copy in entry.copies:
+            if copy.instance is not None and copy.stopping:
+                copy.deadline(_ladder_s(entry), self._overdue)
+
+    def condemn(self, copy: Copy, reason: ExitClass, message: str) -> None:
+        """Count it as down for this reason, and kill it."""
+        assert copy.instance is not None
+        if not copy.instance.reported:
+            copy.instance.reported = True
+            self._lives.went_down(copy, WentDown(reason, message))
+        self._kill(copy)
+
+    # What the nursery says
+
+    def exited(self, end: WorkerExit) -> bool:
+        """A worker and everything below it is gone; True if it was one of ours.
+
+        Its last words may still wait in its control socket: they come first.
+        """
+        copy = self._copies.get(end.pid)
+        if copy is None:
+            return False
+        assert copy.instance is not None
+        copy.instance.end = end
+        if end.stacks:
+            told = "what its worker did at last is in its log"
+            self._journal.add(copy.entry.name, "stacks", told, copy.generation)
+            self.log_stacks(copy, end.stacks)
+        if copy.instance.silent:
+            self._bury(copy)
+        else:
+            copy.deadline(LAST_WORDS_S_MAX, self._bury)
+        return True
+
+    def halted(self, pid: int, yes: bool) -> None:
+        if copy := self._copies.get(pid):
+            self._journal.add(copy.entry.name, "halted" if yes else "resumed")
+
+    # What workers say
+
+    def heard(self, instance: Instance, message: FromChild, blob: bytes) -> None:
+        copy = self._copies[instance.pid]
+        match message:
+            case Beat():
+                instance.inflight, instance.queued = message.inflight, message.queued
+                self._probed(instance, message.probes_missed)
+                self._hearts.beat(instance.pid, "worker", message.lag_ms)
+                self._lives.idle(copy, message.idle_s)
+            case Spawned():
+                pass  # the instance has noted the pid
+            case ServerDown():
+                self._lives.told(copy, message, blob)
+                self._down(copy, instance, message)
+            case Counted(counts=counts):
+                self._lives.told(copy, message, blob)
+                if THROTTLED in counts:
+                    self._held_back(copy)
+            case _:
+                self._lives.told(copy, message, blob)
+
+    def unheard(self, instance: Instance, sentence: str) -> None:
+        self._journal.add(instance.server, "bug", sentence, instance.generation)
+
+    def fell_silent(self, instance: Instance) -> None:
+        instance.silent = True
+        copy = self._copies[instance.pid]
+        if instance.end is not None:
+            self._bury(copy)
+        else:
+            copy.deadline(SILENT_S_MAX, self._overdue)
+
+    async def stacks(self, entry: Entry, dump: Callable[[int], Awaitable[str]]) -> str:
+        """What the threads of its worker are doing; into its log, too. `dump`: by process. Raises
+        NotNow."""
+        copy = entry.serving
+        if copy is None or copy.instance is None:
+            raise NotNow(f"{entry.name} has no worker at this moment")
+        try:
+            text = await dump(copy.instance.pid)
+        except NoStacks as error:
+            raise NotNow(str(error)) from None
+        self.log_stacks(copy, text)
+        return text
+
+    def log_stacks(self, copy: Copy, text: str) -> None:
+        """Put the stacks of its worker into the log of a server."""
+        lines = LogLines(stream="stacks", lines=tuple(filter(None, text.splitlines())))
+        self._lives.told(copy, lines, b"")
+
+    def _probed(self, instance: Instance, missed: int) -> None:
+        """Say so when the server begins to miss probes, and when it is heard again. It is not
+        parted from its calls for that: it may only be slow."""
+        if missed != instance.probes_missed:
+            what = "probe missed" if missed else "heard again"
+            cause = f"it did not answer, {missed} in a row" if missed else ""
+            instance.probes_missed = missed
+            self._journal.add(instance.server, what, cause, instance.generation)
+
+    def _held_back(self, copy: Copy) -> None:
+        """Its worker holds it back for what it sends unasked."""
+        now = asyncio.get_running_loop().time()
+        before, copy.flood = copy.flood, floods.held_back(copy.flood, now)
+        if why := floods.too_long(copy.flood):
+            self.condemn(copy, ExitClass.FLOOD, why)
+        elif floods.throttled(copy.flood, now) and not floods.throttled(before, before.until):
+            name, generation = copy.entry.name, copy.generation
+            self._journal.add(name, floods.THROTTLED, floods.HELD_BACK, generation)
+
+    def _down(self, copy: Copy, instance: Instance, message: ServerDown) -> None:
+        if instance.reported:
+            return
+        entry = copy.entry
+        instance.reported = True
+        if instance.end is None:
+            copy.deadline(LEAVE_S_MAX, self._overdue)
+        down = instances.told(message, remote=entry.server.url is not None)
+        if message.probing and entry.probe and down.reason is ExitClass.EXIT:
+            # Some old servers exit when they are asked something new: once more, without asking.
+            entry.probe = False
+            down = instances.excused(down)
+        if why := self._bounds.out_of_memory(copy, message.signal):
+            down = WentDown(ExitClass.LIMIT, why)
+        elif why := self._crowded_out(copy, message.signal):
+            down = WentDown(ExitClass.SIGNAL, f"it {why}")
+        self._lives.went_down(copy, down)
+
+    def _crowded_out(self, copy: Copy, signal: int) -> str:
+        if why := self._lives.crowded_out(signal):
+            self._lives.told(copy, Counted(counts={"oom_kill": 1}), b"")
+        return why
+
+    # Up and down
+
+    async def _launch(self, copy: Copy) -> None:
+        entry = copy.entry
+        try:
+            worker = await self._forker.fork("child", f"{entry.name}#{copy.generation}")
+        except NotForked as error:
+            copy.launch = None
+            if not copy.stopping:
+                excused = isinstance(error, NurseryGone)
+                self._lives.went_down(copy, WentDown(ExitClass.NURSERY, str(error), excused))
+            self._lives.gone(copy)
+            return
+        instance = copy.instance = Instance(entry.name, copy.generation, worker, self)
+        copy.launch = None
+        self._copies[worker.pid] = copy
+        self._hearts.watch(worker.pid, partial(self._judged, copy, instance))
+        if copy.stopping:
+            self.ask_to_stop(copy, 0.0)  # it was stopped meanwhile
+            return
+        copy.deadline(entry.server.start_timeout_s + START_S_MARGIN, self._overdue)
+        try:
+            oauth = self._tokens.spec(entry.server.oauth)
+            self._bounds.draw(copy)
+            spec = server_spec(
+                entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf,
+                log=logs.current(), tenant=entry.tenant, asks_roots=entry.offer.asks_roots,
+            )  # fmt: skip
+            instance.run(spec, self._version)
+        except KeyUnfit as error:
+            self.condemn(copy, ExitClass.SPAWN, str(error))
+        except OSError as error:
+            self.condemn(copy, ExitClass.EXIT, f"the gateway could not brief it: {error.strerror}")
+
+    def _launched(self, copy: Copy, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._journal.add(copy.entry.name, "bug", f"its start broke off: {error!r}")
+
+    def _overdue(self, copy: Copy) -> None:
+        """A worker did not do in time what it was to do."""
+        if copy.warming:
+            limit = f"{copy.entry.server.start_timeout_s:g} s"
+            message = f"it was not ready within {limit}, and its worker did not say so"
+            self.condemn(copy, ExitClass.START_TIMEOUT, message)
+        else:
+            self._journal.add(copy.entry.name, "kill", "its worker did not leave in time")
+            self._lives.told(copy, Counted(counts={"stop_worker_SIGKILL": 1}), b"")
+            self._kill(copy)
+
+    def _kill(self, copy: Copy) -> None:
+        assert copy.instance is not None
+        if copy.instance.end is None:  # else only its last words are waited for
+            self._forker.signal(copy.instance.pid, signal.SIGKILL)
+            copy.deadline(KILLED_S_MAX, self._outlives)
+
+    def _outlives(self, copy: Copy) -> None:
+        """It was killed and its end is not told: perhaps nobody carries out what we order."""
+        self._journal.add(copy.entry.name, "kill", "its worker was killed and its end is not told")
+        self._forker.suspect()
+        self._kill(copy)
+
+    def _judged(self, copy: Copy, instance: Instance, verdict: Verdict) -> None:
+        if verdict in (Verdict.HUNG, Verdict.DEAD):
+            instance.condemned = ExitClass.HANG
+        name, generation = copy.entry.name, instance.generation
+        self._journal.add(name, f"heartbeat {verdict}", generation=generation)
+        self._lives.responds(copy, Responds(verdict is Verdict.FINE))
+        if verdict is Verdict.DEAD:
+            self._kill(copy)
+
+    def _bury(self, copy: Copy) -> None:
+        instance = copy.instance
+        assert instance is not None
+        assert instance.end is not None
+        copy.no_deadline()
+        self._hearts.forget(instance.pid)
+        instance.close()
+        if copy.leaf is not None and (kills := copy.leaf.oom_kills()):
+            self._lives.told(copy, Counted(counts={"oom_kill": kills}), b"")
+        self._bounds.erase(copy)
+        copy.instance = None
+        del self._copies[instance.pid]
+        if instance.end.orphans:
+            self._lives.told(copy, Counted(counts={"orphan": instance.end.orphans}), b"")
+            left = f"{instance.end.orphans} processes that it left behind were killed"
+            self._journal.add(copy.entry.name, "swept", left, instance.generation)
+        if not instance.reported:
+            down = instances.untold(instance.end, instance.condemned)
+            if down.reason is ExitClass.SIGNAL and (
+                why := self._crowded_out(copy, instance.end.signal or 0)
+            ):
+                down = WentDown(ExitClass.SIGNAL, f"its worker {why}")
+            self._lives.went_down(copy, down)
+        self._lives.gone(copy)
+
+
+def _ladder_s(entry: Entry) -> float:
+    """What a worker may need to end its server and itself."""
+    return STOP_EOF_S + entry.server.stop_grace_s + STOP_S_MARGIN

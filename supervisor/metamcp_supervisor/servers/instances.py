@@ -1,0 +1,242 @@
+"""One running copy of a server, as the supervisor sees it: a worker process and its control socket.
+
+Owns: the packets to and from one child worker, and what it said of its server. Never: what follows
+from that (`server`, `tree`), the pipes between fronts and workers (`routes`).
+"""
+
+import asyncio
+import signal
+from collections.abc import Iterable
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Protocol
+
+from msgspec import Struct
+
+from metamcp_supervisor.fronts.questions import Questions
+from metamcp_supervisor.processes.spawn import Worker, WorkerExit
+from metamcp_supervisor.servers.server import WentDown
+from metamcp_supervisor.servers.states import ExitClass
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.messages import (
+    HTTP,
+    AttachFront,
+    CallsShown,
+    FromChild,
+    Listed,
+    Message,
+    RunServer,
+    ServerDown,
+    ServerReady,
+    Spawned,
+    Stop,
+    Tune,
+)
+from metamcp_worker.ipc.packets import ChannelSnapshot
+from metamcp_worker.ipc.spec import LogSpec, ServerSpec
+
+HINT_S = 3600.0
+"""Seconds until the journal tells of the same counter of an instance again."""
+#: Counters of a worker, and what an operator should know of them.
+_HINTS = {
+    "unroutable_request": "it asked a client something, and it is not known which: its question was"
+    ' refused; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
+    "unattributed_log": "it logged something for a client, and it is not known which: nobody got it"
+    '; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
+    "broken_answer": "it broke off an answer: its caller got an error",
+    "broken_reply": "it sent an answer that is not valid JSON-RPC: its caller got an error",
+    "too_large": "it sent more than message_bytes in one answer: its caller got an error",
+}
+
+
+def _hint(counter: str) -> str:
+    if not counter.startswith(HTTP):
+        return _HINTS.get(counter, "")
+    status = counter.removeprefix(HTTP)
+    try:
+        phrase = f" {HTTPStatus(int(status)).phrase}"
+    except ValueError:
+        phrase = ""
+    return f"it answered a request with HTTP {status}{phrase}: its caller got an error"
+
+
+class InstanceSnapshot(Struct, frozen=True, kw_only=True):
+    pid: int
+    line: ChannelSnapshot
+    server_pid: int
+    protocol: str
+    start_s: float
+    inflight: int
+    probes_missed: int
+    reported: bool
+    told_of: tuple[str, ...]
+    condemned: ExitClass | None
+
+
+class Ear(Protocol):
+    """Who listens to instances."""
+
+    def heard(self, instance: "Instance", message: FromChild, blob: bytes) -> None:
+        """`blob`: what came with `ServerReady` and `Listed`, empty for the others."""
+        ...
+
+    def unheard(self, instance: "Instance", sentence: str) -> None:
+        """The worker sent something that cannot be used."""
+        ...
+
+    def fell_silent(self, instance: "Instance") -> None:
+        """The control socket is closed: the worker is dead or about to be."""
+        ...
+
+
+class Instance:
+    """`reported`: how it went down has been told. `told_of`: when the journal told of a
+    counter, in monotonic seconds. `condemned`: the class to which its end counts
+    when it is killed for not answering. `silent`: its control socket is closed. `end`: how its
+    process ended. `questions`: about its calls."""
+
+    def __init__(self, server: str, generation: int, worker: Worker, ear: Ear) -> None:
+        self.server = server
+        self.generation = generation
+        self.pid = worker.pid
+        self.server_pid = 0
+        self.protocol = ""
+        self.start_s = 0.0
+        self.inflight = self.queued = 0
+        self.probes_missed = 0
+        self.reported = False
+        self.told_of: dict[str, float] = {}
+        self.condemned: ExitClass | None = None
+        self.silent = False
+        self.end: WorkerExit | None = None
+        self.questions = Questions(self._send)
+        self._ear = ear
+        self._channel = packets.Channel(
+            worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
+        )
+
+    def handed(self) -> InstanceSnapshot:
+        """What the program after this one must know of it."""
+        return InstanceSnapshot(
+            pid=self.pid,
+            line=self._channel.handed(),
+            server_pid=self.server_pid,
+            protocol=self.protocol,
+            start_s=self.start_s,
+            inflight=self.inflight,
+            probes_missed=self.probes_missed,
+            reported=self.reported,
+            told_of=tuple(self.told_of),
+            condemned=self.condemned,
+        )
+
+    def go_on(self, found: InstanceSnapshot) -> None:
+        """After what the program before knew."""
+        self.server_pid, self.protocol, self.start_s = (
+            found.server_pid, found.protocol, found.start_s,
+        )  # fmt: skip
+        self.inflight, self.probes_missed = found.inflight, found.probes_missed
+        self.reported, self.condemned = found.reported, found.condemned
+        self.told_of = dict.fromkeys(found.told_of, asyncio.get_running_loop().time())
+        for data, fds in found.line.waiting:
+            self._channel.send(data, fds)
+
+    def run(self, spec: ServerSpec, version: str) -> None:
+        """`version`: of the gateway. Raises OSError when this process has no free descriptor."""
+        blob = packets.blob(codec.dump(spec))
+        self._send(RunServer(generation=self.generation, version=version), [blob])
+
+    def tune(self, log: LogSpec) -> None:
+        """Its worker is to speak so."""
+        self._send(Tune(format=log.format, level=log.level, levels=log.levels))
+
+    def attach(self, front: int, fd: int) -> None:
+        """Give it `fd`, its end of the pipe to this front."""
+        self._send(AttachFront(front=front), [fd])
+
+    def stop(self, grace_s: float) -> None:
+        self._send(Stop(grace_s=grace_s))
+
+    def hints(self, counts: Iterable[str], now: float) -> list[tuple[str, str]]:
+        """Counters that an operator should know of, each the first time in an hour: its name and a
+        sentence. `now`: monotonic seconds."""
+        new = {
+            name: hint
+            for name in counts
+            if now - self.told_of.get(name, -HINT_S) >= HINT_S and (hint := _hint(name))
+        }
+        self.told_of.update(dict.fromkeys(new, now))
+        return [(name.replace("_", " "), hint) for name, hint in new.items()]
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _send(self, message: Message, fds: list[int] | None = None) -> None:
+        self._channel.send(messages.pack(message), fds or [])
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        try:
+            message = messages.unpack_from_child(data)
+        except codec.Malformed as error:
+            packets.close_all(fds)
+            self._ear.unheard(self, f"its worker sent a packet that cannot be read: {error}")
+            return
+        blob = b""
+        if isinstance(message, ServerReady | Listed | CallsShown) and fds:
+            blob = packets.read_blob(fds.pop(0))
+        packets.close_all(fds)
+        if isinstance(message, CallsShown):
+            self.questions.answer(message, blob)
+            return
+        match message:
+            case Spawned(pid=pid):
+                self.server_pid = pid
+            case ServerReady():
+                self.protocol, self.start_s = message.protocol, message.start_s
+            case _:
+                pass
+        self._ear.heard(self, message, blob)
+
+    def _lost(self, data: bytes) -> None:
+        # Only catalogues come with a descriptor; a start without it ends by its time limit.
+        self._ear.unheard(self, "its catalogue was lost: the gateway has no free descriptors")
+
+
+_NO_EXIT = frozenset({ExitClass.EXIT, ExitClass.CLEAN, ExitClass.SIGNAL})
+"""Ends of a process. A remote server has none here, and one that closes a connection in good order
+is not meant to stay away."""
+
+
+def told(message: ServerDown, *, remote: bool = False) -> WentDown:
+    """What a worker says of the end of its server. `remote`: it is reached by URL."""
+    try:
+        reason = ExitClass(message.reason)
+    except ValueError:
+        reason = ExitClass.EXIT
+    if remote and reason in _NO_EXIT:
+        reason = ExitClass.CONNECT
+    return WentDown(reason, message.message, retry_after_s=message.retry_after_s)
+
+
+def untold(end: WorkerExit, condemned: ExitClass | None) -> WentDown:
+    """How a server went down whose worker ended without a word."""
+    if end.cause != "exit":
+        return WentDown(ExitClass.NURSERY, "its worker went down with the nursery", excused=True)
+    how = _how(end)
+    if condemned is not None:
+        return WentDown(condemned, f"its worker did not answer and {how}")
+    return WentDown(ExitClass.SIGNAL if end.signal else ExitClass.EXIT, f"its worker {how}")
+
+
+def excused(down: WentDown) -> WentDown:
+    return replace(down, excused=True)
+
+
+def _how(end: WorkerExit) -> str:
+    if not end.signal:
+        return f"ended with status {end.code}"
+    try:
+        name = signal.Signals(end.signal).name
+    except ValueError:
+        name = "a signal"
+    return f"was ended by {name} ({end.signal})"

@@ -1,0 +1,100 @@
+"""What servers write and what their workers count: into logs, journal and figures.
+
+Owns: where it goes. Processes that serve one client each have logs of their own, but count with
+their server: no label grows with clients. Never: what follows from it (`tree`).
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from metamcp_supervisor.servers.answered import answered
+from metamcp_supervisor.servers.entries import Copy, Entry
+from metamcp_supervisor.servers.server import Fact, Life, WentDown
+from metamcp_supervisor.servers.sharing import CONTESTED, LENT_ROOTS
+from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.logs import ServerLogs
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_worker.ipc.messages import THROTTLED, Answers, CallStats, Counted, LogLines, ServerDown
+
+_AT_REST = frozenset({Phase.IDLE, Phase.DISABLED})
+"""Phases in which nobody waits for a server to come back."""
+
+
+class Reports:
+    def __init__(self, journal: Journal, logs: ServerLogs, metrics: Metrics) -> None:
+        self._journal = journal
+        self._logs = logs
+        self._metrics = metrics
+        self._down_since: dict[str, float] = {}
+
+    def heard(self, copy: Copy, message: LogLines | Answers | ServerDown) -> None:
+        entry = copy.entry
+        match message:
+            case LogLines():
+                self.lines(entry, message)
+            case Answers(stats=stats):
+                transport = "pipe" if entry.server.url is None else "tcp"
+                self._metrics.answers(entry.name, copy.generation, transport, stats)
+            case ServerDown(code=code, signal=signal):
+                if code is not None or signal:
+                    self._metrics.exited(entry.base, -signal if code is None else code)
+
+    def gone(self, copy: Copy) -> None:
+        """Nothing is left of it."""
+        self._metrics.worker_gone(copy.entry.name, copy.generation)
+
+    def turned(self, entry: Entry, before: Life, fact: Fact, now: float) -> None:
+        """A server is in another phase, or another copy of it serves. `now`: before that was
+        done."""
+        phase, loop = entry.life.phase, asyncio.get_running_loop()
+        if isinstance(fact, WentDown) and before.phase is Phase.READY:
+            self._down_since[entry.name] = now
+        elif phase in _AT_REST:
+            self._down_since.pop(entry.name, None)
+        if phase is Phase.READY and (since := self._down_since.pop(entry.name, None)) is not None:
+            self._metrics.failed_over(entry.base, loop.time() - since)
+
+    def lines(self, entry: Entry, message: LogLines) -> None:
+        self._logs.add(entry.name, message.stream, message.lines, message.dropped)
+        if message.dropped:
+            self._metrics.server_counts(entry.base, {"log_lines_dropped": message.dropped})
+
+    def counted(self, copy: Copy, message: Counted) -> None:
+        # A contested question is an unroutable one, and counts as such.
+        aside = (CONTESTED, LENT_ROOTS, THROTTLED)
+        counts = {name: n for name, n in message.counts.items() if name not in aside}
+        self._metrics.server_counts(copy.entry.base, counts)
+        if copy.entry.life.phase is not Phase.READY:
+            return  # The end of its start will be told.
+        now = asyncio.get_running_loop().time()
+        for what, hint in copy.instance.hints(message.counts, now) if copy.instance else ():
+            self._journal.add(copy.entry.name, what, hint, copy.generation)
+
+    def proven(
+        self, entries: Mapping[str, Entry], front: int, stats: Sequence[CallStats]
+    ) -> list[Entry]:
+        """Those that have answered something, by the newest figures of this front."""
+        found: list[Entry] = []
+        for name, count in answered(stats).items():
+            entry = entries.get(name)
+            if entry is not None and count > entry.answered.get(front, 0):
+                entry.answered[front] = count
+                found.append(entry)
+        return found
+
+    def restarted(self, entry: Entry) -> None:
+        """Another copy of it starts, or takes the place of one; the first one is no restart."""
+        if entry.rested:
+            entry.rested = False
+            return
+        entry.restarts += 1
+        self._metrics.restarted(entry.base, str(entry.life.reason or "operator"))
+
+    def forget(self, entry: Entry) -> None:
+        self._down_since.pop(entry.name, None)
+        self._logs.forget(entry.name)
+        if entry.own:
+            self._journal.histories.forget(entry.name)
+        else:
+            self._metrics.forget(entry.name)

@@ -1,0 +1,110 @@
+"""Second copies of servers that may have one: started beside the first, and put in its place.
+
+Owns: when a spare is started, what becomes of one that does not come up, and the exchange of a
+server for its spare. Never: which event of a life calls for it (`server`), workers (`crew`), pipes
+(`routes`).
+
+A spare costs what a server costs, and buys a restart without a gap: when the first copy goes down
+the second one has its handshake behind it. The same exchange serves a restart that somebody asks
+for: the new copy is there before the old one is told to finish.
+"""
+
+import random
+from collections.abc import Callable
+
+from metamcp_supervisor import backoff
+from metamcp_supervisor.servers.crew import Crew
+from metamcp_supervisor.servers.entries import Copy, Entry
+from metamcp_supervisor.servers.server import Fact, Replaced, Stop, WentDown
+from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.telemetry.events import Journal
+from metamcp_worker.ipc.messages import ServerReady
+
+SPARE_S = 1.0
+"""From a server that is ready to the start of its spare: who has just come up has work to do."""
+
+
+class Spares:
+    """`feed(entry, fact, cause)`: something happens to a server."""
+
+    def __init__(
+        self, crew: Crew, journal: Journal, feed: Callable[[Entry, Fact, str], None]
+    ) -> None:
+        self._crew = crew
+        self._journal = journal
+        self._feed = feed
+
+    def settle(self, entry: Entry) -> None:
+        """After whatever happened: a server that is ready gets its spare, another one has none."""
+        if entry.life.phase is not Phase.READY:
+            entry.replacing = False
+            self._dismiss(entry)
+        elif entry.server.spares and entry.spare is None:
+            entry.spare_in(SPARE_S, self._start)
+        elif not entry.server.spares and not entry.replacing:
+            self._dismiss(entry)
+
+    def generation(self, entry: Entry) -> int:
+        """Of the spare that could take over now, or 0."""
+        return entry.spare.generation if entry.spare is not None and entry.spare.ready else 0
+
+    def replace(self, entry: Entry, cause: str, *, anew: bool) -> bool:
+        """Restart without a gap, if the server may have two copies. `anew`: a spare that is there
+        was started with another configuration."""
+        if not entry.server.spares or entry.life.phase is not Phase.READY:
+            return False
+        if anew:
+            self._dismiss(entry)
+        self._journal.add(entry.name, "replacing", cause, entry.life.generation)
+        entry.replacing, entry.spare_failures = True, 0
+        if generation := self.generation(entry):
+            self._feed(entry, Replaced(generation), cause)
+        elif entry.spare is None:
+            self._start(entry)
+        return True
+
+    def renew(self, entry: Entry, cause: str, *, anew: bool = False) -> None:
+        """Another instance instead of this one: without a gap, or by a restart."""
+        if not self.replace(entry, cause, anew=anew):
+            self._feed(entry, Stop(restarting=True), cause)
+
+    def promote(self, entry: Entry) -> None:
+        """The spare is the one that serves from now on; the other one finishes."""
+        old, entry.serving, entry.spare = entry.serving, entry.spare, None
+        entry.replacing, entry.spare_failures = False, 0
+        if old is not None:
+            entry.leaving.add(old)
+
+    def ready(self, copy: Copy, message: ServerReady, blob: bytes) -> None:
+        """A spare is up."""
+        entry = copy.entry
+        copy.ready = True
+        copy.no_deadline()
+        copy.lists = blob if message.list_hash != entry.offer.list_hash else b""
+        self._journal.add(entry.name, "spare ready", f"{message.start_s:.2f} s", copy.generation)
+        if entry.replacing:
+            self._feed(entry, Replaced(copy.generation), "its new copy is ready")
+
+    def down(self, copy: Copy, fact: WentDown) -> None:
+        """A spare went down, or did not come up. The server goes on as it is."""
+        entry = copy.entry
+        entry.spare = None
+        entry.leaving.add(copy)
+        entry.spare_failures += 1
+        delay_s = backoff.delay(entry.spare_failures, random.random())  # noqa: S311 - jitter
+        cause = f"{fact.reason}: {fact.message}; the next one in {delay_s:.1f} s"
+        self._journal.add(entry.name, "spare down", cause, copy.generation)
+        entry.spare_in(delay_s, self._start)
+
+    def _start(self, entry: Entry) -> None:
+        entry.no_spare()
+        if entry.life.phase is Phase.READY and entry.spare is None:
+            entry.spare = Copy(entry, entry.new_generation())
+            self._crew.fork(entry.spare)
+
+    def _dismiss(self, entry: Entry) -> None:
+        entry.no_spare()
+        if entry.spare is not None:
+            copy, entry.spare = entry.spare, None
+            entry.leaving.add(copy)
+            self._crew.ask_to_stop(copy, 0.0)

@@ -1,0 +1,279 @@
+"""What workers are told: from the configuration to the values that cross the control socket.
+
+Owns: the environment that a server gets, the hosts that a front accepts, which endpoint is the
+default one. Never: reading a configuration (`parse`), the fields (`metamcp_worker.ipc.spec`).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import structs
+
+from metamcp_supervisor.config import environment, toolnames, tools
+from metamcp_supervisor.config.config import Address, Config, Embeddings, Endpoint, Server, Tool
+from metamcp_supervisor.config.expand import PROJECT
+from metamcp_supervisor.config.masks import secrets_of, secrets_of_embeddings, secrets_of_traces
+from metamcp_supervisor.processes.cgroups import Leaf
+from metamcp_supervisor.servers.pinning import Pinned
+from metamcp_worker.ipc import finished, roots, sharing
+from metamcp_worker.ipc.messages import Tenant
+from metamcp_worker.ipc.roots import Asked
+from metamcp_worker.ipc.spec import (
+    EmbeddingsSpec,
+    EndpointSpec,
+    FrontSpec,
+    LimitsSpec,
+    LogSpec,
+    MeaningSpec,
+    OAuthSpec,
+    RecordingSpec,
+    ServerSpec,
+    ToolOverride,
+)
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+STOP_EOF_S = 1.0
+"""From the end of its stdin to SIGTERM: well-behaved servers leave within 0.1 s."""
+VECTORS = "vectors.db"
+"""In the state directory: vectors of tools, kept over restarts."""
+NICE = 5
+"""Of a server whose processor time is limited: it gives way to the others even where no controller
+enforces the limit, and still gets a quarter of a processor that another one wants too."""
+_UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
+
+
+def server_spec(
+    server: Server,
+    environ: Mapping[str, str],
+    *,
+    probe: bool,
+    oauth: OAuthSpec | None = None,
+    leaf: Leaf | None = None,
+    log: LogSpec | None = None,
+    tenant: Tenant | None = None,
+    asks_roots: Asked = "",
+) -> ServerSpec:
+    """`probe`: may it be asked whether it is modern? `oauth`: for a server that wants it
+    (`tokens`). `leaf`: the control group for its processes, if there is one. `log`: how its worker
+    speaks, if not as usual. `tenant`: whom it serves, if it is not for all; `asks_roots`: when it
+    was seen to ask for roots."""
+    place = _place(server, tenant)
+    passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
+    session = sharing.has_session(sharing.whose(server.name))
+    earlier = not probe or (session if tenant is None else not tenant.modern)
+    return ServerSpec(
+        name=sharing.base(server.name),
+        command=tuple(map(place, server.command)),
+        env={**passed, **{name: place(value) for name, value in server.env.items()}},
+        cwd=None if server.cwd is None else place(str(server.cwd)),
+        module=server.module,
+        url=server.url,
+        transport=server.transport,
+        headers=dict(server.headers),
+        oauth=oauth,
+        options=dict(server.options),
+        limits=_limits(server, leaf),
+        start_timeout_s=server.start_timeout_s,
+        timeout_s=server.timeout_s,
+        stop_eof_s=STOP_EOF_S,
+        stop_grace_s=server.stop_grace_s,
+        probe_interval_s=server.probe_interval_s,
+        concurrency=server.concurrency,
+        queue=server.queue,
+        message_bytes=server.message_max,
+        log=structs.replace(log or LogSpec(), secrets=secrets_of(server)),
+        era="legacy-first" if server.era == "auto" and earlier else server.era,
+        caller=_caller(server, tenant),
+        roots=tenant.roots if tenant is not None else "",
+        asks_roots=asks_roots,
+    )
+
+
+def _caller(server: Server, tenant: Tenant | None) -> str:
+    """Of a process that serves a client alone. The clients of a project may be able to do different
+    things, as those of a process for all."""
+    return "" if tenant is None or server.sharing == "per-project" else tenant.caller
+
+
+def _place(server: Server, tenant: Tenant | None) -> Callable[[str], str]:
+    """What stands for the folder of a project becomes that of its clients. The process that serves
+    all others works in the folder of the configuration."""
+    if server.sharing != "per-project":
+        return str
+    folder = roots.folder(tenant.roots.encode()) if tenant is not None else ""
+    return lambda text: text.replace(PROJECT, folder or server.folder)
+
+
+def _limits(server: Server, leaf: Leaf | None) -> LimitsSpec:
+    return LimitsSpec(
+        nofile=server.nofile_max or 0,
+        data_bytes=(server.memory_max or 0) if server.memory_rlimit else 0,
+        nice=NICE if server.cpu_max is not None else 0,
+        cgroup="" if leaf is None else str(leaf.path),
+    )
+
+
+def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
+    """`secrets`: that this process may know, and so may say."""
+    log = config.log
+    return LogSpec(
+        format=log.format, level=log.level, levels=dict(log.levels), secrets=tuple(secrets)
+    )
+
+
+def own_log_spec(config: Config) -> LogSpec:
+    """Of the supervisor, which knows all secrets."""
+    known = [s for server in config.servers.values() for s in secrets_of(server)]
+    elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
+    return log_spec(config, [*known, *elsewhere])
+
+
+def recording_spec(config: Config) -> RecordingSpec:
+    """A front learns only the secrets of servers whose bodies it writes down."""
+    wanted = config.recording
+    levels: dict[str, str] = {
+        server.name: level
+        for server in config.servers.values()
+        if (level := server.recording or wanted.calls) != "off"
+    }
+    full = [name for name, level in levels.items() if level == "full"]
+    return RecordingSpec(
+        folder=str(config.gateway.state_dir / finished.FOLDER),
+        servers=levels,
+        file_bytes=wanted.file_max,
+        files=wanted.files_max,
+        body_bytes=wanted.body_max,
+        secrets=tuple(dict.fromkeys(s for name in full for s in secrets_of(config.servers[name]))),
+    )
+
+
+def meaning_spec(config: Config) -> MeaningSpec | None:
+    """What a front is told of vectors: none of the secrets of where they come from."""
+    wanted = config.embeddings
+    if not wanted.wanted or not any(one.exposure == "search" for one in config.endpoints.values()):
+        return None
+    return MeaningSpec(model=_model(wanted), weight=wanted.weight)
+
+
+def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
+    """None: nobody needs vectors."""
+    wanted = config.embeddings
+    if meaning_spec(config) is None:
+        return None
+    return EmbeddingsSpec(
+        url=wanted.url,
+        model=wanted.model,
+        key=wanted.key,
+        folder="" if wanted.folder is None else str(wanted.folder),
+        id=_model(wanted),
+        store=str(config.gateway.state_dir / VECTORS),
+        timeout_s=wanted.timeout_s,
+        batch=wanted.batch,
+        log=log_spec(config, secrets_of_embeddings(wanted)),
+    )
+
+
+def _model(wanted: Embeddings) -> str:
+    """The same for what makes the same vectors. A query in a URL hardly names a model, and a key in
+    it changes."""
+    made_by = [wanted.url.partition("?")[0], wanted.model, str(wanted.folder)]
+    return hashlib.sha256(ascii(made_by).encode()).hexdigest()[:16]
+
+
+def front_spec(
+    config: Config,
+    version: str,
+    listen: Address | None = None,
+    pinned: Pinned | None = None,
+) -> FrontSpec:
+    """`listen`: where the gateway listens, if that is not what the configuration says; `pinned`:
+    knows what is in quarantine."""
+    default = default_endpoint(config)
+    return FrontSpec(
+        version=version,
+        endpoints=tuple(
+            EndpointSpec(
+                name=endpoint.name,
+                path=endpoint.path or endpoint.name,
+                servers=config.namespaces[endpoint.namespace].servers,
+                description=config.namespaces[endpoint.namespace].description,
+                naming=toolnames.spec_of(endpoint.naming),
+                disabled=_disabled(found),
+                overrides=_overrides(found),
+                default=endpoint is default,
+                sse=endpoint.sse,
+                rest=endpoint.rest,
+                exposure=endpoint.exposure,
+                per_session=endpoint.scope == "session",
+                call_hidden=endpoint.call_hidden,
+            )
+            for endpoint in config.endpoints.values()
+            for found in [tools.at(config, endpoint)]
+        ),
+        hosts=(*hosts(listen or config.gateway.listen), *config.gateway.allowed_hosts),
+        timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
+        retries={
+            server.name: server.retry
+            for server in config.servers.values()
+            if server.retry != "never"
+        },
+        log=log_spec(config),
+        recording=recording_spec(config),
+        tool_times=config.metrics.per_tool,
+        traced=config.traces.sample if config.traces.endpoint else None,
+        meaning=meaning_spec(config),
+        several=config.gateway.fronts > 1,
+        quarantined=() if pinned is None else pinned.quarantined(),
+        held=() if pinned is None else pinned.held(),
+    )
+
+
+def _disabled(found: Mapping[tools.Pair, Tool]) -> tuple[tools.Pair, ...]:
+    return tuple(pair for pair, tool in found.items() if tool.enabled is False)
+
+
+def _overrides(found: Mapping[tools.Pair, Tool]) -> tuple[ToolOverride, ...]:
+    """What is said of tools that are not switched off, where it makes a difference."""
+    overrides = (
+        ToolOverride(
+            server=server,
+            tool=name,
+            name=tool.name or "",
+            aliases=tool.aliases or (),
+            hidden=bool(tool.hidden),
+            title=tool.title,
+            description=tool.description,
+            fixed=dict(tool.fixed),
+            defaults=dict(tool.defaults),
+        )
+        for (server, name), tool in found.items()
+        if tool.enabled is not False
+    )
+    return tuple(one for one in overrides if one != ToolOverride(server=one.server, tool=one.tool))
+
+
+def default_endpoint(config: Config) -> Endpoint | None:
+    """The one that answers at `/mcp`: `default`, or else the first in the configuration."""
+    return config.endpoints.get("default") or next(iter(config.endpoints.values()), None)
+
+
+def exposed(config: Config) -> frozenset[str]:
+    """The servers that some endpoint exposes."""
+    return frozenset(
+        server
+        for endpoint in config.endpoints.values()
+        for server in config.namespaces[endpoint.namespace].servers
+    )
+
+
+def hosts(listen: Address) -> tuple[str, ...]:
+    """Values of `Host` that clients may use: the names of loopback, and the listener's own."""
+    if listen.host in _UNSPECIFIED:
+        return LOOPBACK
+    own = f"[{listen.host}]" if ":" in listen.host else listen.host
+    return (*LOOPBACK, *([own] if own not in LOOPBACK else []))
+
+
+def reachable(listen: Address) -> Address:
+    """Where a client on this machine connects."""
+    return Address("127.0.0.1", listen.port) if listen.host in _UNSPECIFIED else listen

@@ -1,0 +1,339 @@
+"""The life of a server as one table: phases, events, and what the tree must do.
+
+Owns: the names of phases, events, actions and exit classes, the transition table, and the page
+`docs/states.md` that is drawn from it. Never: numbers, delays, policy (`server`, `backoff`), doing
+anything (`tree`).
+
+The theory. A *server* is what the configuration names; an *instance* is one running copy of it: one
+worker process with the server's own process below it, numbered by its generation. The phase belongs
+to the server and outlives its instances.
+
+There is one way up: queued -> warming -> ready. The start gate admits from `queued`, and only when
+the instance before is gone with everything below it, so at most one instance of a server lives.
+A server with a spare has a second one that no front knows. It takes the place of the first when
+that goes down, or is to be restarted (PROMOTE): the server stays ready, with another generation.
+
+There are two ways down. Asked for: ready -> draining -> stopping -> disabled; from there a restart
+queues again. A lazy server that nobody needs goes the same way, to idle; there a call queues it
+again. Not asked for: warming or ready -> backoff, failed, disabled or quarantined, and which
+of them is a matter of numbers and policy, so `server` decides it and hands the table one of the
+events RETRY, GIVE_UP, RETIRE, QUARANTINE. The worker of an instance that went down may need one
+more moment to leave: that is why GONE is an event of the resting phases too, and moves nothing.
+
+`failed` is never for ever: a timer or a client's call starts one attempt (half-open). Only
+`quarantined` waits for a human.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from metamcp_supervisor.servers import floods
+
+
+class Phase(StrEnum):
+    DISABLED = "disabled"
+    IDLE = "idle"
+    QUEUED = "queued"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    BACKOFF = "backoff"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+
+
+class Event(StrEnum):
+    START = "start"
+    STOP = "stop"
+    ADMIT = "admit"
+    READY = "ready"
+    RETRY = "retry"
+    GIVE_UP = "give up"
+    RETIRE = "retire"
+    QUARANTINE = "quarantine"
+    DRAINED = "drained"
+    GONE = "gone"
+    PROMOTE = "promote"
+    REFUSE = "refuse"
+    REST = "rest"
+    RESTED = "rested"
+
+
+class Action(StrEnum):
+    """What the tree does after a move. That it tells fronts and journal of a new phase goes without
+    saying, and so does the timer that bounds each phase in which a process is on its way."""
+
+    JOIN_GATE = "join the start gate"
+    LEAVE_GATE = "leave the start gate"
+    FORK = "fork a worker"
+    ROUTE = "connect it to the fronts"
+    PROMOTE = "let the spare take its place"
+    ASK_TO_STOP = "ask the worker to finish and stop"
+    ARM_RETRY = "arm the timer of the next start"
+    DISARM_RETRY = "disarm the timer of the next start"
+
+
+class ExitClass(StrEnum):
+    """Why an instance went down; the `reason` that people, fronts and metrics see."""
+
+    CLEAN = "clean"
+    EXIT = "exit"
+    SIGNAL = "signal"
+    SPAWN = "spawn"
+    CONNECT = "connect"
+    START_TIMEOUT = "start_timeout"
+    AUTHORIZATION = "authorization"
+    PROTOCOL = "protocol"
+    LIMIT = "limit"
+    HANG = "hang"
+    NURSERY = "nursery"
+    OPERATOR = "operator"
+    TLS = "tls"
+    REDIRECT = "redirect"
+    FLOOD = "flood"
+    CONFIGURATION = "configuration"
+
+
+MEANING: Mapping[Event, str] = {
+    Event.START: "it is to run: at the start of the gateway, by an operator, by its timer, by a "
+    "client's call, because a sibling with the same trouble recovered, or to see for all that wait "
+    "for the same whether it is back",
+    Event.STOP: "it is to stop: by an operator, by a reload, or with the gateway",
+    Event.ADMIT: "the start gate has a free place and no earlier instance is left",
+    Event.READY: "handshake done and lists read",
+    Event.RETRY: "it went down; the next start is planned",
+    Event.GIVE_UP: "it went down too often, or in a way that time does not heal",
+    Event.RETIRE: "it went down and its restart policy leaves it down",
+    Event.QUARANTINE: "it broke the limits again and again or sent without end, or an operator "
+    "wants it so",
+    Event.DRAINED: "nothing is in flight any more, or its time is up",
+    Event.GONE: "the worker and everything below it has left",
+    Event.PROMOTE: "its place is taken by its spare: it went down, or is to be restarted",
+    Event.REFUSE: "it is to run, and its table in the configuration has a mistake",
+    Event.REST: "it starts when it is called, and nobody has called it for `idle_stop`",
+    Event.RESTED: "one that starts when it is called has left, or ended by itself without trouble",
+}
+
+EXIT_MEANING: Mapping[ExitClass, str] = {
+    ExitClass.CLEAN: "it was ready and ended with status 0 although nobody asked; `on-failure` "
+    "leaves it down",
+    ExitClass.EXIT: "it ended with another status, or before it was ready",
+    ExitClass.SIGNAL: "a signal ended it",
+    ExitClass.SPAWN: "its command could not be started, or what it needs for that is missing; time "
+    "does not heal that, so the circuit opens at once and retries come at the slow rate, on "
+    "demand, or with a new configuration",
+    ExitClass.CONNECT: "a server that is reached by URL: no connection, or it ended it",
+    ExitClass.START_TIMEOUT: "handshake and lists were not done within `start_timeout`",
+    ExitClass.AUTHORIZATION: "a server that is reached by URL wants to be authorized, which needs "
+    "a person: `metamcp login`, or `headers` that it accepts; until then as with `spawn`",
+    ExitClass.PROTOCOL: "it does not speak the protocol",
+    ExitClass.LIMIT: "it exceeded a limit; three times in ten minutes is quarantine",
+    ExitClass.HANG: "its worker, or the server itself, stopped answering and was killed",
+    ExitClass.NURSERY: "our own nursery died, which counts against no server, or could not fork",
+    ExitClass.OPERATOR: "an operator put it into quarantine",
+    ExitClass.TLS: "a server that is reached by URL: there is no TLS with it, or its certificate "
+    "is not accepted; as with `spawn`",
+    ExitClass.REDIRECT: "a server that is reached by URL redirects to another origin or in a "
+    "circle; as with `spawn`",
+    ExitClass.FLOOD: "it was `throttled` for a minute: it sends notifications, requests or noise "
+    "without end; that is quarantine at once",
+    ExitClass.CONFIGURATION: "its table in the configuration has a mistake, so it is not started; "
+    "only a reload of the mended configuration starts it",
+}
+
+PUBLIC: Mapping[Phase, str] = {
+    Phase.DISABLED: "stopped",
+    Phase.IDLE: "idle",
+    Phase.QUEUED: "warming",
+    Phase.WARMING: "warming",
+    Phase.READY: "ready",
+    Phase.DRAINING: "draining",
+    Phase.STOPPING: "draining",
+    Phase.BACKOFF: "error",
+    Phase.FAILED: "error",
+    Phase.QUARANTINED: "quarantined",
+}
+"""What people and clients see. A `ready` server that an endpoint exposes is called `active`."""
+
+DOWN = frozenset({"error", "quarantined"})
+"""States of a server that went down by itself, or that nobody may use."""
+STEPS: Mapping[Phase, str] = {Phase.WARMING: "launched", Phase.STOPPING: "drained"}
+"""What events call a move to this phase that leaves the state as it is."""
+
+Move = tuple[Phase, tuple[Action, ...]]
+
+_STAYS: dict[Phase, Move] = {phase: (phase, ()) for phase in Phase}
+
+#: phase -> event -> (next phase, what the tree must do). A pair that is not here is an error.
+TABLE: Mapping[Phase, Mapping[Event, Move]] = {
+    Phase.DISABLED: {
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
+        Event.START: (Phase.QUEUED, (Action.JOIN_GATE,)),
+        Event.REFUSE: (Phase.FAILED, (Action.ARM_RETRY,)),
+        Event.STOP: _STAYS[Phase.DISABLED],
+        Event.GONE: _STAYS[Phase.DISABLED],
+    },
+    Phase.IDLE: {
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
+        Event.START: (Phase.QUEUED, (Action.JOIN_GATE,)),
+        Event.REFUSE: (Phase.FAILED, (Action.ARM_RETRY,)),
+        Event.STOP: (Phase.DISABLED, ()),
+        Event.GONE: _STAYS[Phase.IDLE],
+    },
+    Phase.QUEUED: {
+        Event.START: _STAYS[Phase.QUEUED],
+        Event.STOP: (Phase.DISABLED, (Action.LEAVE_GATE,)),
+        Event.QUARANTINE: (Phase.QUARANTINED, (Action.LEAVE_GATE,)),
+        Event.ADMIT: (Phase.WARMING, (Action.FORK,)),
+        Event.GONE: _STAYS[Phase.QUEUED],
+    },
+    Phase.WARMING: {
+        Event.START: _STAYS[Phase.WARMING],
+        Event.STOP: (Phase.STOPPING, (Action.LEAVE_GATE, Action.ASK_TO_STOP)),
+        Event.READY: (Phase.READY, (Action.LEAVE_GATE, Action.ROUTE)),
+        Event.RETRY: (Phase.BACKOFF, (Action.LEAVE_GATE, Action.ARM_RETRY)),
+        Event.GIVE_UP: (Phase.FAILED, (Action.LEAVE_GATE, Action.ARM_RETRY)),
+        Event.QUARANTINE: (Phase.QUARANTINED, (Action.LEAVE_GATE,)),
+    },
+    Phase.READY: {
+        Event.START: _STAYS[Phase.READY],
+        Event.STOP: (Phase.DRAINING, (Action.ASK_TO_STOP,)),
+        Event.PROMOTE: (Phase.READY, (Action.PROMOTE,)),
+        Event.REST: (Phase.DRAINING, (Action.ASK_TO_STOP,)),
+        Event.RESTED: (Phase.IDLE, ()),
+        Event.RETRY: (Phase.BACKOFF, (Action.ARM_RETRY,)),
+        Event.GIVE_UP: (Phase.FAILED, (Action.ARM_RETRY,)),
+        Event.RETIRE: (Phase.DISABLED, ()),
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
+    },
+    Phase.DRAINING: {
+        Event.START: _STAYS[Phase.DRAINING],  # A restart: it queues again once it is gone.
+        Event.STOP: _STAYS[Phase.DRAINING],
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
+        Event.DRAINED: (Phase.STOPPING, ()),
+        Event.GONE: (Phase.DISABLED, ()),
+        Event.RESTED: (Phase.IDLE, ()),
+    },
+    Phase.STOPPING: {
+        Event.START: _STAYS[Phase.STOPPING],
+        Event.STOP: _STAYS[Phase.STOPPING],
+        Event.QUARANTINE: (Phase.QUARANTINED, ()),
+        Event.DRAINED: _STAYS[Phase.STOPPING],
+        Event.GONE: (Phase.DISABLED, ()),
+        Event.RESTED: (Phase.IDLE, ()),
+    },
+    Phase.BACKOFF: {
+        Event.START: (Phase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
+        Event.REFUSE: (Phase.FAILED, ()),
+        Event.STOP: (Phase.DISABLED, (Action.DISARM_RETRY,)),
+        Event.QUARANTINE: (Phase.QUARANTINED, (Action.DISARM_RETRY,)),
+        Event.GONE: _STAYS[Phase.BACKOFF],
+    },
+    Phase.FAILED: {
+        Event.START: (Phase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
+        Event.REFUSE: _STAYS[Phase.FAILED],
+        Event.STOP: (Phase.DISABLED, (Action.DISARM_RETRY,)),
+        Event.QUARANTINE: (Phase.QUARANTINED, (Action.DISARM_RETRY,)),
+        Event.GONE: _STAYS[Phase.FAILED],
+    },
+    Phase.QUARANTINED: {
+        Event.STOP: (Phase.DISABLED, ()),  # Only an operator, or the end of the gateway, asks it.
+        Event.QUARANTINE: _STAYS[Phase.QUARANTINED],
+        Event.GONE: _STAYS[Phase.QUARANTINED],
+    },
+}
+
+
+class Impossible(Exception):
+    """An event that cannot happen in this phase: a bug of ours, never a server's fault."""
+
+
+def move(phase: Phase, event: Event) -> Move:
+    """The next phase and what to do. Raises Impossible."""
+    try:
+        return TABLE[phase][event]
+    except KeyError:
+        raise Impossible(f"'{event}' in phase '{phase}'") from None
+
+
+def told(before: Phase, after: Phase) -> str:
+    """What events call this move: `warming→error`, or the name of a step within a state."""
+    if before is not after and PUBLIC[before] == PUBLIC[after]:
+        return STEPS[after]
+    return f"{PUBLIC[before]}→{PUBLIC[after]}"
+
+
+def page() -> str:
+    """The text of `docs/states.md`."""
+    return "\n".join([*_introduction(), *_drawing(), *_moves(), *_meanings()])
+
+
+def _introduction() -> list[str]:
+    public = [f"| `{phase}` | `{PUBLIC[phase]}` |" for phase in Phase]
+    return [
+        "# The states of a server",
+        "",
+        "This page is drawn from the table in `supervisor/metamcp_supervisor/servers/states.py`;",
+        "a test fails when it is stale. To write it anew:",
+        "",
+        "    python -c 'from metamcp_supervisor.servers.states import page; print(page())' \\",
+        "        > docs/states.md",
+        "",
+        "The *phase* is what the supervisor works with; the *state* is what `metamcp ctl status`,",
+        "events, metrics and clients see. A `ready` server that an endpoint exposes is shown as",
+        "`active`. An event tells a change of state, `warming→error`, or a step within one:",
+        f"{_steps()}.",
+        "",
+        "| phase | state |",
+        "|---|---|",
+        *public,
+        "",
+    ]
+
+
+def _steps() -> str:
+    found = [f"`{step}` (to `{phase}`)" for phase, step in STEPS.items()]
+    return " and ".join(found)
+
+
+def _drawing() -> list[str]:
+    arrows = [
+        f"    {phase} --> {target}: {event}"
+        for phase, row in TABLE.items()
+        for event, (target, _) in row.items()
+        if target is not phase
+    ]
+    return ["```mermaid", "stateDiagram-v2", "    [*] --> idle", *arrows, "```", ""]
+
+
+def _moves() -> list[str]:
+    rows = [
+        f"| `{phase}` | {event} | `{target}` | {', '.join(actions) or '-'} |"
+        for phase, row in TABLE.items()
+        for event, (target, actions) in row.items()
+    ]
+    note = "A pair that is not in this table is a bug; the journal gets an event `bug`."
+    return [note, "", "| phase | event | next | then |", "|---|---|---|---|", *rows, ""]
+
+
+def _meanings() -> list[str]:
+    events = [f"| {event} | {meaning} |" for event, meaning in MEANING.items()]
+    classes = [f"| `{exit_class}` | {meaning} |" for exit_class, meaning in EXIT_MEANING.items()]
+    return [
+        "## Events",
+        "",
+        "| event | meaning |",
+        "|---|---|",
+        *events,
+        "",
+        "## Why a server went down",
+        "",
+        "The `reason` in `status`, in events, in metrics and in the errors that clients get.",
+        "",
+        "| reason | meaning |",
+        "|---|---|",
+        *classes,
+        "",
+        f"A server that runs can have the reason `{floods.THROTTLED}`: {floods.HELD_BACK}.",
+    ]

@@ -1,0 +1,239 @@
+"""How everything stands, as one value for `ctl`, health pages and metrics.
+
+Owns: putting the status together. Never: changing anything, printing.
+"""
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
+from metamcp_supervisor.config.document import table_of
+from metamcp_supervisor.config.effective import tables
+from metamcp_supervisor.config.masks import MASK
+from metamcp_supervisor.config.remote import origin
+from metamcp_supervisor.control.explain import Tries
+from metamcp_supervisor.control.steering import Particulars
+from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.servers import floods, sharing
+from metamcp_supervisor.servers.entries import Copy, Entry
+from metamcp_supervisor.servers.reading import front_state
+from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachable
+from metamcp_supervisor.servers.states import PUBLIC, Phase
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, Overridden, ServerStatus
+
+SECRET_CHARACTERS_MIN = 6
+"""A shorter value of the environment is not looked for in commands: it would be found by chance."""
+USED_FOR = ("worker", "server")
+"""Roles of the processes that count for a server."""
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What the gateway knows of itself. Times are of the monotonic clock. `drift`: by server."""
+
+    version: str
+    state: str
+    now: float
+    started: float
+    listen: Address
+    ops_listen: AnyAddress
+    config: Config
+    config_hash: str
+    config_read: float
+    nursery_pid: int
+    embedder_pid: int = 0
+    upgrades: int = 0
+    overrides: tuple[Overridden, ...] = ()
+    drift: Mapping[str, dict[str, int]] = {}
+    missing: Mapping[str, str] = {}
+    """By server: why it cannot be called though it is ready."""
+
+
+UNREACHED = "descriptors"
+"""The reason of a server that is ready and has no pipe to a front, for want of descriptors."""
+
+
+def collect(
+    facts: Facts,
+    entries: Mapping[str, Entry],
+    slots: list[Front | None],
+    metrics: Metrics,
+    usages: Mapping[Part, Usage],
+) -> GatewayStatus:
+    config = facts.config
+    shown = exposed(config)
+    return GatewayStatus(
+        version=facts.version,
+        pid=os.getpid(),
+        state=facts.state,
+        up_s=facts.now - facts.started,
+        url=url(config, facts.listen),
+        ops_url=_ops_url(facts.ops_listen),
+        config_hash=facts.config_hash,
+        config_files=tuple(map(str, config.files)),
+        config_age_s=facts.now - facts.config_read,
+        state_dir=str(config.gateway.state_dir),
+        nursery_pid=facts.nursery_pid,
+        embedder_pid=facts.embedder_pid,
+        upgrades=facts.upgrades,
+        overrides=facts.overrides,
+        fronts=tuple(_front(slot, front, facts.now) for slot, front in enumerate(slots)),
+        servers=tuple(
+            _server(entries[name], entries[name].base in shown, metrics, usages, facts)
+            for name in sharing.in_order(entries)
+        ),
+        endpoints=urls(config, facts.listen),
+    )
+
+
+def particulars(config: Config, entry: Entry, now: float) -> Particulars:
+    """What `describe` shows beside the status of a server."""
+    life, server = entry.life, entry.server
+    recent = sum(now - failed <= life.patience.window_s for failed in life.window)
+    servers = table_of(tables(config)["servers"]) or {}
+    return Particulars(
+        config=table_of(servers.get(entry.base)) or {},
+        source=server.source,
+        endpoints=tuple(
+            name
+            for name, endpoint in config.endpoints.items()
+            if entry.base in config.namespaces[endpoint.namespace].servers
+        ),
+        list_hash=entry.offer.list_hash,
+        tries=Tries(
+            failures=life.failures,
+            recent=recent,
+            recent_max=life.patience.restarts_max,
+            window_s=life.patience.window_s,
+            trips=life.trips,
+            restart=server.restart,
+            start_timeout_s=server.start_timeout_s,
+            degraded=life.degraded,
+            parted=life.parted,
+            probing=life.probing,
+            for_others=life.planned_at is not None,
+        ),
+        hidden=_hidden(server),
+        left_out=entry.offer.left_out,
+    )
+
+
+def _hidden(server: Server) -> dict[str, str]:
+    """What a reference came to is shown as the reference, a value of the environment not at all."""
+    found = {value: MASK for value in server.env.values() if len(value) >= SECRET_CHARACTERS_MIN}
+    # As the file has it, so of another length only if the file has no command at all.
+    pairs = zip(server.command, server.command_written, strict=False)
+    return found | {real: written for real, written in pairs if real != written and real}
+
+
+def url(config: Config, listen: Address) -> str:
+    """Of the default endpoint."""
+    base = f"http://{reachable(listen)}"
+    return f"{base}/mcp" if default_endpoint(config) is not None else base
+
+
+def urls(config: Config, listen: Address) -> dict[str, str]:
+    """Of each endpoint by its name."""
+    return {
+        name: f"http://{reachable(listen)}/metamcp/{endpoint.path or name}/mcp"
+        for name, endpoint in config.endpoints.items()
+    }
+
+
+def _ops_url(listen: AnyAddress) -> str:
+    """As the configuration has it where there is no URL."""
+    return str(listen) if isinstance(listen, UnixAddress) else f"http://{reachable(listen)}"
+
+
+def _front(slot: int, front: Front | None, now: float) -> FrontStatus:
+    if front is None:
+        return FrontStatus(number=slot, pid=0, state=front_state(None), up_s=0.0)
+    summary = front.summary
+    return FrontStatus(
+        number=slot,
+        pid=front.pid,
+        state=front_state(front),
+        up_s=now - front.since,
+        connections=summary.connections if summary else 0,
+        streams=summary.streams if summary else 0,
+        sessions=sum(summary.sessions.values()) if summary else 0,
+    )
+
+
+def _server(
+    entry: Entry, shown: bool, metrics: Metrics, usages: Mapping[Part, Usage], facts: Facts
+) -> ServerStatus:
+    life, instance, offer, now = entry.life, entry.instance, entry.offer, facts.now
+    calls, errors, inflight = metrics.calls(entry.name)
+    if entry.own and instance is not None:  # its calls count with its server
+        inflight = instance.inflight
+    p50_s, p95_s = metrics.lately_s(entry.name)
+    used = [usages[part] for role in USED_FOR if (part := Part(role, entry.name)) in usages]
+    state, reason, message = PUBLIC[life.phase], str(life.reason or ""), life.message
+    if life.parted:
+        state = "draining"
+    if life.phase is Phase.READY and entry.name in facts.missing:
+        state, reason, message = "error", UNREACHED, facts.missing[entry.name]
+    throttled = entry.serving is not None and floods.throttled(entry.serving.flood, now)
+    return ServerStatus(
+        name=entry.name,
+        state="active" if state == "ready" and shown else state,
+        phase=life.phase,
+        generation=life.generation,
+        pid=instance.server_pid if instance and not instance.reported else 0,
+        worker_pid=instance.pid if instance else 0,
+        worker_pids=tuple(copy.instance.pid for copy in entry.copies if copy.instance is not None),
+        protocol=instance.protocol if instance else "",
+        origin=origin(entry.server.url) if entry.server.url is not None else "",
+        up_s=now - life.ready_at if life.ready_at is not None else 0.0,
+        start_s=instance.start_s if instance else 0.0,
+        tools=offer.tools,
+        prompts=offer.prompts,
+        resources=offer.resources,
+        token_cost=offer.token_cost,
+        from_cache=offer.from_cache,
+        calls=calls,
+        errors=errors,
+        inflight=inflight,
+        p50_s=p50_s,
+        p95_s=p95_s,
+        unroutable_requests=metrics.counted(entry.name, "unroutable_request"),
+        unattributed_logs=metrics.counted(entry.name, "unattributed_log"),
+        rss_bytes=sum(usage.rss_bytes for usage in used),
+        cpu_s=sum(usage.cpu_s for usage in used),
+        restarts=entry.restarts,
+        reason=floods.THROTTLED if throttled else reason,
+        message=floods.HELD_BACK if throttled else message,
+        retry_in_s=None if life.retry_at is None else max(0.0, life.retry_at - now),
+        required=entry.server.required,
+        drift=facts.drift.get(entry.name, {}),
+        left_out=offer.invalid,
+        left_out_first=next(iter(offer.left_out), ""),
+    )
+
+
+def roots(
+    entries: Mapping[str, Entry], slots: list[Front | None], nursery_pid: int, embedder_pid: int
+) -> dict[Part, int]:
+    """The processes whose memory and processor time are measured. 0 for one that is not there."""
+    found = {Part("supervisor"): os.getpid(), Part("nursery"): nursery_pid}
+    if embedder_pid:
+        found[Part("embedder")] = embedder_pid
+    for front in slots:
+        if front is not None:
+            found[Part("front", number=front.slot)] = front.pid
+    for entry in entries.values():
+        for copy in entry.copies:
+            if copy.instance is not None:
+                number = number_of(copy)
+                found[Part("worker", entry.name, number)] = copy.instance.pid
+                found[Part("server", entry.name, number)] = copy.instance.server_pid
+    return found
+
+
+def number_of(copy: Copy) -> int:
+    """What tells the copies of a server apart in `Part`: 0 for the one that serves."""
+    return 0 if copy is copy.entry.serving else copy.generation

@@ -1,0 +1,123 @@
+"""Where the tokens for remote servers lie, and the key that they are encrypted with.
+
+Owns: the directory's place, where the key comes from, making it once. Never: tokens, encryption,
+speaking OAuth (the worker of a server does all that).
+
+The key comes from the environment, from systemd, or from a file beside the tokens, which is made
+when it is first needed. Only the first two keep it apart from what it protects: in the file it
+protects against whoever gets hold of the tokens alone, as in a backup of their directory.
+"""
+
+import base64
+import binascii
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from metamcp_supervisor.config import files
+from metamcp_supervisor.config.config import OAuth
+from metamcp_supervisor.config.expand import Unresolved
+from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.spec import OAuthSpec
+
+VARIABLE = "METAMCP_OAUTH_KEY"
+CREDENTIAL = "oauth_key"
+"""Its name among the credentials of systemd (`LoadCredential=`)."""
+FILE = "oauth.key"
+STORE = "oauth"
+KEY_BYTES = 32
+KEY_TEXT_BYTES_MAX = 1024
+"""The key has 44 characters; a larger credential is something else."""
+
+
+class KeyUnfit(MetaMCPError):
+    """There is no key. The text says why and what to do."""
+
+
+class Tokens:
+    """`environ`: of the gateway. The key is looked for when it is first needed, and then stays."""
+
+    def __init__(self, state_dir: Path, environ: Mapping[str, str]) -> None:
+        self._state_dir = state_dir
+        self._given = environ.get(VARIABLE, "")
+        self._credentials = environ.get("CREDENTIALS_DIRECTORY", "")
+        self._key = ""
+
+    def spec(self, oauth: OAuth | None) -> OAuthSpec | None:
+        """What the worker of a server with these settings is told. Raises KeyUnfit."""
+        if oauth is None:
+            return None
+        self._key = self._key or self._find()
+        return OAuthSpec(
+            store=str(self._state_dir / STORE),
+            key=self._key,
+            client_id=oauth.client_id,
+            client_secret=oauth.client_secret,
+            client_metadata_url=oauth.client_metadata_url,
+            scopes=oauth.scopes,
+            grant=oauth.grant,
+            require_pkce=oauth.require_pkce,
+        )
+
+    def _find(self) -> str:
+        if self._given:
+            return _checked(self._given, f"${VARIABLE}")
+        if self._credentials:
+            path = Path(self._credentials) / CREDENTIAL
+            if (text := _credential(path)) is not None:
+                return _checked(text, f"the credential {path}")
+        path = self._state_dir / FILE
+        try:
+            if not os.path.lexists(path):
+                _make(path)
+            return _checked(files.secret(path), str(path))
+        except Unresolved as error:
+            raise KeyUnfit(f"there is no key for the tokens: {error}") from None
+        except OSError as error:
+            raise KeyUnfit(
+                f"there is no key for the tokens: {path} cannot be made: {error.strerror}; make it"
+                f" possible, or set ${VARIABLE}"
+            ) from None
+
+
+def _credential(path: Path) -> str | None:
+    """What systemd laid there for this service alone; None if it has none of this name."""
+    try:
+        with path.open("rb") as file:
+            return file.read(KEY_TEXT_BYTES_MAX).decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KeyUnfit(f"the credential {path} cannot be read: {error.strerror}") from None
+
+
+def _checked(text: str, where: str) -> str:
+    """The key in base64. Raises KeyUnfit with words that do not repeat it."""
+    try:
+        key = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise KeyUnfit(
+            f"{where} is not a key for the tokens: it must be {KEY_BYTES} bytes in base64, as"
+            f" 'openssl rand -base64 {KEY_BYTES}' prints them"
+        )
+    return base64.b64encode(key).decode()
+
+
+def _make(path: Path) -> None:
+    """Whole or not at all, and only once: of two gateways that make it, both take the first one's.
+    Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd, name = files.beside(path)
+    try:
+        with open(fd, "wb") as made:
+            made.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)) + b"\n")
+            made.flush()
+            os.fsync(made.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)

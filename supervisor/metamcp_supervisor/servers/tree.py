@@ -1,0 +1,423 @@
+"""The servers: who is wanted, what happens to each, and what a life asks for carried out.
+
+Owns: the table of servers, the start gate, the way from a fact over `server.step` to its actions.
+Never: the rules (`states`, `server`, `backoff`, `gate`), processes (`crew`), what fronts are told
+(`routes`).
+
+Everything happens on the event loop: a fact comes in from a worker, a timer or an operator, `step`
+says what it means, and the actions are done at once. Nothing here raises out of the loop: what
+cannot be is an event `bug` in the journal.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.fronts import Forker
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.servers.apart import Apart
+from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.catalogues import Catalogues, Offer, offer
+from metamcp_supervisor.servers.crew import Crew
+from metamcp_supervisor.servers.deliveries import Deliveries
+from metamcp_supervisor.servers.entries import Copy, Entry, news, patience, why
+from metamcp_supervisor.servers.outages import Outages
+from metamcp_supervisor.servers.pinning import Pinned
+from metamcp_supervisor.servers.reports import Reports
+from metamcp_supervisor.servers.routes import Routes
+from metamcp_supervisor.servers.server import (
+    Admitted,
+    Answered,
+    BecameReady,
+    Fact,
+    Left,
+    Parted,
+    Quarantined,
+    Responds,
+    Retuned,
+    Start,
+    Stop,
+    Unneeded,
+    WentDown,
+    step,
+)
+from metamcp_supervisor.servers.spares import Spares
+from metamcp_supervisor.servers.starting import Starting
+from metamcp_supervisor.servers.states import Action, Impossible, Phase, told
+from metamcp_supervisor.servers.tokens import Tokens
+from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.logs import ServerLogs
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_worker.ipc.messages import (
+    Answers,
+    AttachFailed,
+    CallStats,
+    Counted,
+    FromChild,
+    Listed,
+    LogLines,
+    ServerDown,
+    ServerReady,
+    Tenant,
+)
+
+DRAIN_S = 30.0
+"""What a call in flight may still take when its server is stopped or restarted."""
+
+
+class Tree:
+    """`entries`: by name, in the order of the configuration."""
+
+    def __init__(
+        self,
+        *,
+        forker: Forker,
+        hearts: Heartbeats,
+        routes: Routes,
+        catalogues: Catalogues,
+        journal: Journal,
+        logs: ServerLogs,
+        metrics: Metrics,
+        tokens: Tokens,
+        bounds: Bounds,
+        pinned: Pinned,
+        environ: Mapping[str, str],
+        version: str,
+    ) -> None:
+        self.crew = Crew(self, forker, hearts, journal, tokens, bounds, environ, version)
+        self.bounds = bounds
+        self.pinned = pinned
+        self._routes = routes
+        self._catalogues = catalogues
+        self._journal = journal
+        self._reports = Reports(journal, logs, metrics)
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._drain_s = DRAIN_S
+        self._closed = False
+        self.entries: dict[str, Entry] = {}
+        self.deliveries = Deliveries(self.entries, routes, pinned, journal)
+        self.starting = Starting(self.entries, self._admitted)
+        self.outages = Outages(self.entries, self.starting, self.feed)
+        self.spares = Spares(self.crew, journal, self.feed)
+        self.apart = Apart(self, routes, catalogues, journal)
+
+    # What is wanted
+
+    def add(self, server: Server) -> None:
+        """A new server of the configuration; started if it is enabled."""
+        known = self.entries.get(server.name)
+        if known is not None:  # it is back before it was gone
+            known.removed = False
+            self.change(server, restart=True)
+            if server.enabled:  # it may be down already, with its last worker still on its way out
+                self.feed(known, Start("boot"), "configured again")
+            return
+        entry = self.entries[server.name] = self.make(server)
+        self.apart.recall(entry)
+        self.apart.share(entry)
+        self._routes.show(server, entry.life)
+        if server.enabled and not (entry.offer.from_cache and server.lazy):
+            self.feed(entry, Start("boot"), "started with the gateway")
+
+    def make(self, server: Server) -> Entry:
+        """An entry for it, with what it offered last."""
+        data = self._catalogues.load(server)
+        entry = Entry(server, offer(data, from_cache=True) if data else Offer())
+        self.deliveries.judged(entry, Offer(), entry.offer)
+        if data and not (entry.legacy and entry.offer.modern):
+            # Who calls by a name that is known already waits until the server is ready.
+            self.pinned.offered(server.name, data)
+            self._routes.offers(server.name, data, entry.offer.list_hash)
+        return entry
+
+    def start(self, name: str) -> None:
+        entry = self.entries[name]
+        if not entry.removed:
+            self.feed(entry, Start("operator"), "started by an operator")
+
+    def stop(self, name: str) -> None:
+        self.feed(self.entries[name], Stop(), "stopped by an operator")
+        self.apart.end_of(name, "its server was stopped by an operator")
+
+    def restart(self, name: str) -> None:
+        """One that may have two copies is restarted without a gap."""
+        cause, base = "restarted by an operator", self.entries[name]
+        base.one_era = ""  # it may be another one by now
+        self.apart.share(base)
+        for entry in (base, *self.apart.of(name)):
+            if not entry.removed and (entry.running or not entry.legacy):
+                self.spares.renew(entry, cause)
+
+    def recycle(self, name: str, why: str) -> None:
+        """It uses more than it should: another instance instead of it, between two calls."""
+        entry = self.entries[name]
+        self._journal.add(name, "recycled", why, entry.life.generation)
+        self.spares.renew(entry, why)
+
+    def quarantine(self, name: str, why: str) -> None:
+        entry = self.entries[name]
+        self.feed(entry, Quarantined(why), why)
+        self.crew.let_go(entry)
+        self.apart.end_of(name, "its server is in quarantine")
+
+    def crowded_out(self, signal: int) -> str:
+        """Did the kernel end a process of ours, because the group of the gateway had no memory
+        left? In words, or nothing. Then starts are held back for a while."""
+        if why := self.bounds.crowded_out(signal):
+            self.starting.crowded()
+        return why
+
+    def part(self, name: str, *, yes: bool) -> None:
+        """Keep new calls from a server, or let them come again."""
+        for entry in (self.entries[name], *self.apart.of(name)):
+            self.feed(entry, Parted(yes))
+
+    def change(self, server: Server, *, restart: bool) -> None:
+        """Another configuration of a known server."""
+        entry = self.entries[server.name]
+        before, entry.server = entry.server, server
+        self.apart.changed(entry, before, restart=restart)
+        tuned = Retuned(server.restart, server.lazy, patience(server), server.mistake)
+        self.feed(entry, tuned, "it is eager now")
+        left = entry.life.phase is Phase.DISABLED and entry.life.reason is None
+        if not server.enabled and (before.enabled or restart):
+            self.feed(entry, Stop(), "no longer enabled")
+        elif restart and (not before.enabled or not left):
+            entry.probe = True
+            self.spares.renew(entry, "its configuration changed", anew=True)
+        self.spares.settle(entry)
+        self.bounds.redraw(entry)
+        self._routes.show(server, entry.life)
+
+    def remove(self, name: str, cause: str = "no longer configured") -> None:
+        entry = self.entries[name]
+        entry.removed = True
+        self.feed(entry, Stop(), cause)
+        self._drop_removed(entry)
+        self.apart.end_of(name, cause)
+
+    async def close(self) -> None:
+        """Stop every server, without waiting for calls; each takes its own ladder, and those that
+        depend on it go first."""
+        self._drain_s = 0.0
+        told: set[str] = set()
+        while True:
+            self._ended.clear()
+            for entry in list(self.entries.values()):
+                if entry.name not in told and not self.starting.dependents(entry):
+                    told.add(entry.name)
+                    self.crew.hurry(entry)
+                    self.feed(entry, Stop(), "the gateway stops")
+            if not any(entry.running for entry in self.entries.values()):
+                break
+            await self._ended.wait()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Forget everything: the processes are gone, or somebody else ends them."""
+        self._closed = True
+        self.starting.close()
+        self.outages.close()
+        self.deliveries.close()
+        for entry in self.entries.values():
+            entry.no_retry()
+            entry.no_spare()
+            for copy in entry.copies:
+                copy.abandon()
+
+    # What fronts say
+
+    def welcome(self, front: Front) -> None:
+        """Tell a new front about every server. Raises OSError."""
+        self._routes.introduce(front)
+        for entry in self.entries.values():
+            if entry.instance is not None and entry.life.phase is Phase.READY:
+                self._routes.connect(entry.instance, front.number)
+
+    def wanted(self, server: str, tenant: Tenant | None = None) -> None:
+        if entry := self.entries.get(server):
+            self.apart.used(entry, 0.0, tenant)
+            self.feed(entry, Start("client"), "started by a call")
+        else:
+            self.apart.wanted(server, tenant)
+
+    def counted(self, front: int, stats: Sequence[CallStats]) -> None:
+        """Cumulative figures of a front: whoever answered something is proven to work."""
+        for entry in self._reports.proven(self.entries, front, stats):
+            self.feed(entry, Answered())
+
+    def front_left(self, front: int) -> None:
+        for entry in self.entries.values():
+            entry.answered.pop(front, None)
+
+    # What workers say: crew.Lives
+
+    def told(self, copy: Copy, message: FromChild, blob: bytes) -> None:
+        entry = copy.entry
+        match message:
+            case ServerReady() if copy is entry.spare:
+                self.spares.ready(copy, message, blob)
+            case ServerReady() if copy is entry.serving:
+                self._ready(copy, message, blob)
+            case ServerReady() | Listed() if copy is not entry.serving:
+                pass
+            case Listed():
+                self._offers(entry, blob)
+            case LogLines() | Answers() | ServerDown():
+                self._reports.heard(copy, message)
+            case Counted(counts=counts):
+                self._reports.counted(copy, message)
+                self.apart.counted(entry, counts)
+            case AttachFailed(number=number):
+                self.deliveries.connect_again(entry.name, number)
+            case _:
+                self._journal.add(entry.name, "bug", f"nobody hears {type(message).__name__}")
+
+    def went_down(self, copy: Copy, fact: WentDown) -> None:
+        entry = copy.entry
+        if copy is entry.serving:
+            if not self.apart.refused(entry, fact):
+                self.feed(entry, replace(fact, spare=self.spares.generation(entry)))
+        elif copy is entry.spare:
+            self.spares.down(copy, fact)
+
+    def responds(self, copy: Copy, fact: Responds) -> None:
+        if copy is copy.entry.serving:
+            self.feed(copy.entry, fact)
+
+    def gone(self, copy: Copy) -> None:
+        entry = copy.entry
+        entry.leaving.discard(copy)
+        self._reports.gone(copy)
+        if copy is entry.serving:
+            entry.serving = None
+            self.feed(entry, Left())
+        self._drop_removed(entry)
+        self.apart.settled(entry)
+        self._ended.set()
+        self.starting.soon()
+
+    def idle(self, copy: Copy, idle_s: float) -> None:
+        entry, server = copy.entry, copy.entry.server
+        self.apart.used(entry, idle_s)
+        if (
+            copy is entry.serving
+            and server.lazy
+            and idle_s >= server.rest_s
+            and not self.starting.dependents(entry)
+        ):
+            self.feed(entry, Unneeded(), f"nobody needed it for {idle_s:.0f} s")
+
+    def _ready(self, copy: Copy, message: ServerReady, blob: bytes) -> None:
+        entry = copy.entry
+        if entry.life.phase is Phase.WARMING and self._offers(entry, blob):
+            copy.ready = True
+            copy.no_deadline()
+            self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {message.tools}")
+            self.apart.ready(entry)
+
+    def _offers(self, entry: Entry, blob: bytes) -> bool:
+        """Take in a catalogue; without a usable one the server counts as broken."""
+        broken = self.deliveries.offer(entry, blob)
+        if broken is None:
+            if entry.legacy or not entry.own:
+                self._catalogues.keep(entry.server, blob)
+            self.apart.offered(entry)
+        if not entry.own:
+            self.apart.share(entry)
+        if broken is not None and entry.serving is not None and entry.instance is not None:
+            self.crew.condemn(entry.serving, *broken)
+        return broken is None
+
+    # Lives
+
+    def feed(self, entry: Entry, fact: Fact, cause: str = "") -> None:
+        """Let `fact` happen to a server: the next life, its actions, and the news of it."""
+        before, now = entry.life, self._loop.time()
+        try:
+            entry.life, actions = step(before, fact, now, random.random())  # noqa: S311 - jitter
+        except Impossible as error:
+            self._journal.add(entry.name, "bug", str(error), before.generation)
+            return
+        for action in actions:
+            self._act(entry, action)
+        life = entry.life
+        if news(life) == news(before):
+            return
+        self._routes.show(entry.server, life)
+        if life.phase is not before.phase or life.generation != before.generation:
+            self._reports.turned(entry, before, fact, now)
+            self.spares.settle(entry)
+            entry.rested = entry.rested or life.phase is Phase.IDLE or life.resting
+            what = told(before.phase, life.phase)
+            down = isinstance(fact, WentDown) or life.phase is Phase.FAILED
+            cause = why(life, now) if down else cause
+            self._journal.add(entry.name, what, cause, life.generation)
+        self.outages.heard(entry, before)
+        self.apart.settled(entry)
+
+    def _act(self, entry: Entry, action: Action) -> None:
+        match action:
+            case Action.JOIN_GATE:
+                self.starting.join(entry)
+                for needed in self.starting.missing(entry):
+                    self.feed(needed, Start("dependent"), f"{entry.name} depends on it")
+            case Action.LEAVE_GATE:
+                self.starting.leave(entry)
+            case Action.FORK:
+                self._reports.restarted(entry)
+                entry.serving = Copy(entry, entry.life.generation)
+                self.crew.fork(entry.serving)
+            case Action.ROUTE:
+                self.deliveries.connect(entry.name, None)
+            case Action.PROMOTE:
+                self._promote(entry)
+            case Action.ASK_TO_STOP if entry.serving is not None:
+                draining = entry.life.phase is Phase.DRAINING
+                self.crew.ask_to_stop(entry.serving, self._drain_s if draining else 0.0)
+            case Action.ARM_RETRY:
+                if entry.life.retry_at is not None:
+                    entry.retry_at(entry.life.retry_at, self.retry)
+            case Action.DISARM_RETRY:
+                entry.no_retry()
+            case _:
+                pass
+
+    def _promote(self, entry: Entry) -> None:
+        self._reports.restarted(entry)
+        old = entry.serving
+        self.spares.promote(entry)
+        if entry.serving is not None and entry.serving.lists:
+            self._offers(entry, entry.serving.lists)
+        self.deliveries.connect(entry.name, None)
+        if old is not None and old.instance is not None and not old.instance.reported:
+            self.crew.ask_to_stop(old, self._drain_s)
+
+    def _admitted(self, entry: Entry) -> None:
+        self.feed(entry, Admitted(entry.new_generation()), "the start gate is open")
+
+    def retry(self, entry: Entry) -> None:
+        entry.no_retry()
+        if not self.apart.forgotten(entry):
+            self.feed(entry, Start("timer"), "its next start is due")
+
+    def _drop_removed(self, entry: Entry) -> None:
+        if entry.removed and entry.spent:
+            self.drop(entry)
+
+    def renew(self, entry: Entry, cause: str) -> None:
+        self.spares.renew(entry, cause)
+
+    def drop(self, entry: Entry) -> None:
+        """Nothing of it runs, and nothing of it is kept."""
+        if self.entries.get(entry.name) is entry:
+            entry.no_retry()
+            self.starting.leave(entry)
+            del self.entries[entry.name]
+            self._routes.forget(entry.name)
+            self.pinned.forget(entry.name)
+            self._reports.forget(entry)

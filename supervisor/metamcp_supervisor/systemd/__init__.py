@@ -1,0 +1,4 @@
+"""systemd: notify, watchdog, inherited sockets, the status line.
+
+Never: unit files (`cli.systemd`).
+"""

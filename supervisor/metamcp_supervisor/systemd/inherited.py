@@ -1,0 +1,109 @@
+"""Listening sockets that this process was started with: from a socket unit, or from the store of
+descriptors that systemd keeps over a restart (the LISTEN_FDS protocol).
+
+Owns: reading LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and what is no listener of ours. Never:
+binding (`systemd.listen`), which of several sockets is used (`lives.listening`).
+
+The descriptors belong to us only if LISTEN_PID names this process. Either way the variables are
+removed, so that no server takes them for its own.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import MutableMapping, Sequence
+
+from metamcp_worker.ipc.errors import MetaMCPError
+
+FIRST_FD = 3
+"""By the protocol."""
+FDS_MAX = 64
+"""As many as our unit lets systemd keep; beyond it something is wrong."""
+CLIENTS = "mcp-http"
+"""Name of the listeners for clients, in the socket unit (FileDescriptorName=)."""
+OPS = "ops"
+"""Name of the listeners for metrics and health."""
+STORED = "stored-"
+"""Before the name of a listener that we bound and gave systemd to keep."""
+NAMES = (CLIENTS, OPS, STORED + CLIENTS, STORED + OPS)
+
+
+class Unusable(MetaMCPError):
+    """What was handed in cannot be used. The text says which, why, and what to do."""
+
+
+Inherited = dict[str, list[socket.socket]]
+"""By name. Whoever has it closes what it does not use."""
+
+
+def take(environ: MutableMapping[str, str], pid: int, first_fd: int = FIRST_FD) -> Inherited:
+    """The listeners that are ours. Raises Unusable; then all of them are closed."""
+    meant, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    names = environ.pop("LISTEN_FDNAMES", "")
+    if meant != str(pid) or not count.isdecimal() or not int(count):
+        return {}
+    if int(count) > FDS_MAX:
+        raise Unusable(f"systemd hands in {count} sockets, and {FDS_MAX} are the limit")
+    fds = range(first_fd, first_fd + int(count))
+    found: Inherited = {}
+    try:
+        for fd, name in zip(fds, _names(names, len(fds)), strict=True):
+            found.setdefault(name, []).append(_listener(fd, name))
+    except Unusable:
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        for sock in (sock for several in found.values() for sock in several):
+            sock.detach()  # its descriptor is closed already
+        raise
+    return found
+
+
+def close(found: Inherited) -> None:
+    for sock in (sock for several in found.values() for sock in several):
+        sock.close()
+
+
+def _names(text: str, count: int) -> Sequence[str]:
+    """A socket unit without FileDescriptorName= gives its own name: a single one is for clients."""
+    names = text.split(":") if text else []
+    if len(names) != count:
+        names = ["unknown"] * count
+    if count == 1 and names[0] not in NAMES:
+        return [CLIENTS]
+    return names
+
+
+def _listener(fd: int, name: str) -> socket.socket:
+    if name not in NAMES:
+        raise Unusable(
+            f"descriptor {fd} from systemd has the name '{name}'; a socket unit of the gateway has"
+            f" FileDescriptorName={CLIENTS} or FileDescriptorName={OPS}"
+        )
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError as error:
+        raise Unusable(f"{name} (descriptor {fd}) is no socket: {error.strerror}") from None
+    if why := _flaw(sock, name):
+        sock.detach()
+        form = "HOST:PORT or ListenStream=/PATH" if name == OPS else "HOST:PORT"
+        raise Unusable(f"{name} (descriptor {fd}) {why}; use ListenStream={form}")
+    sock.set_inheritable(False)
+    sock.setblocking(False)
+    return sock
+
+
+def _flaw(sock: socket.socket, name: str) -> str:
+    if sock.family == socket.AF_UNIX and name == OPS:
+        place = sock.getsockname()
+        if not isinstance(place, str) or not place:
+            return "is a unix socket without a file, which has no permissions"
+        if not place.isprintable():
+            return "is a unix socket whose path cannot be shown"
+    elif sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return "is not a socket of the internet"
+    if sock.type != socket.SOCK_STREAM:
+        return "is not a stream socket"
+    if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return "does not listen (Accept=yes hands in connections; it must be Accept=no)"
+    return ""

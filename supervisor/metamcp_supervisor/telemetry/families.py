@@ -1,0 +1,186 @@
+"""Every metric: its name, kind, labels and help in one list.
+
+Owns: the list, the buckets, what a label may say. Never: values (`tallies`, `metrics`), text
+(`rendering`).
+
+No label can grow with traffic: servers are the configured ones, methods, revisions and states are
+closed sets, error types are bounded, tools are those that a server lists. What a client or server
+invents is `_OTHER`, and what serves a single client counts with its server.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from metamcp_worker.ipc.messages import BUCKETS_S, OVERHEAD_BUCKETS_S
+
+STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error",
+          "quarantined")  # fmt: skip
+#: What has a series of its own before it happened; others begin with their first event.
+OUTCOMES = ("answered", "failed", "cancelled")
+STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
+SPANS = ("exported", "lost")
+RECORDED = ("written", "lost")
+EMBEDDED = ("embedded", "late", "kept", "failed")
+DRIFT = ("harmless", "drifted", "quarantined")
+"""How a tool stands that is not as it was approved."""
+RESTARTS = ("exit", "signal", "connect", "start_timeout", "limit", "hang", "operator")
+#: Methods of all revisions; any other is counted as `_OTHER`.
+METHODS = frozenset({
+    "completion/complete", "initialize", "logging/setLevel", "ping", "prompts/get", "prompts/list",
+    "resources/list", "resources/read", "resources/subscribe", "resources/templates/list",
+    "resources/unsubscribe", "server/discover", "subscriptions/listen", "tasks/cancel", "tasks/get",
+    "tasks/list", "tasks/result", "tasks/update", "tools/call", "tools/list",
+})  # fmt: skip
+OTHER = "_OTHER"
+
+LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Of how late an event loop is."""
+FAILOVER_BUCKETS_S = (
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+)  # fmt: skip
+"""Of the time without a server."""
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+
+class Family(Struct, frozen=True):
+    """One row of the list. `name` is what stands on the page, `_total` included; `bounds_s`: of the
+    buckets of a histogram."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    bounds_s: tuple[float, ...] = ()
+
+
+_SERVER_CALL = ("server", "mcp_method_name", "mcp_protocol_version", "error_type",
+                "gen_ai_tool_name")  # fmt: skip
+
+_CALLS = (
+    Family("mcp_server_operation_duration_seconds", "histogram", _SERVER_CALL,
+           "Time from a request of a client to the end of its answer, by the server it went to.",
+           BUCKETS_S),
+    Family("metamcp_tool_calls_total", "counter", ("server", "gen_ai_tool_name"),
+           "Calls of a tool that have ended, by the name that its server has for it."),
+    Family("metamcp_tool_errors_total", "counter", ("server", "gen_ai_tool_name"),
+           "Those that failed: an error, a result with isError, or cancelled."),
+    Family("mcp_client_operation_duration_seconds", "histogram",
+           ("server", "mcp_method_name", "error_type", "network_transport"),
+           "Time from a request to the server itself to its answer, as its worker sees it.",
+           BUCKETS_S),
+    Family("metamcp_overhead_seconds", "histogram", ("stage",),
+           "The gateway's own time in sampled calls: front, pipe (and waiting for it) and worker.",
+           OVERHEAD_BUCKETS_S),
+    Family("metamcp_call_errors_total", "counter", ("server", "mcp_method_name", "error_type"),
+           "Requests that failed: error_type is tool_error, cancelled or a JSON-RPC code."),
+    Family("metamcp_call_retries_total", "counter", ("server", "outcome"),
+           "Calls whose server died and that went to the next one: answered, failed or cancelled."),
+    Family("metamcp_inflight_calls", "gauge", ("server",),
+           "Requests that wait for an answer now."),
+    Family("metamcp_queued_calls", "gauge", ("server",),
+           "Of these, those that wait for their turn or for the server to be there."),
+    Family("metamcp_late_replies_total", "counter", ("server",),
+           "Answers of a server for which nobody waited any more."),
+)  # fmt: skip
+_SUPERVISION = (
+    Family("metamcp_server_state", "gauge", ("server", "state"),
+           "1 for the state the server is in, 0 for the others."),
+    Family("metamcp_server_restarts_total", "counter", ("server", "reason"),
+           "Starts after the first one, by what made them necessary."),
+    Family("metamcp_server_start_duration_seconds", "gauge", ("server",),
+           "From the last start of the server's process to its lists."),
+    Family("metamcp_server_last_exit_code", "gauge", ("server",),
+           "How the server's process ended last: its exit code, or less than 0 for a signal."),
+    Family("metamcp_generation", "gauge", ("server",),
+           "How often the server was started."),
+    Family("metamcp_circuit_open", "gauge", ("server",),
+           "1 while the server failed so often that it is only probed now and then."),
+    Family("metamcp_backoff_seconds", "gauge", ("server",),
+           "Until the next planned start, 0 if none is planned."),
+    Family("metamcp_heartbeat_age_seconds", "gauge", ("server", "role"),
+           "Since the last sign of life of a front, a worker or the embedder, the oldest one."),
+    Family("metamcp_loop_lag_seconds", "histogram", ("role",),
+           "How late event loops were with what was due, looked at once a second or more often.",
+           LAG_BUCKETS_S),
+    Family("metamcp_spares_ready", "gauge", ("server",),
+           "Copies that could take the place of the one that serves."),
+    Family("metamcp_failover_duration_seconds", "histogram", ("server",),
+           "From the news that a ready server went down to the next copy that takes its calls.",
+           FAILOVER_BUCKETS_S),
+    Family("metamcp_stop_escalations_total", "counter", ("server", "step"),
+           "Servers and workers that did not stop when asked: SIGTERM, SIGKILL or worker_SIGKILL."),
+    Family("metamcp_drifted_tools", "gauge", ("server", "drift"),
+           "Tools that are not as approved: harmless, drifted, or quarantined and not served."),
+    Family("metamcp_invalid_definitions", "gauge", ("server",),
+           "Tools, prompts and resources that lists leave out: their definitions are not valid."),
+    Family("metamcp_orphans_reaped_total", "counter", ("server",),
+           "Processes that a server left behind and that were killed."),
+)  # fmt: skip
+_RESOURCES = (
+    Family("metamcp_process_resident_memory_bytes", "gauge", ("server", "role"),
+           "Resident memory of a process and what is below it, down to the next of our processes."),
+    Family("metamcp_process_memory_limit_bytes", "gauge", ("server",),
+           "Memory that the processes of a server may have together, where memory_max is set."),
+    Family("metamcp_process_cpu_seconds_total", "counter", ("server", "role"),
+           "Processor time of the same processes."),
+    Family("metamcp_process_open_fds", "gauge", ("server", "role"),
+           "Open descriptors of that one of these processes that is nearest to its limit."),
+    Family("metamcp_process_max_fds", "gauge", ("server", "role"),
+           "The limit of that process."),
+    Family("metamcp_process_threads", "gauge", ("server", "role"),
+           "Threads of all these processes."),
+    Family("metamcp_oom_kills_total", "counter", ("server",),
+           "Times that the kernel killed a server, or in its control group, for want of memory."),
+)  # fmt: skip
+_FRONTS = (
+    Family("metamcp_sessions", "gauge", ("protocol_version",),
+           "Open sessions of clients that have sessions."),
+    Family("metamcp_connections", "gauge", (),
+           "Open connections of clients."),
+    Family("metamcp_streams", "gauge", (),
+           "Open streams of events to clients."),
+    Family("metamcp_accept_queue", "gauge", (),
+           "Connections of clients that wait in the kernel for a front to take them."),
+    Family("metamcp_slow_client_disconnects_total", "counter", (),
+           "Clients that were cut because they did not send or read fast enough."),
+    Family("metamcp_requests_refused_total", "counter", ("reason",),
+           "Requests that were turned away before they reached a server."),
+    Family("metamcp_endpoint_tokens", "gauge", ("endpoint",),
+           "Estimated tokens of all tool definitions behind an endpoint."),
+    Family("metamcp_view_tokens", "gauge", ("endpoint",),
+           "Estimated tokens of the list of tools in the fullest view of an endpoint."),
+)  # fmt: skip
+_HYGIENE = (
+    Family("metamcp_stray_stdout_lines_total", "counter", ("server",),
+           "Lines on a server's stdout that were no message."),
+    Family("metamcp_protocol_errors_total", "counter", ("server", "kind"),
+           "Messages of a server that broke the protocol."),
+    Family("metamcp_unroutable_requests_total", "counter", ("server",),
+           "Requests of a server that no single caller can have caused; they were refused."),
+    Family("metamcp_unattributed_logs_total", "counter", ("server",),
+           "Log messages of a server that belong to no single caller; they reached nobody."),
+    Family("metamcp_log_lines_dropped_total", "counter", ("server",),
+           "Lines of a server that were lost because it wrote too many per second."),
+    Family("metamcp_recorded_calls_total", "counter", ("outcome",),
+           "Calls that were to be recorded: those that are written, and those that are lost."),
+    Family("metamcp_spans_total", "counter", ("outcome",),
+           "Spans of traced calls that a collector has, or that were lost on the way to it."),
+    Family("metamcp_embedded_texts_total", "counter", ("outcome",),
+           "Tools and queries that became vectors, tools that had one kept, and what failed."),
+    Family("metamcp_config_last_reload_successful", "gauge", (),
+           "1 if the configuration was valid when it was last read."),
+    Family("metamcp_config_last_reload_timestamp_seconds", "gauge", (),
+           "When the configuration was last read with success."),
+    Family("metamcp_build_info", "gauge", ("version", "python"),
+           "Always 1; the labels tell what runs."),
+    Family("metamcp_up", "gauge", (),
+           "1 while the gateway serves, 0 while it starts or drains."),
+    Family("metamcp_metric_series_dropped_total", "counter", (),
+           "Series that were left out of a page because there would have been too many."),
+)  # fmt: skip
+FAMILIES: Mapping[str, Family] = {
+    row.name: row for row in (*_CALLS, *_SUPERVISION, *_RESOURCES, *_FRONTS, *_HYGIENE)
+}

@@ -1,0 +1,119 @@
+"""Is the gateway alive, ready, started? Answers from its status, each with the reasons.
+
+Owns: which states count as working, and the lines of the health pages. Never: probing anything,
+HTTP (`admin`).
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metamcp_supervisor.telemetry.readings import Pulse
+from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_worker.ipc import sharing
+
+#: States in which a server does its work; an idle one starts with the first call.
+READY_STATES = frozenset({"ready", "active", "idle"})
+#: States that somebody asked for: such a server is not missed.
+UNWANTED_STATES = frozenset({"stopped", "draining"})
+#: States in which the first start of a server is not decided yet.
+STARTING_STATES = frozenset({"warming"})
+
+
+LAG_S_MAX = 5.0
+"""An event loop that is later than this does not do its work."""
+NAME_CHARACTERS_MAX = 100
+"""Of a name that whoever asks has sent and reads again."""
+
+
+class Check(Struct, frozen=True):
+    """One line: `[+]name ok` or `[-]name reason`. `excluded`: whoever asks does not care."""
+
+    name: str
+    reason: str = ""
+    excluded: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.excluded or not self.reason
+
+    def __str__(self) -> str:
+        if self.excluded:
+            return f"[+]{self.name} excluded: ok"
+        return f"[+]{self.name} ok" if self.ok else f"[-]{self.name} {self.reason}"
+
+
+def live(pulse: Pulse) -> list[Check]:
+    """Would a restart of the whole gateway help? Never depends on the servers."""
+    late = f"{pulse.loop_lag_s:.1f} s late" if pulse.loop_lag_s >= LAG_S_MAX else ""
+    return [
+        Check("loop", late),
+        Check("nursery", "" if pulse.nursery_pid else "not running"),
+        Check("fronts", _no_front(pulse.fronts)),
+    ]
+
+
+def ready(status: GatewayStatus) -> list[Check]:
+    """Should clients be sent here? Depends on the servers that are marked `required`, no others."""
+    return [
+        Check("gateway", "" if status.state == "active" else status.state),
+        Check("fronts", _no_front([front.state for front in status.fronts])),
+        *(_server(server) for server in status.servers if server.required),
+    ]
+
+
+def started(status: GatewayStatus) -> list[Check]:
+    """Is the first warm-up over, however it ended? Only `required` servers are waited for."""
+    return [
+        Check("gateway", "starting" if status.state == "starting" else ""),
+        *(
+            Check(f"server:{server.name}", "warming")
+            if server.state in STARTING_STATES and server.generation <= 1
+            else Check(f"server:{server.name}")
+            for server in status.servers
+            if server.required
+        ),
+    ]
+
+
+def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerStatus]:
+    """The servers that should work and do not: of the named ones, or of all that are wanted, and
+    of those that `ready` asks for. What serves a single client comes and goes with it, and is
+    missed only by name."""
+    if names:
+        return [s for s in status.servers if s.name in names and s.state not in READY_STATES]
+    every = [s for s in status.servers if not sharing.whose(s.name)]
+    missed = [s for s in every if s.state not in READY_STATES]
+    return [s for s in missed if s.required or s.state not in UNWANTED_STATES]
+
+
+def without(checks: Sequence[Check], names: Sequence[str]) -> tuple[list[Check], list[str]]:
+    """The same with these excluded, and sentences about names that are no check's."""
+    found = [replace(check, excluded=check.name in names) for check in checks]
+    unknown = dict.fromkeys(name for name in names if all(name != one.name for one in checks))
+    return found, [f"no check here is named {shown(name)}" for name in unknown]
+
+
+def shown(name: str) -> str:
+    """A name as far as it can be read, in quotes."""
+    cut = name if len(name) <= NAME_CHARACTERS_MAX else f"{name[:NAME_CHARACTERS_MAX]}…"
+    return f"'{cut if cut.isprintable() else ascii(cut)[1:-1]}'"
+
+
+def passes(checks: Sequence[Check]) -> bool:
+    return all(check.ok for check in checks)
+
+
+def _no_front(states: Sequence[str]) -> str:
+    if any(state in READY_STATES for state in states):
+        return ""
+    return f"none serves ({', '.join(states) or 'there is none'})"
+
+
+def _server(server: ServerStatus) -> Check:
+    if server.state in READY_STATES:
+        return Check(f"server:{server.name}")
+    # The message of a server may hold anything; only our own word for it goes to a health page.
+    why = f"{server.state}: {server.reason}" if server.reason else server.state
+    return Check(f"server:{server.name}", why)

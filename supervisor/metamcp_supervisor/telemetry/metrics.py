@@ -1,0 +1,441 @@
+"""What was measured since the start, and the page of it.
+
+Owns: the sums, and which of them stands in which family. Never: the list of families (`families`),
+text (`rendering`), limits of a page (`capping`), measuring (`usage`, the fronts, the workers), HTTP
+(`admin`).
+"""
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+from msgspec import Struct
+
+from metamcp_supervisor.telemetry import rendering
+from metamcp_supervisor.telemetry.capping import Caps, Table
+from metamcp_supervisor.telemetry.families import (
+    DRIFT,
+    EMBEDDED,
+    FAILOVER_BUCKETS_S,
+    LAG_BUCKETS_S,
+    OUTCOMES,
+    RECORDED,
+    RESTARTS,
+    STATES,
+    STEPS,
+)
+from metamcp_supervisor.telemetry.histograms import Histogram
+from metamcp_supervisor.telemetry.latency import Counts, Lately, quantile
+from metamcp_supervisor.telemetry.processes import Processes
+from metamcp_supervisor.telemetry.readings import Readings
+from metamcp_supervisor.telemetry.rendering import Columns
+from metamcp_supervisor.telemetry.rows import (
+    Values,
+    by_one,
+    by_two,
+    configured,
+    histograms,
+    of_views,
+)
+from metamcp_supervisor.telemetry.spanned import FAMILY, Spanned
+from metamcp_supervisor.telemetry.tallies import (
+    AnsweringSnapshot,
+    Fronts,
+    TallySnapshot,
+    Workers,
+    add_counts,
+)
+from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.messages import BUCKETS_S, AnswerStats, Durations, Figures, FrontStats
+
+KINDS_MAX = 16
+"""Kinds of protocol errors; the code knows fewer."""
+REASONS_MAX = 32
+"""Reasons of restarts; the code knows fewer."""
+STEPS_MAX = 8
+"""Steps of a stop; the code knows fewer."""
+STEP = "stop_"
+"""How the name of a counter begins that tells of such a step; the rest is the label."""
+SLOW = frozenset({"slow_head", "slow_body", "slow_reader"})
+"""Refusals after which a client was cut."""
+
+#: Counters of the workers that have a metric of their own; the others are protocol errors.
+_OWN_COUNTERS = {
+    "stray_stdout": "metamcp_stray_stdout_lines_total",
+    "late_reply": "metamcp_late_replies_total",
+    "unroutable_request": "metamcp_unroutable_requests_total",
+    "unattributed_log": "metamcp_unattributed_logs_total",
+    "log_lines_dropped": "metamcp_log_lines_dropped_total",
+    "orphan": "metamcp_orphans_reaped_total",
+    "oom_kill": "metamcp_oom_kills_total",
+}
+
+
+class FiguresSnapshot(Struct, frozen=True, kw_only=True):
+    """Counters that must not fall. `counts`: by metric and server; `live`: the last word of each
+    front. `answered`: of workers that are gone, by server, method, error and transport, and
+    `answering`: of those that live, by name and generation. `steps`: of stops, by server.
+    `series_…`, `folded`: of `capping.Caps`; `spans`, `embedded`: by what became of them."""
+
+    base: TallySnapshot
+    live: tuple[tuple[int, Figures, FrontStats], ...]
+    counts: dict[str, dict[str, int]]
+    broken: dict[str, dict[str, int]]
+    restarts: dict[str, dict[str, int]]
+    cpu_s: tuple[tuple[str, str, float], ...]
+    usages: tuple[tuple[Part, Usage], ...]
+    answered: tuple[tuple[tuple[str, str, str, str], Durations], ...] = ()
+    answering: tuple[tuple[str, int, AnsweringSnapshot], ...] = ()
+    steps: dict[str, dict[str, int]] = {}
+    exit_codes: dict[str, int] = {}
+    lags: dict[str, Durations] = {}
+    failovers: dict[str, Durations] = {}
+    series_dropped: int = 0
+    series_hidden: int = 0
+    folded: dict[str, int] = {}
+    spans: dict[str, int] = {}
+    embedded: dict[str, int] = {}
+
+
+class Metrics:
+    """The sums since the start. One per gateway; everything is called from its event loop."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self._fronts = Fronts()
+        self._workers = Workers()
+        self._lately = Lately()
+        self._processes = Processes()
+        self._caps = Caps()
+        self._pages = rendering.Pages()
+        self._counts: dict[str, dict[str, int]] = {name: {} for name in _OWN_COUNTERS.values()}
+        self._broken: dict[str, dict[str, int]] = {}
+        self._restarts: dict[str, dict[str, int]] = {}
+        self._steps: dict[str, dict[str, int]] = {}
+        self._exit_codes: dict[str, int] = {}
+        self._lags: dict[str, Histogram] = {}
+        self._failovers: dict[str, Histogram] = {}
+        self.spans = Spanned()
+        self._embedded: dict[str, int] = dict.fromkeys(EMBEDDED, 0)
+        self._reload_ok: bool | None = None
+        self._reloaded_at = 0.0
+
+    # What happens
+
+    def front_stats(self, front: int, figures: Figures, summary: FrontStats) -> None:
+        """The newest report of a front; its figures are cumulative."""
+        self._fronts.report(front, figures, summary)
+
+    def front_gone(self, front: int) -> None:
+        """Keep what it counted."""
+        self._fronts.gone(front)
+
+    def answers(
+        self, name: str, generation: int, transport: str, stats: tuple[AnswerStats, ...]
+    ) -> None:
+        """The newest report of a worker; its figures are cumulative. `transport`: between it and
+        its server."""
+        server = sharing.base(name)
+        found = AnsweringSnapshot(server=server, transport=transport, stats=stats)
+        self._workers.report(name, generation, found)
+
+    def worker_gone(self, name: str, generation: int) -> None:
+        """Keep what it measured."""
+        self._workers.gone(name, generation)
+
+    def server_counts(self, server: str, counts: Mapping[str, int]) -> None:
+        """Things that happened `n` more times at a server: the names of `messages.Counted`,
+        `log_lines_dropped`, `orphan`, `oom_kill`, and `stop_` with a step of a stop."""
+        for name, n in counts.items():
+            own = _OWN_COUNTERS.get(name)
+            if own is not None:
+                self._counts[own][server] = self._counts[own].get(server, 0) + n
+            elif name.startswith(STEP):
+                step = {name.removeprefix(STEP): n}
+                add_counts(self._steps.setdefault(server, {}), step, STEPS_MAX)
+            else:
+                add_counts(self._broken.setdefault(server, {}), {name: n}, KINDS_MAX)
+
+    def restarted(self, server: str, reason: str) -> None:
+        """One more start that was not the first; `reason`: an exit class, or who asked."""
+        add_counts(self._restarts.setdefault(server, {}), {reason: 1}, REASONS_MAX)
+
+    def exited(self, server: str, code: int) -> None:
+        """The process of a server ended. `code`: less than 0 for a signal."""
+        self._exit_codes[server] = code
+
+    def failed_over(self, server: str, seconds: float) -> None:
+        """Another copy takes the calls of a server, so long after the one before went down."""
+        self._failovers.setdefault(server, Histogram(FAILOVER_BUCKETS_S)).observe(seconds)
+
+    def lag(self, role: str, seconds: float) -> None:
+        """How late an event loop was."""
+        self._lags.setdefault(role, Histogram(LAG_BUCKETS_S)).observe(seconds)
+
+    def embedded(self, counts: Mapping[str, int]) -> None:
+        """So many more texts became vectors, had some already, or could not become any."""
+        for outcome in EMBEDDED:
+            self._embedded[outcome] += counts.get(outcome, 0)
+
+    def usage(self, usages: Mapping[Part, Usage]) -> None:
+        """The newest `usage.sample`, of all parts at once."""
+        self._processes.sampled(usages)
+
+    def reloaded(self, ok: bool, now: float) -> None:
+        """The configuration was read, at the start or anew. `now`: seconds since the epoch."""
+        self._reload_ok = ok
+        if ok:
+            self._reloaded_at = now
+
+    def forget(self, server: str) -> None:
+        """The server is no longer configured: its series end."""
+        self._fronts.forget(server)
+        self._workers.forget(server)
+        self._processes.forget(server)
+        self._caps.forget(server)
+        self.spans.forget(server)
+        self._exit_codes.pop(server, None)
+        self._failovers.pop(server, None)
+        for kinds in (self._broken, self._restarts, self._steps):
+            kinds.pop(server, None)
+        for counts in self._counts.values():
+            counts.pop(server, None)
+
+    # An upgrade
+
+    def handed(self) -> FiguresSnapshot:
+        """What the program after this one goes on counting from."""
+        return FiguresSnapshot(
+            base=self._fronts.handed(),
+            live=self._fronts.live(),
+            counts=self._counts,
+            broken=self._broken,
+            restarts=self._restarts,
+            cpu_s=tuple((*key, spent) for key, spent in self._processes.cpu_s().items()),
+            usages=tuple(self._processes.last().items()),
+            answered=self._workers.handed(),
+            answering=self._workers.live(),
+            steps=self._steps,
+            exit_codes=self._exit_codes,
+            lags={role: one.durations for role, one in self._lags.items()},
+            failovers={server: one.durations for server, one in self._failovers.items()},
+            series_dropped=self._caps.dropped,
+            series_hidden=self._caps.hidden,
+            folded=self._caps.folded,
+            spans=self.spans.counts,
+            embedded=self._embedded,
+        )
+
+    def go_on(self, found: FiguresSnapshot) -> None:
+        """After what the program before counted."""
+        self._fronts.go_on(found.base)
+        for front, figures, summary in found.live:
+            self._fronts.report(front, figures, summary)
+        self._workers.go_on(found.answered)
+        for name, generation, answering in found.answering:
+            self._workers.report(name, generation, answering)
+        self._counts = {name: dict(found.counts.get(name, {})) for name in self._counts}
+        self._broken, self._restarts, self._steps = found.broken, found.restarts, found.steps
+        self._exit_codes = found.exit_codes
+        for role, times in found.lags.items():
+            self._lags[role] = Histogram(LAG_BUCKETS_S)
+            self._lags[role].add(times.seconds, times.buckets)
+        for server, times in found.failovers.items():
+            self._failovers[server] = Histogram(FAILOVER_BUCKETS_S)
+            self._failovers[server].add(times.seconds, times.buckets)
+        self._caps.dropped, self._caps.hidden = found.series_dropped, found.series_hidden
+        self._caps.folded = dict(found.folded)
+        self.spans.counts |= found.spans
+        self._embedded |= found.embedded
+        cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
+        self._processes.go_on(cpu_s, found.usages)
+
+    # What others ask
+
+    def calls(self, server: str) -> tuple[int, int, int]:
+        """Calls so far, errors among them, and calls in flight. A front that is killed takes along
+        the counts since its last report: then the workers know more."""
+        calls, errors, inflight = self._fronts.of_server(server)
+        answered, failed = self._workers.of_server(server)
+        return max(calls, answered), max(errors, failed), inflight
+
+    def latencies(self) -> dict[str, Counts]:
+        """How many requests took how long, by server: counts per bucket of `BUCKETS_S`."""
+        return self._fronts.buckets()
+
+    def longest_s(self) -> dict[str, float]:
+        """The longest call so far, by server."""
+        return self._fronts.longest_s()
+
+    def views(self) -> tuple[ViewStats, ...]:
+        """What is in view now, as the fronts told it last."""
+        return self._fronts.views()
+
+    def remember(self, now: float) -> None:
+        """Called often, so that it is known later what came lately. `now`: monotonic seconds."""
+        if self._lately.due(now):
+            self._lately.mark(self.latencies(), now)
+
+    def lately_s(self, server: str) -> tuple[float | None, float | None]:
+        """Within how many seconds half of the latest requests were answered, and 95 % of them."""
+        counts = self._lately.of(server, self._fronts.buckets_of(server))
+        most = self._fronts.longest_s().get(server, 0.0)
+        return quantile(counts, BUCKETS_S, 0.5, most), quantile(counts, BUCKETS_S, 0.95, most)
+
+    def counted(self, server: str, name: str) -> int:
+        """How often so far: a name of `messages.Counted` that has a metric of its own."""
+        return self._counts[_OWN_COUNTERS[name]].get(server, 0)
+
+    # The page
+
+    def render(
+        self, status: GatewayStatus, readings: Readings | None = None, *, openmetrics: bool = False
+    ) -> bytes:
+        """The page, in the text format of Prometheus or as OpenMetrics."""
+        ends = {FAMILY: self.spans.ends()} if openmetrics else {}
+        table = self.table(status, readings or Readings())
+        return self._pages.page(table, openmetrics=openmetrics, ends=ends)
+
+    def table(self, status: GatewayStatus, readings: Readings) -> Table:
+        """All rows by family, as many as a page may have."""
+        # What serves a single client counts with its server: no label grows with clients.
+        servers = [one for one in status.servers if not sharing.whose(one.name)]
+        known = sorted(server.name for server in servers)
+        found: Table = {}
+        for name, rows in chain(  # one after the other: what a family is made of changes
+            self._called(known),
+            self._supervised(servers, known, readings),
+            self._used(known, readings),
+            self._connected(readings),
+            self._told(status),
+        ):
+            found[name] = configured(name, rows, {*known, ""})
+        found = self._caps.hold(found)
+        found["metamcp_metric_series_dropped_total"] = [((), self._caps.dropped)]
+        return found
+
+    def _called(self, known: Sequence[str]) -> Iterator[tuple[str, Values]]:
+        """What fronts and workers told of calls."""
+        sums, tools = self._fronts.sums(), self._fronts.sums().tools
+        calls = {key: one.durations for key, one in sums.calls.items()}
+        errors: dict[tuple[str, ...], int] = {}
+        for (server, method, _, error, _), times in calls.items():
+            if error:
+                key = (server, method, error)
+                errors[key] = errors.get(key, 0) + sum(times.buckets)
+        yield (
+            "mcp_server_operation_duration_seconds",
+            (
+                ((server, method, version, error, tool), times)
+                for (server, method, version, error, tool), times in calls.items()
+            ),
+        )
+        called = {server: (one.tools, one.counts) for server, one in tools.items()}
+        yield "metamcp_tool_calls_total", Columns(called)
+        failed = {server: (one.tools, one.errors) for server, one in tools.items()}
+        yield "metamcp_tool_errors_total", Columns(failed)
+        yield "mcp_client_operation_duration_seconds", self._workers.durations().items()
+        overhead = sums.overhead
+        yield "metamcp_overhead_seconds", (((key,), one.durations) for key, one in overhead.items())
+        yield "metamcp_call_errors_total", errors.items()
+        yield "metamcp_call_retries_total", by_two(sums.retries, known, OUTCOMES)
+        inflight = self._fronts.inflight()
+        yield "metamcp_inflight_calls", (((name,), inflight.get(name, 0)) for name in known)
+
+    def _supervised(
+        self, servers: Sequence[ServerStatus], known: Sequence[str], readings: Readings
+    ) -> Iterator[tuple[str, Values]]:
+        """How servers stand, and what happened to them."""
+        held, queued = self._fronts.held(), readings.queued
+        yield (
+            "metamcp_queued_calls",
+            (((name,), held.get(name, 0) + queued.get(name, 0)) for name in known),
+        )
+        yield (
+            "metamcp_server_state",
+            (
+                ((server.name, state), server.state == state)
+                for server in servers
+                for state in STATES
+            ),
+        )
+        yield "metamcp_server_restarts_total", by_two(self._restarts, known, RESTARTS)
+        yield (
+            "metamcp_server_start_duration_seconds",
+            (((server.name,), server.start_s) for server in servers if server.start_s > 0),
+        )
+        yield "metamcp_server_last_exit_code", by_one(self._exit_codes)
+        yield "metamcp_generation", (((server.name,), server.generation) for server in servers)
+        yield (
+            "metamcp_circuit_open",
+            (
+                ((server.name,), server.phase == "failed" or server.name in readings.probing)
+                for server in servers
+            ),
+        )
+        yield (
+            "metamcp_backoff_seconds",
+            (((server.name,), server.retry_in_s or 0.0) for server in servers),
+        )
+        yield "metamcp_heartbeat_age_seconds", readings.beat_ages_s.items()
+        yield "metamcp_loop_lag_seconds", histograms(self._lags)
+        drift = ((one, word) for one in servers for word in DRIFT)
+        yield (
+            "metamcp_drifted_tools",
+            (((one.name, word), one.drift.get(word, 0)) for one, word in drift),
+        )
+        yield "metamcp_invalid_definitions", (((one.name,), one.left_out) for one in servers)
+        yield "metamcp_spares_ready", (((name,), readings.spares.get(name, 0)) for name in known)
+        yield "metamcp_failover_duration_seconds", histograms(self._failovers)
+        yield "metamcp_stop_escalations_total", by_two(self._steps, known, STEPS)
+
+    def _used(self, known: Sequence[str], readings: Readings) -> Iterator[tuple[str, Values]]:
+        """What processes use, and what servers did that is only counted."""
+        processes = self._processes
+        used = (
+            ("metamcp_process_resident_memory_bytes", processes.rss_bytes()),
+            ("metamcp_process_cpu_seconds_total", processes.cpu_s()),
+            ("metamcp_process_threads", processes.threads()),
+        )
+        for family, values in used:
+            yield family, (((server, role), n) for (role, server), n in values.items())
+        fds = processes.descriptors()
+        yield "metamcp_process_open_fds", (((s, role), n) for (role, s), (n, _) in fds.items())
+        yield "metamcp_process_max_fds", (((s, role), most) for (role, s), (_, most) in fds.items())
+        yield "metamcp_process_memory_limit_bytes", by_one(readings.limits_bytes)
+        elsewhere = {
+            _OWN_COUNTERS["oom_kill"]: readings.oom_kills,
+            _OWN_COUNTERS["late_reply"]: self._fronts.late(),
+        }
+        for name, counts in self._counts.items():
+            more = elsewhere.get(name, {})
+            yield name, [((s,), counts.get(s, 0) + more.get(s, 0)) for s in known]
+        yield "metamcp_protocol_errors_total", by_two(self._broken)
+
+    def _connected(self, readings: Readings) -> Iterator[tuple[str, Values]]:
+        """What fronts tell of clients."""
+        refused = self._fronts.refused()
+        slow = sum(n for reason, n in refused.items() if reason in SLOW)
+        yield "metamcp_sessions", by_one(self._fronts.sessions())
+        yield "metamcp_connections", [((), self._fronts.connections())]
+        yield "metamcp_streams", [((), self._fronts.streams())]
+        if readings.accept_queue is not None:
+            yield "metamcp_accept_queue", [((), readings.accept_queue)]
+        yield "metamcp_slow_client_disconnects_total", [((), slow)]
+        yield "metamcp_requests_refused_total", by_one(refused)
+        yield from of_views(self._fronts.views())
+
+    def _told(self, status: GatewayStatus) -> Iterator[tuple[str, Values]]:
+        """What the gateway says of itself."""
+        recorded = dict.fromkeys(RECORDED, 0) | self._fronts.recorded()
+        yield "metamcp_recorded_calls_total", by_one(recorded)
+        yield "metamcp_spans_total", by_one(self.spans.counts)
+        yield "metamcp_embedded_texts_total", by_one(self._embedded)
+        if self._reload_ok is not None:
+            yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
+            yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]
+        yield "metamcp_build_info", [((self._version, platform.python_version()), 1)]
+        yield "metamcp_up", [((), status.state == "active")]

@@ -1,0 +1,297 @@
+"""Spans in the form that collectors of OpenTelemetry take: OTLP over HTTP, as protobuf.
+
+Owns: that form, what the gateway calls itself in it, one attempt to hand spans over. Never: when it
+is made, and what becomes of spans that nobody takes (`traces`), what a span is about (the fronts).
+
+Each span is made whole from what a front told, since it is over by then: there is no tracer and no
+processor here, only the exporter.
+"""
+
+import contextlib
+import logging
+import math
+import socket
+import threading
+import time
+from collections.abc import Generator, Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import requests
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
+from opentelemetry.trace.status import Status, StatusCode
+from requests.adapters import HTTPAdapter
+
+from metamcp_worker.ipc.messages import Span
+
+TIMEOUT_S = 5.0
+"""For one attempt with all its repetitions, as the library counts them: a collector that says
+something again and again is never late for it. Spans that come meanwhile wait."""
+EXPORT_S_MAX = 6.0
+"""For one attempt as a whole, whatever the collector does; then its connection is cut. A little
+more than the library takes, so that it can say why. What comes before a connection cannot be cut:
+looking up a name, and trying its addresses one by one."""
+CUT_S = 0.1
+"""Between two cuts, until the attempt is over: what it opens after the first is cut as well."""
+ANSWER_BYTES_MAX = 16 * 1024
+"""Of an answer. It says whether the spans were taken, in a few words."""
+WHY_CHARACTERS_MAX = 256
+"""Of what a log says of a failure; a collector may have put its own words into it."""
+PAUSE_S_MAX = 60.0
+"""As long as a collector is left alone at most when it asks for that."""
+
+_KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
+_LIBRARY = "opentelemetry"
+_REDIRECTS = 300
+"""The first status that says that spans were not taken."""
+_BUSY = frozenset({429, 502, 503, 504})
+"""With these a collector may say when to come again."""
+
+
+class Outcome(NamedTuple):
+    """What became of spans. `lost`: how many of them; `why`: in one line, for the log; if none are
+    lost, what the collector wants to be known. `pause_s`: it asked to be left alone for so long."""
+
+    lost: int = 0
+    why: str = ""
+    pause_s: float = 0.0
+
+
+class _Said(logging.Handler):
+    """What the library first said of a failure, which is its cause: one line of ours tells of it,
+    however often it says more."""
+
+    first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.first = self.first or record.getMessage()
+
+
+class _Watch:
+    """Over one export at a time: when it takes too long, its connection is cut. `late`: that has
+    happened."""
+
+    def __init__(self, s_max: float) -> None:
+        self._s_max = s_max
+        self._line: Any = None
+        self.late = False
+
+    @property
+    def sentence(self) -> str:
+        return f"it takes longer than {self._s_max:g} s"
+
+    @contextlib.contextmanager
+    def over(self) -> Generator[None]:
+        """What is done in this block."""
+        self.late, done = False, threading.Event()
+        watch = threading.Thread(target=self._cut, args=(done,), name="traces-watch", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watch.join()
+
+    def told(self, kind: Any) -> Any:
+        """Connections of this kind of the library, of each of which is known here what it opens."""
+
+        def connect(connection: Any) -> None:
+            self._line = connection  # its socket, as long as it talks to a proxy
+            kind.connect(connection)
+            self._line = connection.sock
+
+        return type(kind.__name__, (kind,), {"connect": connect, "watched": True})
+
+    def _cut(self, done: threading.Event) -> None:
+        if done.wait(self._s_max):
+            return
+        self.late = True
+        while True:
+            line = self._line
+            if not isinstance(line, socket.socket):
+                line = getattr(line, "sock", None) or getattr(line, "socket", None)
+            if isinstance(line, socket.socket):
+                with contextlib.suppress(OSError):  # it is closed already
+                    socket.socket.shutdown(line, socket.SHUT_RDWR)  # TLS would say goodbye first
+            if done.wait(CUT_S):
+                return
+
+
+class _Adapter(HTTPAdapter):
+    """Connections that a watch knows of."""
+
+    def __init__(self, watch: _Watch) -> None:
+        self._watch = watch
+        super().__init__()
+
+    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
+        pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
+        if not hasattr(pool.ConnectionCls, "watched"):
+            pool.ConnectionCls = self._watch.told(pool.ConnectionCls)
+        return pool
+
+
+class _Session(requests.Session):
+    """What the library sends with: to this collector alone, with the headers of the configuration
+    and of OpenTelemetry's variables alone. Of the last answer: `status`, 0 if there was none,
+    `body`, and `pause_s` that it asks for. `why` there was none, or none that can be read, without
+    the URL, in which secrets may stand."""
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__()
+        self.auth = lambda request: request  # or passwords of a `.netrc` replace `Authorization`
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Adapter(watch))
+        self._watch = watch
+        self.begin()
+
+    def begin(self) -> None:
+        """With another export; nothing is known of its answer."""
+        self.status, self.body, self.pause_s, self.why = 0, b"", 0.0, ""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """None: spans do not go along, but headers would."""
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        self.begin()
+        try:
+            if self._watch.late:
+                raise requests.RequestException(self._watch.sentence)  # which is not repeated
+            answer = super().send(request, **{**kwargs, "stream": True})
+        except requests.RequestException as error:
+            inner = error.args[0] if error.args else error
+            self.why = _line(self._watch.sentence if self._watch.late else _reason(inner))
+            raise
+        self.status = answer.status_code
+        if self.status in _BUSY:
+            self.pause_s = _pause_s(answer.headers.get("Retry-After", ""))
+        with answer:
+            self._read(answer)
+        read = requests.Response()
+        read.status_code, read.reason, read.headers = (
+            answer.status_code, answer.reason, answer.headers,
+        )  # fmt: skip
+        read.raw = BytesIO(self.body)
+        return read
+
+    def _read(self, answer: requests.Response) -> None:
+        """All of it, so that the connection can be used again; of one that is too long, nothing."""
+        found = bytearray()
+        try:
+            for part in answer.iter_content(ANSWER_BYTES_MAX):
+                found += part
+                if len(found) > ANSWER_BYTES_MAX:
+                    self.why = f"its answer is longer than {ANSWER_BYTES_MAX // 1024} KiB"
+                    return
+        except requests.RequestException:
+            self.why = "its answer breaks off"
+        if self._watch.late:
+            self.why = self._watch.sentence
+        if not self.why and "protobuf" in answer.headers.get("Content-Type", "protobuf"):
+            self.body = bytes(found)
+
+
+class Exporter:
+    """`instance`: of this gateway, unique. `s_max`: for one export. To be used from one thread."""
+
+    def __init__(
+        self, endpoint: str, headers: Mapping[str, str], *, version: str, instance: str,
+        s_max: float = EXPORT_S_MAX,
+    ) -> None:  # fmt: skip
+        self._said = _Said(logging.WARNING)
+        library = logging.getLogger(_LIBRARY)
+        library.handlers, library.propagate = [self._said], False
+        self._watch = _Watch(s_max)
+        self._session = _Session(self._watch)
+        self._exporter = OTLPSpanExporter(
+            endpoint=endpoint, headers=dict(headers), timeout=TIMEOUT_S, session=self._session
+        )
+        self._scope = InstrumentationScope("metamcp", version)
+        self._resource = Resource.create({
+            "service.name": "metamcp",
+            "service.version": version,
+            "service.instance.id": instance,
+        })  # fmt: skip
+
+    def export(self, spans: Iterable[Span], since_ns: int) -> Outcome:
+        """Hand these over. `since_ns`: nanoseconds from the epoch to zero on the monotonic
+        clock."""
+        made = [self._made(span, since_ns) for span in spans]
+        # What the library said until here is of the words of clients, which no log repeats.
+        self._said.first = ""
+        session = self._session
+        session.begin()
+        try:
+            with self._watch.over():
+                done = self._exporter.export(made)
+        except requests.RequestException:  # earlier versions of the library let it through
+            done = SpanExportResult.FAILURE
+        if session.status >= _REDIRECTS:
+            why = f"it answers with status {session.status}"
+            return Outcome(len(made), why, session.pause_s)
+        if done is SpanExportResult.SUCCESS and not session.why:
+            return _judged(session.body, len(made))
+        why = session.why or self._said.first or "the collector did not take them"
+        return Outcome(len(made), why)
+
+    def close(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library does not say
+
+    def _made(self, span: Span, since_ns: int) -> ReadableSpan:
+        state = TraceState.from_header([span.state]) if span.state else TraceState()
+        flags = TraceFlags(span.flags)
+        trace_id = int(span.trace_id, 16)
+        parent = None
+        if span.parent_id:
+            far = int(span.parent_id, 16)
+            parent = SpanContext(trace_id, far, span.far, flags, state)
+        return ReadableSpan(
+            name=span.name,
+            context=SpanContext(trace_id, int(span.span_id, 16), False, flags, state),
+            parent=parent,
+            resource=self._resource,
+            attributes=span.attributes,
+            kind=_KINDS[span.kind],
+            status=Status(StatusCode.ERROR) if span.error else Status(),
+            start_time=since_ns + round(span.start * 1e9),
+            end_time=since_ns + round(span.end * 1e9),
+            instrumentation_scope=self._scope,
+        )
+
+
+def _judged(body: bytes, count: int) -> Outcome:
+    """What a collector says of so many spans, of which it has taken some."""
+    try:
+        said = ExportTraceServiceResponse.FromString(body).partial_success
+    except Exception:  # noqa: BLE001 - the status has said it, in whatever words the body repeats it
+        return Outcome()
+    return Outcome(max(0, min(said.rejected_spans, count)), _line(said.error_message))
+
+
+def _reason(error: object) -> str:
+    return str(getattr(error, "reason", error))
+
+
+def _line(text: str) -> str:
+    """Somebody else's words, as much of them as a line of a log has room for."""
+    shown = "".join(each if each.isprintable() else " " for each in text)
+    return " ".join(shown.split())[:WHY_CHARACTERS_MAX]
+
+
+def _pause_s(text: str) -> float:
+    """What a `Retry-After` asks for: seconds, or a date. 0 for what is neither."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time_ns() / 1e9
+        except (ValueError, OverflowError):
+            return 0.0
+    return min(max(0.0, seconds), PAUSE_S_MAX) if math.isfinite(seconds) else 0.0

@@ -1,0 +1,183 @@
+"""Orders about views and tool sets, carried out one after the other: decided, written, told.
+
+Owns: the turn of each order, which view is busy, what is in force now, what is said of a file that
+fails. Never: the rules (`ledger`), the file (`store`), fronts.
+
+Nothing is in force that is not written: an order that cannot be written has changed nothing. While
+the file cannot be read nothing is remembered, and every order tries it once more.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar
+
+from metamcp_supervisor.views.ledger import Delta, Impossible, Ledger
+from metamcp_supervisor.views.store import Store, Unstored
+from metamcp_worker.ipc.disclosure import (
+    Amend,
+    Build,
+    Delete,
+    Equip,
+    Everything,
+    Outcome,
+    Save,
+    Shown,
+    ToolSet,
+    Whose,
+    Wish,
+)
+
+T = TypeVar("T")
+
+IN_PROGRESS = "operation in progress, please wait"
+LATE = "the orders before it take too long, and nothing was changed; try again"
+STOPS = "nothing is changed: the gateway stops"
+TURN_S_MAX = 3.0
+"""For the orders before one. With what the file may take (`store.BUSY_S_MAX`, three times), it is
+answered before a front gives up on it."""
+CLOSE_S_MAX = 10.0
+"""For the last orders of a gateway that ends."""
+_NOTHING = Shown()
+
+
+class Keeper:
+    """`tell`: hears of everything there is, whenever it is other than before. `note`: hears once
+    why nothing can be remembered. `clock`: seconds since the epoch. `begin` before anything
+    else."""
+
+    def __init__(
+        self,
+        store: Store,
+        tell: Callable[[Everything], None],
+        note: Callable[[str], None],
+        clock: Callable[[], float],
+        *,
+        turn_s: float = TURN_S_MAX,
+    ) -> None:
+        self._store = store
+        self._tell = tell
+        self._note = note
+        self._clock = clock
+        self._turn_s = turn_s
+        self._ledger: Ledger | None = None
+        self._living: frozenset[str] = frozenset()
+        self._turn = asyncio.Lock()
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._busy: Counter[Whose] = Counter()
+        self._noted = ""
+        self._closed = False
+
+    @property
+    def busy(self) -> bool:
+        """Is anything being carried out, or waiting for its turn?"""
+        return bool(self._under_way)
+
+    def everything(self) -> Everything:
+        return Everything() if self._ledger is None else self._ledger.everything()
+
+    async def begin(self, living: Collection[str]) -> None:
+        """Read what is remembered. `living`: words for sessions that go on."""
+        self._living = frozenset(living)
+        try:
+            self._ledger = Ledger(await self._store.read(self._living))
+        except Unstored as why:
+            self._failed(why)
+
+    async def carry_out(self, wish: Wish) -> Outcome:
+        """An order to equip does not wait for another one for the same view; all others do."""
+        whose, order = wish.whose, wish.order
+        equips = isinstance(order, Equip) or (isinstance(order, Build) and order.equip)
+        if self._closed:
+            return self._refused(whose, STOPS)
+        if equips and self._busy[whose]:
+            return self._refused(whose, IN_PROGRESS)
+        self._busy[whose] += 1
+        try:
+            return await self._whole(self._carried_out(wish))
+        finally:
+            self._busy[whose] -= 1
+            if not self._busy[whose]:
+                del self._busy[whose]
+
+    async def forget(self, words: Collection[str]) -> None:
+        """These sessions are over, and so are the views of theirs alone."""
+        self._living -= frozenset(words)
+        if self._under_way or (self._ledger is not None and self._ledger.sessions(words)):
+            await self._whole(self._forgotten(words))
+
+    async def close(self) -> None:
+        """After what is under way, unless the disk hangs."""
+        self._closed = True
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=CLOSE_S_MAX)
+        if not self._under_way:
+            await self._store.close()
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Carried out to its end, even if nobody waits for it any more."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
+
+    async def _carried_out(self, wish: Wish) -> Outcome:
+        whose, order = wish.whose, wish.order
+        try:
+            async with asyncio.timeout(self._turn_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            return self._refused(whose, LATE)
+        try:
+            ledger = await self._readable()
+            before = ledger.shown(whose)
+            delta = ledger.decide(wish, self._clock())
+            if ledger.changes(delta):
+                await self._store.write(delta)
+                self._noted = ""
+                self._apply(ledger, delta)
+        except Impossible as why:
+            return self._refused(whose, str(why))
+        except Unstored as why:
+            self._failed(why)
+            return self._refused(whose, str(why))
+        finally:
+            self._turn.release()
+        about: ToolSet | None = None
+        if isinstance(order, Equip | Build | Save | Amend | Delete):
+            about = ledger.toolset(order.toolset)
+        return Outcome(before=before, after=ledger.shown(whose), toolset=about)
+
+    async def _readable(self) -> Ledger:
+        """What is in force. Raises Unstored."""
+        if self._ledger is None:
+            self._ledger = Ledger(await self._store.read(self._living))
+            self._noted = ""
+            self._tell(self._ledger.everything())
+        return self._ledger
+
+    async def _forgotten(self, words: Collection[str]) -> None:
+        async with self._turn:
+            ledger = self._ledger
+            if ledger is None or not (gone := ledger.sessions(words)):
+                return
+            delta = Delta(tuple((whose, _NOTHING) for whose in gone))
+            try:
+                await self._store.write(delta)
+            except Unstored as why:  # what is left of them on disk is not read again
+                self._failed(why)
+            self._apply(ledger, delta)
+
+    def _apply(self, ledger: Ledger, delta: Delta) -> None:
+        ledger.apply(delta)
+        self._tell(ledger.everything())
+
+    def _failed(self, why: Unstored) -> None:
+        """Say so, once."""
+        if self._noted != str(why):
+            self._noted = str(why)
+            self._note(f"tool sets and views cannot be kept: {why}")
+
+    def _refused(self, whose: Whose, why: str) -> Outcome:
+        shown = _NOTHING if self._ledger is None else self._ledger.shown(whose)
+        return Outcome(error=why, before=shown, after=shown)

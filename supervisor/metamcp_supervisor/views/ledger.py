@@ -1,0 +1,308 @@
+"""What an order changes in the views and the tool sets, if it may.
+
+Owns: the rules of every order, what is refused and why, what is to be written. Never: writing it
+(`store`), when an order is carried out (`keeper`), whether tools exist: the front that asked has
+looked, and a tool set is kept while a server is away.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from metamcp_worker.ipc.disclosure import (
+    DESCRIPTION_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    TOOLS_MAX,
+    TOOLSETS_MAX,
+    Activate,
+    Amend,
+    Build,
+    Deactivate,
+    Delete,
+    Equip,
+    Everything,
+    Load,
+    Pair,
+    Save,
+    Shown,
+    ToolSet,
+    Unequip,
+    Unload,
+    Whose,
+    Wish,
+    read,
+    written,
+)
+from metamcp_worker.ipc.errors import MetaMCPError
+
+VIEWS_MAX = 10_000
+"""In which something is shown: as many as a front has sessions."""
+TOOL_CHARACTERS_MAX = 512
+"""Of the name of a tool with that of its server: far more than any model is shown."""
+CHARACTERS_MAX = 16 * 1024 * 1024
+"""Of the names of tools in all views and tool sets together: every front has all of them, and is
+told of them with each change."""
+PAIRS_MAX = 65_536
+"""Tools that are told apart at once, of which some may be in no view any more."""
+NAMES_TOLD_MAX = 12
+"""In a sentence."""
+_NOTHING = Shown()
+T = TypeVar("T", Shown, ToolSet)
+
+
+class Impossible(MetaMCPError):
+    """An order cannot be carried out. The text is a sentence without a full stop."""
+
+
+class Delta(Struct, frozen=True):
+    """What changes. `views`: as they are now; `put`: tool set that is new or other than before;
+    `drop`: the name of one that goes."""
+
+    views: tuple[tuple[Whose, Shown], ...]
+    put: ToolSet | None = None
+    drop: str = ""
+
+
+class Pairs:
+    """One value for each tool, however many views and tool sets name it: what comes from a client
+    or from disk is made anew each time, and thousands of views would hold ten times as much."""
+
+    def __init__(self) -> None:
+        self._known: dict[Pair, Pair] = {}
+
+    def shared(self, one: T) -> T:
+        """The same, made of the tools that are known already."""
+        known = self._known
+        if len(known) > PAIRS_MAX:
+            known.clear()  # those that are in use stay what they are
+        return structs.replace(
+            one, tools=tuple([known.setdefault(each, each) for each in one.tools])
+        )
+
+
+class Ledger:
+    """All views in which anything is shown, and all tool sets. `characters`: of the names of tools
+    in all of them.
+
+    A session sees what its principal sees until its first order about its view.
+    """
+
+    def __init__(self, everything: Everything) -> None:
+        self._pairs = Pairs()
+        self._views = {whose: self._pairs.shared(shown) for whose, shown in everything.views}
+        self._toolsets = {one.name: self._pairs.shared(one) for one in everything.toolsets}
+        self.characters = sum(map(_weight, self._views.values()))
+        self.characters += sum(map(_weight, self._toolsets.values()))
+
+    def everything(self) -> Everything:
+        toolsets = sorted(self._toolsets.values(), key=lambda one: one.name)
+        return Everything(tuple(self._views.items()), tuple(toolsets))
+
+    def shown(self, whose: Whose) -> Shown:
+        """A session that has no view of its own yet sees what its principal sees."""
+        found = self._views.get(whose)
+        if found is None and whose.session:
+            found = self._views.get(Whose(whose.endpoint, whose.principal))
+        return _NOTHING if found is None else found
+
+    def toolset(self, name: str) -> ToolSet | None:
+        return self._toolsets.get(name)
+
+    def sessions(self, words: Iterable[str]) -> list[Whose]:
+        """The views of these sessions alone."""
+        over = frozenset(words)
+        return [whose for whose in self._views if whose.session in over and whose.session]
+
+    def decide(self, wish: Wish, now: float) -> Delta:
+        """`now`: seconds since the epoch. Raises Impossible."""
+        delta = self._decided(wish, now)
+        fresh = sum(whose not in self._views and shown != _NOTHING for whose, shown in delta.views)
+        if fresh and len(self._views) + fresh > VIEWS_MAX:
+            raise Impossible(
+                f"{VIEWS_MAX} views have something in them, and no more can; end sessions that"
+                " nobody uses, or take out of a view what nobody needs"
+            )
+        if (more := self._more(delta)) > 0 and self.characters + more > CHARACTERS_MAX:
+            raise Impossible(
+                f"the tools of all views and tool sets together have more than {CHARACTERS_MAX}"
+                " characters; delete some that nobody needs"
+            )
+        return delta
+
+    def changes(self, delta: Delta) -> bool:
+        """Is anything other after it?"""
+        if delta.drop or (delta.put is not None and delta.put != self.toolset(delta.put.name)):
+            return True
+        return any(self._views.get(whose, _NOTHING) != shown for whose, shown in delta.views)
+
+    def _decided(self, wish: Wish, now: float) -> Delta:
+        whose, order = wish.whose, wish.order
+        shown = self.shown(whose)
+        match order:
+            case Equip(name):
+                return self._view(whose, _equipped(self._known(name)))
+            case Unequip():
+                return self._view(whose, _NOTHING)
+            case Activate(server):
+                servers = tuple(dict.fromkeys((*shown.servers, server)))
+                return self._view(whose, structs.replace(shown, servers=servers))
+            case Deactivate(server):
+                servers = tuple(one for one in shown.servers if one != server)
+                return self._view(whose, structs.replace(shown, servers=servers))
+            case Load(tools):
+                _check_tools(tools)
+                return self._view(whose, _with(shown, tools))
+            case Unload(tools):
+                return self._view(whose, _without(shown, tools))
+            case Build():
+                return self._built(whose, order, now)
+            case Save(name, description):
+                if not shown.tools:
+                    raise Impossible("nothing is loaded that could be saved")
+                old = self._toolsets.get(name)
+                kept = old.description if old is not None and not description else description
+                return self._built(whose, Build(name, shown.tools, kept, replace=True), now)
+            case Amend():
+                return self._amended(whose, order, now)
+            case Delete(name):
+                self._known(name)
+                left = self._following(name, ToolSet("", ()))
+                return Delta(tuple(left.items()), drop=name)
+
+    def apply(self, delta: Delta) -> None:
+        self.characters += self._more(delta)
+        for whose, shown in delta.views:
+            if shown == _NOTHING:
+                self._views.pop(whose, None)
+            else:
+                self._views[whose] = self._pairs.shared(shown)
+        if delta.put is not None:
+            self._toolsets[delta.put.name] = self._pairs.shared(delta.put)
+        self._toolsets.pop(delta.drop, None)
+
+    def _known(self, name: str) -> ToolSet:
+        found = self._toolsets.get(name)
+        if found is None:
+            names = _listed(sorted(self._toolsets)) or "none yet"
+            raise Impossible(
+                f"there is no tool set {name[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
+            )
+        return found
+
+    def _more(self, delta: Delta) -> int:
+        """Characters that there are after it beyond those before it."""
+        views = self._views
+        more = sum(_weight(one) - _weight(views.get(whose, _NOTHING)) for whose, one in delta.views)
+        for name in {delta.drop, "" if delta.put is None else delta.put.name}:
+            old = self._toolsets.get(name)
+            more -= 0 if old is None else _weight(old)
+        return more + (0 if delta.put is None else _weight(delta.put))
+
+    def _view(self, whose: Whose, shown: Shown) -> Delta:
+        if len(shown.tools) > TOOLS_MAX:
+            raise Impossible(f"more than {TOOLS_MAX} tools would be in view; take some out first")
+        return Delta(((whose, _of(whose, shown)),))
+
+    def _built(self, whose: Whose, order: Build, now: float) -> Delta:
+        name = order.toolset
+        old = self._toolsets.get(name)
+        if old is not None and not order.replace:
+            raise Impossible(
+                f"there is a tool set {name!r} already; delete it first, or choose another name"
+            )
+        if old is None and len(self._toolsets) >= TOOLSETS_MAX:
+            raise Impossible(
+                f"there are {TOOLSETS_MAX} tool sets, and no more can be kept; delete one first"
+            )
+        made = ToolSet(
+            name,
+            tuple(dict.fromkeys(order.tools)),
+            order.description,
+            created=now if old is None else old.created,
+            updated=now,
+        )
+        return self._put(whose, made, equip=order.equip)
+
+    def _amended(self, whose: Whose, order: Amend, now: float) -> Delta:
+        old = self._known(order.toolset)
+        known, gone = frozenset(old.tools), frozenset(order.remove)
+        if missing := [written(pair) for pair in dict.fromkeys(order.remove) if pair not in known]:
+            raise Impossible(f"the tool set {old.name!r} has no tool {_listed(missing)}")
+        kept = (pair for pair in old.tools if pair not in gone)
+        tools = tuple(dict.fromkeys((*kept, *order.add)))
+        return self._put(whose, structs.replace(old, tools=tools, updated=now), equip=False)
+
+    def _put(self, whose: Whose, made: ToolSet, *, equip: bool) -> Delta:
+        _check(made)
+        views = self._following(made.name, made)
+        if equip:
+            views[whose] = _of(whose, _equipped(made))
+        return Delta(tuple(views.items()), put=made)
+
+    def _following(self, name: str, now: ToolSet) -> dict[Whose, Shown]:
+        """The views in which this tool set is equipped, as they are when it is `now`. Servers that
+        are in view beside it stay there."""
+        return {
+            whose: _of(whose, structs.replace(shown, tools=now.tools, toolset=now.name))
+            for whose, shown in self._views.items()
+            if shown.toolset == name
+        }
+
+
+def _of(whose: Whose, shown: Shown) -> Shown:
+    """A session's is its own from its first order on, and stays so with nothing in it."""
+    bare = structs.replace(shown, own=False)
+    return structs.replace(bare, own=bool(whose.session) and bare == _NOTHING)
+
+
+def _equipped(toolset: ToolSet) -> Shown:
+    return Shown(toolset.tools, toolset=toolset.name)
+
+
+def _with(shown: Shown, tools: Iterable[Pair]) -> Shown:
+    """What is loaded by hand is no tool set any more."""
+    found = tuple(dict.fromkeys((*shown.tools, *tools)))
+    return shown if found == shown.tools else structs.replace(shown, tools=found, toolset="")
+
+
+def _without(shown: Shown, tools: Iterable[Pair]) -> Shown:
+    gone = frozenset(tools)
+    left = tuple(pair for pair in shown.tools if pair not in gone)
+    return shown if left == shown.tools else structs.replace(shown, tools=left, toolset="")
+
+
+def _weight(one: Shown | ToolSet) -> int:
+    """Characters of the names in it."""
+    return sum(len(server) + len(tool) for server, tool in one.tools)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_TOLD_MAX
+    told = ", ".join(name[:TOOL_CHARACTERS_MAX] for name in names[:NAMES_TOLD_MAX])
+    return told + (f" and {more} more" if more > 0 else "")
+
+
+def _check(made: ToolSet) -> None:
+    """Raises Impossible."""
+    name = made.name
+    if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
+        what = f"1 to {NAME_CHARACTERS_MAX} printable characters"
+        raise Impossible(f"the name of a tool set has {what}")
+    if len(made.description) > DESCRIPTION_CHARACTERS_MAX:
+        what = f"at most {DESCRIPTION_CHARACTERS_MAX} characters"
+        raise Impossible(f"the description of a tool set has {what}")
+    if not made.tools:
+        raise Impossible("a tool set has at least one tool")
+    if len(made.tools) > TOOLS_MAX:
+        raise Impossible(f"a tool set has at most {TOOLS_MAX} tools")
+    _check_tools(made.tools)
+
+
+def _check_tools(tools: Iterable[Pair]) -> None:
+    """Raises Impossible."""
+    for pair in tools:
+        name = written(pair)
+        if read(name) != pair or len(name) > TOOL_CHARACTERS_MAX:
+            what = f"server.tool, with at most {TOOL_CHARACTERS_MAX} characters"
+            raise Impossible(f"{name[:NAME_CHARACTERS_MAX]!r} is not a tool: one is written {what}")

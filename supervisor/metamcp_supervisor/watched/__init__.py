@@ -1,1 +1,0 @@
-"""How it is watched and steered: journal, logs, control socket, metrics, health."""

@@ -1,0 +1,36 @@
+"""What only shows when all files are put together."""
+
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.config.assemble import assemble
+from metamcp_supervisor.config.config import Address, Endpoint, Gateway
+from metamcp_supervisor.config.document import Document, Findings, Site
+from metamcp_supervisor.config.draft import Draft, EndpointDraft, GatewayDraft
+
+SITE = Site(Document("x", Path(), {}))
+
+
+def served(host: str, *written: bool | None) -> list[bool]:
+    """Is HTTP+SSE served on endpoints where that is written so, or not at all (None)?"""
+    drafts = tuple(
+        EndpointDraft(site=SITE, endpoint=Endpoint(name=str(at), namespace="default"), sse=sse)
+        for at, sse in enumerate(written)
+    )
+    found = assemble(
+        [Draft(site=SITE, endpoints=drafts)],
+        [GatewayDraft(listen=(Address(host, 1), SITE))],
+        default=Gateway(state_dir=Path("/s"), runtime_dir=Path("/r")),
+        files=(), transports=tuple[str, ...],
+        findings=Findings(),
+    )  # fmt: skip
+    return [endpoint.sse for endpoint in found.endpoints.values()]
+
+
+@pytest.mark.parametrize(("host", "default"), [("127.0.0.1", True), ("0.0.0.0", False)])
+def test_a_deprecated_transport_is_off_where_others_can_reach_it_unless_it_is_written(
+    host: str, default: bool
+) -> None:
+    assert served(host) == [default]
+    assert served(host, None, True, False) == [default, True, False]

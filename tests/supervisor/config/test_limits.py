@@ -1,0 +1,249 @@
+"""Verdicts about what servers use, from values to values."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metamcp_supervisor.processes import limits
+from metamcp_supervisor.processes.limits import (
+    LOOKS_MIN,
+    RECYCLE_S_MIN,
+    REMEMBER_S,
+    Fate,
+    Limiter,
+    Limits,
+    Record,
+    Sample,
+)
+from metamcp_supervisor.telemetry.usage import Part, Usage
+from tests.supervisor.configs import server
+
+MIB = 1024 * 1024
+LOOK_S = 2.0
+LIMITS = Limits(memory_high=400 * MIB, memory_max=512 * MIB, processes_max=10)
+SIGKILL = 9
+
+
+class Watch:
+    """One server that is looked at every two seconds."""
+
+    def __init__(self, of: Limits = LIMITS) -> None:
+        self.limits = of
+        self.limiter = Limiter()
+        self.now = 0.0
+        self.generation = 1
+
+    def look(self, *mebibytes: int, processes: int = 1) -> list[Fate]:
+        """What each of these samples asks for."""
+        return [verdict for verdict, _ in (self.one(m, processes) for m in mebibytes)]
+
+    def one(self, mebibytes: int, processes: int = 1) -> tuple[Fate, str]:
+        self.now += LOOK_S
+        sample = Sample(
+            server="git", generation=self.generation, at=self.now, memory_bytes=mebibytes * MIB,
+            processes=processes,
+        )  # fmt: skip
+        for told, verdict in self.limiter.look([sample], {"git": self.limits}, self.now):
+            assert told is sample
+            return verdict.fate, verdict.why
+        return Fate.FINE, ""
+
+
+def leak(watch: Watch) -> list[Fate]:
+    """As many samples above the soft limit as it takes."""
+    return watch.look(*[450] * LOOKS_MIN)
+
+
+RECYCLED = [*[Fate.FINE] * (LOOKS_MIN - 1), Fate.RECYCLE]
+NOTHING = [Fate.FINE] * LOOKS_MIN
+
+
+@pytest.mark.parametrize(
+    ("samples", "last"),
+    [
+        ([400] * 20, Fate.FINE),
+        ([450] * (LOOKS_MIN - 1), Fate.FINE),
+        ([450] * LOOKS_MIN, Fate.RECYCLE),
+        ([450] * (LOOKS_MIN - 1) + [399] + [450] * (LOOKS_MIN - 1), Fate.FINE),
+        ([100, 512], Fate.FINE),
+        ([100, 513], Fate.KILL),
+    ],
+)
+def test_a_leak_is_recycled_a_peak_is_not_and_a_danger_is_killed(
+    samples: list[int], last: Fate
+) -> None:
+    fates = Watch().look(*samples)
+    assert fates == [*[Fate.FINE] * (len(samples) - 1), last]
+
+
+def test_people_are_told_what_it_used_and_what_it_may() -> None:
+    assert Watch().one(612) == (Fate.KILL, "it used 612 MiB, memory_max is 512 MiB")
+    assert Watch().one(1, processes=11) == (
+        Fate.KILL, "it had 11 processes, processes_max is 10",
+    )  # fmt: skip
+    watch = Watch()
+    watch.look(*[450] * (LOOKS_MIN - 1))
+    assert watch.one(430)[1] == "it used 430 MiB and more for a while, memory_high is 400 MiB"
+
+
+def test_a_recycling_is_not_asked_for_twice() -> None:
+    watch = Watch()
+    assert leak(watch) == RECYCLED
+    assert leak(watch) == NOTHING
+    watch.now += RECYCLE_S_MIN
+    assert leak(watch) == NOTHING  # it is the same instance, and it was asked for
+    assert watch.look(395) == [Fate.FINE]  # below the limit, and not yet calm
+    assert leak(watch) == NOTHING
+    assert watch.look(300) == [Fate.FINE]
+    assert leak(watch) == RECYCLED
+
+
+def test_a_server_that_is_above_at_once_is_not_recycled_without_end() -> None:
+    watch = Watch()
+    assert leak(watch) == RECYCLED
+    watch.generation = 2
+    assert leak(watch) == NOTHING
+    watch.now += RECYCLE_S_MIN
+    assert watch.look(450) == [Fate.RECYCLE]
+
+
+def test_a_kill_is_asked_for_once_and_of_the_next_instance_anew() -> None:
+    watch = Watch()
+    assert watch.look(600, 600, 450) == [Fate.KILL, Fate.FINE, Fate.FINE]
+    watch.generation = 2
+    assert watch.look(600) == [Fate.KILL]
+
+
+def test_the_same_sample_counts_once() -> None:
+    sample = Sample(server="git", generation=1, at=5.0, memory_bytes=450 * MIB)
+    record = Record()
+    for _ in range(LOOKS_MIN + 1):
+        record, verdict = limits.judge(record, LIMITS, sample, None)
+        assert verdict.fate is Fate.FINE
+    assert record.over == 1
+
+
+def test_a_server_without_limits_may_use_anything_and_is_forgotten() -> None:
+    watch = Watch(Limits())
+    assert watch.look(10**6, processes=10**6) == [Fate.FINE]
+    assert not watch.limits.any
+    sample = Sample(server="git", generation=1, at=1.0, memory_bytes=600 * MIB)
+    assert watch.limiter.look([sample], {}, 1.0) == []
+    assert watch.limiter.look([sample], {"git": LIMITS}, 1.0)[0][1].fate is Fate.KILL
+
+
+def test_two_copies_of_a_server_are_judged_each_by_itself() -> None:
+    limiter = Limiter()
+
+    def look(at: float, *mebibytes: int) -> list[tuple[int, Fate]]:
+        samples = [
+            Sample(server="git", generation=number, at=at, memory_bytes=each * MIB)
+            for number, each in enumerate(mebibytes, 1)
+        ]
+        found = limiter.look(samples, {"git": LIMITS}, at)
+        return [(sample.generation, verdict.fate) for sample, verdict in found]
+
+    for at in range(1, LOOKS_MIN):
+        assert look(at, 450, 100) == []
+    assert look(LOOKS_MIN, 450, 600) == [(1, Fate.RECYCLE), (2, Fate.KILL)]
+    assert look(LOOKS_MIN + 1, 450, 600) == []
+
+
+def test_the_soft_limit_is_four_fifths_of_the_hard_one_unless_it_is_written() -> None:
+    only = server("git", memory_max=500 * MIB)
+    assert limits.limits_of(only).memory_high == 400 * MIB
+    both = replace(only, memory_high=100 * MIB, cpu_max=1.5, processes_max=3)
+    assert limits.limits_of(both) == Limits(
+        memory_max=500 * MIB, memory_high=100 * MIB, cpu_max=1.5, processes_max=3
+    )
+    assert limits.limits_of(server("git")) == Limits()
+
+
+def test_the_kernel_knows_best_what_a_server_uses() -> None:
+    usage = Usage(pid=2, rss_bytes=30, pss_bytes=20, processes=3)
+    plain = limits.sample("git", usage, pid=2, generation=4, at=1.0)
+    assert plain == Sample(server="git", generation=4, at=1.0, memory_bytes=20, processes=3)
+    told = limits.sample("git", usage, pid=2, generation=4, at=1.0, leaf_bytes=9)
+    assert told == Sample(server="git", generation=4, at=1.0, memory_bytes=9, processes=3)
+    alone = limits.sample("git", None, pid=2, generation=4, at=1.0, leaf_bytes=9)
+    assert alone == Sample(server="git", generation=4, at=1.0, memory_bytes=9)
+    assert limits.sample("git", None, pid=2, generation=4, at=1.0) is None
+
+
+def test_what_an_instance_before_used_is_not_taken_for_the_next_ones() -> None:
+    before = Usage(pid=2, rss_bytes=30, processes=3)
+    assert limits.sample("git", before, pid=5, generation=4, at=1.0) is None
+    found = limits.sample("git", before, pid=5, generation=4, at=1.0, leaf_bytes=9)
+    assert found == Sample(server="git", generation=4, at=1.0, memory_bytes=9)
+
+
+def test_only_servers_with_a_limit_of_memory_are_measured_closely() -> None:
+    hosted = server("d", command=(), module="m:s", memory_max=10)
+    few = [server("a", memory_high=7), server("b", processes_max=1), server("c"), hosted]
+    roots = [Part(role, name) for role in ("worker", "server") for name in "abcde"]
+    roots += [Part("server", "a", 2), Part("supervisor")]
+    assert limits.closely(roots, {each.name: each for each in few}) == {
+        Part("server", "a"): 7, Part("server", "a", 2): 7, Part("worker", "d"): 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("used", "signal", "oom_kills", "sentence"),
+    [
+        (500, SIGKILL, 1, "it was killed by the kernel because it was out of memory; it used 500"),
+        (100, SIGKILL, 1, "it was killed by the kernel because it was out of memory; it used 100"),
+        (500, SIGKILL, 0, "it was ended by SIGKILL (9), most likely by the kernel for want of"),
+        (100, SIGKILL, 0, ""),
+        (500, 11, 1, ""),
+        (500, 0, 0, ""),
+    ],
+)
+def test_an_end_by_the_kernel_is_told_from_others(
+    used: int, signal: int, oom_kills: int, sentence: str
+) -> None:
+    watch = Watch()
+    watch.look(used)
+    found = watch.limiter.out_of_memory(
+        "git", LIMITS, generation=1, signal=signal, oom_kills=oom_kills
+    )
+    assert bool(found) == bool(sentence)
+    assert found.startswith(sentence)
+
+
+def test_the_figures_of_an_instance_before_say_nothing_of_the_next() -> None:
+    watch = Watch()
+    watch.look(500)
+
+    def found(generation: int) -> str:
+        return watch.limiter.out_of_memory("git", LIMITS, generation=generation, signal=SIGKILL)
+
+    assert found(1)
+    assert not found(2)
+    watch.generation, watch.now = 2, watch.now + REMEMBER_S
+    watch.look(500)
+    assert found(2)
+    assert not found(1)  # long ago
+    assert watch.limiter.out_of_memory("x", Limits(), generation=1, signal=SIGKILL, oom_kills=1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 700), st.booleans()), max_size=200))
+def test_whatever_it_uses_nothing_is_asked_for_too_often(steps: list[tuple[int, bool]]) -> None:
+    watch = Watch()
+    recycled: list[float] = []
+    killed: set[int] = set()
+    for mebibytes, restarts in steps:
+        watch.generation += restarts
+        fate, why = watch.one(mebibytes)
+        assert bool(why) == (fate is not Fate.FINE)
+        if fate is Fate.KILL:
+            assert mebibytes > 512
+            assert watch.generation not in killed
+            killed.add(watch.generation)
+        elif fate is Fate.RECYCLE:
+            assert 400 < mebibytes <= 512
+            assert not recycled or watch.now - recycled[-1] >= RECYCLE_S_MIN
+            recycled.append(watch.now)
+        else:
+            assert mebibytes <= 512 or watch.generation in killed

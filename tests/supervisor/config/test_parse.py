@@ -1,0 +1,505 @@
+"""metamcp.toml: what it comes to, and every error in it at once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.config.config import (
+    Embeddings,
+    Endpoint,
+    Namespace,
+    Naming,
+    OAuth,
+    Tool,
+)
+from metamcp_supervisor.config.document import PROBLEMS_MAX
+from metamcp_supervisor.config.options import OPTIONS
+from tests.supervisor.configs import loaded, messages, problems
+
+EVERYTHING = """
+[gateway]
+listen = "127.0.0.1:1000"
+ops_listen = "127.0.0.1:1001"
+health_listen = "0.0.0.0:1002"
+allowed_hosts = ["box:8443", "*.example.com"]
+fronts = 1
+watch = true
+state_dir = "${BASE}/state"
+runtime_dir = "run"
+drain_delay = "10s"
+
+[log]
+format = "text"
+level = "warning"
+levels = { http = "debug" }
+
+[recording]
+calls = "metadata"
+file_max = "1M"
+files_max = 3
+body_max = "4K"
+
+[metrics]
+per_tool = true
+
+[traces]
+endpoint = "https://host/v1/traces"
+sample = 0.5
+headers = { X-Key = "${USER:-nobody}" }
+
+[embeddings]
+url = "https://host/v1/embeddings"
+model = "small"
+key = "${USER:-nobody}"
+weight = 0.5
+timeout = "3s"
+batch = 8
+
+[servers.git]
+command = "uvx"
+args = ["mcp-server-git", "--user=${USER:-nobody}"]
+inherit_env = ["GIT_*"]
+env = { HOME = "${HOME}", LEVEL = "2" }
+cwd = "sub"
+enabled = true
+start = "eager"
+depends_on = ["notes"]
+spares = 1
+required = true
+recording = "full"
+pinning = "off"
+restart = "always"
+restarts_max = 3
+restart_window = "10m"
+restart_delay_max = "5s"
+retry = "idempotent"
+start_timeout = "1m"
+timeout = "90s"
+stop_grace = "500ms"
+probe_interval = "2m"
+hide_after = "1s"
+strict_listing = true
+concurrency = 1
+queue = 10
+message_max = "8M"
+memory_max = "1.5G"
+memory_high = "1G"
+memory_rlimit = true
+cpu_max = "150%"
+processes_max = 20
+nofile_max = 256
+tools.log = { name = "history", fixed = { all = true } }
+
+[servers.notes]
+module = "notes.main:server"
+start = "lazy"
+idle_stop = "5m"
+sharing = "auto"
+era = "legacy"
+
+[servers.wiki]
+url = "https://wiki.example.com/${USER:-nobody}/mcp?key=${HOME}"
+transport = "http"
+headers = { X-Team = "a", Cookie = "id=${HOME}" }
+[servers.wiki.oauth]
+client_id = "me"
+client_secret = "${HOME}"
+scopes = ["read"]
+require_pkce = true
+grant = "client_credentials"
+
+[servers.mail]
+url = "http://127.0.0.1:1/"
+oauth = { client_metadata_url = "https://me.example.com/client.json" }
+
+[servers.queue]
+transport = "kafka"
+options = { topic = "${HOME}" }
+enabled = false
+
+[namespaces.dev]
+description = "What developers need."
+servers = ["notes", "git"]
+tools."git.reset.hard" = { enabled = false }
+tools."git.status" = { enabled = true }
+
+[endpoints.dev]
+namespace = "dev"
+path = "Work.1"
+exposure = "toolset"
+view_scope = "session"
+call_hidden = false
+auth = "none"
+tools."git.status".hidden = true
+tools."git.status".aliases = ["old"]
+tools."git.status".title = "Status"
+tools."git.status".description = "What changed."
+tools."git.status".defaults.path = "."
+sse = false
+rest = false
+naming = { style = "flat", separator = "-", hyphens = "underscore", length_max = 32 }
+"""
+
+
+def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
+    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/h"})
+    git = got.servers["git"]
+    assert git.command == ("uvx", "mcp-server-git", "--user=nobody")
+    assert git.command_written == ("uvx", "mcp-server-git", "--user=${USER:-nobody}")
+    assert git.inherit_env == ("GIT_*",)
+    assert (git.env, git.cwd) == ({"HOME": "/h", "LEVEL": "2"}, tmp_path / "sub")
+    notes = got.servers["notes"]
+    assert git.spares == 1
+    assert (git.depends_on, notes.start, notes.idle_stop_s) == (("notes",), "lazy", 300.0)
+    assert (git.required, git.restart, git.strict_listing) == (True, "always", True)
+    assert (git.retry, git.pinning) == ("idempotent", "off")
+    assert (git.sharing, notes.sharing) == ("auto", "auto")
+    assert (git.era, notes.era) == ("auto", "legacy")
+    patience = (git.restarts_max, git.restart_window_s, git.restart_delay_max_s)
+    assert patience == (3, 600.0, 5.0)
+    assert (git.start_timeout_s, git.timeout_s) == (60.0, 90.0)
+    assert (git.stop_grace_s, git.hide_after_s) == (0.5, 1.0)
+    assert git.probe_interval_s == 120.0
+    assert (git.concurrency, git.queue, git.message_max) == (1, 10, 8 * 1024 * 1024)
+    assert (git.memory_max, git.memory_high, git.memory_rlimit) == (1536 << 20, 1 << 30, True)
+    assert (git.cpu_max, git.processes_max, git.nofile_max) == (1.5, 20, 256)
+    assert (got.servers["notes"].module, got.servers["notes"].cwd) == (
+        "notes.main:server", tmp_path,
+    )  # fmt: skip
+    assert got.gateway.state_dir == Path("/b/state")
+    assert got.gateway.watch
+    assert got.gateway.runtime_dir == tmp_path / "run"
+    assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
+    assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "nobody"})
+    off, on = Tool(enabled=False), Tool(enabled=True)
+    assert got.embeddings == Embeddings(
+        url="https://host/v1/embeddings", model="small", key="nobody", weight=0.5, timeout_s=3.0,
+        batch=8,
+    )  # fmt: skip
+    assert got.namespaces["dev"].description == "What developers need."
+    assert got.namespaces["dev"].tools == {"git": {"reset.hard": off, "status": on}}
+    assert git.tools == {"log": Tool(name="history", fixed={"all": "true"})}
+    here = Tool(
+        hidden=True, aliases=("old",), title="Status", description="What changed.",
+        defaults={"path": '"."'},
+    )  # fmt: skip
+    rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
+    endpoint = Endpoint(
+        name="dev", namespace="dev", path="Work.1", naming=rules, sse=False, rest=False,
+        exposure="toolset", view_scope="session", call_hidden=False,
+        tools={"git": {"status": here}},
+    )  # fmt: skip
+    assert got.endpoints == {"dev": endpoint}
+    assert got.warnings == ()
+
+
+@pytest.mark.promise("M37")
+def test_what_agents_choose_belongs_to_their_session_and_a_tool_set_to_the_user(
+    tmp_path: Path,
+) -> None:
+    exposures = ("all", "toolset", "servers", "search")
+    names = [*exposures, "shared"]
+    text = "".join(
+        f'[endpoints.{name}]\nnamespace = "default"\nexposure = "{name}"\n' for name in exposures
+    )
+    text += '[endpoints.shared]\nnamespace = "default"\nexposure = "search"\n'
+    got = loaded(tmp_path, text + 'view_scope = "principal"\n').endpoints
+    scopes = ["principal", "principal", "session", "session", "principal"]
+    assert [got[name].scope for name in names] == scopes
+
+
+@pytest.mark.promise("M35")
+def test_a_server_behind_the_exposure_servers_is_listed_strictly_unless_it_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    text = "".join(f'[servers.{name}]\ncommand = ["x"]\n' for name in ("a", "b", "c"))
+    text = text.replace("[servers.c]", "strict_listing = false\n[servers.c]")
+    text += '[namespaces.two]\nservers = ["a", "b"]\n'
+    one, two = '[endpoints.one]\nnamespace = "default"\n', '[endpoints.two]\nnamespace = "two"\n'
+    got = loaded(tmp_path, f'{text}{one}{two}exposure = "servers"\n').servers
+    assert [got[name].strict_listing for name in "abc"] == [True, False, False]
+
+
+def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path) -> None:
+    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/h"}).servers
+    wiki = got["wiki"]
+    assert wiki.url == "https://wiki.example.com/nobody/mcp?key=/h"
+    assert wiki.url_written == "https://wiki.example.com/${USER:-nobody}/mcp?key=${HOME}"
+    assert (wiki.command, wiki.module, wiki.transport) == ((), None, "http")
+    assert wiki.headers == {"X-Team": "a", "Cookie": "id=/h"}
+    assert wiki.headers_written == {"X-Team": "a", "Cookie": "id=${HOME}"}
+    oauth = OAuth(
+        client_id="me", client_secret="/h", scopes=("read",), grant="client_credentials"
+    )  # fmt: skip
+    assert wiki.oauth == oauth
+    assert wiki.oauth_written == replace(oauth, client_secret="${HOME}")
+    assert got["mail"].oauth == OAuth(client_metadata_url="https://me.example.com/client.json")
+    queue = got["queue"]
+    assert (queue.transport, queue.url) == ("kafka", None)
+    assert (queue.options, queue.options_written) == ({"topic": "/h"}, {"topic": "${HOME}"})
+    assert "/h" not in repr(wiki) + repr(queue.options_written)
+
+
+def test_the_file_above_has_every_option_there_is() -> None:
+    for each in OPTIONS:
+        if each.key not in {"include", "folder"}:  # a folder is in place of a URL
+            assert each.key in EVERYTHING, each
+
+
+def test_a_launcher_has_time_to_download_the_server(tmp_path: Path) -> None:
+    text = (
+        '[servers.a]\ncommand = ["/usr/bin/npx", "-y", "a"]\n[servers.b]\ncommand = ["b"]\n'
+        '[servers.c]\ncommand = ["uvx", "c"]\nstart_timeout = "9s"\n'
+    )
+    got = loaded(tmp_path, text).servers
+    assert [got[name].start_timeout_s for name in "abc"] == [180.0, 30.0, 9.0]
+
+
+@pytest.mark.promise("M61")
+@pytest.mark.promise("M62")
+def test_namespace_and_endpoint_default_exist_unless_they_are_written(tmp_path: Path) -> None:
+    servers = '[servers.b]\ncommand = ["x"]\n[servers.a]\ncommand = ["x"]\n'
+    got = loaded(tmp_path, servers)
+    assert got.namespaces == {"default": Namespace(name="default", servers=("b", "a"))}
+    assert got.endpoints == {"default": Endpoint(name="default", namespace="default")}
+    got = loaded(tmp_path, servers + '[namespaces.default]\nservers = ["a"]\n')
+    assert got.namespaces["default"].servers == ("a",)
+    got = loaded(tmp_path, servers + '[namespaces.default.tools]\n"a.x" = { enabled = false }\n')
+    assert got.namespaces["default"].servers == ("b", "a")
+
+
+@pytest.mark.promise("M61")
+def test_a_server_that_another_namespace_names_is_not_in_default(tmp_path: Path) -> None:
+    text = (
+        '[servers.b]\ncommand = ["x"]\n[servers.a]\ncommand = ["x"]\n'
+        '[namespaces.dev]\nservers = ["a"]\n[endpoints.dev]\nnamespace = "dev"\n'
+    )
+    assert loaded(tmp_path, text).namespaces["default"].servers == ("b",)
+    assert loaded(tmp_path, f"{text}[namespaces.default]\n").namespaces["default"].servers == ("b",)
+    got = loaded(tmp_path, f'{text}[namespaces.default]\nservers = ["*"]\n')
+    assert got.namespaces["default"].servers == ("b", "a")
+    (why,) = messages(tmp_path, f'{text}[namespaces.default]\nservers = ["b", "*"]\n')
+    assert "namespaces.default.servers[1]: stands for every server, so it stands alone" in why
+
+
+@pytest.mark.promise("M61")
+def test_a_namespace_that_no_endpoint_exposes_gives_a_warning(tmp_path: Path) -> None:
+    text = '[servers.a]\ncommand = ["x"]\n[namespaces.dev]\nservers = ["a"]\n'
+    (warning,) = loaded(tmp_path, text).warnings
+    assert "no endpoint exposes this namespace" in warning
+
+
+@pytest.mark.promise("M62")
+def test_two_endpoints_have_two_paths(tmp_path: Path) -> None:
+    one, two = (
+        f'[endpoints.{name}]\nnamespace = "default"\npath = "{path}"\n'
+        for name, path in (("a", "b"), ("c", "d/e"))
+    )
+    (why,) = messages(tmp_path, f'{one}[endpoints.b]\nnamespace = "default"\n')
+    assert "/metamcp/b/ leads to the endpoint 'a' already" in why
+    (why,) = messages(tmp_path, two)
+    assert "3: endpoints.c.path: is one part of a URL" in why
+
+
+def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "").warnings == (
+        f"{tmp_path}/metamcp.toml: has no server that can be started",
+    )
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("srvers = 1", "1: srvers: unknown key 'srvers'; did you mean 'servers'?"),
+        ("port = 8000", "1: port: unknown key 'port'; write listen = \"127.0.0.1:PORT\" in"),
+        ("[gateway]\nport = 8000", "2: gateway.port: unknown key 'port'; write listen = "),
+        (
+            '[endpoints.x]\nnamespace = "default"\napiKeyRequired = true',
+            "3: endpoints.x.apiKeyRequired: unknown key 'apiKeyRequired'; there are no API keys in",
+        ),
+        ("servers = 1", "1: servers: must be a table, not a number"),
+        ("[servers]\ngit = 'x'", "2: servers.git: must be a table, not a string"),
+        ("[servers.Git]\ncommand = 'x'", "1: servers.Git: the name 'Git' must have only"),
+        (f"[servers.{'a' * 65}]\ncommand = 'x'", f"1: servers.{'a' * 65}: the name 'aaa"),
+        ("[servers.a__b]\ncommand = 'x'", "1: servers.a__b: the name 'a__b' has '__' in it"),
+        ("[workspaces.a]", "1: workspaces: 'workspaces' is not available in this version"),
+        ("[gateway]\nlisten = 6270", "2: gateway.listen: must be a string, not a number"),
+        ("[gateway]\nlisten = '0.0.0.0:1'", "2: gateway.listen: other machines could reach"),
+        ("[gateway]\nops_listen = '[::]:1'", "2: gateway.ops_listen: other machines could"),
+        ("[gateway]\nops_listen = '127.0.0.1:6270'", "2: gateway.ops_listen: 'listen' and"),
+        ("[gateway]\nfronts = 17", "2: gateway.fronts: must be from 1 to 16"),
+        ("[gateway]\nfronts = 0", "2: gateway.fronts: must be from 1 to"),
+        ("[gateway]\nstate_dir = ''", "2: gateway.state_dir: is empty; name a directory"),
+        ("[gateway]\nstate_dir = '${NO}'", "2: gateway.state_dir: the environment variable NO"),
+        ("[namespaces.x]", "1: namespaces.x: has no 'servers'"),
+        ("[namespaces.x]\nservers = ['gti']", "2: namespaces.x.servers[0]: no server is named"),
+        ("[endpoints.x]", "1: endpoints.x: has no 'namespace'"),
+        ("[endpoints.x]\nnamespace = 'defualt'", "2: endpoints.x.namespace: no namespace is"),
+    ],
+)
+def test_an_error_says_where_it_is_and_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+    (got,) = messages(tmp_path, text)
+    assert got.startswith(f"metamcp.toml:{message}")
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("comand = 1", "comand: unknown key 'comand'; did you mean 'command'?"),
+        ("url = 'https://x'", "url: a server has only one of 'command' and 'url'"),
+        ("sandbox = 'strict'", "sandbox: 'sandbox' is not available in this version"),
+        ("start = 'lzy'", "start: 'lzy' is not a choice; did you mean 'lazy'?"),
+        (
+            "idle_stop = '1m'\nsharing = 'shared'",
+            'idle_stop: is only for a server with start = "lazy"',
+        ),
+        ("required = true\nstart = 'lazy'", "required: a server that starts when it is called"),
+        ("depends_on = ['gti']", "depends_on[0]: no server is named 'gti'; did you mean 'git'?"),
+        ("depends_on = ['git']", "depends_on: these servers wait for each other: git → git"),
+        ("restart = 'alwyas'", "restart: 'alwyas' is not a choice; did you mean 'always'?"),
+        ("timeout = 60", 'timeout: a number has no unit; write it like "60s" or "60ms"'),
+        ("timeout = nan", "timeout: a number has no unit"),
+        ("timeout = '0s'", "timeout: is too short"),
+        ("timeout = '9999h'", "timeout: is too long"),
+        ("timeout = true", "timeout: must be a duration"),
+        ("concurrency = 0", "concurrency: must be from 1 to 65536"),
+        ("concurrency = true", "concurrency: must be a whole number, not a boolean"),
+        ("queue = 1e9", "queue: must be a whole number, not a number"),
+        ("queue = 0x" + "f" * 4000, "queue: must be from 1 to 65536"),
+        ("enabled = 'no'", "enabled: must be true or false, not a string"),
+        ("module = 'a:b'", "module: a server has only one of 'command' and 'module'"),
+        ("args = ['x']", "args: 'command' is a list and has all arguments"),
+        ("env = { N = 3 }", "env.N: must be a string, in quotes, not a number"),
+        ('env = { "A=B" = "x" }', 'env."A=B": is not a name for an environment variable'),
+        ('env = { A = "\\u0000" }', "env.A: has a NUL character in it"),
+        ("env = { A = '${NO}' }", "env.A: the environment variable NO is not set"),
+        ("transport = 'sse'", "transport: is for a server with 'url', or stands alone"),
+        ("headers = { A = 'b' }", "headers: is for a server with 'url'"),
+        ("oauth = true", "oauth: is for a server with 'url'"),
+        ("options = {}", "options: is for a transport that a package brings"),
+        ("cwd = 1979-05-27", "cwd: must be a string, not a date or time"),
+    ],
+)
+def test_a_wrong_setting_of_a_server_is_told(tmp_path: Path, setting: str, message: str) -> None:
+    (got,) = messages(tmp_path, f'[servers.git]\ncommand = ["x"]\n{setting}\n')
+    assert got.startswith(f"metamcp.toml:3: servers.git.{message}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("", "has no 'command'"),
+        ("command = []", "command: is empty; name a program"),
+        ("command = ['']", "command: is empty; name a program"),
+        ("command = ['${E}', 'x']", "command: is empty; name a program"),
+        ("command = ['x', 3]", "command[1]: must be a string, not a number"),
+        (f"command = ['{'x' * 131_072}']", "command[0]: is longer than 131071 bytes"),
+        (f"command = {['x'] * 1025}", "command: has more than 1024 arguments"),
+        ("args = ['x']\nmodule = 'a:b'", "args: there is no 'command' that these are for"),
+        ("module = 'a b'", 'module: must be written "package.module:object"'),
+        ("command = 'x'\nrequired = true\nenabled = false", "required: a server cannot be"),
+    ],
+)
+def test_a_server_without_a_proper_program_is_told(
+    tmp_path: Path, settings: str, message: str
+) -> None:
+    (got,) = messages(tmp_path, f"[servers.git]\n{settings}\n", environ={"E": ""})
+    assert message in got
+
+
+def test_what_a_variable_holds_must_be_something_a_program_can_be_given(tmp_path: Path) -> None:
+    text = '[servers.git]\ncommand = ["x"]\nenv = { A = "${BAD}" }\n'
+    (got,) = messages(tmp_path, text, environ={"BAD": "\udcff"})
+    assert "env.A: after its references are resolved it has half a surrogate pair" in got
+    many = ", ".join(f"V{number} = ''" for number in range(1025))
+    (got,) = messages(tmp_path, f"[servers.git]\ncommand = 'x'\nenv = {{ {many} }}\n")
+    assert "env: has more than 1024 variables" in got
+
+
+def test_naming_rules_are_checked(tmp_path: Path) -> None:
+    got = messages(
+        tmp_path,
+        '[endpoints.x]\nnamespace = "default"\nexposure = "code"\nauth = "keys"\n'
+        '[endpoints.x.naming]\nstyle = "Flat"\nseparator = "/"\nlength_max = 8\nhyphens = ""\n',
+    )
+    assert [each.split(": ", 2)[2] for each in got] == [
+        'exposure = "code" is not available in this version',
+        'auth = "keys" is not available in this version',
+        "'Flat' is not a choice; did you mean 'flat'?",
+        "may have up to 8 letters, digits, '_', '.' and '-'",
+        "must be from 16 to 128",
+        "'' is not a choice; there are: keep, underscore",
+    ]
+
+
+def test_one_mistake_is_told_once(tmp_path: Path) -> None:
+    """What refers to a server with an error is not an error of its own."""
+    text = (
+        '[servers.git]\ncommand = ["${NO}"]\n[namespaces.dev]\nservers = ["git"]\n'
+        'tools."git.x" = { enabled = false }\n[endpoints.dev]\nnamespace = "dev"\n'
+    )
+    assert len(problems(tmp_path, text)) == 1
+
+
+def test_a_disabled_server_may_refer_to_what_is_not_there(tmp_path: Path) -> None:
+    text = '[servers.git]\ncommand = ["x"]\nenabled = false\nenv = { T = "${NO}" }\n'
+    got = loaded(tmp_path, text + '[namespaces.dev]\nservers = ["git"]\n')
+    assert dict(got.servers) == {}
+    assert got.namespaces["dev"].servers == ()
+    assert "NO is not set" in got.warnings[0]
+    assert got.warnings[0].endswith("the server is disabled and left out")
+    got = loaded(tmp_path, text, environ={"NO": "now it is"})
+    assert not got.servers["git"].enabled
+
+
+@pytest.mark.promise("M95")
+def test_secrets_in_the_file_or_in_arguments_give_a_warning_without_them(tmp_path: Path) -> None:
+    got = loaded(
+        tmp_path,
+        '[servers.git]\ncommand = ["x", "--token=${T}"]\n'
+        'env = { API_KEY = "sk-canary", TOKEN_FILE = "/t", A_TOKEN = "${T}" }\n',
+        environ={"T": "canary"},
+    )
+    assert len(got.warnings) == 2
+    assert "every user of this machine can see arguments" in got.warnings[0]
+    assert "${env:API_KEY} takes it from the environment" in got.warnings[1]
+    assert "canary" not in "".join(got.warnings).replace(str(tmp_path), "")
+
+
+def test_a_program_with_arguments_in_its_name_gives_a_warning(tmp_path: Path) -> None:
+    got = loaded(tmp_path, '[servers.a]\ncommand = "uvx mcp-server-git"\n')
+    assert "is started as one program with spaces in its name" in got.warnings[0]
+    assert loaded(tmp_path, '[servers.a]\ncommand = "/Apps/My App/x"\n').warnings == ()
+
+
+def test_a_key_cannot_steer_the_terminal_that_shows_it(tmp_path: Path) -> None:
+    (message,) = messages(tmp_path, '"\\u001b[2J\\u202e" = 1\n')
+    assert message.isprintable()
+    assert "\\u001b[2J\\u202e" in message
+
+
+def test_the_number_of_errors_told_is_limited(tmp_path: Path) -> None:
+    found = problems(tmp_path, "\n".join(f"k{number} = 1" for number in range(1000)))
+    assert len(found) == PROBLEMS_MAX + 1
+    assert str(found[-1]) == f"and {1000 - PROBLEMS_MAX} more errors"
+
+
+@pytest.mark.promise("M82")
+def test_what_stands_for_the_folder_of_a_project_stays_until_a_process_starts(
+    tmp_path: Path,
+) -> None:
+    text = """
+[servers.team]
+command = ["x", "${project}/${env:project}"]
+cwd = "${project}/sub"
+sharing = "per-project"
+[servers.plain]
+command = ["x", "${project}"]
+"""
+    found = loaded(tmp_path, text, environ={"project": "p"}).servers
+    assert found["team"].command == ("x", "${project}/p")
+    assert (found["team"].cwd, found["team"].folder) == (Path("${project}/sub"), str(tmp_path))
+    assert found["plain"].command == ("x", "p")

@@ -1,0 +1,227 @@
+"""The JSON files of other programs, read as they are."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metamcp_supervisor.config.config import Config, ConfigInvalid, OAuth
+from tests.supervisor.configs import loaded, messages
+
+CLAUDE = """{
+  // what Claude Desktop, Cursor and .mcp.json have
+  "mcpServers": {
+    "My Server": {
+      "command": "npx", "args": ["-y", "${PACKAGE:-pkg}"], "type": "stdio",
+      "env": {"PORT": 3000, "URL": "http://x//y", "GONE": null}, "autoApprove": ["x"],
+    },
+    "off": {"command": "x", "disabled": true},
+    /* remote ones */
+    "linear": {"type": "http", "url": "https://mcp.example.com/mcp", "headers": {"A": "${NO:-x}"}},
+    "socket": {"type": "ws", "url": "wss://mcp.example.com/mcp"},
+  },
+  "globalShortcut": "",
+}"""
+VS_CODE = """{
+  "inputs": [
+    {"type": "promptString", "id": "github-token", "description": "Token", "password": true},
+    {"type": "promptString", "id": "region", "default": "eu"}
+  ],
+  "servers": {"git": {
+    "type": "stdio", "command": "${workspaceFolder}/bin/git",
+    "env": {"GITHUB_TOKEN": "${input:github-token}", "REGION": "${input:region}"}
+  }}
+}"""
+META_MCP = """{
+  "mcp_servers": [
+    {"name": "file_mcp", "type": "stdio", "command": "/path/to/server", "args": ["--config", "/x"]},
+    {"name": "git_mcp", "type": "url", "url": "http://localhost:9001/sse", "headers": {"A": "B"}}
+  ],
+  "ai_api": {"provider": "openai", "endpoint": "https://api.example.com/v1"},
+  "storage_path": "~/.meta-mcp/storage.db"
+}"""
+LEFT_OUT = (
+    "is left out: its type is 'ws', and this version runs programs and reaches servers by HTTP"
+)
+
+
+@pytest.mark.promise("M16")
+def test_a_file_of_claude_or_cursor_is_read_as_it_is(tmp_path: Path) -> None:
+    got = loaded(tmp_path, CLAUDE, name=".mcp.json")
+    assert list(got.servers) == ["my-server", "off", "linear"]
+    first = got.servers["my-server"]
+    assert first.command == ("npx", "-y", "pkg")
+    assert first.env == {"PORT": "3000", "URL": "http://x//y"}
+    assert first.cwd == tmp_path
+    assert not got.servers["off"].enabled
+    linear = got.servers["linear"]
+    assert (linear.url, linear.headers) == ("https://mcp.example.com/mcp", {"A": "x"})
+    assert [each.split(": ", 2)[2] for each in got.warnings] == [
+        "the server 'My Server' is called 'my-server' here",
+        "is null and left alone",
+        f"the server 'socket' {LEFT_OUT}",
+    ]
+
+
+@pytest.mark.promise("M16")
+def test_a_file_of_vs_code_is_read_with_its_inputs_and_folder(tmp_path: Path) -> None:
+    environ = {"GITHUB_TOKEN": "t"}
+    got = loaded(tmp_path, VS_CODE, name=".vscode/mcp.json", environ=environ).servers["git"]
+    assert got.command == (f"{tmp_path}/bin/git",)
+    assert got.env == {"GITHUB_TOKEN": "t", "REGION": "eu"}
+    assert got.cwd == tmp_path
+    (message,) = messages(tmp_path, name=".vscode/mcp.json")
+    assert message == (
+        ".vscode/mcp.json:8: servers.git.env.GITHUB_TOKEN: the input 'github-token' (Token) is"
+        " missing; set the environment variable GITHUB_TOKEN"
+    )
+
+
+@pytest.mark.promise("M16")
+def test_a_servers_json_of_mcpflip_is_read_as_it_is(tmp_path: Path) -> None:
+    text = '{"chrome": {"command": "npx", "args": ["a", "b"]}, "$schema": "x"}'
+    got = loaded(tmp_path, text, name="servers.json")
+    assert got.servers["chrome"].command == ("npx", "a", "b")
+    assert got.warnings == ()
+    assert list(loaded(tmp_path, "{}", name="servers.json").servers) == []
+
+
+@pytest.mark.promise("M16")
+def test_a_config_json_of_meta_mcp_is_read_and_its_rest_named(tmp_path: Path) -> None:
+    got = loaded(tmp_path, META_MCP, name="config.json")
+    assert got.servers["file_mcp"].command == ("/path/to/server", "--config", "/x")
+    remote = got.servers["git_mcp"]
+    assert (remote.url, remote.headers) == ("http://localhost:9001/sse", {"A": "B"})
+    assert [each.replace(f"{tmp_path}/", "") for each in got.warnings] == [
+        "config.json: means nothing here and is ignored: 'ai_api', 'storage_path'",
+    ]
+
+
+@pytest.mark.promise("M16")
+@pytest.mark.parametrize(
+    ("entry", "transport"),
+    [
+        ({"url": "https://x/"}, "auto"),
+        ({"serverUrl": "https://x/"}, "auto"),
+        ({"httpUrl": "https://x/"}, "http"),
+        ({"type": "url", "url": "https://x/"}, "auto"),
+        ({"type": "http", "url": "https://x/"}, "http"),
+        ({"type": "streamable-http", "url": "https://x/"}, "http"),
+        ({"type": "streamableHttp", "url": "https://x/"}, "http"),
+        ({"type": "sse", "url": "https://x/"}, "sse"),
+        ({"transport": "streamable_http", "url": "https://x/"}, "http"),
+        ({"type": "remote", "url": "https://x/", "command": "ignored"}, "auto"),
+    ],
+)
+def test_every_way_to_write_a_url_is_read(
+    tmp_path: Path, entry: dict[str, str], transport: str
+) -> None:
+    got = loaded(tmp_path, json.dumps({"mcpServers": {"a": entry}}), name="x.json")
+    server = got.servers["a"]
+    assert (server.url, server.transport, server.command) == ("https://x/", transport, ())
+    assert got.warnings == ()
+
+
+def test_headers_of_clients_that_are_not_theirs_are_left_out(tmp_path: Path) -> None:
+    headers = {"Accept": "text/event-stream", "X-Port": 3, "X-None": None, "X-Team": "a"}
+    entry = {"url": "https://x/", "headers": headers}
+    got = loaded(tmp_path, json.dumps({"mcpServers": {"a": entry}}), name="x.json")
+    assert got.servers["a"].headers == {"X-Port": "3", "X-Team": "a"}
+    assert [each.rpartition("headers.")[2] for each in got.warnings] == [
+        "X-None: is null and left alone",
+        "Accept: is set by the gateway for each message; leave it out",
+    ]
+
+
+def test_the_client_that_another_program_is_may_be_ours_too(tmp_path: Path) -> None:
+    def oauth(value: object, **more: object) -> OAuth | None:
+        entry = {"url": "https://x/", "oauth": value, **more}
+        text = json.dumps({"mcpServers": {"a": entry}})
+        return loaded(tmp_path, text, name="x.json", environ={"S": "s"}).servers["a"].oauth
+
+    known = {"clientId": "me", "clientSecret": "${S}", "scopes": "a b", "callbackPort": 8080}
+    assert oauth(known) == OAuth(client_id="me", client_secret="s", scopes=("a", "b"))
+    assert oauth({"scopes": ["a"]}) == OAuth(scopes=("a",))
+    assert oauth(True) == OAuth()
+    assert oauth(False) is oauth("no") is None
+    assert oauth(True, headers={"Authorization": "Bearer ${S}"}) is None
+
+
+@pytest.mark.promise("M18")
+def test_a_namespace_may_name_a_server_that_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_text(CLAUDE)
+    got = loaded(
+        tmp_path,
+        'include = [".mcp.json"]\n[namespaces.dev]\nservers = ["off", "socket"]\n'
+        'tools."socket.x" = { enabled = false }\n[endpoints.dev]\nnamespace = "dev"\n',
+    )
+    assert got.namespaces["dev"].servers == ("off",)
+    assert got.namespaces["dev"].tools == {}
+    assert "the server 'socket' is left out" in got.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"debug": true}', ": has no servers in a known shape"),
+        ('{"mcpServers": {"a": {}}}', ":1: mcpServers.a: has neither 'command' nor 'url'"),
+        ('{"mcpServers": {"a": {"type": "sse", "command": "x"}}}',
+         ":1: mcpServers.a: has no 'url', and its type is 'sse'"),
+        ('{"mcpServers": {"a": {"url": "ws://x/"}}}', ":1: mcpServers.a.url: must begin with"),
+        ('{"mcpServers": {"a": {"url": "http://x/", "headers": {"A:": "b"}}}}',
+         ':1: mcpServers.a.headers."A:": is not the name of a header'),
+        ('{"mcpServers": {"a": 1}}', ":1: mcpServers.a: must be a table, not a number"),
+        ('{"mcpServers": {"日": {"command": "x"}}}', ":1: mcpServers.\"日\": '日' has nothing in"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"A": true}}}}', ":1: mcpServers.a.env.A"),
+        ('{"mcpServers": {"a": {"command": "\\ud800"}}}', ":1: mcpServers.a.command: has half"),
+        ('{"mcpServers": {"a": {"command": "x", "type": []}, "A": {"command": "y"}}}',
+         ":1: mcpServers.A: the server 'a' is already at"),
+        ('{"mcpServers": {"a": {"command": "x"},\n"a": {}}}', ":2: the key 'a' is written twice"),
+        ('{"mcp_servers": [{"command": "x"}]}', ":1: mcp_servers[0]: has no 'name'"),
+        ('{"mcp_servers": [\n7]}', "mcp_servers[0]: must be an object"),
+    ],
+)  # fmt: skip
+@pytest.mark.promise("M98")
+def test_an_error_in_a_foreign_file_says_where_it_is(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (got,) = messages(tmp_path, text, name="x.json")
+    assert message in got
+
+
+def test_unknown_keys_of_clients_give_a_warning_and_known_ones_do_not(tmp_path: Path) -> None:
+    entry = {"command": "x", "timeout": 9, "description": "d", "_note": 1, "sandbox": True}
+    got = loaded(tmp_path, json.dumps({"mcpServers": {"a": entry}}), name="x.json")
+    (warning,) = got.warnings
+    assert warning.endswith("mcpServers.a: means nothing here and is ignored: 'sandbox'")
+
+
+KEYS = ["mcpServers", "mcp_servers", "servers", "inputs", "name", "id", "command", "args", "env",
+        "cwd", "url", "type", "disabled", "headers", "oauth", "clientId", "A b"]  # fmt: skip
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["", "x", "${X", "${input:q}", "sse"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+)
+
+
+@pytest.mark.promise("M98")
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3))
+def test_any_json_is_a_configuration_or_a_list_of_errors(values: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            assert isinstance(loaded(Path(folder), json.dumps(values), name="x.json"), Config)
+        except ConfigInvalid as invalid:
+            problems = invalid.problems
+        else:
+            return
+        assert all(each.message for each in problems)

@@ -1,0 +1,138 @@
+"""The one ticker over all pulses; its deadlines are tested in test_pulse."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from metamcp_supervisor.processes.heartbeats import PAUSE_S, TICK_S, Heartbeats
+from metamcp_supervisor.processes.pulse import Verdict
+
+
+class Watch:
+    """Hearts with a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.signals: list[int] = []
+        self.verdicts: list[Verdict] = []
+        self.lags: list[tuple[str, float]] = []
+        self.hearts = Heartbeats(
+            lambda pid, number: self.signals.append(number),
+            lambda: self.now,
+            lambda role, seconds: self.lags.append((role, seconds)),
+        )
+        self.hearts.watch(1, self.verdicts.append)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass in ticks, as it does when nothing stands still."""
+        for _ in range(round(seconds / TICK_S)):
+            self.now += TICK_S
+            self.hearts.look()
+
+
+def watched(act: Callable[[Watch], None]) -> Watch:
+    async def play() -> Watch:
+        watch = Watch()
+        act(watch)
+        watch.hearts.close()
+        return watch
+
+    return asyncio.run(play())
+
+
+def test_a_worker_that_never_beats_again_is_ended_with_its_stacks_first() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.wait(20)
+
+    watch = watched(act)
+    assert watch.signals == [signal.SIGABRT, signal.SIGKILL]
+    assert watch.verdicts == [Verdict.LATE, Verdict.HUNG, Verdict.DEAD]
+
+
+def test_a_worker_that_has_not_beaten_yet_is_not_judged() -> None:
+    assert watched(lambda watch: watch.wait(20)).verdicts == []
+
+
+def test_a_halted_worker_is_late_until_it_goes_on_and_killed_if_it_does_not() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.halted(1, True)
+        watch.hearts.halted(1, False)
+        watch.hearts.halted(1, True)
+        watch.wait(10)
+
+    watch = watched(act)
+    assert watch.verdicts == [Verdict.LATE, Verdict.FINE, Verdict.LATE, Verdict.DEAD]
+    assert watch.signals == [signal.SIGKILL]
+
+
+def test_when_the_supervisor_itself_stood_still_nobody_is_late() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.now += 3600.0
+        watch.hearts.look()
+        assert PAUSE_S < 3600.0
+        watch.hearts.beat(1)
+        watch.wait(1)
+
+    assert watched(act).verdicts == []
+
+
+def test_news_that_waited_while_the_supervisor_stood_still_kill_nobody() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.wait(1)
+        watch.now += 3600.0
+        watch.hearts.halted(1, True)  # all were stopped, and this was read first
+        watch.hearts.look()
+        watch.hearts.halted(1, False)
+        watch.wait(1)
+
+    watch = watched(act)
+    assert watch.verdicts == [Verdict.LATE, Verdict.FINE]
+    assert watch.signals == []
+
+
+def test_a_forgotten_worker_is_nobody() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.hearts.forget(1)
+        watch.hearts.beat(1)
+        watch.hearts.halted(1, True)
+        watch.wait(10)
+
+    watch = watched(act)
+    assert watch.verdicts == []
+    assert watch.signals == []
+
+
+def test_how_late_loops_are_is_told_for_workers_and_for_this_process_itself() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1, "front", 30.0)
+        watch.now += TICK_S
+        assert watch.hearts.ages_s() == {1: TICK_S}
+        watch.hearts.look()
+        watch.now += 10.0
+        assert watch.hearts.lag_s() == 10.0 - TICK_S
+        watch.hearts.beat(1, "worker", 0.0)  # read before the ticker runs
+
+    watch = watched(act)
+    assert watch.lags == [("front", 0.03), ("worker", 0.0), ("supervisor", 10.0 - TICK_S)]
+
+
+def test_a_long_pause_that_the_ticker_finds_is_told_once() -> None:
+    async def play() -> list[float]:
+        now, told, lags = 0.0, asyncio.Event(), list[float]()
+
+        def hear(role: str, seconds: float) -> None:
+            lags.append(seconds)
+            told.set()
+
+        hearts = Heartbeats(lambda pid, number: None, lambda: now, hear)
+        now = 10.0
+        async with asyncio.timeout(30):
+            await told.wait()
+        hearts.close()
+        return lags
+
+    assert asyncio.run(play()) == [10.0 - TICK_S]

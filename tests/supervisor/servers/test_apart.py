@@ -1,0 +1,300 @@
+"""Processes for single clients, on real sockets: started by a call, gone with the client."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.servers.catalogues import offer
+from metamcp_worker.ipc import catalogue, sharing
+from metamcp_worker.ipc.messages import (
+    Beat,
+    Catalogue,
+    Counted,
+    ForgetServer,
+    Listed,
+    Rooted,
+    ServerState,
+    SessionsOver,
+    Stop,
+    Tenant,
+    Wanted,
+)
+from metamcp_worker.ipc.sharing import SESSIONS_PROCESSES_MAX
+from tests.supervisor.small_gateway import SmallGateway
+from tests.supervisor.stage import Player, Stage, front_up, played, until
+
+pytestmark = pytest.mark.process
+
+GIT = Server(name="git", source="x", command=("git-server",), sharing="per-session")
+ADA, BOB = (sharing.own("git", sharing.of_session(name)) for name in ("ada", "bob"))
+
+
+async def served(stage: Stage, server: Server = GIT) -> tuple[Player, Player]:
+    """A front, and the worker of the server itself."""
+    front = await front_up(stage)
+    stage.tree.add(server)
+    return front, await stage.up("git")
+
+
+async def called(stage: Stage, front: Player) -> Player:
+    """The process that a client starts by its call."""
+    front.say(Wanted(server=ADA))
+    return await stage.up(ADA)
+
+
+def last(front: Player, name: str) -> ServerState:
+    return [state for state in front.told(ServerState) if state.server == name][-1]
+
+
+def test_a_call_starts_one_and_its_lists_are_those_of_its_server(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        assert last(front, "git").by == "client"
+        await called(stage, front)
+        await until(lambda: last(front, ADA).state == "ready", "the front knows")
+        assert {message.server for message in front.told(Catalogue)} == {"git"}
+        assert last(front, ADA).hold_ms == round(GIT.start_timeout_s * 1000)
+
+    played(tmp_path, play)
+    assert list(tmp_path.glob("catalogue/*")) == [tmp_path / "catalogue" / "git"]
+
+
+def test_with_the_session_it_goes_and_only_that_one(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        for name in (ADA, BOB):
+            front.say(Wanted(server=name))
+        hers, his = await stage.up(ADA), await stage.up(BOB)
+        front.say(SessionsOver(ids=("ada", "carl")))
+        await until(lambda: hers.told(Stop), "asked to stop")
+        hers.down("clean", "it was stopped")
+        await until(lambda: ForgetServer(server=ADA) in front.heard, "the front forgets it")
+        assert list(stage.tree.entries) == ["git", BOB]
+        assert not his.told(Stop)
+        assert stage.journal.histories.of(ADA).because == ""
+        assert stage.journal.histories.of(BOB).because
+
+    played(tmp_path, play)
+
+
+def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_back(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        worker = await called(stage, front)
+        worker.say(Beat(seq=1, idle_s=300.0))
+        await until(lambda: worker.told(Stop), "asked to stop")
+        front.say(Wanted(server=ADA))
+        await until(lambda: stage.tree.entries[ADA].life.restarting, "wanted again")
+        worker.down("clean", "it was stopped")
+        worker = await stage.up(ADA, 2)
+        worker.say(Beat(seq=1, idle_s=300.0))
+        await until(lambda: worker.told(Stop), "asked to stop again")
+        worker.down("clean", "it was stopped")
+        await until(lambda: ADA not in stage.tree.entries, "nothing of it is kept")
+        assert ADA not in stage.journal.histories.all()
+
+    played(tmp_path, play)
+
+
+def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage, replace(GIT, restart="never"))
+        names = [f"git@{number:012x}" for number in range(1, SESSIONS_PROCESSES_MAX + 1)]
+        for name in names:
+            front.say(Wanted(server=name))
+        await until(lambda: len(stage.tree.entries) == len(names) + 1, "all are there")
+        front.say(Wanted(server=ADA))
+        await until(lambda: ForgetServer(server=ADA) in front.heard, "refused")
+        assert (last(front, ADA).state, last(front, ADA).reason) == ("error", sharing.NO_PLACE)
+        (await stage.player(f"{names[0]}#1")).down()
+        await stage.phase(names[0], "failed")
+        await until(lambda: not stage.tree.entries[names[0]].running, "nothing of it runs")
+        front.say(Wanted(server=ADA))
+        await until(lambda: ADA in stage.tree.entries, "there is room")
+        assert names[0] not in stage.tree.entries
+
+    played(tmp_path, play)
+
+
+def test_another_configuration_of_a_server_is_one_of_all_its_processes(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, server = await served(stage)
+        worker = await called(stage, front)
+        other = replace(GIT, command=("other-server",))
+        stage.tree.change(other, restart=True)
+        await until(lambda: worker.told(Stop) and server.told(Stop), "both restart")
+        worker.down("clean", "it was stopped")
+        worker = await stage.up(ADA, 2)
+        assert stage.tree.entries[ADA].server.command == ("other-server",)
+        stage.tree.change(replace(other, sharing="shared"), restart=False)
+        await until(lambda: worker.told(Stop), "nobody has its own any more")
+        worker.down("clean", "it was stopped")
+        await until(lambda: ADA not in stage.tree.entries, "it is gone")
+        assert not last(front, "git").by
+        front.say(Wanted(server=ADA))
+        await until(lambda: len(front.told(ForgetServer)) == 2, "nor gets it again")
+
+    played(tmp_path, play)
+
+
+def test_auto_switches_with_the_first_contested_question_and_until_it_is_started_otherwise(
+    tmp_path: Path,
+) -> None:
+    auto = replace(GIT, sharing="auto")
+
+    async def play(stage: Stage) -> None:
+        front, worker = await served(stage, auto)
+        worker.say(Counted(counts={"unroutable_request": 1}))  # asked when nobody called
+        worker.say(Beat(seq=1))
+        assert not last(front, "git").by
+        for _ in range(2):
+            worker.say(Counted(counts={"unroutable_request": 1, "contested_request": 1}))
+        await until(lambda: last(front, "git").by == "client", "the front knows")
+        await until(lambda: stage.metrics.counted("git", "unroutable_request") == 3, "counted")
+        assert stage.told("git").count("sharing") == 1
+        assert b"contested" not in stage.metrics.render(SmallGateway().status())
+        stage.tree.change(replace(auto, timeout_s=5.0), restart=False)
+        assert stage.tree.entries["git"].division
+        stage.tree.change(replace(auto, command=("other-server",)), restart=True)
+        await until(lambda: not last(front, "git").by, "shared again")
+
+    played(tmp_path, play)
+
+
+def test_a_server_that_is_no_longer_configured_takes_all_its_processes_along(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, server = await served(stage)
+        worker = await called(stage, front)
+        stage.tree.remove("git")
+        await until(lambda: worker.told(Stop) and server.told(Stop), "both stop")
+        for player in (worker, server):
+            player.down("clean", "it was stopped")
+        await until(lambda: not stage.tree.entries, "nothing is left")
+
+    played(tmp_path, play)
+
+
+def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_calls(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage, replace(GIT, restart="never", idle_stop_s=0.5))
+        for name in (ADA, BOB):
+            front.say(Wanted(server=name))
+        hers, his = await stage.up(ADA), await stage.up(BOB)
+        hers.down()
+        await stage.phase(ADA, "failed")
+        stage.tree.quarantine(BOB, "it eats files")
+        his.leave()
+        before = stage.tree.entries[ADA].used_at
+        front.say(Wanted(server=ADA))
+        await until(lambda: stage.tree.entries[ADA].used_at > before, "a call counts as use")
+        await until(lambda: list(stage.tree.entries) == ["git"], "nothing of both is kept")
+        await until(lambda: len(front.told(ForgetServer)) == 2, "nor there")
+
+    played(tmp_path, play)
+
+
+def test_one_that_is_put_into_quarantine_on_its_way_out_goes_all_the_same(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        worker = await called(stage, front)
+        front.say(SessionsOver(ids=("ada",)))
+        await until(lambda: worker.told(Stop), "asked to stop")
+        stage.tree.quarantine(ADA, "it eats files")
+        worker.leave()
+        await until(lambda: ADA not in stage.tree.entries, "it is gone")
+
+    played(tmp_path, play)
+
+
+def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_either(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        front.say(Wanted(server=ADA))
+        worker = await stage.player(f"{ADA}#1")
+        stage.tree.part("git", yes=True)
+        worker.ready()
+        await until(lambda: last(front, ADA).state == "draining", "no calls for it")
+        stage.tree.part("git", yes=False)
+        await until(lambda: last(front, ADA).state == "ready", "they come again")
+
+    played(tmp_path, play)
+
+
+def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        worker = await called(stage, front)
+        front.say(SessionsOver(ids=("ada",)))
+        await until(lambda: worker.told(Stop), "asked to stop")
+        stage.tree.start(ADA)
+        worker.leave()
+        await until(lambda: ADA not in stage.tree.entries, "it is gone")
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M82")
+def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> None:
+    auto = replace(GIT, sharing="auto")
+
+    async def play(stage: Stage) -> None:
+        front, worker = await served(stage, auto)
+        assert not last(front, "git").roots
+        asks = catalogue.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
+        worker.say(Listed(tools=0, prompts=0, resources=0, list_hash=""), catalogue.pack(asks))
+        await until(lambda: last(front, "git").roots, "the front knows")
+        worker.ready()
+        assert "sharing" in stage.told("git")
+        await stage.catalogues.close()
+        assert offer(stage.catalogues.load(auto)).asks_roots == "ahead"
+        stage.tree.change(replace(auto, command=("other",)), restart=True)
+        assert not stage.tree.entries["git"].division.roots
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M82")
+def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path) -> None:
+    name = sharing.own("git", sharing.of_project("local", ["file:///p"]))
+
+    def tenant(session: str) -> Tenant:
+        return Tenant(who=sharing.of_session(session))
+
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage, replace(GIT, sharing="per-project"))
+        front.say(Wanted(server=name, tenant=tenant("ada")))
+        worker = await stage.up(name)
+        front.say(Wanted(server=name, tenant=tenant("bob")))
+        await until(lambda: len(stage.tree.entries[name].tenants) == 2, "both are there")
+        front.say(SessionsOver(ids=("ada",)))
+        await until(lambda: len(stage.tree.entries[name].tenants) == 1, "she has gone")
+        assert not worker.told(Stop)
+        front.say(SessionsOver(ids=("bob",)))
+        await until(lambda: worker.told(Stop), "so has he")
+
+    played(tmp_path, play)
+
+
+def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front, _ = await served(stage)
+        who = sharing.whose(ADA)
+        front.say(Wanted(server=ADA, tenant=Tenant(who=who, roots='{"roots":[1]}')))
+        await stage.up(ADA)
+        front.say(Rooted(who=who, roots='{"roots":[2]}'))
+        entry = stage.tree.entries[ADA]
+        await until(lambda: entry.tenant and entry.tenant.roots == '{"roots":[2]}', "they are")
+
+    played(tmp_path, play)

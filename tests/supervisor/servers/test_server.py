@@ -1,0 +1,408 @@
+"""The life of one server: facts in, actions out, with values for clock and dice."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from metamcp_supervisor import backoff
+from metamcp_supervisor.backoff import Patience
+from metamcp_supervisor.config.config import Restart
+from metamcp_supervisor.servers.server import (
+    Admitted,
+    Answered,
+    BecameReady,
+    Fact,
+    Left,
+    Life,
+    Parted,
+    Quarantined,
+    Replaced,
+    Responds,
+    Retuned,
+    SiblingRecovered,
+    Start,
+    Starter,
+    Stop,
+    Unneeded,
+    WentDown,
+    step,
+)  # fmt: skip
+from metamcp_supervisor.servers.states import Action, ExitClass, Impossible, Phase
+
+CRASH = WentDown(ExitClass.EXIT, "it ended with status 1")
+
+
+def after(life: Life, *facts: Fact, now: float = 0.0, jitter: float = 0.5) -> Life:
+    for fact in facts:
+        life, _ = step(life, fact, now, jitter)
+    return life
+
+
+def up(life: Life, now: float = 0.0, by: Starter = "timer") -> Life:
+    return after(life, Start(by), Admitted(), BecameReady(), now=now)
+
+
+def crashed(life: Life, now: float = 0.0) -> Life:
+    return after(life, CRASH, Left(), now=now)
+
+
+def failed() -> Life:
+    """A server whose circuit has just opened, at time 8."""
+    life = Life()
+    for second in range(Patience().restarts_max + 1):
+        life = crashed(up(life, float(second)), float(second))
+    assert life.phase is Phase.FAILED
+    return life
+
+
+@pytest.mark.promise("M72")
+def test_a_server_may_be_given_more_or_less_patience_than_others() -> None:
+    patience = Patience(restarts_max=1, window_s=10.0, delay_s_max=0.5)
+    life = after(Life(), Retuned("on-failure", patience=patience))
+    for now in (0.0, 20.0, 40.0):  # never two within its window
+        life = crashed(up(life, now), now)
+        assert life.phase is Phase.BACKOFF
+        assert life.retry_at is not None
+        assert life.retry_at - now <= backoff.DELAY_S_FLOOR + 0.5
+    assert crashed(up(life, 45.0), 45.0).phase is Phase.FAILED
+
+
+def test_a_start_leads_through_the_gate_to_ready() -> None:
+    life, actions = step(Life(), Start("boot"), 0.0, 0.0)
+    assert (life.phase, actions) == (Phase.QUEUED, (Action.JOIN_GATE,))
+    life, actions = step(life, Admitted(), 0.0, 0.0)
+    assert (life.phase, life.generation, actions) == (Phase.WARMING, 1, (Action.FORK,))
+    life, actions = step(life, BecameReady(), 0.0, 0.0)
+    assert life.phase is Phase.READY
+    assert Action.ROUTE in actions
+
+
+def test_a_crash_is_retried_later_each_time() -> None:
+    life, waits = Life(), list[float]()
+    for _ in range(4):
+        life = crashed(up(life))
+        assert life.phase is Phase.BACKOFF
+        assert life.retry_at is not None
+        waits.append(life.retry_at)
+    assert waits == sorted(waits)
+    assert life.generation == life.failures == 4
+
+
+def test_the_first_restart_after_a_stable_run_is_immediate_and_all_is_forgiven() -> None:
+    life = up(crashed(up(Life())))
+    life = crashed(after(life, Answered()), now=backoff.STABLE_S)
+    assert (life.phase, life.failures, life.window) == (Phase.BACKOFF, 0, ())
+    assert life.retry_at == backoff.STABLE_S
+
+
+def test_more_than_eight_unstable_starts_in_two_minutes_open_the_circuit() -> None:
+    life = failed()
+    assert life.retry_at is not None
+    assert life.retry_at - 8.0 == backoff.half_open(1, 0.5)
+
+
+def test_unstable_starts_that_are_far_apart_open_nothing() -> None:
+    life = Life()
+    for hundreds in range(20):
+        life = crashed(up(life, hundreds * 100.0), hundreds * 100.0)
+    assert life.phase is Phase.BACKOFF
+
+
+def test_a_half_open_circuit_allows_one_attempt() -> None:
+    life = after(failed(), Start("timer"), Admitted(), now=70.0)
+    assert life.probing
+    life = crashed(life, 70.0)
+    assert (life.phase, life.trips) == (Phase.FAILED, 2)
+    assert life.retry_at == 70.0 + backoff.half_open(2, 0.5)
+
+
+def test_a_recovery_halves_what_counts_against_a_server() -> None:
+    before = failed()
+    life = up(before, 70.0)
+    assert not life.probing
+    assert life.failures == before.failures // 2
+    assert len(life.window) == len(before.window) // 2
+    assert crashed(life, 71.0).phase is Phase.BACKOFF
+
+
+@pytest.mark.parametrize(
+    ("restart", "reason", "phase"),
+    [
+        ("always", ExitClass.CLEAN, Phase.BACKOFF),
+        ("always", ExitClass.EXIT, Phase.BACKOFF),
+        ("on-failure", ExitClass.CLEAN, Phase.DISABLED),
+        ("on-failure", ExitClass.SIGNAL, Phase.BACKOFF),
+        ("on-failure", ExitClass.START_TIMEOUT, Phase.BACKOFF),
+        ("never", ExitClass.CLEAN, Phase.DISABLED),
+        ("never", ExitClass.EXIT, Phase.FAILED),
+        ("always", ExitClass.SPAWN, Phase.FAILED),
+        ("on-failure", ExitClass.SPAWN, Phase.FAILED),
+        ("never", ExitClass.SPAWN, Phase.FAILED),
+    ],
+)
+def test_what_follows_an_end_is_a_matter_of_policy_and_class(
+    restart: Restart, reason: ExitClass, phase: Phase
+) -> None:
+    life = after(up(Life(restart=restart)), WentDown(reason, "because"), Left())
+    assert life.phase is phase
+    assert (life.reason, life.message) == (reason, "because")
+    planned = life.retry_at is not None
+    assert planned == (phase is Phase.BACKOFF or (phase is Phase.FAILED and restart != "never"))
+
+
+@pytest.mark.parametrize("reason", [ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS])
+def test_what_time_does_not_heal_is_not_tried_again_soon(reason: ExitClass) -> None:
+    life = after(Life(), Start("boot"), Admitted(), WentDown(reason, "no such file"))
+    assert life.retry_at == backoff.half_open(1, 0.5)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("restart", "phase"),
+    [("always", Phase.BACKOFF), ("on-failure", Phase.BACKOFF), ("never", Phase.FAILED)],
+)
+def test_a_server_that_ends_before_its_handshake_has_failed_whatever_its_status(
+    restart: Restart, phase: Phase, lazy: bool
+) -> None:
+    started = after(Life(restart=restart, lazy=lazy), Start("client"), Admitted())
+    life = after(started, WentDown(ExitClass.CLEAN, "it ended with status 0"), Left())
+    assert life.phase is phase
+    assert life.reason is ExitClass.EXIT
+    assert life.message == "it ended with status 0 before it was ready"
+
+
+def test_an_end_that_is_not_its_fault_counts_against_no_server_and_no_policy() -> None:
+    life = up(Life(restart="never"))
+    life = after(life, WentDown(ExitClass.NURSERY, "killed", excused=True), now=5.0)
+    assert (life.phase, life.failures, life.window) == (Phase.BACKOFF, 0, ())
+    assert life.retry_at == 5.0
+    assert life.reason is ExitClass.NURSERY
+    assert up(life).reason is None
+
+
+def test_the_third_breach_of_a_limit_is_quarantine_and_only_a_human_ends_it() -> None:
+    life = Life()
+    for _ in range(backoff.LIMITS_MAX):
+        life = after(up(life), WentDown(ExitClass.LIMIT, "16 MiB without a newline"), Left())
+    assert life.phase is Phase.QUARANTINED
+    assert after(life, Start("client")).phase is Phase.QUARANTINED
+    assert after(life, SiblingRecovered(ExitClass.LIMIT)) == life
+    assert after(life, Start("operator")).phase is Phase.QUEUED
+
+
+def test_a_clients_call_starts_what_waits_but_not_too_often() -> None:
+    life = after(failed(), Start("client"), now=9.0)
+    assert (life.phase, life.probing) == (Phase.QUEUED, True)
+    life = after(life, Admitted(), CRASH, Left(), now=9.0)
+    assert after(life, Start("client"), now=10.0).phase is Phase.FAILED
+    assert after(life, Start("client"), now=9.0 + backoff.DEMAND_S_MIN).phase is Phase.QUEUED
+
+
+def test_a_clients_call_starts_nothing_that_was_stopped_or_must_not_restart() -> None:
+    stopped = after(up(Life()), Stop(), Left())
+    assert after(stopped, Start("client")).phase is Phase.DISABLED
+    never = crashed(up(Life(restart="never")))
+    assert after(never, Start("client"), now=100.0).phase is Phase.FAILED
+
+
+def test_an_operators_start_forgets_the_past() -> None:
+    life = after(failed(), Start("operator"), now=9.0)
+    assert (life.phase, life.failures, life.window, life.trips) == (Phase.QUEUED, 0, (), 0)
+    assert not life.probing
+
+
+def test_a_restart_goes_down_whole_before_it_comes_up() -> None:
+    life, actions = step(up(Life()), Stop(restarting=True), 0.0, 0.0)
+    assert (life.phase, actions) == (Phase.DRAINING, (Action.ASK_TO_STOP,))
+    life = after(life, WentDown(ExitClass.CLEAN, "as asked"))
+    assert life.phase is Phase.STOPPING
+    life, actions = step(life, Left(), 0.0, 0.0)
+    assert (life.phase, actions) == (Phase.QUEUED, (Action.JOIN_GATE,))
+    assert not life.restarting
+
+
+def test_a_stop_during_a_restart_wins() -> None:
+    life = after(up(Life()), Stop(restarting=True), Stop(), Left())
+    assert life.phase is Phase.DISABLED
+
+
+def test_a_start_while_it_stops_brings_it_back_afterwards() -> None:
+    assert after(up(Life()), Stop(), Start("operator"), Left()).phase is Phase.QUEUED
+
+
+@pytest.mark.parametrize("facts", [(), (Start("boot"),), (CRASH,)])
+def test_a_restart_of_what_does_not_run_is_a_start(facts: tuple[Fact, ...]) -> None:
+    life = crashed(up(Life())) if CRASH in facts else after(Life(), *facts)
+    assert after(life, Stop(restarting=True)).phase is Phase.QUEUED
+
+
+def test_when_a_sibling_recovers_the_wait_becomes_short() -> None:
+    life = replace(crashed(up(Life())), retry_at=29.0)
+    woken, actions = step(life, SiblingRecovered(ExitClass.EXIT), 5.0, 0.5)
+    assert woken.retry_at == 5.0 + 0.5 * backoff.EVIDENCE_S_MAX
+    assert actions == (Action.ARM_RETRY,)
+    assert after(life, SiblingRecovered(ExitClass.SIGNAL), now=5.0) == life
+    assert after(replace(life, retry_at=5.1), SiblingRecovered(ExitClass.EXIT), now=5.0) != woken
+
+
+def test_a_silent_worker_is_degraded_until_it_answers_or_dies() -> None:
+    life = after(up(Life()), Responds(yes=False))
+    assert life.degraded
+    assert not after(life, Responds(yes=True)).degraded
+    assert not crashed(life).degraded
+    assert not after(Life(), Responds(yes=False)).degraded
+
+
+def test_another_policy_holds_from_the_next_end_on() -> None:
+    life = after(up(Life()), Retuned("never"), CRASH)
+    assert (life.phase, life.retry_at) == (Phase.FAILED, None)
+
+
+@pytest.mark.parametrize("facts", [(), (Start("boot"),), (Start("boot"), Stop())])
+def test_what_does_not_run_cannot_go_down(facts: tuple[Fact, ...]) -> None:
+    with pytest.raises(Impossible, match="went down"):
+        after(after(Life(), *facts), CRASH)
+
+
+def test_a_lazy_server_that_nobody_needs_rests_until_it_is_called() -> None:
+    ready = up(Life(lazy=True))
+    resting, actions = step(ready, Unneeded(), 9.0, 0.0)
+    assert (resting.phase, actions) == (Phase.DRAINING, (Action.ASK_TO_STOP,))
+    idle = after(resting, WentDown(ExitClass.CLEAN, "it was stopped"), Left())
+    assert (idle.phase, idle.resting) == (Phase.IDLE, False)
+    assert after(idle, Start("client")).phase is Phase.QUEUED
+
+
+def test_only_a_lazy_server_that_is_ready_rests() -> None:
+    eager = up(Life())
+    assert step(eager, Unneeded(), 9.0, 0.0) == (eager, ())
+    warming = after(Life(lazy=True), Start("client"), Admitted())
+    assert step(warming, Unneeded(), 9.0, 0.0) == (warming, ())
+
+
+@pytest.mark.parametrize("by", ["client", "dependent", "operator"])
+def test_who_is_needed_again_on_its_way_to_rest_comes_back_as_soon_as_it_is_gone(
+    by: Starter,
+) -> None:
+    life = after(up(Life(lazy=True)), Unneeded(), Start(by))
+    assert (life.resting, life.restarting) == (False, True)
+    assert after(life, Left()).phase is Phase.QUEUED
+
+
+def test_a_lazy_server_that_is_to_start_with_the_gateway_now_does_not_wait_for_a_call() -> None:
+    resting = after(up(Life(lazy=True)), Unneeded())
+    assert after(resting, Left(), Retuned("on-failure")).phase is Phase.QUEUED
+    assert after(resting, Retuned("on-failure"), Left()).phase is Phase.QUEUED
+    assert after(resting, Left(), Retuned("never", lazy=True)).phase is Phase.IDLE
+    assert after(up(Life(lazy=True)), Stop(), Left(), Retuned("never")).phase is Phase.DISABLED
+
+
+def test_an_operator_stops_one_that_is_on_its_way_to_rest_for_good() -> None:
+    assert after(up(Life(lazy=True)), Unneeded(), Stop(), Left()).phase is Phase.DISABLED
+
+
+def test_a_lazy_server_that_ends_without_trouble_is_started_by_the_next_call() -> None:
+    life = after(up(Life(lazy=True)), WentDown(ExitClass.CLEAN, "it ended"), Left())
+    assert life.phase is Phase.IDLE
+
+
+def test_a_dependent_starts_what_is_idle_and_nothing_that_an_operator_stopped() -> None:
+    assert after(Life(lazy=True), Start("dependent")).phase is Phase.QUEUED
+    stopped = after(up(Life()), Stop(), Left())
+    assert step(stopped, Start("dependent"), 0.0, 0.0) == (stopped, ())
+
+
+@pytest.mark.promise("M76")
+def test_a_spare_takes_the_place_of_what_goes_down_and_the_failure_counts() -> None:
+    life, actions = step(up(Life()), replace(CRASH, spare=7), 5.0, 0.5)
+    assert (life.phase, life.generation, actions) == (Phase.READY, 7, (Action.PROMOTE,))
+    assert (life.failures, life.retry_at, life.ready_at) == (1, None, 5.0)
+
+
+def test_servers_that_crash_again_and_again_give_up_in_spite_of_their_spares() -> None:
+    life = up(Life())
+    for generation in range(Patience().restarts_max):
+        life = after(life, replace(CRASH, spare=generation + 2))
+    assert after(life, replace(CRASH, spare=99)).phase is Phase.FAILED
+
+
+def test_a_restart_with_a_spare_is_no_failure() -> None:
+    life, actions = step(up(Life()), Replaced(2), 5.0, 0.5)
+    assert (life.phase, life.generation, life.failures) == (Phase.READY, 2, 0)
+    assert actions == (Action.PROMOTE,)
+
+
+@pytest.mark.parametrize("by", ["client", "timer", "dependent"])
+def test_only_an_operator_ends_a_quarantine(by: Starter) -> None:
+    life = after(up(Life()), Quarantined("it talks too much"))
+    assert (life.phase, life.message) == (Phase.QUARANTINED, "it talks too much")
+    if by == "timer":
+        with pytest.raises(Impossible):
+            after(life, Start(by))
+    else:
+        assert after(life, Start(by)).phase is Phase.QUARANTINED
+    assert after(life, Start("operator")).phase is Phase.QUEUED
+
+
+def test_a_server_is_parted_from_new_calls_only_while_it_is_ready() -> None:
+    life = after(up(Life()), Parted(True))
+    assert (life.phase, life.parted) == (Phase.READY, True)
+    assert not after(life, Parted(False)).parted
+    assert not after(life, CRASH).parted
+    assert not after(Life(), Parted(True)).parted
+
+
+STARTERS: list[Starter] = ["boot", "operator", "timer", "client", "others"]
+FACTS: some.SearchStrategy[Fact] = some.one_of(
+    some.sampled_from(STARTERS).map(Start),
+    some.booleans().map(Stop),
+    some.builds(WentDown, some.sampled_from(list(ExitClass)), some.just("x"), some.booleans()),
+    some.sampled_from(
+        [Admitted(), BecameReady(), Left(), Answered(), Unneeded(), Quarantined("x")]
+    ),
+    some.booleans().map(Parted),
+    some.integers(1000, 2000).map(Replaced),
+    some.booleans().map(Responds),
+    some.sampled_from(list(ExitClass)).map(SiblingRecovered),
+)
+
+
+@given(
+    some.lists(some.tuples(FACTS, some.floats(0, 100), some.floats(0, 1)), max_size=80),
+    some.sampled_from(["always", "on-failure", "never"]),
+    some.booleans(),
+)
+def test_whatever_happens_in_whatever_order_a_life_makes_sense(
+    story: list[tuple[Fact, float, float]], restart: Restart, lazy: bool
+) -> None:
+    life, now, queued = Life(restart=restart, lazy=lazy), 0.0, False
+    for fact, passed, jitter in story:
+        now += passed
+        try:
+            after_it, actions = step(life, fact, now, jitter)
+        except Impossible:
+            continue
+        for action in actions:
+            queued = (queued or action is Action.JOIN_GATE) and action is not Action.LEAVE_GATE
+        assert queued == (after_it.phase in (Phase.QUEUED, Phase.WARMING))
+        another = Action.FORK in actions or Action.PROMOTE in actions
+        assert (after_it.generation != life.generation) <= another
+        assert not after_it.parted or after_it.phase is Phase.READY
+        assert Action.ROUTE not in actions or after_it.phase is Phase.READY
+        assert after_it.retry_at is None or after_it.retry_at >= min(now, life.retry_at or now)
+        waiting = after_it.phase in (Phase.BACKOFF, Phase.FAILED)
+        assert waiting or after_it.retry_at is None
+        assert after_it.planned_at is None or after_it.phase in (Phase.QUEUED, Phase.WARMING)
+        assert after_it.vain is None or after_it.ready_at is None
+        assert len(after_it.window) <= Patience().restarts_max + 1
+        leaving = after_it.phase in (Phase.DRAINING, Phase.STOPPING)
+        assert leaving or not (after_it.resting or after_it.restarting)
+        assert not (after_it.resting and after_it.restarting)
+        life = after_it
+    stopped = after(life, Stop(), now=now)
+    if stopped.phase in (Phase.DRAINING, Phase.STOPPING):
+        stopped = after(stopped, Left(), now=now)
+    assert stopped.phase is Phase.DISABLED
+    assert stopped.retry_at is None

@@ -1,0 +1,208 @@
+import asyncio
+import http.client
+import itertools
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamcp_supervisor.config.config import Address, UnixAddress
+from metamcp_supervisor.systemd import sockfile
+from metamcp_supervisor.telemetry.admin import PAGES, Admin
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.readings import Pulse, Readings
+from metamcp_worker.http.serve import HttpServer
+from tests import unixhttp
+from tests.supervisor.small_gateway import SmallGateway, server
+
+DOCS = Path(__file__).parents[3] / "docs" / "operating.md"
+Answer = tuple[int, dict[str, str], str]
+Ask = Callable[..., Coroutine[Any, Any, Answer]]
+
+
+def fetch(port: int, path: str, method: str, host: str) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path, headers={"Host": host, "Accept-Encoding": "gzip"})
+        answer = connection.getresponse()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, headers, answer.read().decode()
+    finally:
+        connection.close()
+
+
+class Seen:
+    """What there is to see of it, beside its status."""
+
+    def __init__(self, gateway: SmallGateway) -> None:
+        self._gateway = gateway
+
+    def read(self) -> Readings:
+        return Readings()
+
+    def pulse(self) -> Pulse:
+        states = tuple(front.state for front in self._gateway.fronts)
+        return Pulse(fronts=states, nursery_pid=self._gateway.nursery_pid)
+
+
+def served(
+    gateway: SmallGateway,
+    test: Callable[[Ask], Coroutine[Any, Any, None]],
+    clock: Callable[[], float] = lambda: 0.0,
+) -> None:
+    """Run `test` with a function that asks the pages over a real socket."""
+
+    async def main() -> None:
+        address = Address("ops.example", 0)
+        admin = Admin(
+            gateway.status, Seen(gateway), Metrics("9.9"), address, clock, ["*.example.com"]
+        )  # fmt: skip
+        server = HttpServer(admin)
+        sock = socket.create_server(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+
+        async def ask(path: str, method: str = "GET", host: str = "localhost") -> Answer:
+            return await asyncio.to_thread(fetch, port, path, method, host)
+
+        async with asyncio.timeout(30):
+            await server.start([sock])
+            try:
+                await test(ask)
+            finally:
+                await server.drain(1.0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.promise("M86")
+def test_a_healthy_gateway_says_ok_on_every_health_page() -> None:
+    async def test(ask: Ask) -> None:
+        for path in PAGES:
+            code, headers, body = await ask(path)
+            assert (code, body) == (200, "ok\n")
+            assert headers["cache-control"] == "no-store"
+        assert await lines(ask, "/readyz?verbose") == [
+            "[+]gateway ok", "[+]fronts ok", "[+]server:git ok", "ok",
+        ]  # fmt: skip
+
+    async def lines(ask: Ask, path: str) -> Sequence[str]:
+        return (await ask(path))[2].splitlines()
+
+    served(SmallGateway(server("git", required=True)), test)
+
+
+@pytest.mark.promise("M86")
+def test_a_missing_required_server_makes_it_unready_but_not_dead() -> None:
+    async def test(ask: Ask) -> None:
+        assert (await ask("/livez"))[0] == 200
+        for path in ("/readyz", "/healthz"):
+            code, _, body = await ask(path)
+            assert code == 503
+            assert "[-]server:git error: spawn\n" in body
+            assert "secret" not in body
+
+    served(
+        SmallGateway(server("git", "error", required=True, reason="spawn", message="secret")), test
+    )
+
+
+@pytest.mark.promise("M86")
+def test_the_question_of_life_needs_no_status() -> None:
+    gateway = SmallGateway(server("git", required=True))
+    gateway.fault = "every server is looked at"
+
+    async def test(ask: Ask) -> None:
+        assert (await ask("/livez"))[0] == 200
+        assert (await ask("/readyz"))[0] == 500
+        gateway.nursery_pid = 0
+        code, _, body = await ask("/livez")
+        assert code == 503
+        assert "[-]nursery not running\n" in body
+
+    served(gateway, test)
+
+
+@pytest.mark.promise("M85")
+def test_the_metrics_are_text_for_prometheus() -> None:
+    async def test(ask: Ask) -> None:
+        code, headers, body = await ask("/metrics")
+        assert code == 200
+        assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert "content-encoding" not in headers, "on one machine that costs more than it saves"
+        assert 'metamcp_build_info{python="' in body
+
+    served(SmallGateway(), test)
+
+
+def test_the_metrics_are_made_anew_only_when_they_are_old() -> None:
+    gateway = SmallGateway()
+    times = itertools.chain([0.0, 0.1, 0.2], itertools.repeat(0.3))
+
+    async def test(ask: Ask) -> None:
+        assert "metamcp_up 1.0" in (await ask("/metrics"))[2]
+        gateway.state = "draining"
+        assert "metamcp_up 1.0" in (await ask("/metrics"))[2]
+        assert "metamcp_up 1.0" in (await ask("/metrics"))[2]
+        assert "metamcp_up 0.0" in (await ask("/metrics"))[2]
+
+    served(gateway, test, lambda: next(times))
+
+
+def test_a_foreign_name_that_points_here_is_refused() -> None:
+    async def test(ask: Ask) -> None:
+        for host in ("localhost", "127.0.0.1:6271", "[::1]:6271", "OPS.example:1", "10.1.2.3"):
+            assert (await ask("/livez", host=host))[0] == 200, host
+        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:6271", ""):
+            assert (await ask("/metrics", host=host))[0] == 403, host
+            assert (await ask("/readyz", host=host))[0] == 200, "a probe calls it what it likes"
+        assert (await ask("/metrics", host="metrics.example.com:1"))[0] == 200, "it is allowed"
+
+    served(SmallGateway(), test)
+
+
+def test_on_a_unix_socket_no_name_is_a_foreign_one(tmp_path: Path) -> None:
+    path = tmp_path / "ops.sock"
+
+    async def main() -> None:
+        address = UnixAddress(path)
+        small = SmallGateway()
+        admin = Admin(small.status, Seen(small), Metrics("9.9"), address, lambda: 0.0)
+        server = HttpServer(admin)
+        async with asyncio.timeout(30):
+            await server.start([sockfile.bind(address, "--ops-listen")])
+            try:
+                for host in ("localhost", "metrics.example:80", ""):
+                    for page in ("/metrics", *PAGES):
+                        code, _ = await asyncio.to_thread(unixhttp.get, path, page, host)
+                        assert code == 200, (page, host)
+            finally:
+                await server.drain(1.0)
+
+    asyncio.run(main())
+
+
+def test_other_paths_and_methods_are_told_what_there_is() -> None:
+    async def test(ask: Ask) -> None:
+        code, _, body = await ask("/")
+        assert code == 404
+        assert all(path in body for path in ("/metrics", *PAGES))
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            code, headers, _ = await ask("/metrics", method)
+            assert (code, headers["allow"]) == (405, "GET, HEAD")
+
+    served(SmallGateway(), test)
+
+
+def test_a_head_is_the_answer_without_its_body() -> None:
+    async def test(ask: Ask) -> None:
+        code, headers, body = await ask("/livez", "HEAD")
+        assert (code, headers["content-length"], body) == (200, "3", "")
+
+    served(SmallGateway(), test)
+
+
+def test_the_documentation_knows_every_page() -> None:
+    text = DOCS.read_text()
+    assert all(f"| `{path}` |" in text for path in ("/metrics", *PAGES))

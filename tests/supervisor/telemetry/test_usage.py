@@ -1,0 +1,118 @@
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from metamcp_supervisor.telemetry.usage import Part, sample
+
+HELD_BYTES = 64 * 1024 * 1024
+CHILD = (
+    "import os, sys\n"
+    f"held = bytearray(os.urandom(1) * {HELD_BYTES})\n"
+    "print(os.getpid(), flush=True)\n"
+    "sys.stdin.readline()\n"
+)
+PARENT = (
+    "import subprocess, sys\n"
+    "sum(range(5_000_000))\n"
+    f"subprocess.run([sys.executable, '-c', {CHILD!r}])\n"
+)
+
+
+@contextmanager
+def family() -> Generator[tuple[int, int], None, None]:
+    """A process and its child; both end with the standard input that they share."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        yield parent.pid, int(parent.stdout.readline())
+        parent.communicate(b"\n", timeout=20)
+
+
+def test_a_root_counts_with_everything_below_it() -> None:
+    with family() as (parent, child):
+        both = sample({"tree": parent})["tree"]
+        apart = sample({"parent": parent, "child": child})
+        assert both.pid == parent
+        assert both.rss_bytes > HELD_BYTES
+        assert apart["child"].rss_bytes > HELD_BYTES > apart["parent"].rss_bytes
+        assert both.cpu_s >= apart["parent"].cpu_s > 0
+
+
+def test_a_process_below_two_roots_counts_for_the_nearest_one() -> None:
+    with family() as (parent, child):
+        found = sample({Part("worker", "git"): parent, Part("server", "git"): child})
+        assert found[Part("server", "git")].rss_bytes > HELD_BYTES
+        assert found[Part("worker", "git")].rss_bytes < HELD_BYTES
+        assert found[Part("worker", "git")].pid == parent
+
+
+FORKED = (
+    "import os, sys\n"
+    f"held = bytearray(os.urandom(1) * {HELD_BYTES})\n"
+    "if not os.fork():\n"
+    "    print(flush=True)\n"
+    "sys.stdin.read()\n"
+)
+
+
+FOSTERED = (
+    "import os, sys\n"
+    f"for bytes in 1, {HELD_BYTES}:\n"
+    "    if not os.fork():\n"
+    "        held = bytearray(os.urandom(1) * bytes)\n"
+    "        os.write(1, b'%d %d\\n' % (bytes, os.getpid()))\n"
+    "        break\n"
+    "sys.stdin.read()\n"
+)
+
+
+def test_a_daemon_that_fell_to_a_worker_counts_for_its_server() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FOSTERED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        lines = [parent.stdout.readline().split() for _ in range(2)]
+        pids = {int(held): int(pid) for held, pid in lines}
+        worker, server = Part("worker", "git"), Part("server", "git")
+        found = sample({worker: parent.pid, server: pids[1]})
+        hosted = sample({worker: parent.pid, server: 0})
+        parent.communicate(timeout=20)
+    assert (found[worker].processes, found[server].processes) == (1, 2)
+    assert found[server].rss_bytes > HELD_BYTES > found[worker].rss_bytes
+    assert hosted[worker].processes == 3
+
+
+def test_pages_that_two_processes_share_count_once_where_one_looks_closely() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        roots = {"tree": parent.pid}
+        roughly, closely = sample(roots)["tree"], sample(roots, {"tree": HELD_BYTES})["tree"]
+        small = sample(roots, {"tree": 16 * HELD_BYTES})["tree"]
+        parent.communicate(timeout=20)
+    assert (roughly.processes, roughly.pss_bytes, small.pss_bytes) == (2, None, None)
+    assert roughly.held_bytes == roughly.rss_bytes > 2 * HELD_BYTES
+    assert HELD_BYTES < closely.held_bytes < 2 * HELD_BYTES
+
+
+def test_a_root_that_does_not_live_is_missing() -> None:
+    with family() as (parent, _):
+        gone = parent
+    assert set(sample({"gone": gone, "none": 0, "me": os.getpid()})) == {"me"}
+
+
+def test_without_a_free_descriptor_nothing_is_measured_and_nothing_raised() -> None:
+    roots = {Part("supervisor"): os.getpid()}
+    assert sample(roots)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        assert sample(roots) == {}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -1,0 +1,166 @@
+"""The database on a real disk: what comes back, and tables of other versions."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.views.ledger import Delta
+from metamcp_supervisor.views.store import FILE, STEPS, Store, Unstored
+from metamcp_worker.ipc.disclosure import Everything, Shown
+from tests.supervisor.stored import ALIVE, ANN, DEV, EQUIPPED, ME, OVER, PUT, read, run, written
+
+pytestmark = pytest.mark.process
+
+# What comes back
+
+
+@pytest.mark.promise("M31")
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        shown = Shown((("git", "log"),), ("db",))
+        await written(tmp_path, PUT, Delta(((ANN, shown),)))
+        assert await read(tmp_path) == Everything(((ANN, shown), (ME, EQUIPPED)), (DEV,))
+        await written(tmp_path, Delta(((ME, Shown()), (ANN, Shown())), drop="dev"))
+        assert await read(tmp_path) == Everything()
+
+    run(main)
+
+
+def test_without_a_file_nothing_is_remembered_and_none_is_made_by_reading(tmp_path: Path) -> None:
+    async def main() -> None:
+        assert await read(tmp_path / "state") == Everything()
+
+    run(main)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_and_folder_are_for_the_user_of_the_gateway_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = os.umask(0)
+        try:
+            await written(tmp_path / "state", PUT)
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "state" / FILE).stat().st_mode) == 0o600
+
+    run(main)
+
+
+def test_views_of_sessions_live_as_long_as_these(tmp_path: Path) -> None:
+    async def main() -> None:
+        shown = Shown(servers=("git",))
+        await written(tmp_path, Delta(((OVER, shown), (ALIVE, shown), (ME, shown))))
+        left = Everything(((ME, shown), (ALIVE, shown)), ())
+        assert await read(tmp_path, "8a02") == left
+        store = Store(tmp_path)
+        await store.read(["8a02"])
+        await store.write(Delta(((ANN, Shown()),)))
+        await store.close()
+        assert await read(tmp_path, "8a01", "8a02") == left, "the next write has deleted the other"
+
+    run(main)
+
+
+def test_that_a_session_has_nothing_in_view_is_kept_until_it_is_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        await written(tmp_path, PUT, Delta(((ALIVE, Shown(own=True)),)))
+        kept = Everything(((ME, EQUIPPED), (ALIVE, Shown(own=True))), (DEV,))
+        assert await read(tmp_path, ALIVE.session) == kept
+        store = Store(tmp_path)
+        await store.read([ALIVE.session])
+        await store.write(Delta(((ALIVE, Shown()),)))
+        await store.close()
+        assert await read(tmp_path, ALIVE.session) == Everything(((ME, EQUIPPED),), (DEV,))
+
+    run(main)
+
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from metamcp_supervisor.views.ledger import Delta
+from metamcp_supervisor.views.store import Store
+from metamcp_worker.ipc.disclosure import Shown, ToolSet, Whose
+
+async def main():
+    store = Store(Path(sys.argv[1]))
+    await store.read(())
+    number = 0
+    while True:
+        tools = (("git", f"t{number}"),) * 50
+        made = ToolSet("dev", tools, str(number))
+        views = tuple((Whose("desk", name), Shown(tools, toolset="dev")) for name in ("a", "b"))
+        await store.write(Delta(views, put=made))
+        print(number, flush=True)
+        number += 1
+
+asyncio.run(main())
+"""
+
+
+def test_a_gateway_that_is_killed_while_it_writes_has_written_all_of_it_or_nothing(
+    tmp_path: Path,
+) -> None:
+    for lines in (1, 3, 10, 40):
+        with subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            for _ in range(lines):
+                writer.stdout.readline()
+            writer.kill()
+        found = asyncio.run(read(tmp_path))
+        (made,) = found.toolsets
+        assert int(made.description) >= lines - 1, "what was told is on disk"
+        assert [shown for _, shown in found.views] == [Shown(made.tools, toolset="dev")] * 2
+
+
+# Versions
+
+
+MORE = (*STEPS, ("ALTER TABLE toolset ADD COLUMN seen INTEGER", "CREATE TABLE other (a TEXT)"))
+
+
+def test_tables_of_an_older_version_are_brought_up_and_keep_what_is_in_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        await written(tmp_path, PUT)
+        assert await read(tmp_path, steps=MORE) == Everything(((ME, EQUIPPED),), (DEV,))
+        with closing(sqlite3.connect(tmp_path / FILE)) as database:
+            assert database.execute("PRAGMA user_version").fetchone() == (2,)
+            assert database.execute("SELECT name, seen FROM toolset").fetchall() == [("dev", None)]
+
+    run(main)
+
+
+def test_a_step_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        await written(tmp_path, PUT)
+        with pytest.raises(Unstored, match="no such table: nowhere"):
+            await read(tmp_path, steps=(*MORE, ("CREATE TABLE b (a TEXT)", "DROP TABLE nowhere")))
+        assert await read(tmp_path) == Everything(((ME, EQUIPPED),), (DEV,))
+
+    run(main)
+
+
+def test_a_file_that_is_emptied_while_it_is_in_use_is_told_and_not_taken_as_new(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        store = Store(tmp_path)
+        await store.read(())
+        await store.write(PUT)
+        os.truncate(tmp_path / FILE, 0)
+        with pytest.raises(Unstored, match="cannot be written: it is empty, and what was in it"):
+            await store.write(PUT)
+        await store.close()
+        assert (tmp_path / FILE).stat().st_size == 0
+
+    run(main)

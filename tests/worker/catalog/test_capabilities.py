@@ -1,0 +1,138 @@
+"""What endpoints declare, in all four combinations of eras."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from metamcp_worker.catalog.capabilities import Declared, of_many, of_one
+from metamcp_worker.catalog.catalog import Catalog
+from metamcp_worker.catalog.views import View
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from tests.worker.front.offers import LEGACY, MODERN, endpoint, offer
+
+CELLS = pytest.mark.parametrize(
+    ("client_modern", "server_modern"),
+    [(False, False), (False, True), (True, False), (True, True)],
+    ids=["L->L", "L->M", "M->L", "M->M"],
+)
+TASKS = "io.modelcontextprotocol/tasks"
+LISTED = {"listChanged": True}
+
+
+def declared(members: dict[str, Any], *, modern: bool) -> Declared:
+    return Declared.read(Raw(json.dumps(members).encode()), legacy=not modern)
+
+
+def many(*servers: Declared, lists: str = "tools", modern: bool) -> dict[str, Any]:
+    found: dict[str, Any] = codec.value(of_many(servers, lists.split(), modern=modern))
+    return found
+
+
+@pytest.mark.promise("M20")
+@CELLS
+def test_the_only_server_is_declared_as_it_declares_itself(
+    client_modern: bool, server_modern: bool
+) -> None:
+    raw = (
+        b'{"x-own":{"n": 1.0},"tools":{"listChanged": true,"x":1.0},'
+        b'"resources":{"subscribe": true},"logging":{ },"completions":{"y":[]},'
+        b'"experimental":{"z":1.0},"extensions":{"a/ui":{ }},'
+        b'"prompts":{"listChanged":false}}'
+    )
+    server = Declared.read(Raw(raw), legacy=not server_modern)
+    expected = raw.replace(b'"subscribe": true}', b'"subscribe":true,"listChanged":true}')
+    expected = expected.replace(b'"listChanged":false', b'"listChanged":true')
+    assert of_one(server, ["tools"], modern=client_modern) == expected
+
+
+@pytest.mark.promise("M24")
+@CELLS
+def test_tasks_are_declared_within_an_era_only(client_modern: bool, server_modern: bool) -> None:
+    core: dict[str, Any] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+    server = declared({"tasks": core, "extensions": {TASKS: {}, "a/b": {}}}, modern=server_modern)
+    one = codec.value(of_one(server, [], modern=client_modern))
+    both = many(server, declared({}, modern=server_modern), modern=client_modern)
+    assert one.get("tasks") == (None if client_modern or server_modern else core)
+    assert (TASKS in one["extensions"]) is (client_modern and server_modern)
+    assert (TASKS in both["extensions"]) is (client_modern and server_modern)
+    assert "a/b" in one["extensions"]
+    assert "a/b" in both["extensions"]
+    routed: dict[str, Any] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+    assert both.get("tasks") == (None if client_modern or server_modern else routed)
+
+
+def test_an_extension_that_does_not_cross_leaves_no_empty_shell() -> None:
+    server = declared({"extensions": {TASKS: {}}}, modern=True)
+    assert of_one(server, [], modern=False) == b"{}"
+    assert many(server, lists="", modern=False) == {}
+
+
+@pytest.mark.promise("M20")
+@CELLS
+def test_several_servers_declare_what_one_of_them_can_do(
+    client_modern: bool, server_modern: bool
+) -> None:
+    one = declared({"tools": {}, "logging": {}, "experimental": {"k": 1, "l": 1}}, modern=True)
+    two = declared(
+        {
+            "resources": {"subscribe": True}, "completions": {}, "x-own": {},
+            "experimental": {"k": 2}, "extensions": {"a/ui": {"n": 1.0}},
+        },
+        modern=server_modern,
+    )  # fmt: skip
+    assert many(one, two, lists="tools resources", modern=client_modern) == {
+        "tools": LISTED,
+        "resources": {"subscribe": True, "listChanged": True},
+        "completions": {},
+        "logging": {},
+        "experimental": {"k": 1, "l": 1},
+        "extensions": {"a/ui": {"n": 1.0}},
+    }
+
+
+@CELLS
+def test_nothing_is_declared_that_no_server_has(client_modern: bool, server_modern: bool) -> None:
+    server = declared({"tools": None, "resources": [], "logging": 7}, modern=server_modern)
+    assert many(server, server, lists="", modern=client_modern) == {}
+    quiet = declared({"resources": {"subscribe": False}}, modern=server_modern)
+    assert many(quiet, lists="resources", modern=client_modern) == {"resources": LISTED}
+    broken = Declared.read(Raw(b"[]"), legacy=not server_modern)
+    assert of_one(broken, [], modern=client_modern) == b"{}"
+
+
+def test_tasks_that_nobody_can_begin_are_not_declared() -> None:
+    listing = declared({"tasks": {"list": {}, "cancel": {}}}, modern=False)
+    assert many(listing, modern=False) == {"tools": LISTED}
+
+
+def view(*servers: str, **offers: ServerCatalogue) -> View:
+    catalog = Catalog()
+    for server, catalogue in offers.items():
+        catalog.put(server, catalogue)
+        catalog.set_listed(server, True)
+    spec = endpoint(*(servers or offers))
+    return View(catalog.merge(spec), spec, "1")
+
+
+def test_a_server_of_which_nothing_is_known_may_have_any_list() -> None:
+    seen = view("a", "b", a=offer("x"))
+    for modern in (False, True):
+        assert codec.value(seen.capabilities(modern=modern)) == {
+            "tools": LISTED, "prompts": LISTED, "resources": LISTED,
+        }  # fmt: skip
+    assert codec.value(view("a").capabilities(modern=True)) == {
+        "tools": LISTED, "prompts": LISTED, "resources": LISTED,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", [LEGACY, MODERN])
+def test_one_server_is_declared_raw_and_two_are_merged(protocol: str) -> None:
+    capabilities = Raw(b'{"tools":{"listChanged":true,"x":1},"x-own":{}}')
+    server = ServerCatalogue(protocol=protocol, capabilities=capabilities)
+    alone = view(a=server)
+    assert alone.capabilities(modern=True) == bytes(capabilities)
+    assert alone.capabilities(modern=True) is alone.capabilities(modern=True)
+    assert view(a=server, b=offer()).capabilities(modern=True) == b'{"tools":{"listChanged":true}}'

@@ -1,0 +1,117 @@
+"""Headers that repeat a body: how they are written, and which of them a tool may ask for."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.shared import inbound
+from msgspec import Raw
+
+from metamcp_worker.http import headers
+from metamcp_worker.http.headers import Unfit
+from metamcp_worker.ipc import codec
+
+
+def schema(**properties: object) -> bytes:
+    return json.dumps({"type": "object", "properties": properties}).encode()
+
+
+def test_plain_values_are_written_as_they_are_and_others_in_base64() -> None:
+    assert headers.written("us-west1 a") == "us-west1 a"
+    assert headers.written("") == ""
+    assert headers.written("é") == "=?base64?w6k=?="
+    assert headers.written(" a") == "=?base64?IGE=?="
+    assert headers.written("a\r\nb") == "=?base64?YQ0KYg==?="
+    assert headers.written("=?base64?YQ==?=") == "=?base64?PT9iYXNlNjQ/WVE9PT89?="
+
+
+@given(st.text())
+def test_every_text_survives_and_is_written_as_others_write_it(text: str) -> None:
+    written = headers.written(text)
+    assert written == inbound.encode_header_value(text)
+    assert inbound.decode_header_value(written) == text
+
+
+def test_a_request_repeats_its_method_and_what_it_is_about() -> None:
+    params = codec.level(b'{"name":"caf\\u00e9","uri":"x:y","taskId":7}')
+    name = {"Mcp-Name": "=?base64?Y2Fmw6k=?="}
+    assert headers.routing("tools/call", params) == {"Mcp-Method": "tools/call", **name}
+    assert headers.routing("prompts/get", params) == {"Mcp-Method": "prompts/get", **name}
+    assert headers.routing("resources/read", params)["Mcp-Name"] == "x:y"
+    assert headers.routing("tasks/get", params) == {"Mcp-Method": "tasks/get"}
+    assert headers.routing("tools/list", params) == {"Mcp-Method": "tools/list"}
+    assert headers.routing("tools/call", {}) == {"Mcp-Method": "tools/call"}
+
+
+def test_arguments_are_repeated_that_the_tool_wants_to_be() -> None:
+    found = headers.wanted(
+        schema(
+            region={"type": "string", "x-mcp-header": "Region"},
+            count={"type": "integer", "x-mcp-header": "Count"},
+            dry={"type": "boolean", "x-mcp-header": "Dry"},
+            ratio={"type": "integer", "x-mcp-header": "Ratio"},
+            inner={"type": "object", "properties": {
+                "zone": {"type": "string", "x-mcp-header": "Zone"}}},
+            other={"type": "string", "default": {"x-mcp-header": "no"}},
+        )
+    )  # fmt: skip
+    arguments = (
+        b'{"region":"\xc3\xa9","count":42,"dry":false,"ratio":42.0,'
+        b'"inner":{"zone":"z"},"other":"o"}'
+    )
+    assert headers.repeated(found, arguments) == {
+        "Mcp-Param-Region": "=?base64?w6k=?=",
+        "Mcp-Param-Count": "42",
+        "Mcp-Param-Dry": "false",
+        "Mcp-Param-Ratio": "42.0",
+        "Mcp-Param-Zone": "z",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [b"", b"null", b"{}", b"[]", b'{"a":null}', b'{"a":{}}', b'{"a":[1]}', b'{"b":{"c":1}}'],
+)
+def test_what_has_no_value_has_no_header(arguments: bytes) -> None:
+    found = headers.wanted(schema(a={"type": "string", "x-mcp-header": "A"}))
+    assert headers.repeated(found, Raw(arguments)) == {}
+    assert headers.repeated({}, b"never looked at") == {}
+
+
+def test_a_way_that_leads_through_no_object_has_no_header() -> None:
+    assert headers.repeated({("a", "b"): "X"}, b'{"a":7}') == {}
+    assert headers.repeated({("a",): "X"}, b'{"a":%d}' % (1 << 5000)) == {}
+
+
+@pytest.mark.parametrize("raw", [b"{}", b"true", b'{"description":"caf\\u00e9"}'])
+def test_a_schema_without_annotations_wants_nothing(raw: bytes) -> None:
+    assert headers.wanted(raw) == {}
+
+
+UNFIT = [
+    schema(a={"type": "string", "x-mcp-header": ""}),
+    schema(a={"type": "string", "x-mcp-header": 7}),
+    schema(a={"type": "string", "x-mcp-header": "My Region"}),
+    schema(a={"type": "string", "x-mcp-header": "Région"}),
+    schema(a={"type": "string", "x-mcp-header": "A:B"}),
+    schema(a={"type": "number", "x-mcp-header": "A"}),
+    schema(a={"type": ["string", "null"], "x-mcp-header": "A"}),
+    schema(a={"x-mcp-header": "A"}),
+    schema(
+        a={"type": "string", "x-mcp-header": "A"}, b={"type": "string", "x-mcp-header": "a"}
+    ),
+    schema(a={"type": "array", "items": {"type": "string", "x-mcp-header": "A"}}),
+    schema(a={"anyOf": [{"type": "string", "x-mcp-header": "A"}]}),
+    schema(a={"$defs": {"d": {"type": "string", "x-mcp-header": "A"}}}),
+    schema(a={"items": {"properties": {"b": {"type": "string", "x-mcp-header": "A"}}}}),
+    b'{"x-mcp-header":"A","type":"string"}',
+    b'{"properties":{"a":{"x\\u002dmcp-header":""}}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("raw", UNFIT)
+def test_an_annotation_that_is_not_allowed_is_told(raw: bytes) -> None:
+    with pytest.raises(Unfit, match="x-mcp-header"):
+        headers.wanted(raw)
+    assert inbound.find_invalid_x_mcp_header(json.loads(raw)) is not None

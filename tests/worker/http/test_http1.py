@@ -1,0 +1,38 @@
+"""The bytes of a whole answer, and that they cross a socket in parts."""
+
+import pytest
+
+from metamcp_worker.http.http1 import COPY_BYTES_MAX, whole
+from metamcp_worker.http.requests import Request
+from metamcp_worker.http.serve import HttpServer
+from tests.worker.rawhttp import Client, listener, post, run
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def test_a_small_answer_is_one_part_and_a_large_one_is_not_copied() -> None:
+    assert whole(OK, (b"a", b"", b"b"), last=False) == (OK + b"content-length: 2\r\n\r\nab",)
+    assert whole(OK, (), last=True) == (OK + b"content-length: 0\r\nconnection: close\r\n\r\n",)
+    large = b"x" * (COPY_BYTES_MAX + 1)
+    parts = whole(OK, (large, b"b"), last=False)
+    assert any(part is large for part in parts)
+    assert b"".join(parts) == OK + b"content-length: %d\r\n\r\n" % (len(large) + 1) + large + b"b"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("size", [0, 1000, 5_000_000])
+def test_an_answer_in_parts_arrives_whole(size: int) -> None:
+    async def app(request: Request) -> None:
+        await request.body()
+        request.answer(OK, b"a" * size, b"", b"b" * size)
+
+    async def main() -> None:
+        server, sock = HttpServer(app), listener()
+        client = await Client.connect(sock.getsockname()[1])
+        await server.start([sock])
+        for headers in ((), ("Connection: close",)):
+            assert (await client.ask(post(b"", *headers))).body == b"a" * size + b"b" * size
+        await client.close()
+        await server.drain(1)
+
+    run(main)

@@ -1,0 +1,46 @@
+"""What a catalogue says of itself."""
+
+import pytest
+from msgspec import Raw
+
+from metamcp_worker.ipc import catalogue
+from metamcp_worker.ipc.catalogue import Hint, ServerCatalogue, hint, strictest
+
+
+def test_a_catalogue_survives_its_way() -> None:
+    definition = Raw(b'{"name":"t","x":1.0}')
+    whole = ServerCatalogue(
+        protocol="2026-07-28", tools=(definition,), hints={"tools": Hint(60000, "public")}
+    )
+    found = catalogue.unpack(catalogue.pack(whole))
+    assert found.hints == whole.hints
+    assert bytes(found.tools[0]) == bytes(definition)
+
+
+def test_a_catalogue_that_says_nothing_of_keeping_it_is_not_kept() -> None:
+    assert catalogue.unpack(b'{"protocol":"2025-11-25"}').hints == {}
+    assert strictest([]) == Hint(0, "private")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"ttlMs": b"60000", "cacheScope": b'"public"'}, Hint(60000, "public")),
+        ({"ttlMs": b"60000"}, Hint(60000, "private")),
+        ({"ttlMs": b"-1", "cacheScope": b'"private"'}, Hint(0, "private")),
+        ({"ttlMs": b"1.5", "cacheScope": b'"shared"'}, Hint(0, "private")),
+        ({"ttlMs": b'"9"', "cacheScope": b"null"}, Hint(0, "private")),
+        ({"ttlMs": b"9" * 16}, Hint(0, "private")),
+        ({}, Hint(0, "private")),
+    ],
+)
+def test_a_hint_that_is_none_counts_as_not_to_be_kept(
+    said: dict[str, bytes], expected: Hint
+) -> None:
+    assert hint({key: Raw(value) for key, value in said.items()}) == expected
+
+
+def test_the_strictest_hint_counts() -> None:
+    assert strictest([Hint(5, "public"), Hint(9, "public")]) == Hint(5, "public")
+    assert strictest([Hint(5, "public"), Hint(9, "private")]) == Hint(5, "private")
+    assert strictest([Hint(5, "public"), Hint()]) == Hint(0, "private")

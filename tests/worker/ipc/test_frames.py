@@ -1,0 +1,128 @@
+"""Frames: what goes in comes out, whole or in pieces, and nothing else gets through."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metamcp_worker.ipc import frames, framing
+from metamcp_worker.ipc.errors import FrameBroken, TooLarge
+from metamcp_worker.ipc.frames import (
+    Ask,
+    Call,
+    Cancel,
+    Claim,
+    Down,
+    Error,
+    Frame,
+    Keep,
+    Kept,
+    Notice,
+    Progress,
+    Release,
+    Reply,
+    Result,
+    Tell,
+    Withdraw,
+)
+from metamcp_worker.ipc.framing import Cutter
+
+ids = st.integers(min_value=0, max_value=2**64 - 1)
+numbers = st.integers(min_value=0, max_value=frames.NUMBER_MAX)
+bodies = st.binary(max_size=300)
+methods = st.text(max_size=40)
+
+calls = st.builds(
+    Call,
+    id=ids,
+    method=methods,
+    params=bodies,
+    meta=bodies,
+    caller=bodies,
+    deadline_ms=st.integers(min_value=0, max_value=2**30 - 1),
+    wants_progress=st.booleans(),
+    peer=numbers,
+    traced=st.booleans(),
+)
+any_frame = st.one_of(
+    calls,
+    st.builds(Result, id=ids, body=bodies),
+    st.builds(Error, id=ids, body=bodies),
+    st.builds(Progress, id=ids, body=bodies),
+    st.builds(Cancel, id=ids, reason=bodies),
+    st.builds(Notice, method=methods, body=bodies, id=ids),
+    st.builds(Down, body=bodies),
+    st.builds(Ask, id=ids, question=numbers, method=methods, params=bodies),
+    st.builds(Reply, question=numbers, body=bodies, failed=st.booleans()),
+    st.builds(Withdraw, question=numbers),
+    st.builds(Tell, method=methods, body=bodies),
+    st.builds(Keep, id=ids, owner=bodies, name=bodies, note=bodies),
+    st.builds(Claim, id=ids, owner=bodies, name=bodies, peer=numbers),
+    st.builds(Kept, id=ids, note=bodies),
+    st.builds(Release, owner=bodies),
+)
+
+
+def payload(frame: Frame) -> bytes:
+    return framing.pack(frame)[4:]
+
+
+@given(any_frame)
+def test_a_frame_comes_back_as_it_went(frame: Frame) -> None:
+    assert framing.unpack(payload(frame)) == frame
+
+
+@given(st.lists(any_frame, max_size=8), st.data())
+def test_frames_are_cut_out_of_any_pieces(sent: list[Frame], data: st.DataObject) -> None:
+    stream = b"".join(map(framing.pack, sent))
+    cutter, got, at = Cutter(), list[Frame](), 0
+    while at < len(stream):
+        size = data.draw(st.integers(min_value=1, max_value=len(stream) - at))
+        got += cutter.feed(stream[at : at + size])
+        at += size
+    assert got == sent
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_or_read_but_never_anything_else(noise: bytes) -> None:
+    Cutter().feed(noise)
+
+
+def test_a_frame_above_the_limit_is_refused_before_it_is_held() -> None:
+    announced = (frames.FRAME_BYTES_MAX + 1).to_bytes(4, "big")
+    cutter = Cutter()
+    assert cutter.feed(announced) == []
+    assert isinstance(cutter.broken, TooLarge)
+    assert "the limit is" in str(cutter.broken)
+    with pytest.raises(TooLarge):
+        framing.pack(Result(1, bytes(frames.FRAME_BYTES_MAX)))
+
+
+def test_a_negative_length_is_refused() -> None:
+    cutter = Cutter()
+    assert cutter.feed(b"\xff\xff\xff\xff") == []
+    assert "announces -1" in str(cutter.broken)
+
+
+@given(st.lists(any_frame, max_size=4), st.binary(max_size=60))
+def test_frames_before_a_broken_one_count(sent: list[Frame], behind: bytes) -> None:
+    cutter = Cutter()
+    stream = b"".join(map(framing.pack, sent))
+    assert cutter.feed(stream + b"\0\0\0\x20\x63" + bytes(40) + behind) == sent
+    assert isinstance(cutter.broken, FrameBroken)
+
+
+@pytest.mark.parametrize("spoil", [b"\x02\x01", b"", b"\x01\x09" + bytes(30)])
+def test_a_foreign_version_kind_or_length_is_refused(spoil: bytes) -> None:
+    with pytest.raises(FrameBroken):
+        framing.unpack(spoil)
+
+
+def test_lengths_that_exceed_the_frame_are_refused() -> None:
+    whole = payload(Call(1, "tools/call", b"{}", meta=b"12345"))
+    with pytest.raises(FrameBroken, match="exceed"):
+        framing.unpack(whole[:30])
+
+
+def test_a_method_name_has_a_limit() -> None:
+    with pytest.raises(TooLarge, match="a method name"):
+        framing.pack(Call(1, "m" * 257, b"{}"))

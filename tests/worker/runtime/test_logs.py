@@ -1,0 +1,184 @@
+"""What a process of the gateway says: as JSON, as text, masked, at its levels, within limits."""
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metamcp_worker.ipc.records import MESSAGE_CHARACTERS_MAX
+from metamcp_worker.ipc.spec import LogSpec
+from metamcp_worker.runtime import logs
+from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.repeats import LINES_MAX
+
+pytestmark = pytest.mark.promise("M89")
+
+JSON = LogSpec(format="json")
+room = logging.getLogger("metamcp.http")
+
+
+@pytest.fixture
+def said() -> Generator[list[bytes], None, None]:
+    """What this process says, as JSON; as before at the end."""
+    own, root = logging.getLogger("metamcp"), logging.getLogger()
+    before = own.handlers[:], own.propagate, root.handlers[:], own.level
+    found: list[bytes] = []
+    logs.begin(JSON, found.append, about={"front": 3})
+    yield found
+    logs.tune(LogSpec())
+    own.handlers[:], own.propagate, root.handlers[:] = before[:3]
+    own.setLevel(before[3])
+
+
+def parsed(said: list[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in said]
+
+
+def test_a_line_is_one_object_with_its_members(said: list[bytes]) -> None:
+    room.warning("request %d failed", 7, extra={"server": "git", "call": 12, "generation": 2})
+    (line,) = parsed(said)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "warning", "room": "http", "message": "request 7 failed", "server": "git",
+        "call": 12, "front": 3, "generation": 2, "pid": os.getpid(),
+    }  # fmt: skip
+
+
+def test_an_error_has_its_traceback_as_one_text(said: list[bytes]) -> None:
+    try:
+        raise ValueError("token=abcdefgh")
+    except ValueError:
+        room.exception("request failed")
+    (line,) = parsed(said)
+    assert line["error"].startswith("Traceback")
+    assert line["error"].endswith("ValueError: token=***")
+
+
+def test_libraries_speak_in_the_same_form_from_warnings_on(said: list[bytes]) -> None:
+    library = logging.getLogger("asyncio")
+    library.info("not this")
+    library.warning("but this")
+    assert [(line["room"], line["message"]) for line in parsed(said)] == [("asyncio", "but this")]
+
+
+def test_levels_are_set_by_room_and_taken_back(said: list[bytes]) -> None:
+    room.debug("before")
+    logs.tune(LogSpec(format="json", level="error", levels={"http": "debug"}))
+    room.debug("asked for")
+    logging.getLogger("metamcp.front").warning("not asked for")
+    logs.tune(JSON)
+    room.debug("after")
+    assert [line["message"] for line in parsed(said)] == ["asked for"]
+
+
+def test_a_flood_is_cut_and_its_end_is_counted(said: list[bytes]) -> None:
+    for number in range(LINES_MAX + 4213):
+        room.error("request %d failed", number)
+    logging.getLogger("metamcp").handlers[0].close()
+    messages = [line["message"] for line in parsed(said)]
+    assert len(messages) == LINES_MAX + 1
+    assert messages[-1] == "… 4,213 more of these in the last 10 s: request %d failed"
+
+
+def test_half_of_a_line_spoils_no_other() -> None:
+    """Nobody reads for a moment: there is room for the first piece of a line and no more."""
+    reading, writing = os.pipe()
+    put = logs.Stderr(writing).put
+    line = b"x" * (2 * logs.PIECE_BYTES_MAX) + b"\n"
+    try:
+        os.set_blocking(reading, False)
+        put(b"-" * (fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ) - len(line) + 1))
+        put(line)
+        os.read(reading, 2**20)
+        put(b"a\n")
+        put(b"b\n")
+        assert os.read(reading, 100) == b"\na\nb\n"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_text_is_for_people(said: list[bytes]) -> None:
+    logs.tune(LogSpec(format="text"))
+    room.error("no \x1b[31mcolour", extra={"server": "git"})
+    text = said[0].decode()
+    assert "error   http: no \\x1b[31mcolour  (server=git front=3" in text
+    assert "\x1b" not in text
+
+
+def test_the_journal_of_systemd_gets_the_level_before_each_line(said: list[bytes]) -> None:
+    logs.tune(LogSpec(format="text"))
+    handler = logging.getLogger("metamcp").handlers[0]
+    assert isinstance(handler, logs.Lines)
+    handler.journal = True
+    try:
+        raise ValueError("x")
+    except ValueError:
+        room.exception("request failed")
+    lines = said[0].decode().splitlines()
+    assert lines[0].startswith("<3>http: request failed  (front=3")
+    assert all(line.startswith("<3>") for line in lines)
+
+
+@given(st.text(st.characters(min_codepoint=48, max_codepoint=122), min_size=8, max_size=30))
+def test_no_known_secret_is_in_a_line(secret: str) -> None:
+    found: list[bytes] = []
+    handler = logs.Lines(found.append)
+    handler.masks = Masks([secret])
+    try:
+        raise ValueError(secret)
+    except ValueError as error:
+        record = logging.LogRecord(
+            "metamcp.http", 40, "", 0, "it said %s", (secret,), (ValueError, error, None)
+        )
+    handler.emit(record)
+    (line,) = parsed(found)
+    assert secret not in line["message"]
+    assert secret not in line["error"]
+
+
+def test_a_line_that_cannot_be_made_is_told_without_what_was_to_be_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found: list[bytes] = []
+    secret = ("hunter2-hunter2",)
+    logs.Lines(found.append).emit(
+        logging.LogRecord("metamcp.http", 40, "", 0, "got %d", secret, None)
+    )
+    (line,) = parsed(found)
+    assert (line["room"], line["level"]) == ("http", "error")
+    assert line["message"] == "a line cannot be made of 'got %d': TypeError"
+    assert "hunter2" not in capsys.readouterr().err
+
+
+@given(st.integers(0, 40), st.sampled_from([0, 5, 500]))
+def test_no_part_of_a_secret_is_left_where_a_message_is_cut(before: int, after: int) -> None:
+    secret = "hunter2-hunter2-hunter2"
+    found: list[bytes] = []
+    handler = logs.Lines(found.append)
+    handler.masks = Masks([secret])
+    message = "x" * (MESSAGE_CHARACTERS_MAX - before) + secret + "y" * after
+    handler.emit(logging.LogRecord("metamcp.http", 40, "", 0, message, None, None))
+    (line,) = parsed(found)
+    assert "hunt" not in line["message"]
+    assert MESSAGE_CHARACTERS_MAX - 64 < len(line["message"]) <= MESSAGE_CHARACTERS_MAX
+
+
+def test_a_name_that_is_no_text_is_spelled_out(said: list[bytes]) -> None:
+    # What pytest hears in a test it may have to tell another of its processes, as text.
+    own = logging.getLogger("metamcp")
+    own.handlers[:] = [handler for handler in own.handlers if isinstance(handler, logs.Lines)]
+    room.error("cannot open %s", "a\udcff")
+    try:
+        raise ValueError("a\udcff")
+    except ValueError:
+        room.exception("failed")
+    first, second = parsed(said)
+    assert first["message"] == "cannot open a\\udcff"
+    assert second["error"].endswith("ValueError: a\\udcff")

@@ -1,0 +1,245 @@
+"""Memory that large messages took is given back."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.messages import RunServer, ServerReady, Stop
+from metamcp_worker.ipc.spec import ServerSpec
+from metamcp_worker.runtime import memory
+from tests.worker.child.worker import SERVER
+
+_PROGRAM = """
+import sys
+from metamcp_worker import memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+assert memory.give_back_large_blocks()
+before = resident()
+for _ in range(3):
+    bodies = [b"x" * (16 * 1024 * 1024) for _ in range(4)]
+    assert resident() - before > 60 * 1024 * 1024
+    small = [bytes(2000) for _ in range(100)]
+    del bodies
+print(resident() - before)
+"""
+
+_MIDDLING = """
+import resource
+from metamcp_worker import memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+assert memory.give_back_large_blocks()
+start = resident()
+b"x" * (1024 * 1024) + b"y"
+before = faults()
+for _ in range(50):
+    b"x" * (1024 * 1024) + b"y"
+print(faults() - before)
+bodies = [b"x" * (1024 * 1024) for _ in range(40)]
+small = [bytes(2000) for _ in range(100)]
+del bodies
+memory.trim()
+print(resident() - start)
+"""
+
+_THREADS = """
+import threading
+from metamcp_worker import memory
+
+def heaps():
+    # The GNU C library puts a heap of a thread at the beginning of 64 MiB of its own.
+    with open("/proc/self/maps") as file:
+        starts = [int(line.split("-")[0], 16) for line in file if line.split()[1] == "rw-p"]
+    return sum(start % (64 * 1024 * 1024) == 0 for start in starts)
+
+assert not ONE or memory.share_one_heap()
+kept = []
+for _ in range(4):
+    thread = threading.Thread(target=lambda: kept.append(bytes(2000) * 2))
+    thread.start()
+    thread.join()
+print(heaps())
+"""
+
+_LOOP = """
+import asyncio, uvloop
+from metamcp_worker import memory
+
+loop = uvloop.new_event_loop()
+print(memory.give_back_zeros(loop))
+print(memory.give_back_zeros("too short for a page"))
+
+async def talk():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+with asyncio.Runner(loop_factory=lambda: loop) as runner:
+    runner.run(talk())
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_is_as_small_after_large_messages_as_before() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert int(done.stdout) < 4 * 1024 * 1024
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_messages_of_a_mebibyte_use_the_same_memory_until_it_is_given_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _MIDDLING], capture_output=True, text=True, timeout=30, check=True
+    )
+    faults, left = map(int, done.stdout.split())
+    assert faults < 50 * 256 / 10  # of 256 pages each, twice over
+    assert left < 4 * 1024 * 1024
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_have_one_heap_where_they_are_told_to() -> None:
+    heaps = [
+        int(subprocess.check_output(
+            [sys.executable, "-c", f"ONE = {one}{_THREADS}"], text=True, timeout=30
+        ))
+        for one in (True, False)
+    ]  # fmt: skip
+    assert heaps[0] == 0
+    assert heaps[1] >= 1
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel elsewhere may do otherwise")
+def test_an_empty_buffer_costs_nothing_and_can_still_be_used() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOP], capture_output=True, text=True, timeout=30, check=True
+    )
+    given, nothing = map(int, done.stdout.split())
+    assert given >= 200_000
+    assert nothing == 0
+
+
+_HOLES = """
+import asyncio, json, uuid
+from metamcp_worker import memory
+
+first = memory.fill_holes()
+second = memory.fill_holes()
+print(sum(map(len, first)), sum(map(len, second)))
+"""
+
+
+@pytest.mark.process
+def test_the_holes_between_small_objects_are_filled_once_and_for_all() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _HOLES], capture_output=True, text=True, timeout=30, check=True
+    )
+    first, second = map(int, done.stdout.split())
+    assert 20_000 < first < memory.HOLES_BYTES_MAX
+    assert second < first / 4
+
+
+_LARGE_HOLES = """
+from metamcp_worker import memory
+
+blocks = [bytes(n) for n in range(1000, 20000, 100)]
+del blocks[::2]
+kept = memory.fill_holes()
+print(sum(len(block) for block in kept if len(block) > memory.SMALL_BYTES_MAX))
+print(sum(len(block) for block in memory.fill_holes() if len(block) > memory.SMALL_BYTES_MAX))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library elsewhere may do otherwise")
+def test_the_holes_between_larger_objects_are_filled_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LARGE_HOLES], capture_output=True, text=True, timeout=30, check=True
+    )
+    first, second = map(int, done.stdout.split())
+    assert first > 200_000
+    assert second < first / 10
+
+
+_HOOKS = """
+from metamcp_worker import hooks
+hooks.put_off()
+import os, random, threading
+
+def again():
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, str(random.random()).encode())
+        os._exit(0)
+    os.wait()
+    return os.read(reader, 100).decode()
+
+random.seed(1)
+print(again() == again(), threading.active_count())
+print(hooks.catch_up() >= 4)
+print(again() == again(), threading.active_count())
+"""
+
+
+@pytest.mark.process
+def test_what_modules_want_at_forks_is_put_off_and_made_up_for() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _HOOKS], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.split() == ["True", "1", "True", "False", "1"]
+
+
+_PRELOADED = """
+import importlib, os, socket, sys
+from metamcp_worker import nursery
+
+for name in nursery.PRELOAD:
+    importlib.import_module(name)
+known = set(sys.modules)
+code = sys.modules["metamcp_worker.child.run"].main(socket.socket(fileno=int(sys.argv[1])))
+sys.stderr.write(" ".join(sorted(set(sys.modules) - known)))
+sys.stderr.flush()
+os._exit(code)
+"""
+
+
+@pytest.mark.process
+def test_the_worker_of_a_command_imports_nothing_that_the_nursery_has_not() -> None:
+    near, far = packets.pair()
+    near.settimeout(20)
+    with near, far:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PRELOADED, str(far.fileno())],
+            pass_fds=[far.fileno()], stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        spec = ServerSpec(name="fake", command=SERVER, env=dict(os.environ))
+        blob = packets.blob(codec.dump(spec))
+        packets.send(near, messages.pack(RunServer(generation=1, version="0")), [blob])
+        packets.close_all([blob])
+        ready = False
+        while not ready:
+            data, fds = packets.receive(near)
+            packets.close_all(fds)
+            ready = isinstance(messages.unpack_from_child(data), ServerReady)
+        packets.send(near, messages.pack(Stop(grace_s=1)))
+        assert process.communicate(timeout=20)[1] == ""

@@ -1,0 +1,159 @@
+"""HTTP/1.1 as the bridge speaks it to the gateway: requests to bytes, bytes to answers.
+
+Owns: what a request looks like, when an answer is whole, whether its connection can be used again,
+the limit of what comes before a body. Never: connections, time, what a status means.
+
+One request is under way on a connection at a time, so there is one answer at a time. Interim
+answers (1xx) are passed over. No answer leads to another protocol, and none is compressed.
+"""
+
+import re
+from collections.abc import Mapping
+
+import httptools
+
+from metamcp_worker.ipc.errors import MetaMCPError
+
+ASIDE_BYTES_MAX = 64 * 1024
+"""Of heads, interim answers and trailers without a byte of a body between them. It is looked at
+once per read of the connection."""
+
+_BODILESS = frozenset({204, 304})
+_UNFIT = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What would end a header's line, or is forbidden in one."""
+
+
+class Malformed(MetaMCPError):
+    """What came is no answer, or not the whole of one."""
+
+
+class Unfit(MetaMCPError):
+    """A header does not fit into HTTP. Its value is not told: it may be a secret."""
+
+
+class Answer:
+    """An answer as far as it has come. `begun`: the head is there; `held`: pieces of the body that
+    nobody has taken, `held_bytes` long; `whole`: nothing more comes."""
+
+    __slots__ = ("_headers", "begun", "held", "held_bytes", "status", "whole")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.begun = False
+        self.whole = False
+        self.held: list[bytes] = []
+        self.held_bytes = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+
+    def header(self, name: str) -> str:
+        """A header's value without blanks around it, or nothing. `name` in lower case."""
+        wanted = name.encode()
+        for known, value in self._headers:
+            if known == wanted:
+                return value.decode("latin-1").strip()
+        return ""
+
+    def take(self) -> bytes:
+        """What has come of the body and was not taken yet."""
+        held, self.held, self.held_bytes = self.held, [], 0
+        return held[0] if len(held) == 1 else b"".join(held)
+
+    def head_came(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        self._headers = headers
+        self.begun = True
+
+    def came(self, data: bytes) -> None:
+        self.held.append(data)
+        self.held_bytes += len(data)
+
+
+class Reader:
+    """The answers on one connection. `answer`: the one that is awaited or read, if there is one;
+    `reusable`: another request may follow the last answer."""
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.reusable = True
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._aside = 0
+        self._open_ended = False
+
+    def expect(self) -> Answer:
+        """A request is sent: what comes now answers it."""
+        self.answer = Answer()
+        self._aside = 0
+        return self.answer
+
+    def feed(self, data: bytes) -> None:
+        """What the connection brings. Raises Malformed; then close it."""
+        answer = self.answer
+        if answer is None:
+            raise Malformed("something came that nobody asked for")
+        self._aside += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise Malformed("it changes to another protocol") from None
+        except httptools.HttpParserError as error:
+            if not answer.whole:
+                raise Malformed(f"what it sends is no HTTP: {error}") from None
+            self.reusable = False  # more came than the answer
+        if self._aside > ASIDE_BYTES_MAX and not answer.whole:
+            raise Malformed(f"its headers have more than {ASIDE_BYTES_MAX} bytes")
+
+    def ended(self) -> None:
+        """The connection ended. Raises Malformed if the answer has not."""
+        answer, self.answer = self.answer, None
+        self.reusable = False
+        if answer is None or answer.whole:
+            return
+        if not (answer.begun and self._open_ended):
+            raise Malformed("it ended")
+        answer.whole = True
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._headers = []
+        if self.answer is None:  # in one read behind the last one
+            raise Malformed("something came that nobody asked for")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self.answer is None or self.answer.begun or status < 200:
+            return
+        self.answer.head_came(status, self._headers)
+        self._headers = []  # trailers count for nothing
+        measured = self.answer.header("content-length") or self.answer.header("transfer-encoding")
+        self._open_ended = not measured and status not in _BODILESS
+
+    def on_body(self, body: bytes) -> None:
+        if self.answer is not None:
+            self.answer.came(body)
+            self._aside = 0
+
+    def on_message_complete(self) -> None:
+        if self.answer is not None and self.answer.begun:
+            self.answer.whole = True
+            self.answer = None
+            self.reusable = self._parser.should_keep_alive()
+
+
+def request(
+    verb: str, target: str, host: str, headers: Mapping[str, str | bytes], body: bytes
+) -> bytes:
+    """One request as bytes. Raises Unfit."""
+    lines = [f"{verb} {target} HTTP/1.1\r\nHost: {host}\r\nAccept-Encoding: identity".encode()]
+    for name, value in headers.items():
+        said = value.encode() if isinstance(value, str) else value
+        if _UNFIT.search(said):
+            raise Unfit(f"the header {name} does not fit into HTTP")
+        lines.append(b"%b: %b" % (name.encode("ascii"), said))
+    if verb == "POST":
+        lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body

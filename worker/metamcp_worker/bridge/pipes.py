@@ -1,0 +1,333 @@
+"""A client's pipes: lines in from one descriptor, lines out to another.
+
+Owns: the limits of what waits, lines that are too long, the threads. Never: what a line says.
+
+The descriptors are the client's as much as ours: to make them non-blocking would make them so for
+everybody who holds them, a terminal's shell included. And they may be files, which no event loop
+watches. Where there is a way around that (`ends`), the loop reads and writes them, for a thread
+costs two wake-ups with each message; everywhere else threads block on them.
+"""
+
+import asyncio
+import os
+import queue
+import select
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TypeVar, cast
+
+from msgspec import Struct
+
+from metamcp_worker.bridge import ends
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.glimpse import ENDS_BYTES, Glimpse, glimpse
+
+T = TypeVar("T")
+
+LINE_BYTES_MAX = frames.BODY_BYTES_MAX
+OUT_BYTES_MAX = 32 * 1024 * 1024
+"""What may wait for a client that does not read; two of the largest messages."""
+
+
+class Overlong(Struct, frozen=True):
+    """In the place of a line above the limit."""
+
+    seen: Glimpse
+
+
+class Cutter:
+    """Bytes to lines, in any pieces. Empty ones are left out."""
+
+    def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
+        self._limit = limit_bytes
+        self._held = bytearray()
+        self._over: bytes | None = None  # the beginning of a line that is passed over
+        self._last = b""  # and its end
+
+    def feed(self, data: bytes) -> list[bytes | Overlong]:
+        found: list[bytes | Overlong] = []
+        *ended, last = data.split(b"\n")
+        for piece in ended:
+            self._hold(piece)
+            self._end(found)
+        self._hold(last)
+        return found
+
+    def rest(self) -> list[bytes | Overlong]:
+        """At the end of the input: the line that has no end, if there is one."""
+        found: list[bytes | Overlong] = []
+        self._end(found)
+        return found
+
+    def _hold(self, piece: bytes) -> None:
+        if self._over is not None:
+            self._last = (self._last + piece)[-ENDS_BYTES:]
+            return
+        self._held += piece
+        if len(self._held) > self._limit + 1:  # one for the carriage return
+            self._over = bytes(self._held[:ENDS_BYTES])
+            self._last = bytes(self._held[-ENDS_BYTES:])
+            self._held = bytearray()
+
+    def _end(self, found: list[bytes | Overlong]) -> None:
+        line = bytes(self._held).strip(b" \t\r") if self._held else b""
+        if self._over is not None:
+            found.append(Overlong(glimpse(self._over, self._last)))
+        elif len(line) > self._limit:
+            found.append(Overlong(glimpse(line, line)))
+        elif line:
+            found.append(line)
+        self._held = bytearray()
+        self._over = None
+
+
+class Input:
+    """Reads `fd`, one piece ahead of who takes the lines. `ended`: the end of the input was seen,
+    perhaps before the last lines have been taken."""
+
+    def __init__(self, fd: int, limit_bytes: int = LINE_BYTES_MAX) -> None:
+        self._fd = fd
+        self._cutter = Cutter(limit_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._wanted = threading.Semaphore(1)
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()  # of one
+        self._paused = False
+        self.ended = asyncio.Event()
+        self._end = ends.opened(fd, writes=False)
+        if self._end is None:
+            threading.Thread(target=self._read, name="input", daemon=True).start()
+        else:
+            self._end.watch(self._loop, self._readable)
+
+    async def lines(self) -> AsyncIterator[bytes | Overlong]:
+        while data := await self._pieces.get():
+            self._go_on()
+            for line in self._cutter.feed(data):
+                yield line
+        for line in self._cutter.rest():
+            yield line
+
+    def close(self) -> None:
+        """Read no more; a thread that waits for the client goes on waiting."""
+        end, self._end = self._end, None
+        if end is not None:
+            end.unwatch(self._loop)
+            end.close()
+
+    def _go_on(self) -> None:
+        """The piece is taken: read the next one."""
+        if self._end is None:
+            self._wanted.release()
+        elif self._paused:
+            self._paused = False
+            self._end.watch(self._loop, self._readable)
+
+    def _readable(self) -> None:
+        end = self._end
+        if end is None:
+            return
+        if not self._pieces.empty():
+            self._paused = True
+            end.unwatch(self._loop)
+            return
+        try:
+            data = end.read()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        self._arrived(data)
+        if not data:
+            self.close()
+
+    def _read(self) -> None:
+        """In a thread."""
+        data = b"-"
+        while data:
+            self._wanted.acquire()
+            try:
+                data = _patiently(
+                    self._fd, select.POLLIN, lambda: os.read(self._fd, ends.READ_BYTES)
+                )
+            except OSError:
+                data = b""
+            if not _tell(self._loop, partial(self._arrived, data)):
+                return
+
+    def _arrived(self, data: bytes) -> None:
+        self._pieces.put_nowait(data)
+        if not data:
+            self.ended.set()
+
+
+class Output:
+    """Writes lines to `fd`. `on_lost`: nobody reads any more."""
+
+    def __init__(
+        self, fd: int, on_lost: Callable[[], None], limit_bytes: int = OUT_BYTES_MAX
+    ) -> None:
+        self._fd = fd
+        self._on_lost = on_lost
+        self._limit = limit_bytes
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # for the thread
+        self._lines: list[bytes] = []  # for the loop
+        self._current = memoryview(b"")
+        self._flushing = False
+        self._blocked = False
+        self._waiting_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._lost = False
+        self._end = ends.opened(fd, writes=True)
+        if self._end is None:
+            threading.Thread(target=self._write, name="output", daemon=True).start()
+
+    def put(self, line: bytes) -> None:
+        """Queue one line. Who may wait awaits `room` before it gets the next message."""
+        if self._lost:
+            return
+        self._waiting_bytes += len(line) + 1
+        self._empty.clear()
+        if self._waiting_bytes > self._limit:
+            self._room.clear()
+        if self._end is None:
+            self._queue.put(line + b"\n")
+            return
+        self._lines.append(line)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    async def room(self) -> None:
+        await self._room.wait()
+
+    @property
+    def full(self) -> bool:
+        return not self._room.is_set()
+
+    async def close(self, within_s: float) -> None:
+        """Let what waits go out, for so long."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._empty.wait()
+        except TimeoutError:
+            pass
+        self._lost = True
+        self._queue.put(None)
+        self._shut()
+
+    def _flush(self) -> None:
+        """Write until nothing is left, or the client has to read first. What one turn of the loop
+        has to say leaves as one."""
+        end = self._end
+        try:
+            while end is not None and (self._current or self._lines):
+                if not self._current:
+                    lines, self._lines = self._lines, []
+                    self._current = memoryview(b"\n".join(lines) + b"\n")
+                wrote = end.write(self._current)
+                self._current = self._current[wrote:]
+                self._wrote(wrote)
+            self._current = memoryview(b"")  # an empty part of a message would keep all of it
+        except (BlockingIOError, InterruptedError):
+            if end is not None and not self._blocked:
+                self._blocked = True
+                end.watch(self._loop, self._flush)
+            return
+        except OSError:
+            self._shut()
+            self._gone()
+            return
+        self._flushing = False
+        self._unblock()
+
+    def _unblock(self) -> None:
+        if self._blocked and self._end is not None:
+            self._end.unwatch(self._loop)
+        self._blocked = False
+
+    def _shut(self) -> None:
+        self._unblock()
+        end, self._end = self._end, None
+        if end is not None:
+            end.close()
+        self._lines.clear()
+        self._current = memoryview(b"")
+
+    def _write(self) -> None:
+        """In a thread."""
+        while (line := self._queue.get()) is not None:
+            size = len(line)
+            try:
+                left = memoryview(line)
+                while left:
+                    wrote = _patiently(self._fd, select.POLLOUT, partial(os.write, self._fd, left))
+                    left = left[wrote:]
+            except OSError:
+                _tell(self._loop, self._gone)
+                return
+            if not _tell(self._loop, partial(self._wrote, size)):
+                return
+
+    def _wrote(self, size: int) -> None:
+        self._waiting_bytes -= size
+        if self._waiting_bytes <= self._limit:
+            self._room.set()
+        if not self._waiting_bytes:
+            self._empty.set()
+
+    def _gone(self) -> None:
+        self._lost = True
+        self._room.set()
+        self._empty.set()
+        self._on_lost()
+
+
+async def apart(function: Callable[[], T]) -> T:
+    """The result of a call that may block, from a thread that nobody waits for at the end."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast(T, result))
+
+    def work() -> None:
+        try:
+            result = function()
+        except Exception as error:  # noqa: BLE001 - the root of a thread; it is raised in the loop
+            _tell(loop, partial(settle, None, error))
+        else:
+            _tell(loop, partial(settle, result, None))
+
+    threading.Thread(target=work, name="apart", daemon=True).start()
+    return await future
+
+
+def _patiently(fd: int, event: int, call: Callable[[], T]) -> T:
+    """The result of a call that is to wait for `fd`, also if somebody made that non-blocking for
+    everybody who has it, as shells and other programs on a terminal do. Raises OSError."""
+    while True:
+        try:
+            return call()
+        except BlockingIOError:
+            ready = select.poll()
+            ready.register(fd, event)
+            ready.poll()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> bool:
+    """Run this in the loop; False if there is none any more."""
+    try:
+        loop.call_soon_threadsafe(what)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,411 @@
+"""The bridge at work.
+
+Owns: doing what the session wants, the order in which messages leave, finding the gateway again,
+the end of everything when the client is gone. Never: what a message means (`session`).
+
+Messages leave in the order in which the client wrote them: the next one goes when the last is
+written, and behind a notification when it is taken. So a cancellation never overtakes its request.
+
+A request that finds a free connection, and whose answer is one message that comes in one read, is
+done in callbacks (`_at_once`, `_came`); for everything else there is a task.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from metamcp_worker.bridge.exchanges import Action, Failure, Send, Stop, Warn, Write
+from metamcp_worker.bridge.line import Reply
+from metamcp_worker.bridge.pipes import LINE_BYTES_MAX, Input, Output, Overlong, apart
+from metamcp_worker.bridge.plain import Plain, allow, opened
+from metamcp_worker.bridge.session import Session
+from metamcp_worker.http import sse
+from metamcp_worker.http.fetch import Broken, Origin, Response, Unreachable
+from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
+from metamcp_worker.runtime import loop
+
+ANSWER_S = 24 * 3600.0
+"""For the gateway to answer, or to say something on a stream. It bounds calls itself; this is for a
+gateway that is gone without a trace."""
+TAKE_S = 10.0
+"""For the gateway to take a notification, and for the whole of an answer that is no stream."""
+READS_MAX = 4
+"""Answers in many parts that are read at once: each may be large, and then wait for the client."""
+DRAIN_S = 1.0
+"""For a stream to end behind the answer; then its connection can be used again."""
+EOF_S = 1.0
+"""For answers to what was asked before the input ended. Clients give a server two seconds."""
+GOODBYE_S = 1.0
+"""For the gateway to close the session, and then for the client to read what it was sent."""
+WORDS_BYTES_MAX = 64 * 1024
+"""Of sentences that wait for somebody to read them; more are lost."""
+LOCATE_S = 1.0
+"""Between two looks whether the gateway is elsewhere now."""
+
+EVENTS = "text/event-stream"
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as every shell says it: 128 and the number of SIGINT."""
+
+Locate = Callable[[], str]
+"""The URL of the gateway's endpoint. Raises MetaMCPError with a sentence. May block for seconds."""
+
+
+def run(url: str, locate: Locate, *, remedy: str = "") -> int:
+    """Bridge standard input and output to the gateway until the client is gone. Returns an exit
+    code. `remedy`: a sentence on what to do when the gateway cannot be reached. Raises MetaMCPError
+    for a URL that is none."""
+    allow()
+    # What a library prints would be taken for a message.
+    out = os.dup(1)
+    os.dup2(2, 1)
+    return loop.run(_main(url, locate, remedy, out))
+
+
+async def _main(url: str, locate: Locate, remedy: str, out: int) -> int:
+    try:
+        directory = os.getcwd()
+    except OSError:  # it was removed
+        directory = ""
+    bridge = Bridge(url, locate, remedy=remedy, fd_in=0, fd_out=out, fd_err=2, directory=directory)
+    running = asyncio.get_running_loop()
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, INTERRUPTED)):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            running.add_signal_handler(number, bridge.stop, code)
+    return await bridge.run()
+
+
+class Bridge:
+    """One client, one gateway. `directory`: the folder that the client works in."""
+
+    def __init__(
+        self,
+        url: str,
+        locate: Locate,
+        *,
+        remedy: str,
+        fd_in: int,
+        fd_out: int,
+        fd_err: int,
+        directory: str = "",
+    ) -> None:
+        self._url: str = url
+        self._directory = directory
+        self._origin: Plain | Origin = opened(url, directory=directory)
+        self._left: list[Plain | Origin] = []  # where the gateway was last, and may still answer
+        self._locate = locate
+        self._located_at = 0.0
+        self._remedy = remedy
+        self._moving = asyncio.Lock()
+        self._session = Session(_name(self._origin))
+        self._input = Input(fd_in)
+        self._output = Output(fd_out, self.stop)
+        self._errors = Output(fd_err, lambda: None, limit_bytes=WORDS_BYTES_MAX)
+        self._running: dict[int, Reply | asyncio.Task[None]] = {}
+        self._waiting: deque[Send] = deque()  # the session bounds what is in it
+        self._held = 0  # the exchange that has to go on before the next one may begin
+        self._beginning = False
+        self._all_begun = asyncio.Event()
+        self._all_begun.set()
+        self._one_ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._reading = asyncio.Semaphore(READS_MAX)
+        self._stopped = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._code = 0
+
+    def stop(self, code: int = 0) -> None:
+        """End without waiting for answers."""
+        self._code = code
+        self._stopped.set()
+
+    async def run(self) -> int:
+        """Until the client is gone, or `stop`."""
+        pump = self._loop.create_task(self._pump())
+        ended = self._loop.create_task(self._input.ended.wait())
+        stopped = self._loop.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait({ended, stopped, pump}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stopped, pump}, timeout=EOF_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (ended, stopped):
+                task.cancel()
+            await self._end(pump)
+        return self._code
+
+    async def _end(self, pump: asyncio.Task[None]) -> None:
+        if not self._input.ended.is_set():
+            pump.cancel()
+        self._input.close()
+        self._do(self._session.goodbye())
+        self._answered.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await asyncio.wait({pump})  # what else the client asked is refused
+                await self._all_begun.wait()
+                while self._running:
+                    self._one_ended.clear()
+                    await self._one_ended.wait()
+        pump.cancel()
+        self._waiting.clear()
+        tasks = [one for one in self._running.values() if isinstance(one, asyncio.Task)]
+        for number in list(self._running):
+            self._stop(number)
+        outcomes = await asyncio.gather(pump, *tasks, return_exceptions=True)
+        for origin in (self._origin, *self._left):
+            await origin.close()
+        await self._output.close(GOODBYE_S)
+        await self._errors.close(GOODBYE_S)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _pump(self) -> None:
+        """Lines of the client, one after the other; at their end until all are answered."""
+        async for line in self._input.lines():
+            if isinstance(line, Overlong):
+                self._do(self._session.overlong(line.seen, LINE_BYTES_MAX))
+            else:
+                self._do(self._session.received(line))
+            await self._all_begun.wait()
+            await self._output.room()
+        while not self._session.idle:
+            self._answered.clear()
+            await self._answered.wait()
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Write(line):
+                    self._output.put(line)
+                    self._answered.set()
+                case Send():
+                    self._waiting.append(action)
+                    self._begin()
+                case Stop(number):
+                    self._stop(number)
+                case Warn(text):
+                    self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        if not self._errors.full:
+            self._errors.put(b"metamcp: " + text.encode(errors="replace"))
+
+    # The order of requests
+
+    def _begin(self) -> None:
+        """What waits, until one has to go on before the next."""
+        if self._beginning:  # by the one that begins, and is written already
+            return
+        self._beginning = True
+        try:
+            while self._waiting and not self._held:
+                send = self._waiting.popleft()
+                self._held = 0 if send.after_s else send.number
+                if not self._at_once(send):
+                    self._in_task(send.number, partial(self._exchange, send))
+        finally:
+            self._beginning = False
+        if self._held:
+            self._all_begun.clear()
+        else:
+            self._all_begun.set()
+
+    def _gone_on(self, number: int) -> None:
+        """The one behind this may go."""
+        if self._held == number:
+            self._held = 0
+            self._begin()
+
+    def _ended(self, number: int) -> None:
+        del self._running[number]
+        self._gone_on(number)
+        self._one_ended.set()
+
+    def _stop(self, number: int) -> None:
+        running = self._running.get(number)
+        if running is None:
+            self._waiting = deque(one for one in self._waiting if one.number != number)
+            return
+        running.cancel()
+        if isinstance(running, Reply):  # a task tells its end itself
+            self._ended(number)
+
+    # One request in callbacks
+
+    def _at_once(self, send: Send) -> bool:
+        """Is it on its way already? Otherwise nothing has happened."""
+        if send.after_s or not isinstance(self._origin, Plain):
+            return False
+        written, answer_s = self._terms(send)
+
+        def then(got: Reply | MetaMCPError) -> None:
+            # As late as a task hears of its answer: what both tell stays in the order of arrival.
+            self._loop.call_soon(self._came, send, got)
+
+        asked = send.verb, send.headers, send.body
+        try:
+            reply = self._origin.at_once(*asked, answer_s=answer_s, then=then, written=written)
+        except (Unreachable, UnicodeError):
+            return False  # it does not fit into HTTP: that is said where it is tried again
+        if reply is None:
+            return False
+        self._running[send.number] = reply
+        return True
+
+    def _came(self, send: Send, got: Reply | MetaMCPError) -> None:
+        """The head of an answer, or why there is none."""
+        number = send.number
+        if number not in self._running:  # it was stopped
+            return
+        if isinstance(got, Unreachable):  # the gateway cannot have processed it: once more
+            self._in_task(number, partial(self._exchange, send))
+            return
+        self._gone_on(number)
+        if not isinstance(got, Reply):
+            self._over(number, self._failure(got))
+        elif got.whole and got.media_type != EVENTS and not self._output.full:
+            failure: Failure | None = None
+            try:
+                self._begins(number, got)
+                self._told(number, got.answer.take())
+            except Exception as bug:  # noqa: BLE001 - as in `_to_its_end`
+                failure = self._failure(bug)
+            self._over(number, failure)
+        else:
+            task = self._in_task(number, partial(self._take, number, got))
+            task.add_done_callback(lambda _: got.cancel())  # it may end before it begins
+
+    def _over(self, number: int, failure: Failure | None) -> None:
+        self._do(self._session.over(number, failure))
+        if number in self._running:  # else it was stopped meanwhile
+            self._ended(number)
+
+    # One request in a task
+
+    def _in_task(
+        self, number: int, work: Callable[[], Awaitable[int | None]]
+    ) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._to_its_end(number, work))
+        self._running[number] = task
+        task.add_done_callback(partial(self._finished, number))
+        return task
+
+    def _finished(self, number: int, task: asyncio.Task[None]) -> None:
+        self._ended(number)
+        if not task.cancelled():
+            task.result()  # a bug of the session is told by the loop
+
+    async def _to_its_end(self, number: int, work: Callable[[], Awaitable[int | None]]) -> None:
+        """`work` gives the pause that a stream asked for."""
+        failure: Failure | None = None
+        retry_ms: int | None = None
+        try:
+            running = work()
+            del work  # it holds the body, and an answer may take long
+            retry_ms = await running
+        except Exception as why:  # noqa: BLE001 - the root of a task; the client is to be answered
+            failure = self._failure(why)
+        self._do(self._session.over(number, failure, retry_ms))
+
+    def _failure(self, why: Exception) -> Failure:
+        text = f"No answer from the gateway: {why}."
+        if isinstance(why, Unreachable):
+            return Failure(f"{text} {self._remedy}".strip(), may_have_run=False)
+        if isinstance(why, Broken | TooLarge):
+            return Failure(text)
+        return Failure(f"The bridge failed: {type(why).__name__}: {why}.")
+
+    async def _exchange(self, send: Send) -> int | None:
+        """One HTTP request, from the pause before it to the end of its answer."""
+        number = send.number
+        if send.after_s:
+            await asyncio.sleep(send.after_s)
+        response = await self._reach(send)
+        self._gone_on(number)
+        del send  # as above
+        return await self._take(number, response)
+
+    async def _take(self, number: int, response: Response | Reply) -> int | None:
+        async with response:
+            return await self._read(number, response)
+
+    def _terms(self, send: Send) -> tuple[Callable[[], None] | None, float]:
+        """What to call when it is written, and how long its answer may take."""
+        if send.settles:
+            return None, TAKE_S
+        return partial(self._gone_on, send.number), ANSWER_S
+
+    async def _reach(self, send: Send) -> Response | Reply:
+        """The head of the answer; if the gateway has moved, of the gateway where it is now."""
+        written, answer_s = self._terms(send)
+        asked, origin = (send.verb, send.headers, send.body), self._origin
+        try:
+            return await origin.send(*asked, answer_s=answer_s, written=written)
+        except Unreachable:
+            async with self._moving:
+                if origin is self._origin and not await self._moved():
+                    raise
+        return await self._origin.send(*asked, answer_s=answer_s, written=written)
+
+    async def _moved(self) -> bool:
+        """Is the gateway elsewhere now?"""
+        if self._loop.time() - self._located_at < LOCATE_S:
+            return False
+        try:
+            url: str = await apart(self._locate)
+            if url == self._url:
+                return False
+            origin = opened(url, directory=self._directory)
+        except MetaMCPError:
+            return False
+        finally:
+            self._located_at = self._loop.time()
+        self._url = url
+        left, self._left, self._origin = self._left, [self._origin], origin
+        self._session.gateway = _name(origin)
+        for old in left:
+            await old.close()
+        return True
+
+    # Answers
+
+    def _begins(self, number: int, response: Response | Reply) -> None:
+        session = response.header("mcp-session-id").encode("latin-1", "replace")
+        self._do(self._session.head(number, response.status, session))
+
+    def _told(self, number: int, data: bytes) -> None:
+        if data:
+            self._do(self._session.message(number, data))
+
+    async def _read(self, number: int, response: Response | Reply) -> int | None:
+        """Tell the session what comes; returns the pause that a stream asked for."""
+        self._begins(number, response)
+        retry_ms: int | None = None
+        if response.media_type != EVENTS:
+            # The largest message of a server has grown a little on its way, like an event.
+            async with self._reading:
+                await self._output.room()
+                data = await response.read(wait_s=TAKE_S, limit_bytes=sse.EVENT_BYTES_MAX)
+            self._told(number, data)
+            return retry_ms
+        reader = sse.EventReader()
+        while self._session.cares(number):
+            await self._output.room()
+            piece = await response.piece(wait_s=ANSWER_S)
+            if not piece:
+                return retry_ms
+            for event in reader.feed(piece):
+                retry_ms = event.retry_ms if event.retry_ms is not None else retry_ms
+                self._do(self._session.event(number, event))
+                del event  # or the last one would be kept until the next one comes
+        await response.piece(wait_s=DRAIN_S)
+        return retry_ms
+
+
+def _name(origin: Plain | Origin) -> str:
+    return f"The gateway at {origin}"

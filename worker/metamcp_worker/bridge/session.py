@@ -1,0 +1,343 @@
+"""The bridge: lines of a client in, HTTP exchanges with the gateway out, and back.
+
+Owns: the era of the connection, that every request gets exactly one answer, what a failure is
+called, what is sent again. Never: I/O, the clock, headers and sessions (`modern`, `legacy`).
+
+The era belongs to the request: one with the protocol version in its `_meta` is modern. The first
+that the gateway answers decides for the connection, as on any pipe of the protocol; what the
+gateway never saw decides nothing, so that a client may try one era after the other.
+"""
+
+from msgspec import Raw
+
+from metamcp_worker.bridge.exchanges import (
+    Action,
+    Exchange,
+    Exchanges,
+    Failure,
+    Purpose,
+    Stop,
+    Warn,
+    Write,
+    error,
+    key,
+    one_line,
+)
+from metamcp_worker.bridge.legacy import Legacy
+from metamcp_worker.bridge.modern import VERSION, Modern, members
+from metamcp_worker.http.sse import Event
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.glimpse import Glimpse, glimpse
+
+INFLIGHT_MAX = 1024
+"""Requests at once: as many as the gateway takes of one session."""
+BUSY_MAX = 20
+BUSY_S = 0.25
+"""A gateway that says it is not ready yet is asked so often, with this pause: five seconds."""
+RESUMES_MAX = 20
+"""How often the stream of one request is taken up again."""
+RESUME_S = 1.0
+RESUME_S_MAX = 30.0
+"""The pause before that, unless the gateway names another one, and how long that may be."""
+
+_CANCELLED = "notifications/cancelled"
+_RETRIED = frozenset({Purpose.REQUEST, Purpose.NOTICE, Purpose.HELLO, Purpose.REPLAY, Purpose.LIST})
+_MODERN = "2026-07-28"
+_NONE = Raw()
+
+
+class Session:
+    """One client's connection. `gateway`: what the gateway is called in sentences."""
+
+    def __init__(self, gateway: str) -> None:
+        self.gateway = gateway
+        self._exchanges = Exchanges()
+        self._legacy = Legacy(self._exchanges)
+        self._modern = Modern(self._exchanges)
+        self._era: bool | None = None  # is it modern?
+        self._away = False
+        self._ended = False
+
+    @property
+    def idle(self) -> bool:
+        """Is there no request that will be answered by itself?"""
+        return all(one.method == "subscriptions/listen" for one in self._exchanges.waiting())
+
+    def cares(self, number: int) -> bool:
+        """Does anybody want what still comes for this exchange?"""
+        return self._exchanges[number] is not None
+
+    # From the client
+
+    def received(self, line: bytes) -> list[Action]:
+        """A line of the client."""
+        try:
+            message = codec.envelope(line)
+        except codec.Malformed as why:
+            if line.lstrip().startswith(b"["):
+                return [_refusal(b"", Code.INVALID_REQUEST, "Batches are not served.")]
+            text = f"The line is no JSON-RPC message: {why}."
+            return [self._unread(glimpse(line, line), Code.PARSE_ERROR, text)]
+        if message.method is None:
+            if not (message.result or message.error):
+                text = "The message is not a request, notification or answer."
+                return [_refusal(bytes(message.id), Code.INVALID_REQUEST, text)]
+            return [] if self._ended else self._legacy.send(Exchange(Purpose.NOTICE, line))
+        if not message.id:
+            return [] if self._ended else self._noted(message, line)
+        if not codec.id_ok(bytes(message.id)):
+            text = "The id must be a string or an integer."
+            return [_refusal(b"", Code.INVALID_REQUEST, text)]
+        return self._asked(message, line)
+
+    def overlong(self, seen: Glimpse, limit_bytes: int) -> list[Action]:
+        """A line was above the limit and is gone."""
+        text = f"The message has more than {limit_bytes} bytes."
+        told = Warn(f"{text} It was dropped.")
+        if seen.answer:  # a server waits for it
+            if not seen.raw_id or self._ended:
+                return [told]
+            answer = error(seen.raw_id, Code.TOO_LARGE, text)
+            return [told, *self._legacy.send(Exchange(Purpose.NOTICE, answer))]
+        return [self._unread(seen, Code.TOO_LARGE, text), told]
+
+    def goodbye(self) -> list[Action]:
+        """The client is gone: end everything. It may still read, so what it asked is answered; what
+        comes of it from now on is refused."""
+        self._ended = True
+        actions: list[Action] = [Stop(number) for number in self._exchanges.numbers]
+        for request in self._exchanges.waiting():
+            text = "The connection ended before the answer came."
+            actions += self._fail(request, Failure(text, may_have_run=request.number > 0))
+        return [*actions, *self._legacy.goodbye()]
+
+    def _unread(self, seen: Glimpse, code: int, text: str) -> Write:
+        """The refusal of a message of which that much is known. An id that another request has,
+        or that is none of a request, would take an answer away from its owner."""
+        raw_id = seen.raw_id
+        if seen.answer or not codec.id_ok(raw_id) or self._exchanges.request(raw_id) is not None:
+            raw_id = b""
+        return _refusal(raw_id, code, text)
+
+    def _asked(self, message: Envelope, line: bytes) -> list[Action]:
+        assert message.method is not None
+        raw_id = bytes(message.id)
+        if self._ended:
+            text = "The connection ended before this request was sent."
+            return [_refusal(raw_id, Code.SERVER_DOWN, text)]
+        modern = VERSION in members(members(message.params).get("_meta", _NONE))
+        if self._era is not None and modern != self._era:
+            return [_foreign(message, raw_id, modern=modern)]
+        if len(self._exchanges) >= INFLIGHT_MAX:
+            text = f"{INFLIGHT_MAX} requests are in flight; try again when some are answered."
+            return [_refusal(raw_id, Code.OVERLOADED, text)]
+        exchange = Exchange(
+            Purpose.REQUEST, line, method=message.method, raw_id=raw_id, modern=modern
+        )
+        if not self._exchanges.add(exchange):
+            text = "A request with this id is still in flight."
+            return [_refusal(raw_id, Code.INVALID_REQUEST, text)]
+        if modern:
+            return self._modern.send(exchange, message)
+        return self._legacy.send(exchange)
+
+    def _noted(self, message: Envelope, line: bytes) -> list[Action]:
+        assert message.method is not None
+        notice = Exchange(Purpose.NOTICE, line, method=message.method, modern=self._era or False)
+        if message.method == _CANCELLED:
+            subject = members(message.params).get("requestId")
+            request = None if subject is None else self._exchanges.request(bytes(subject))
+            if request is None:
+                return []  # it is answered already
+            if request.modern:
+                return self._withdraw(request)
+            return self._legacy.send(notice) if self._legacy.withdraw(request) else []
+        if notice.modern:
+            return self._modern.send(notice, message)
+        return self._legacy.send(notice)
+
+    def _withdraw(self, request: Exchange) -> list[Action]:
+        """In this era the end of its HTTP request is what cancels it. Nothing is answered."""
+        number = request.number
+        self._modern.withdraw(request)
+        self._exchanges.done(request)
+        return [Stop(number)] if number else []
+
+    # From the gateway
+
+    def head(self, number: int, status: int, session: bytes) -> list[Action]:
+        """An answer begins. `session`: the value of its header, if it has one."""
+        exchange = self._exchanges[number]
+        if exchange is None:
+            return []
+        exchange.status = status
+        actions: list[Action] = []
+        if self._away:
+            self._away = False
+            actions.append(Warn(f"{self.gateway} is back."))
+        if status == 503 and exchange.purpose in _RETRIED and exchange.busy < BUSY_MAX:
+            exchange.busy += 1
+            return actions + self._again(exchange)
+        if exchange.modern:
+            self._modern.head(exchange, status)
+            return actions
+        return actions + self._legacy.head(exchange, status, session)
+
+    def _again(self, exchange: Exchange) -> list[Action]:
+        """The gateway was not ready for it."""
+        if exchange.silent and exchange.method != "initialize":  # on which others wait
+            self._exchanges.done(exchange)
+            return []
+        if exchange.resumes:
+            return [self._legacy.resume(exchange, BUSY_S)]
+        return [self._exchanges.send(exchange, after_s=BUSY_S)]
+
+    def event(self, number: int, event: Event) -> list[Action]:
+        """An event of a stream."""
+        exchange = self._exchanges[number]
+        if exchange is None:
+            return []
+        if event.id is not None:
+            exchange.last_id = event.id
+        return self.message(number, event.data) if event.data else []
+
+    def message(self, number: int, data: bytes) -> list[Action]:
+        """One message of the gateway."""
+        exchange = self._exchanges[number]
+        if exchange is None:
+            return []
+        try:
+            message = codec.envelope(data)
+        except codec.Malformed:
+            return [Warn(f"{self.gateway} sent something that is not a message; it was dropped.")]
+        if message.method is not None:
+            return [] if exchange.silent else [Write(one_line(data))]
+        if exchange.purpose is Purpose.REQUEST:
+            return self._answer(exchange, message, data)
+        if exchange.purpose is Purpose.STREAM:
+            return self._astray(message, data)
+        if exchange.purpose is Purpose.HELLO:
+            return self._unpark(self._legacy.answered(exchange, message))
+        if exchange.purpose is Purpose.LIST:
+            return self._modern.listed(exchange, message)
+        return []
+
+    def over(
+        self, number: int, failure: Failure | None = None, retry_ms: int | None = None
+    ) -> list[Action]:
+        """An exchange is over. `retry_ms`: the pause that its stream asked for."""
+        exchange = self._exchanges[number]
+        if exchange is None:
+            return []
+        actions: list[Action] = []
+        if failure is not None and not self._away and exchange.purpose is not Purpose.GOODBYE:
+            self._away = not failure.may_have_run
+            actions.append(Warn(failure.text))
+        match exchange.purpose:
+            case Purpose.REQUEST:
+                return actions + self._unanswered(exchange, failure, retry_ms)
+            case Purpose.STREAM:
+                return actions + self._legacy.ended(exchange, retry_ms)
+            case Purpose.HELLO:
+                failure = failure or self._nothing(exchange)
+                return actions + self._unpark(self._legacy.refused(exchange, failure), failure)
+            case Purpose.LIST:
+                return actions + self._modern.unlisted(exchange)
+            case _:
+                self._exchanges.done(exchange)
+                if failure is None and exchange.status >= 400:
+                    what = exchange.method or "what the client said"
+                    actions.append(Warn(f"{self.gateway} refused {what}: HTTP {exchange.status}."))
+                return actions
+
+    def _answer(self, exchange: Exchange, message: Envelope, data: bytes) -> list[Action]:
+        raw_id = bytes(message.id)
+        if raw_id in {b"", b"null"}:
+            # Refused before the gateway knew the id; the client needs it to understand.
+            data = b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (exchange.raw_id, bytes(message.error))
+            if not message.error or exchange.resumes:  # then not the request was refused
+                return []
+        elif key(raw_id) != key(exchange.raw_id):
+            return self._astray(message, data)
+        line = one_line(data)
+        after: list[Action] = []
+        if self._era is None:
+            self._era = exchange.modern
+        if exchange.modern:
+            instead = self._modern.answered(exchange, message, line)
+            if instead is not None:
+                return instead
+        else:
+            after = self._legacy.answered(exchange, message)
+        self._exchanges.done(exchange)
+        answer: list[Action] = [] if exchange.silent else [Write(line)]
+        return answer + (self._unpark(after) if exchange.method == "initialize" else after)
+
+    def _astray(self, message: Envelope, data: bytes) -> list[Action]:
+        """An answer that came on another stream than that of its request, which may stay open."""
+        request = self._exchanges.request(bytes(message.id))
+        if request is None:
+            return []
+        number = request.number
+        actions = self._answer(request, message, data)
+        return actions if not number or self.cares(number) else [*actions, Stop(number)]
+
+    def _unanswered(
+        self, exchange: Exchange, failure: Failure | None, retry_ms: int | None
+    ) -> list[Action]:
+        """A request is over and has no answer."""
+        begun = exchange.status == 200 and exchange.last_id and not exchange.modern
+        again = exchange.resumes > 0 and exchange.status < 400
+        if (begun or again) and not exchange.silent and exchange.resumes < RESUMES_MAX:
+            exchange.resumes += 1
+            after_s = RESUME_S if retry_ms is None else min(retry_ms / 1000, RESUME_S_MAX)
+            return [self._legacy.resume(exchange, after_s)]
+        failure = failure or self._nothing(exchange)
+        actions = self._fail(exchange, failure)
+        if exchange.method == "initialize" and not exchange.modern:
+            actions += self._unpark(self._legacy.refused(exchange, failure), failure)
+        return actions
+
+    def _unpark(self, actions: list[Action], failure: Failure | None = None) -> list[Action]:
+        """If the session was refused, so is what waited for it."""
+        failure = failure or Failure("The gateway refused to open a session.", may_have_run=False)
+        for exchange in self._legacy.unpark():
+            actions += self._fail(exchange, failure)
+        return actions
+
+    def _fail(self, exchange: Exchange, failure: Failure) -> list[Action]:
+        """The answer to a request that has none."""
+        self._exchanges.done(exchange)
+        if exchange.purpose is not Purpose.REQUEST or exchange.silent:
+            return []
+        text = failure.text
+        if failure.may_have_run:
+            text += " The request may have been processed; ask again only if that does no harm."
+        return [_refusal(exchange.raw_id, Code.SERVER_DOWN, text)]
+
+    def _nothing(self, exchange: Exchange) -> Failure:
+        if exchange.status == 200:
+            return Failure(f"{self.gateway} ended the stream of this request without an answer.")
+        status = exchange.status
+        if exchange.resumes:
+            text = f"{self.gateway} has the answer of this request no more: HTTP {status}."
+            return Failure(text)
+        text = f"{self.gateway} answered with HTTP {status} and no message."
+        return Failure(text, may_have_run=not (400 <= status < 500 or status == 503))
+
+
+def _refusal(raw_id: bytes, code: int, text: str) -> Write:
+    return Write(error(raw_id, code, text))
+
+
+def _foreign(message: Envelope, raw_id: bytes, *, modern: bool) -> Write:
+    """A request of the other era than that of the connection."""
+    if modern:
+        text = "This connection began with initialize; it has no requests that stand alone."
+        return _refusal(raw_id, Code.INVALID_REQUEST, text)
+    asked = codec.text(members(message.params).get("protocolVersion", _NONE)) or ""
+    text = "Unsupported protocol version: this connection began with requests that stand alone."
+    data = {"supported": [_MODERN], "requested": asked}
+    return Write(error(raw_id, Code.UNSUPPORTED_VERSION, text, data))

@@ -1,0 +1,57 @@
+"""The indexes of searches, built while the front does other things.
+
+Owns: how long one turn of the loop works on them, and searches that wait until theirs is whole.
+Never: what the work is (`indexing`), what a search finds.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from metamcp_worker.builtin_tools.indexing import Indexes
+
+TURN_S = 0.008
+"""Of one turn of the loop; calls of clients have theirs in between."""
+WAIT_S_MAX = 10.0
+"""For an index to be whole: ten thousand new tools take one. Then the rest is done at once, as it
+is if servers change their tools faster than that."""
+
+
+class Building:
+    def __init__(self, indexes: Indexes) -> None:
+        self._indexes = indexes
+        self._turn: asyncio.Handle | None = None
+        self._waiting: list[tuple[str, asyncio.TimerHandle, Callable[[], None]]] = []
+
+    def begin(self) -> None:
+        """There may be work."""
+        if self._turn is None and self._indexes.behind:
+            self._turn = asyncio.get_running_loop().call_soon(self._work)
+
+    def when_whole(self, endpoint: str, done: Callable[[], None]) -> None:
+        """Call `done` when the index of this endpoint is whole, at once if it is."""
+        if not self._indexes.is_behind(endpoint):
+            done()
+            return
+        timer = asyncio.get_running_loop().call_later(WAIT_S_MAX, self._late, done)
+        self._waiting.append((endpoint, timer, done))
+        self.begin()
+
+    def _work(self) -> None:
+        self._turn = None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + TURN_S
+        while self._indexes.behind and loop.time() < until:
+            self._indexes.step()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            endpoint, timer, done = each
+            if self._indexes.is_behind(endpoint):
+                self._waiting.append(each)
+            else:
+                timer.cancel()
+                done()
+        self.begin()
+
+    def _late(self, done: Callable[[], None]) -> None:
+        self._waiting = [each for each in self._waiting if each[2] is not done]
+        done()

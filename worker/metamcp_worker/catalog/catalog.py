@@ -1,0 +1,398 @@
+"""Everything there is behind this front, and what of it one endpoint merges into its lists.
+
+Owns: the servers' offers; the order of merged lists; who owns a name; the hash of each merged list.
+Never: pages and their bytes (`views`), what leads to a resource (`uris`), routing, transport.
+
+A merged *list* holds what the listed servers offer. A merged *table* also holds what servers offer
+that are away just now: a name does not change because the server of another one went down, and a
+call to a server that is away is told so instead of "unknown tool".
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+
+from msgspec import Struct
+
+from metamcp_worker.catalog.capabilities import Declared
+from metamcp_worker.catalog.offers import Offer, Owner
+from metamcp_worker.catalog.overriding import Overrides
+from metamcp_worker.catalog.parts import Entry as Entry  # noqa: PLC0414 - it is had from here
+from metamcp_worker.catalog.parts import Part, Parts, mark
+from metamcp_worker.catalog.uris import Exposed, Places, Uris
+from metamcp_worker.ipc import codec, costs, names, sharing
+from metamcp_worker.ipc.catalogue import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
+from metamcp_worker.ipc.spec import EndpointSpec
+
+NOTES_MAX = 100
+"""Sentences about what a merge left out; the rest is alike."""
+
+
+def sent_bytes(entry: Entry) -> int:
+    """Of a tool or prompt, as it is in a list."""
+    item = entry.item
+    if entry.key == item.key:
+        return len(item.raw)
+    return costs.sent_bytes(item.raw, item.raw_key, codec.dump(entry.key))
+
+
+class Merged(Struct, frozen=True):
+    """What one endpoint makes of its servers. A value: rebuilt as a whole, never changed.
+
+    `offered`: the definitions of all tools in the table, be their servers there or away, but for
+    those in quarantine; these are `kept`, with the sentence for who calls one. Those that are
+    `hidden` are not among them either, though they can be called. `aliases`: tools by further
+    names, which no list has. `apps`:
+    tools by the names that the user interface of their own server knows, where the endpoint has
+    others. `kinds`: the lists that some server has. `declared`: the servers' capabilities.
+    `eras`: is a server of the handshake era? `tasked`: the servers whose tasks have other ids here
+    than there. `unknown`: servers of which nothing is known yet. `only`: the owner of everything
+    else, on an endpoint with one server. `barred`: names that are not, where names are bare; None:
+    no name that is not in a table is anybody's. `held`: is that so of tools in any case, as their
+    server is held to what was approved? `closed`: servers of which nothing can be asked
+    for, as nothing of them is in view. `parts`: the same tools, server by server; `listed`: of
+    these, what the list of tools is put together from.
+    """
+
+    endpoint: str
+    lists: dict[str, tuple[Entry, ...]]
+    hashes: dict[str, bytes]
+    hints: dict[str, Hint]
+    tools: dict[str, Owner]
+    apps: dict[str, Owner]
+    prompts: dict[str, Owner]
+    uris: Uris
+    kinds: frozenset[str]
+    declared: tuple[Declared, ...]
+    eras: dict[str, bool]
+    tasked: frozenset[str]
+    instructions: str | None
+    unknown: tuple[str, ...]
+    only: Owner | None
+    barred: frozenset[str] | None
+    notes: tuple[str, ...]
+    held: bool = False
+    closed: frozenset[str] = frozenset()
+    offered: tuple[Entry, ...] = ()
+    kept: Mapping[names.Pair, str] = {}
+    hidden: frozenset[names.Pair] = frozenset()
+    aliases: Mapping[str, Owner] = {}
+    parts: tuple[Part, ...] = ()
+    listed: tuple[Part, ...] = ()
+
+    def tool(self, name: str) -> Owner | None:
+        owner = self.tools.get(name) or self._unexposed(name)
+        return self._unlisted(name) if owner is None and not self.held else owner
+
+    def tool_named(self, name: str) -> Owner | None:
+        """Only of those that have this name here, be it in a list or not."""
+        return self.tools.get(name) or self.aliases.get(name)
+
+    def prompt(self, name: str) -> Owner | None:
+        return self.prompts.get(name) or self._unlisted(name)
+
+    def resource(self, uri: str) -> Owner | None:
+        return self._open(self.uris.resource(uri) or self.only)
+
+    def resource_or_template(self, uri: str) -> Owner | None:
+        return self._open(self.uris.resource_or_template(uri) or self.only)
+
+    def _unexposed(self, name: str) -> Owner | None:
+        return self.aliases.get(name) or self.apps.get(name)
+
+    def _open(self, owner: Owner | None) -> Owner | None:
+        return owner if owner is None or owner.server not in self.closed else None
+
+    def _unlisted(self, name: str) -> Owner | None:
+        """A server may have what it does not list, and says best itself that it has not."""
+        if self.only is None or self.barred is None or name in self.barred:
+            return None
+        return self.only
+
+
+class Catalog:
+    """The servers' offers and whether they are part of the lists now."""
+
+    def __init__(self) -> None:
+        self._offers: dict[str, Offer] = {}
+        self._listed: set[str] = set()
+        self._kept: dict[str, dict[str, str]] = {}
+        self._held: frozenset[str] = frozenset()
+        self._overrides: dict[str, Overrides] = {}
+        self._parts: dict[tuple[str, bool], Parts] = {}
+
+    def keep_back(self, kept: Mapping[names.Pair, str], held: frozenset[str] = frozenset()) -> None:
+        """These tools are nobody's from the next merge on, and so are their names. `held`: of these
+        servers so is every tool that they do not list, as nobody can have approved it."""
+        self._held = held
+        self._kept = {}
+        for (server, tool), why in kept.items():
+            self._kept.setdefault(server, {})[tool] = why
+
+    def put(self, server: str, catalogue: ServerCatalogue) -> None:
+        self._offers[server] = Offer(catalogue, self._offers.get(sharing.base(server)))
+
+    def set_listed(self, server: str, listed: bool) -> bool:
+        """Did this change anything?"""
+        if listed == (server in self._listed):
+            return False
+        (self._listed.add if listed else self._listed.discard)(server)
+        return True
+
+    def is_listed(self, server: str) -> bool:
+        return server in self._listed
+
+    def forget(self, server: str) -> None:
+        self._offers.pop(server, None)
+        self._listed.discard(server)
+
+    def two(self, endpoint: EndpointSpec) -> bool:
+        """Has a server of this endpoint a catalogue for each era?"""
+        return any(sharing.own(name, sharing.LEGACY) in self._offers for name in endpoint.servers)
+
+    def merge(
+        self, endpoint: EndpointSpec, reserved: Collection[str] = (), *, legacy: bool = False
+    ) -> Merged:
+        """`reserved`: names that no tool gets. `legacy`: for clients of the earlier era, of servers
+        that speak both."""
+        offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
+        kept = self._kept
+        for name in offers if legacy else ():
+            own = sharing.own(name, sharing.LEGACY)
+            offers[name] = self._offers.get(own, offers[name])
+            kept = {**kept, name: {**kept.get(name, {}), **kept.get(own, {})}}
+        overrides = self._overrides_of(endpoint)
+        place = (endpoint.name, legacy)
+        parts = Parts(self._parts.get(place))
+        merge = _Merge(endpoint, offers, self._listed, kept, overrides, reserved, parts)
+        uris = merge.by_uri()
+        tools = merge.named("tools", frozenset(endpoint.disabled))
+        prompts = merge.named("prompts", frozenset())
+        parts.seal()
+        self._parts[place] = parts
+        return Merged(
+            endpoint=endpoint.name,
+            lists=merge.lists,
+            hashes=merge.hashes,
+            hints={what: merge.hint(what) for what in (*KINDS, DISCOVER)},
+            tools=tools,
+            apps=_apps(tools, offers),
+            prompts=prompts,
+            uris=uris,
+            kinds=frozenset(kind for offer in offers.values() for kind in offer.kinds()),
+            declared=tuple(offer.declared for offer in offers.values()),
+            eras={server: offer.legacy for server, offer in offers.items()},
+            tasked=frozenset(
+                server
+                for server, offer in offers.items()
+                if len(endpoint.servers) > 1 and offer.declared.has_tasks()
+            ),
+            instructions=_instructions(endpoint, offers, self._listed),
+            unknown=tuple(name for name in endpoint.servers if name not in offers),
+            only=_only(endpoint, offers),
+            barred=_barred(endpoint, overrides, merge.kept),
+            held=not self._held.isdisjoint(endpoint.servers),
+            notes=tuple(merge.notes),
+            offered=merge.offered,
+            kept=merge.kept,
+            hidden=frozenset(merge.hidden),
+            aliases=merge.aliases,
+            parts=merge.parts,
+            listed=merge.listed,
+        )
+
+    def unmerge(self, endpoint: str) -> None:
+        """It is not served any more."""
+        self._overrides.pop(endpoint, None)
+        for legacy in (False, True):
+            self._parts.pop((endpoint, legacy), None)
+
+    def _overrides_of(self, endpoint: EndpointSpec) -> Overrides:
+        """With what was made of definitions before, as long as the same is wanted."""
+        known = self._overrides.get(endpoint.name)
+        if known is None or known.wanted != endpoint.overrides:
+            known = self._overrides[endpoint.name] = Overrides(endpoint.overrides)
+        return known
+
+
+class _Merge:
+    """One merge in the making: fills lists and tables kind by kind."""
+
+    def __init__(
+        self,
+        endpoint: EndpointSpec,
+        offers: Mapping[str, Offer],
+        listed: Iterable[str],
+        kept: Mapping[str, Mapping[str, str]],
+        overrides: Overrides,
+        reserved: Collection[str],
+        made: Parts,
+    ) -> None:
+        self._endpoint = endpoint
+        self._reserved = reserved
+        self._offers = offers
+        self._listed = frozenset(listed)
+        self._all_kept = kept
+        self._overrides = overrides
+        self._made = made
+        self.kept: dict[names.Pair, str] = {}
+        self.hidden: set[names.Pair] = set()
+        self.aliases: Mapping[str, Owner] = {}
+        self._exposed: dict[str, Exposed] = {}
+        self.lists: dict[str, tuple[Entry, ...]] = {}
+        self.hashes: dict[str, bytes] = {}
+        self.offered: tuple[Entry, ...] = ()
+        self.parts: tuple[Part, ...] = ()
+        self.listed: tuple[Part, ...] = ()
+        self.notes: list[str] = []
+
+    def by_uri(self) -> Uris:
+        """Resources and templates under their own URIs, as far as no other server has them."""
+        places = Places(self._note)
+        self._exposed = {
+            server: places.add(server, offer) for server, offer in self._offers.items()
+        }
+        for kind in ("resources", "resourceTemplates"):
+            self.lists[kind] = tuple(
+                Entry(self._exposed[server][kind][item.key], item, server)
+                for server, offer in self._offers.items()
+                if server in self._listed
+                for item in offer.items[kind]
+                if item.key in self._exposed[server][kind]
+                if item.fault is None or item.fault.legacy
+            )
+            self.hashes[kind] = hash_of(self.lists[kind])
+        return places.uris()
+
+    def named(self, kind: str, disabled: frozenset[names.Pair]) -> dict[str, Owner]:
+        """Tools or prompts under their exposed names; `by_uri` comes first."""
+        off: dict[str, set[str]] = {}
+        for server, key in disabled:
+            off.setdefault(server, set()).add(key)
+        naming = self._endpoint.naming
+        pools = [
+            self._made.pool(kind, server, offer, off.get(server, ()), self._moved(server), naming)
+            for server, offer in self._offers.items()
+        ]
+        pairs = list(chain.from_iterable(pool.pairs for pool in pools))
+        plain = list(chain.from_iterable(pool.names for pool in pools))
+        reserved = self._reserved if kind == "tools" else ()
+        overrides = self._overrides if kind == "tools" else _NO_OVERRIDES
+        kept = self._all_kept if kind == "tools" else _NOTHING_KEPT
+        given = overrides.names(disabled, reserved)
+        exposed = names.parted(pairs, plain, naming, reserved, given)
+        parts: list[Part] = []
+        table: dict[str, Owner] = {}
+        start = 0
+        for server, pool in zip(self._offers, pools, strict=True):
+            theirs = exposed[start : (start := start + len(pool.pairs))]
+            part = self._made.part(kind, server, theirs, kept.get(server, {}), overrides)
+            table.update(zip(part.exposed, part.owners, strict=True))
+            parts.append(part)
+        self._list(kind, parts)
+        if overrides:
+            self._note_overrides(parts, table, reserved)
+        return table
+
+    def _list(self, kind: str, parts: Sequence[Part]) -> None:
+        listed = tuple(part for part in parts if part.server in self._listed)
+        self.lists[kind] = tuple(chain.from_iterable(part.entries for part in listed))
+        self.hashes[kind] = hash_of_marks(chain.from_iterable(part.marks for part in listed))
+        if kind == "tools":
+            self.parts, self.listed = tuple(parts), listed
+            self.offered = tuple(chain.from_iterable(part.entries for part in parts))
+            for part in parts:
+                self.kept.update(part.kept)
+                self.hidden.update(part.hidden)
+
+    def _note_overrides(
+        self, parts: Sequence[Part], table: Mapping[str, Owner], reserved: Collection[str]
+    ) -> None:
+        found = {
+            pair: name
+            for part in parts
+            if part.server in self._overrides.servers
+            for pair, name in zip(part.pool.pairs, part.exposed, strict=True)
+        }
+        self.aliases, lost = self._overrides.aliases(found, table, reserved)
+        for sentence in (*lost, *self._overrides.notes(found, self._offers)):
+            self._note(sentence)
+
+    def hint(self, what: str) -> Hint:
+        """How long this list, or the discovery, may be kept: as briefly as one server wants. A
+        server that is away may come back at any moment; one that has no such list has no say."""
+        hints: list[Hint] = []
+        for server in self._endpoint.servers:
+            offer = self._offers.get(server)
+            if offer is None or server not in self._listed:
+                hints.append(Hint())
+            elif what == DISCOVER or what in offer.kinds():
+                hints.append(offer.hints.get(what, Hint()))
+        return strictest(hints)
+
+    def _moved(self, server: str) -> dict[str, str]:
+        resources = self._exposed[server]["resources"]
+        return {uri: exposed for uri, exposed in resources.items() if uri != exposed}
+
+    def _note(self, sentence: str) -> None:
+        if len(self.notes) < NOTES_MAX:
+            self.notes.append(sentence)
+
+
+_NO_OVERRIDES = Overrides()
+_NOTHING_KEPT: Mapping[str, Mapping[str, str]] = {}
+
+
+def _apps(tools: Mapping[str, Owner], offers: Mapping[str, Offer]) -> dict[str, Owner]:
+    """The script of a user interface calls the tools of its server by the names that these have
+    there. Those that stand for one tool only, of a server with a user interface, are understood."""
+    having = {server for server, offer in offers.items() if offer.has_app}
+    found: dict[str, list[Owner]] = {}
+    if having:
+        for owner in tools.values():
+            if owner.server in having:
+                found.setdefault(codec.text(owner.original) or "", []).append(owner)
+    return {
+        name: owners[0] for name, owners in found.items() if len(owners) == 1 and name not in tools
+    }
+
+
+def hash_of(entries: Iterable[Entry]) -> bytes:
+    """Moves when a client would see another list."""
+    return hash_of_marks(map(mark, entries))
+
+
+def hash_of_marks(marks: Iterable[bytes]) -> bytes:
+    return hashlib.sha256(b"".join(marks)).digest()
+
+
+def _only(endpoint: EndpointSpec, offers: Mapping[str, Offer]) -> Owner | None:
+    if len(endpoint.servers) != 1:
+        return None
+    server = endpoint.servers[0]
+    return Owner(server, legacy=offers[server].legacy if server in offers else True)
+
+
+def _barred(
+    endpoint: EndpointSpec, overrides: Overrides, kept: Iterable[names.Pair]
+) -> frozenset[str] | None:
+    if len(endpoint.servers) != 1 or endpoint.naming.style != "bare":
+        return None
+    off = (*endpoint.disabled, *overrides.barred, *kept)
+    return frozenset(name for server, name in off if server in endpoint.servers)
+
+
+def _instructions(
+    endpoint: EndpointSpec, offers: Mapping[str, Offer], listed: Iterable[str]
+) -> str | None:
+    """The description of the namespace, and after it what the servers say: word for word on an
+    endpoint with one server, else each text under its server's name."""
+    texts = {
+        server: offer.instructions
+        for server, offer in offers.items()
+        if server in listed and offer.instructions
+    }
+    said = list(texts.values())
+    if len(endpoint.servers) != 1:
+        said = [f"# {server}\n\n{text}" for server, text in texts.items()]
+    return "\n\n".join(filter(None, [endpoint.description, *said])) or None

@@ -1,0 +1,160 @@
+"""What each server brings into the lists of one endpoint, made once for as long as it is the same.
+
+Owns: the entries, owners and marks of one server's tools or prompts under given names, and whether
+those of the merge before still hold. Never: which names they get (`names`), the order of lists and
+what is listed (`catalog`), URIs (`uris`).
+
+A merge puts parts one behind the other. With ten thousand tools of fifty servers nearly all parts
+are those of the merge before, so that what one server changes costs what this one has, and copying
+the rest.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+from msgspec import Struct
+
+from metamcp_worker.catalog.offers import Item, Offer, Owner, relinked
+from metamcp_worker.catalog.overriding import Overrides
+from metamcp_worker.ipc import names, validation
+from metamcp_worker.ipc.names import Pair
+from metamcp_worker.ipc.spec import NamingSpec
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """One definition in a merged list. `key`: the exposed name, or the exposed URI; `server`: whose
+    it is, empty for the gateway's own."""
+
+    key: str
+    item: Item
+    server: str
+
+
+def mark(entry: Entry) -> bytes:
+    """What of an entry moves the hash of its list."""
+    return entry.key.encode("utf-8", "surrogatepass") + b"\0" + entry.item.digest
+
+
+class Pool(Struct, frozen=True, eq=False):
+    """What a server has of one kind, without what is `off` by the server's own names. `moved`: URIs
+    that are exposed under other ones; `names`: those that its things have alone."""
+
+    offer: Offer
+    off: Collection[str]
+    moved: Mapping[str, str]
+    naming: NamingSpec
+    pairs: Sequence[Pair]
+    items: Sequence[Item]
+    names: Sequence[str]
+
+
+class Part:
+    """The same under their `exposed` names. `owners`: of all of these names; `entries`: of those
+    that lists may have, with their `marks` and `pairs`; the others are `kept` back, with the
+    reason, or `hidden`, or their definitions are not valid. `held`: the reasons by the server's own
+    names, also of what it has not."""
+
+    def __init__(
+        self,
+        kind: str,
+        server: str,
+        pool: Pool,
+        exposed: Sequence[str],
+        held: Mapping[str, str],
+        overrides: Overrides,
+    ) -> None:
+        self.server = server
+        self.pool = pool
+        self.exposed = exposed
+        self.held = held
+        self.overrides = overrides
+        self.owners: list[Owner] = []
+        self.entries: list[Entry] = []
+        self.pairs: list[Pair] = []
+        self.kept: dict[Pair, str] = {}
+        self.hidden: list[Pair] = []
+        legacy = pool.offer.legacy
+        for pair, item, name in zip(pool.pairs, pool.items, exposed, strict=True):
+            fault = item.fault
+            invalid = "" if fault is None else validation.unserved(kind, server, item.key, fault)
+            why = held.get(item.key, "")
+            unlisted = why or (invalid if fault is not None and not fault.legacy else "")
+            self.owners.append(
+                Owner(server, item.raw_key, legacy, unlisted, overrides.mend(pair), invalid)
+            )
+            if why:
+                self.kept[pair] = why
+            if unlisted:
+                continue
+            if overrides.is_hidden(pair):
+                self.hidden.append(pair)
+            else:
+                self.entries.append(Entry(name, overrides.item(pair, item), server))
+                self.pairs.append(pair)
+        self.marks = list(map(mark, self.entries))
+
+    @cached_property
+    def places(self) -> Mapping[Pair, int]:
+        """Where among the entries each tool is. Only views that are cut out of a list ask."""
+        return {pair: at for at, pair in enumerate(self.pairs)}
+
+
+class Parts:
+    """Those of one merge, by kind and server. `before`: of the merge before."""
+
+    def __init__(self, before: "Parts | None" = None) -> None:
+        self._before = before
+        self._pools: dict[tuple[str, str], Pool] = {}
+        self._parts: dict[tuple[str, str], Part] = {}
+
+    def seal(self) -> None:
+        """This merge is done: nothing of the one before is asked for any more."""
+        self._before = None
+
+    def pool(
+        self,
+        kind: str,
+        server: str,
+        offer: Offer,
+        off: Collection[str],
+        moved: Mapping[str, str],
+        naming: NamingSpec,
+    ) -> Pool:
+        known = None if self._before is None else self._before._pools.get((kind, server))
+        if (
+            known is None
+            or known.offer is not offer
+            or known.off != off
+            or known.moved != moved
+            or known.naming != naming
+        ):
+            items = [item for item in offer.items[kind] if item.key not in off]
+            if moved:
+                items = [relinked(item, moved) for item in items]
+            pairs = [(server, item.key) for item in items]
+            alone = names.alone(pairs, naming)
+            known = Pool(offer, off, moved, naming, pairs, items, alone)
+        self._pools[kind, server] = known
+        return known
+
+    def part(
+        self,
+        kind: str,
+        server: str,
+        exposed: Sequence[str],
+        held: Mapping[str, str],
+        overrides: Overrides,
+    ) -> Part:
+        """Of the pool that was made for this merge."""
+        pool = self._pools[kind, server]
+        known = None if self._before is None else self._before._parts.get((kind, server))
+        if (
+            known is None
+            or known.pool is not pool
+            or known.overrides is not overrides
+            or known.held != held
+            or known.exposed != exposed
+        ):
+            known = Part(kind, server, pool, exposed, held, overrides)
+        self._parts[kind, server] = known
+        return known

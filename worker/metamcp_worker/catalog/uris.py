@@ -1,0 +1,195 @@
+"""Whose a resource is: the URIs of one endpoint.
+
+Owns: which server a URI leads to, and how a URI is exposed that two servers have. Never: names of
+tools, lists of definitions, reading anything.
+
+A URI stays what it is, because results are full of URIs and pass unread. Only where a server offers
+one that an earlier server of the endpoint has as well, its own is exposed under another one: its
+name is put in front of what follows the scheme, `ui://app/a.html` of the server `git` becoming
+`ui://git/app/a.html`. A table turns that back, nothing takes it apart.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from metamcp_worker.catalog.offers import Offer, Owner
+from metamcp_worker.ipc import codec
+
+URI_BYTES_MAX = 2048
+"""Of a resource or template; as long as the URLs that browsers and servers agree on."""
+TAIL_CHARS = 6
+"""Thirty bits that part a URI which is taken even with its server's name in it."""
+
+_HEAD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://)?")
+_ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*:)(?://[^/?#{]*)?")
+
+#: By kind: how what a server calls one way is exposed. What is missing is not.
+Exposed = Mapping[str, Mapping[str, str]]
+
+
+class Template(Struct, frozen=True):
+    """A resource template: which URIs it covers, and how much of it is fixed text. What it covers
+    begins with `exposed` here and with `original` at its server."""
+
+    owner: Owner
+    pattern: re.Pattern[str]
+    literal_chars: int
+    exposed: str = ""
+    original: str = ""
+
+    def own(self, uri: str) -> Owner:
+        if self.exposed == self.original:
+            return self.owner
+        original = self.original + uri[len(self.exposed) :]
+        return Owner(self.owner.server, codec.dump(original), self.owner.legacy)
+
+
+class Uris(Struct, frozen=True):
+    """All URIs of an endpoint. `templates`: the most specific first. `origins`: the one server to
+    which everything known of a scheme or of an authority belongs."""
+
+    resources: Mapping[str, Owner]
+    templates: tuple[Template, ...]
+    template_keys: Mapping[str, Owner]
+    origins: Mapping[str, Owner]
+
+    def resource(self, uri: str) -> Owner | None:
+        """By its URI, else by the most specific template that covers it, else by where everything
+        else of its authority or of its scheme belongs."""
+        owner = self.resources.get(uri)
+        if owner is not None:
+            return owner
+        for template in self.templates:
+            if template.pattern.match(uri):
+                return template.own(uri)
+        found = _ORIGIN.match(uri)
+        if found is None:
+            return None
+        return self.origins.get(found[0]) or self.origins.get(found["scheme"])
+
+    def resource_or_template(self, uri: str) -> Owner | None:
+        """The same, where the URI may also be a template itself."""
+        return self.template_keys.get(uri) or self.resource(uri)
+
+
+class Places:
+    """The URIs of an endpoint in the making. `add` takes its servers in their order. `note`: told
+    what is left out, in a sentence."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._tables: dict[str, dict[str, Owner]] = {"resources": {}, "resourceTemplates": {}}
+        self._templates: list[Template] = []
+        self._origins: dict[str, dict[str, Owner]] = {}
+
+    def add(self, server: str, offer: Offer) -> Exposed:
+        """How what this server offers is exposed."""
+        owner = Owner(server, legacy=offer.legacy)
+        resources: dict[str, str] = {}
+        templates: dict[str, str] = {}
+        for uri in dict.fromkeys((*(item.key for item in offer.items["resources"]), *offer.links)):
+            exposed, _ = self._place("resources", owner, uri)
+            if exposed is not None:
+                resources[uri] = exposed
+                self._originate(owner, uri)
+        for item in offer.items["resourceTemplates"]:
+            exposed, prefix = self._place("resourceTemplates", owner, item.key)
+            if exposed is not None:
+                templates[item.key] = exposed
+                self._templates.append(_template(owner, item.key, exposed, prefix))
+                self._originate(owner, item.key)
+        return {"resources": resources, "resourceTemplates": templates}
+
+    def uris(self) -> Uris:
+        return Uris(
+            self._tables["resources"],
+            tuple(sorted(self._templates, key=lambda one: -one.literal_chars)),
+            self._tables["resourceTemplates"],
+            {
+                origin: next(iter(owners.values()))
+                for origin, owners in self._origins.items()
+                if len(owners) == 1
+            },
+        )
+
+    def _place(self, kind: str, owner: Owner, uri: str) -> tuple[str | None, str]:
+        """Put a URI into its table: how it is exposed, if at all, and what stands in front of its
+        own then."""
+        table = self._tables[kind]
+        first = table.get(uri)
+        if _bytes(uri) > URI_BYTES_MAX:
+            self._note(f"{owner.server} lists a URI of more than {URI_BYTES_MAX} bytes")
+        elif first is None:
+            table[uri] = owner
+            return uri, ""
+        else:
+            for prefix in (owner.server, f"{owner.server}~{_tail(owner.server, uri)}"):
+                exposed = under(prefix, uri)
+                if exposed not in table and _bytes(exposed) <= URI_BYTES_MAX:
+                    table[exposed] = Owner(owner.server, codec.dump(uri), owner.legacy)
+                    return exposed, prefix
+            self._note(f"{owner.server} also lists {uri!r}; it stays with {first.server}")
+        return None, ""
+
+    def _originate(self, owner: Owner, uri: str) -> None:
+        found = _ORIGIN.match(uri)
+        if found is not None:
+            self._origins.setdefault(found["scheme"], {})[owner.server] = owner
+            if not uri.startswith("{", found.end()):
+                self._origins.setdefault(found[0], {})[owner.server] = owner
+
+
+def under(prefix: str, uri: str) -> str:
+    """The URI with `prefix` in front of what follows the scheme."""
+    end = _head(uri)
+    return f"{uri[:end]}{prefix}/{uri[end:]}"
+
+
+def _head(uri: str) -> int:
+    found = _HEAD.match(uri)
+    return found.end() if found else 0
+
+
+def _bytes(uri: str) -> int:
+    return len(uri.encode("utf-8", "replace"))
+
+
+def _tail(server: str, uri: str) -> str:
+    digest = hashlib.sha256(f"{server}\0{uri}".encode("utf-8", "surrogatepass")).digest()
+    return base64.b32encode(digest).decode("ascii").lower()[:TAIL_CHARS]
+
+
+_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+_ANYTHING = frozenset("+#./;?&")
+
+
+def _template(owner: Owner, template: str, exposed: str, prefix: str) -> Template:
+    head = template[: _head(template)]
+    return Template(
+        owner,
+        _pattern(exposed),
+        len(_EXPRESSION.sub("", exposed)),
+        f"{head}{prefix}/" if prefix else "",
+        head if prefix else "",
+    )
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """Which URIs a template (RFC 6570) covers, read generously: the server has the last word.
+
+    A plain expression `{x}` covers what has no slash, `{x*}` and those with an operator anything.
+    Every piece but the last is atomic, so that matching takes linear time whatever the template.
+    """
+    pieces = _EXPRESSION.split(template)
+    pattern = re.escape(pieces[0])
+    for at in range(1, len(pieces), 2):
+        expression, literal = pieces[at], re.escape(pieces[at + 1])
+        anything = expression[:1] in _ANYTHING or expression.endswith("*")
+        gap = r"[\s\S]*?" if anything else r"[^/]*?"
+        last = at + 2 == len(pieces)
+        pattern += gap + literal + r"\Z" if last else f"(?>{gap}{literal})"
+    return re.compile(pattern if len(pieces) > 1 else pattern + r"\Z")

@@ -1,0 +1,247 @@
+"""What a principal sees on one endpoint: the lists as ready bytes, page by page and era by era.
+
+Owns: `View`: pages, cursors, capabilities, instructions. Never: which views there are (`viewers`),
+what is in view (`exposing`), sending, HTTP, calls.
+
+A view is never changed: it is built as a whole and swapped as one. Its bytes are made at the first
+request for them and kept, because every client asks for the same few pages.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from weakref import ref
+
+from msgspec import Raw
+
+from metamcp_worker.catalog import capabilities, policy
+from metamcp_worker.catalog.catalog import Entry, Merged
+from metamcp_worker.catalog.offers import CAPABILITIES
+from metamcp_worker.ipc import codec, validation
+from metamcp_worker.ipc.catalogue import KEYS, KINDS
+from metamcp_worker.ipc.disclosure import Shown
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.spec import EndpointSpec
+
+LIST_METHODS: Mapping[str, str] = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+
+PAGE_ITEMS_MAX = 2500
+"""Definitions on one page: few clients ask for the second page, so the first one holds much."""
+PAGE_BYTES_MAX = 8 * 1024 * 1024
+"""Half of what one message may have, so that a page always fits into an answer."""
+CHECKSUM_BYTES = 6
+"""Enough to tell our cursors of this list from anything else; a cursor opens nothing."""
+
+_NOTHING = Shown()
+
+
+Place = tuple[str, bool, int]
+"""Of a page: its kind, era, and where it starts."""
+PAGES_BYTES_MAX = 64 * 1024 * 1024
+"""Of all views of a front. A page that is not there is made again, which takes a millisecond."""
+
+
+class Shelf:
+    """The ready bytes of all views. When they are more than `bytes_max`, those of the lists go that
+    are here longest; with a view its own go."""
+
+    def __init__(self, bytes_max: int = PAGES_BYTES_MAX) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._sizes: dict[ref[Pages], int] = {}
+
+    def pages(self) -> "Pages":
+        """For one more list."""
+        found = Pages(self)
+        found.name = ref(found, self.gone)
+        hash(found.name)  # which it keeps: it is looked for when these are gone
+        return found
+
+    def grown(self, pages: "ref[Pages]", size: int) -> None:
+        """There is so much more of these."""
+        self.bytes += size
+        self._sizes[pages] = self._sizes.get(pages, 0) + size
+        while self.bytes > self._bytes_max and len(self._sizes) > 1:
+            oldest = next(one for one in self._sizes if one is not pages)
+            if (found := oldest()) is not None:
+                found.ready.clear()
+            self.gone(oldest)
+
+    def gone(self, pages: "ref[Pages]") -> None:
+        """There is nothing of these any more."""
+        self.bytes -= self._sizes.pop(pages, 0)
+
+
+class Pages:
+    """The bytes of one list of each kind, had once by all views that show the same."""
+
+    __slots__ = ("__weakref__", "_shelf", "name", "ready")
+    name: "ref[Pages]"
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.ready: dict[Place, bytes] = {}
+        self._shelf = shelf
+
+    def put(self, place: Place, page: bytes) -> None:
+        self.ready[place] = page
+        self._shelf.grown(self.name, len(page))
+
+
+class View:
+    """What `principal` sees on one endpoint. `merged`: its lists and tables; `legacy`: those for
+    clients of the earlier era, where a server speaks both; `shown`: what is in view beside the
+    built-in tools; `spec`: of the endpoint. `pages`: of a view with the same lists, whose bytes are
+    had once."""
+
+    def __init__(
+        self,
+        merged: Merged,
+        spec: EndpointSpec,
+        version: str,
+        principal: str = policy.LOCAL,
+        shown: Shown = _NOTHING,
+        pages: Pages | None = None,
+        legacy: Merged | None = None,
+    ) -> None:
+        self.legacy = merged if legacy is None else legacy
+        self.endpoint = merged.endpoint
+        self.principal = principal
+        self.merged = merged
+        self.spec = spec
+        self.shown = shown
+        self.instructions: str | None = merged.instructions
+        self._version = version
+        self._capabilities: dict[bool, bytes] = {}
+        self.pages = Shelf().pages() if pages is None else pages
+        self._starts = {(kind, modern, 0) for kind in KINDS for modern in (False, True)}
+        self._places: dict[tuple[str, bool], dict[str, int]] = {}
+
+    def of(self, *, modern: bool) -> Merged:
+        """Lists and tables for clients of one era."""
+        return self.merged if modern else self.legacy
+
+    def hashes(self, kind: str) -> tuple[bytes, bytes]:
+        """Of the lists of this kind. One moves when a client would see another list."""
+        return self.merged.hashes[kind], self.legacy.hashes[kind]
+
+    def page(self, method: str, params: Mapping[str, Raw], *, modern: bool) -> bytes:
+        """The raw result of one of LIST_METHODS. Raises Refused."""
+        policy.authorize(self.principal, self.endpoint, method, "")
+        kind = LIST_METHODS[method]
+        start = self._start(kind, params.get("cursor"), modern=modern)
+        place = (kind, modern, start)
+        page = self.pages.ready.get(place)
+        if page is None:
+            page, end = self._build(kind, start, modern=modern)
+            if place in self._starts:  # not for a cursor of an earlier list: they could be many
+                self.pages.put(place, page)
+                self._starts.add((kind, modern, end))
+        return page
+
+    def capabilities(self, *, modern: bool) -> bytes:
+        """The raw capabilities for clients of one era. While nothing is known of a server its lists
+        are declared, because a client asks once and would never look again."""
+        found = self._capabilities.get(modern)
+        if found is None:
+            merged = self.of(modern=modern)
+            kinds = KINDS if merged.unknown else merged.kinds
+            lists = list(dict.fromkeys(CAPABILITIES[kind] for kind in KINDS if kind in kinds))
+            if merged.only is not None and merged.declared:
+                found = capabilities.of_one(merged.declared[0], lists, modern=modern)
+            else:
+                found = capabilities.of_many(merged.declared, lists, modern=modern)
+            self._capabilities[modern] = found
+        return found
+
+    def hint(self, what: str) -> dict[str, object]:
+        """How long, and by whom, a result may be kept: one of KINDS, or DISCOVER. What belongs to
+        one principal is not shared with others."""
+        hint = self.merged.hints[what]
+        scope = hint.cacheScope if self.principal == policy.LOCAL else "private"
+        return {"ttlMs": hint.ttlMs, "cacheScope": scope}
+
+    def _build(self, kind: str, start: int, *, modern: bool) -> tuple[bytes, int]:
+        """One page from the item at `start` on, and where the next one starts."""
+        merged = self.of(modern=modern)
+        entries, eras = merged.lists[kind], merged.eras
+        definitions: list[bytes] = []
+        size, end = 0, start
+        for entry in entries[start : start + PAGE_ITEMS_MAX]:
+            if entry.item.fault is not None and not modern:
+                end += 1
+                continue
+            objects = not modern and not eras.get(entry.server, True)
+            definition = _definition(kind, entry, objects=objects)
+            size += len(definition) + 1
+            if definitions and size > PAGE_BYTES_MAX:
+                break
+            definitions.append(definition)
+            end += 1
+        result: dict[str, object] = {"resultType": "complete"} if modern else {}
+        result[kind] = [Raw(definition) for definition in definitions]
+        if end < len(entries):
+            result["nextCursor"] = self._cursor(kind, entries[end - 1].key)
+        if modern:
+            result |= self.hint(kind)
+            result["_meta"] = {
+                "io.modelcontextprotocol/serverInfo": {"name": "metamcp", "version": self._version}
+            }
+        return codec.dump(result), end
+
+    def _start(self, kind: str, cursor: Raw | None, *, modern: bool) -> int:
+        """Behind the item that the cursor names, wherever that stands now."""
+        if cursor is None or bytes(cursor) == b"null":
+            return 0
+        text = codec.text(cursor)
+        key = None if text is None else _key(text)
+        if (kind, modern) not in self._places:
+            entries = self.of(modern=modern).lists[kind]
+            self._places[kind, modern] = {entry.key: at for at, entry in enumerate(entries)}
+        at = None if key is None else self._places[kind, modern].get(key)
+        if key is None or at is None or self._cursor(kind, key) != text:
+            raise Refused(
+                Code.INVALID_PARAMS,
+                "Invalid cursor: it does not belong to this list, or the list has changed; "
+                "start again without one",
+            )
+        return at + 1
+
+    def _cursor(self, kind: str, key: str) -> str:
+        name = key.encode("utf-8", "surrogatepass")
+        scope = f"{self.endpoint}\0{kind}\0".encode()
+        checksum = hashlib.sha256(scope + name).digest()[:CHECKSUM_BYTES]
+        return base64.urlsafe_b64encode(checksum + name).decode("ascii").rstrip("=")
+
+
+def _definition(kind: str, entry: Entry, *, objects: bool) -> bytes:
+    """The definition as it came, but for its name. `objects`: without an output schema of any other
+    type. Legacy revisions know no other, and their clients refuse a whole list for one such tool of
+    a modern server, in whose revision it is valid."""
+    raw = entry.item.raw
+    another = entry.key != entry.item.key
+    schema = objects and kind == "tools" and b'"outputSchema"' in raw
+    if not another and not schema:
+        return raw
+    members = codec.level(raw)
+    if schema and not validation.has_object_output(members):
+        del members["outputSchema"]
+    elif not another:
+        return raw
+    if another:
+        members[KEYS[kind]] = Raw(codec.dump(entry.key))
+    return codec.dump(members)
+
+
+def _key(cursor: str) -> str | None:
+    """The item that a cursor claims to name; only making the cursor anew proves it."""
+    try:
+        data = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        return data[CHECKSUM_BYTES:].decode("utf-8", "surrogatepass")
+    except (binascii.Error, ValueError):
+        return None

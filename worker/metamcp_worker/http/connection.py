@@ -1,0 +1,397 @@
+"""One connection of a client that speaks HTTP/1.1.
+
+Owns: how much a client may send before its request is whole, what happens to a connection that
+breaks HTTP, the order of answers, the news that a client went away. Never: listening sockets
+(`serve`), what a request is answered (the application), a header's meaning, how slowly a request
+may come (`patience`).
+
+A connection walks through three stages:
+
+    IDLE --first byte--> HEAD --blank line--> BODY --last byte--> IDLE
+
+IDLE may last `idle_s`. HEAD may last `head_s`. BODY must bring `BODY_RATE` once `body_grace_s` have
+passed. Time is looked at only where a request did not arrive whole in one read, and once per
+`idle_s`, so a client that behaves costs no timer.
+
+Most requests come whole in one read, behind a head that the same client, or another one like it,
+has sent before, byte for byte. Such a head is not parsed again (`_known`).
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, cast
+
+import httptools
+
+from metamcp_worker.http import bounds, http1
+from metamcp_worker.http.contained import Contained
+from metamcp_worker.http.http1 import Head, Left
+from metamcp_worker.http.patience import Limits, Patience
+from metamcp_worker.http.requests import Handler, Pending, Request
+from metamcp_worker.ipc.errors import Code
+
+_IDLE, _HEAD, _BODY = range(3)
+
+
+class Server(Protocol):
+    """What a connection belongs to. `open`: all of these; `heads`: those that are known by their
+    bytes."""
+
+    app: Handler
+    contained: Contained
+    limits: Limits
+    open: "set[Connection]"
+    heads: dict[bytes, Head]
+
+    def full(self, fd: int) -> tuple[str, str] | None: ...
+
+    def learn(self, read: bytes, request: Request) -> None: ...
+
+    def refused(self, reason: str) -> None: ...
+
+    def gone(self) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One client connection, the `requests.Line` of its requests and a `patience.Sender`."""
+
+    transport: asyncio.Transport
+    _watch: asyncio.TimerHandle
+
+    def __init__(self, server: Server) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.hops = 0
+        self.address = ""
+        self.read_paused = False
+        self.body_bytes = 0
+        self._server = server
+        self._limits = server.limits
+        self._patience = Patience(server.limits, self)
+        self._parser = httptools.HttpRequestParser(self)
+        # In one read with a request that closes the connection; `on_message_complete` for the rest.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._queue: deque[Request] = deque()  # whose turn has not come
+        self._running: Request | None = None
+        self._newest: Request | None = None
+        self._starting = False
+        self._write_paused = False
+        self._may_write: asyncio.Future[None] | None = None
+        self._stage = _IDLE
+        self._heard = 0.0
+        self._deaf = False  # nothing that still comes in counts any more
+        self._refusal: tuple[int, str, str] | None = None
+        self._url = b""
+        self._lines = b""  # of a head that has not ended, and what came with it
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._header_bytes = 0  # of whole headers
+        self._trickled = 0  # of a head that comes in pieces
+        self._discarded = 0
+        self._discarded_max = bounds.LINGER_BYTES_MAX
+        # At the last look: bytes that waited for the client, answers, bytes in pieces of the next.
+        self._unread = 0, 0, 0
+        self._begun = 0
+        self._answered = 0
+
+    @property
+    def _whole(self) -> bool:
+        """Is all that came part of a whole request, and does more count?"""
+        return self._stage == _IDLE and not self._deaf
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's, so no isinstance here.
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(cast(tuple[object], peer)[0]) if isinstance(peer, tuple) else ""
+        self._server.open.add(self)
+        self._heard = self.loop.time()
+        self._watch = self.loop.call_later(self._limits.idle_s, self._look)
+        if full := self._server.full(transport.get_extra_info("socket").fileno()):
+            reason, sentence = full
+            self.refuse(503, sentence, reason)
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.open.discard(self)
+        self._patience.stop()
+        self._watch.cancel()
+        self._queue.clear()
+        self._wake()
+        running, self._running = self._running, None
+        if running is not None:
+            running.was_lost()
+        self._server.gone()
+        # They hold this one as well, and collections are rare.
+        self._newest = None
+        del self._parser, self._patience
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            self._discard(len(data))
+            return
+        self._heard = self.loop.time()
+        if self._stage != _IDLE or not self._known(data):
+            self._parse(data)
+        self._advance()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._wake()
+        self._advance()
+
+    # What comes in
+
+    def _known(self, data: bytes) -> bool:
+        """Is this one whole request, and nothing else, behind a head that came before?"""
+        start = data.find(b"\r\n\r\n") + 4
+        head = self._server.heads.get(data[:start])
+        if head is None or head.length != len(data) - start:
+            return False
+        self._began(head).came_whole(data[start:])
+        return True
+
+    def _parse(self, data: bytes) -> None:
+        stage, begun = self._stage, self._begun
+        self._lines = self._lines + data if stage == _HEAD else data
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Nobody here agreed to another protocol: this request is answered, nothing after it.
+            self._deaf = True
+            self._last_one()
+            return
+        except httptools.HttpParserError as error:
+            self.refuse(*(self._refusal or (400, f"Malformed HTTP: {error}.", "framing")))
+            return
+        if self._stage != _HEAD:
+            self._lines = b""
+        if self._stage != _IDLE:
+            self._pace(len(data) if stage == self._stage == _HEAD else 0)
+        elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
+            self._server.learn(data, self._newest)
+
+    def _began(self, head: Head) -> Request:
+        self._begun += 1
+        request = self._newest = Request(self, head)
+        self._queue.append(request)
+        return request
+
+    def _last_one(self) -> None:
+        """The connection closes behind the newest request."""
+        if self._newest is not None:
+            self._newest.keeps_alive = False
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._stage = _HEAD
+        self._url = b""
+        self._headers = []
+        self._header_bytes = self._trickled = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > bounds.URL_BYTES_MAX:
+            self._stop(414, f"The URL has more than {bounds.URL_BYTES_MAX} bytes.", "url")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > bounds.HEAD_BYTES_MAX:
+            self._stop(431, f"The headers have more than {bounds.HEAD_BYTES_MAX} bytes.", "headers")
+        if self._stage == _BODY:
+            return  # a trailer: it comes too late to be checked, so it counts for nothing
+        self._headers.append((name.lower(), value))
+        if len(self._headers) > bounds.HEADERS_MAX:
+            self._stop(431, f"There are more than {bounds.HEADERS_MAX} headers.", "headers")
+
+    def on_headers_complete(self) -> None:
+        self._patience.stop()
+        parser, target, headers = self._parser, self._url, self._headers
+        version = parser.get_http_version()
+        if version not in {"1.1", "1.0"} or not self._is_http():
+            self._stop(505, "Only HTTP/1.1 is served here.", "version")
+        codings = [value for name, value in headers if name == b"transfer-encoding"]
+        if codings and [one.lower() for one in codings] != [b"chunked"]:
+            self._stop(501, "The only transfer coding that is served here is chunked.", "coding")
+        if not target.startswith(b"/") and not http1.is_absolute(target):
+            self._stop(400, "The request target must be a path.", "target")
+        if not target.isascii():
+            self._stop(400, "The request target must be ASCII.", "target")
+        keeps_alive = version != "1.0" and parser.should_keep_alive()
+        awaits = any(one == b"expect" and it.lower() == b"100-continue" for one, it in headers)
+        self._stage = _BODY
+        self.body_bytes = 0
+        self._began(
+            Head(parser.get_method().decode(), target, headers, version, keeps_alive, awaits)
+        )
+
+    def _is_http(self) -> bool:
+        """The parser takes RTSP for HTTP, and does not say which it was."""
+        self._lines = self._lines.partition(b" %b " % self._url)[2]
+        return self._lines.lstrip(b" ").startswith(b"HTTP/")
+
+    def on_body(self, body: bytes) -> None:
+        self.body_bytes += len(body)
+        assert self._newest is not None
+        if self._newest.complete:
+            self._discard(len(body))
+        else:
+            self._newest.came(body)
+
+    def on_message_complete(self) -> None:
+        assert self._newest is not None
+        self._newest.came_to_its_end()
+        self._stage = _IDLE
+        self._discarded = 0
+        if not self._newest.keeps_alive:  # what comes behind it is the client's own affair
+            self._deaf, self._discarded_max = True, sys.maxsize
+        self._patience.stop()
+
+    # What requests call
+
+    def completed(self) -> None:
+        self._answered += 1
+        self._running = None
+        if not self.transport.is_closing():
+            self._heard = self.loop.time()
+            self._advance()
+
+    def throttle(self) -> None:
+        """Read on, unless what was read has to wait."""
+        newest = self._newest
+        wait = bool(self._queue)
+        if newest is not None and not newest.whole and not newest.wanted and not newest.complete:
+            wait = wait or newest.size > bounds.UNWANTED_BYTES_MAX
+        wait = wait and not self._deaf
+        if wait != self.read_paused and not self.transport.is_closing():
+            self.read_paused = wait
+            if wait:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+            if self._stage == _HEAD:  # what is not read cannot come too late
+                (self._patience.stop if wait else self._patience.head)()
+
+    async def writable(self) -> None:
+        if self._write_paused:
+            self._may_write = self._may_write or self.loop.create_future()
+            await self._may_write
+
+    def last_words(self, status: int, body: bytes) -> None:
+        self._discarded_max = sys.maxsize  # it may have much on its way, and there is little time
+        self._close_slowly(status, body)
+
+    def leave(self, request: Request, body: bytes) -> Left | None:
+        return None
+
+    def go_on(self, request: Request, step: Callable[[], Pending]) -> None:
+        self._server.contained.run(request, step)
+
+    # The order of requests
+
+    def _advance(self) -> None:
+        """Begin with the next request if its turn has come: every answer before it is given, and
+        the client reads them."""
+        if self._starting:
+            return
+        self._starting = True
+        while self._queue and self._running is None and not self._write_paused:
+            if self.transport.is_closing():
+                break
+            request = self._running = self._queue.popleft()
+            self._server.contained.run(request, partial(self._server.app, request))
+        self._starting = False
+        self.throttle()
+
+    def _wake(self) -> None:
+        may_write, self._may_write = self._may_write, None
+        if may_write is not None and not may_write.done():
+            may_write.set_result(None)
+
+    def shutdown(self) -> None:
+        """The server drains. What is under way is answered first."""
+        if self._begun > self._answered:
+            self._last_one()
+        else:
+            self.transport.close()
+
+    # Limits
+
+    def _stop(self, status: int, sentence: str, reason: str) -> None:
+        """Leave the parser: `_parse` finds the refusal."""
+        self._refusal = (status, sentence, reason)
+        raise ValueError(sentence)
+
+    def refuse(self, status: int, sentence: str, reason: str) -> None:
+        """Answer what cannot be a request, then close as soon as the client stops sending."""
+        if self._deaf:
+            return
+        self._deaf = True
+        self._patience.stop()
+        self._server.refused(reason)
+        broken = self._newest if self._stage == _BODY else None
+        open_requests = self._begun - self._answered
+        if broken in self._queue:  # it will not begin
+            self._queue.pop()
+            self._newest = self._queue[-1] if self._queue else self._running
+            open_requests -= 1
+        elif broken is not None and (broken is not self._running or broken.begun):
+            self.transport.close()
+            return
+        elif broken is not None:
+            broken.was_lost()  # so that the application stops waiting for the rest
+            open_requests = 0
+        if open_requests:
+            self._last_one()  # the requests before this one are still answered
+            return
+        self._close_slowly(status, http1.error_body(Code.INVALID_REQUEST, sentence))
+
+    def _close_slowly(self, status: int, body: bytes) -> None:
+        self._deaf = True
+        self.throttle()
+        self.transport.write(http1.last_words(status, body))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._patience.linger(self.transport.abort)
+        else:
+            self.transport.close()
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > self._discarded_max:
+            self.transport.abort()
+
+    def _pace(self, trickled: int) -> None:
+        """A request that has not arrived whole: bound its head, and the time for the rest."""
+        if self._stage == _HEAD:
+            self._trickled += trickled
+            if self._trickled > bounds.HEAD_BYTES_MAX + bounds.URL_BYTES_MAX:
+                sentence = f"The headers have more than {bounds.HEAD_BYTES_MAX} bytes."
+                self.refuse(431, sentence, "headers")
+            else:
+                self._patience.head()
+        else:
+            self._patience.body(self._heard)
+
+    def _look(self) -> None:
+        """Once per `idle_s`: end what is idle, and what does not read its answers."""
+        wait = self._limits.idle_s
+        unread, (before, answered, pieces) = self.transport.get_write_buffer_size(), self._unread
+        sent = 0 if self._running is None else self._running.sent
+        self._unread = unread, self._answered, sent
+        if 0 < before <= unread - (sent - pieces) and answered == self._answered:
+            self.transport.abort()
+            return
+        if not unread and self._begun == self._answered:
+            wait = self._heard + self._limits.idle_s - self.loop.time()
+            if wait <= 0:
+                self.transport.close()
+                return
+        self._watch = self.loop.call_later(wait, self._look)

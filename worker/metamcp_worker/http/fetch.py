@@ -1,0 +1,386 @@
+"""HTTP requests that the gateway sends: one client for one origin.
+
+Owns: connections and their limits, where a redirect may lead, what of a failed request may have
+been processed. Never: MCP, what a status means, retries.
+
+The requests go straight to the transport of httpx2, a third cheaper than through its client, whose
+part are flows of authorization. There is no cookie jar: it would tie all callers together.
+
+The pool of a transport looks at each of its connections twice per request, so a pool is kept small
+and a busy origin has several, here called lanes. A lane is closed when its last request ends; only
+the first keeps idle connections.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+import httpx2
+from msgspec import Struct
+
+from metamcp_worker.http import causes, keepalive
+from metamcp_worker.http.incoming import Incoming
+from metamcp_worker.ipc.errors import MetaMCPError
+
+
+class Auth(httpx2.Auth):
+    """Authorizes each request to an origin."""
+
+    def covers(self, url: str) -> bool:
+        """May a redirect within the origin take the credentials to this URL?"""
+        return True
+
+
+"""What adds credentials to requests, and may ask for them on the way."""
+
+LANE_REQUESTS_MAX = 32
+LANE_CONNECTIONS_MAX = 2 * LANE_REQUESTS_MAX
+"""More than requests of ours, for what an authorization sends meanwhile."""
+REDIRECTS_MAX = 3
+AUTH_S = 30.0
+"""For one answer that an authorization asks for."""
+SIDE_BODY_BYTES_MAX = 1024 * 1024
+"""Of a redirect, a refusal, or an answer to an authorization, which have some KiB."""
+WRITE_S = 30.0
+"""For the server to take a piece of the request."""
+
+_REDIRECTS = frozenset({301, 302, 307, 308})
+_SIDE = _REDIRECTS | {401, 403}
+_OURS = "metamcp"
+
+# At its normal level it writes a line per request, with the whole URL, which may hold a secret.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+
+class Unreachable(MetaMCPError):
+    """The server did not get the request, or refused to process it."""
+
+
+class Untrusted(Unreachable):
+    """There is no TLS with it, or its certificate is not accepted."""
+
+
+class Misdirected(Unreachable):
+    """The server redirects to a place to which requests do not follow."""
+
+
+class Broken(MetaMCPError):
+    """The connection failed on the way: the server may have processed the request."""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Seconds and counts that a caller or a test may want otherwise.
+
+    `idle_s` of a connection: below the 5 s after which common servers close theirs, for a request
+    that meets a closing connection is lost.
+    """
+
+    connect_s: float = 10.0
+    idle_s: float = 4.0
+    idle_connections_max: int = 8
+    requests_max: int = 1280
+
+
+class Response(Incoming):
+    """One of an origin."""
+
+    def __init__(self, response: httpx2.Response, lane: "_Lane", origin: "Origin") -> None:
+        self.status = response.status_code
+        self._response = response
+        self._lane = lane
+        self._from = origin
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        self._stream = response.stream
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._ended = False
+        self._closed = False
+
+    @property
+    def origin(self) -> str:
+        return str(self._from)
+
+    def header(self, name: str) -> str:
+        return str(self._response.headers.get(name, "")).strip()
+
+    async def piece(self, *, wait_s: float | None) -> bytes:
+        if self._ended:
+            return b""
+        if self._pieces is None:
+            self._pieces = aiter(self._stream)
+        try:
+            async with asyncio.timeout(wait_s):
+                while not (data := await anext(self._pieces, None)):
+                    if data is None:
+                        self._ended = True
+                        return b""
+                return data
+        except TimeoutError:
+            raise Broken(f"{self._from} sent nothing for {wait_s:g} s") from None
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            what = f"the connection to {self._from} broke in the middle of an answer"
+            raise Broken(f"{what}: {_reason(error)}") from None
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._stream.aclose()
+        finally:
+            await self._from.leave(self._lane)
+
+
+class Origin:
+    """The client of one origin. Raises Unreachable for a URL that is no http or https one.
+
+    `headers` go with every request. `proxy`: URL of a proxy; none is taken from the environment.
+    `ca_file`: certificates to trust instead of the system's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: Auth | None = None,
+        proxy: str | None = None,
+        ca_file: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._url = _parse(url)
+        self._name = _origin(self._url)
+        self._headers = _encoded({"Accept-Encoding": "identity", **(headers or {})})
+        self._auth = auth
+        self._proxy = proxy
+        self._limits = limits or Limits()
+        self._tls = _tls(self._url, ca_file, any_host=auth is not None or proxy is not None)
+        self._lanes: list[_Lane] = []
+        self._active = 0
+        soon = self._limits.connect_s
+        self._waits = {"connect": soon, "pool": soon, "write": WRITE_S, "read": None}
+
+    def __str__(self) -> str:
+        """Without the path, which may hold a secret."""
+        return self._name
+
+    def join(self, reference: str) -> str:
+        """The absolute URL of a relative one. Raises Misdirected for another origin's."""
+        try:
+            url = self._url.join(reference)
+        except httpx2.InvalidURL:
+            raise Misdirected(f"{self} names a URL that is none") from None
+        if _origin(url) != self._name:
+            what = f"{self} sends requests on to {_origin(url)}, and another origin is not followed"
+            raise Misdirected(f"{what}; if that is meant, configure it as the URL")
+        return str(url)
+
+    async def send(
+        self,
+        method: str,
+        headers: Mapping[str, str | bytes],
+        body: bytes = b"",
+        *,
+        answer_s: float,
+        url: str = "",
+        written: Callable[[], None] | None = None,
+    ) -> Response:
+        """One request; returns with the head of the answer, whatever its status is.
+
+        `answer_s`: how long that may take. `url`: another one of this origin, see `join`.
+        `written`: called when the body is on its way. Redirects within the origin are followed,
+        with the same body. Raises Unreachable and Broken.
+        """
+        target = httpx2.URL(self.join(url)) if url else self._url
+        raw = [*self._headers, *_encoded(headers)]
+        sent = _Body(body, written)
+        try:
+            async with asyncio.timeout(answer_s):
+                for _ in range(REDIRECTS_MAX + 1):
+                    response = await self._once(method, target, raw, sent)
+                    location = response.header("location")
+                    if response.status not in _REDIRECTS or not location:
+                        sent.data = b""  # the layers below keep it as long as the answer
+                        return response
+                    await response.close()
+                    sent.begun = False
+                    target = httpx2.URL(self.join(str(target.join(location))))
+                    if self._auth is not None and not self._auth.covers(str(target)):
+                        raise Misdirected(
+                            f"{self} redirects to {target.path}, which is not part of the resource"
+                            " that its tokens are for; if that is meant, configure it as the URL"
+                        )
+        except TimeoutError:
+            if sent.begun:
+                raise Broken(f"{self} gave no answer in {answer_s:g} s") from None
+            raise Unreachable(f"{self} could not be reached in {answer_s:g} s") from None
+        except httpx2.InvalidURL:
+            raise Misdirected(f"{self} redirects to what is not a URL") from None
+        except httpx2.HTTPError as error:
+            if sent.begun:
+                raise Broken(f"the connection to {self} broke: {_reason(error)}") from None
+            if why := causes.distrust(error):
+                raise Untrusted(f"{self} is not trusted because {why}") from None
+            raise Unreachable(f"{self} cannot be reached: {_reason(error)}") from None
+        raise Misdirected(f"{self} redirects in a circle")
+
+    async def close(self) -> None:
+        """Close all connections; answers that are still read break."""
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            await lane.aclose()
+
+    async def leave(self, lane: "_Lane") -> None:
+        """An answer is closed: its connection is free."""
+        self._active -= 1
+        lane.active -= 1
+        if lane.active == 0 and lane in self._lanes[1:]:
+            self._lanes.remove(lane)
+            await lane.aclose()
+
+    async def _once(
+        self, method: str, url: httpx2.URL, headers: list[tuple[bytes, bytes]], body: "_Body"
+    ) -> Response:
+        if self._active >= self._limits.requests_max:
+            raise Unreachable(f"{self} already has {self._active} requests to answer at once")
+        lane = self._enter()
+        length = [(b"Content-Length", b"%d" % len(body.data))] if method == "POST" else []
+        request = httpx2.Request(
+            method,
+            url,
+            headers=[(b"Host", url.netloc), *length, *headers],
+            stream=body,
+            extensions={"timeout": self._waits, _OURS: True},
+        )
+        response = None
+        try:
+            response = await lane.send(request, self._auth)
+            return Response(response, lane, self)
+        finally:
+            if response is None:
+                await self.leave(lane)
+
+    def _enter(self) -> "_Lane":
+        self._active += 1
+        for lane in self._lanes:
+            if lane.active < LANE_REQUESTS_MAX:
+                break
+        else:
+            lane = _Lane(self._transport())
+            self._lanes.append(lane)
+        lane.active += 1
+        return lane
+
+    def _transport(self) -> httpx2.AsyncBaseTransport:
+        return httpx2.AsyncHTTPTransport(
+            verify=self._tls,
+            trust_env=False,
+            proxy=self._proxy,
+            socket_options=keepalive.OPTIONS,
+            limits=httpx2.Limits(
+                max_connections=LANE_CONNECTIONS_MAX,
+                max_keepalive_connections=self._limits.idle_connections_max,
+                keepalive_expiry=self._limits.idle_s,
+            ),
+        )
+
+
+class _Body(httpx2.AsyncByteStream):
+    """What is sent, as often as it takes. It is asked for once the head of the request is out."""
+
+    def __init__(self, data: bytes, written: Callable[[], None] | None) -> None:
+        self.data = data
+        self.begun = False
+        self._written = written
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.begun = True
+        if self.data:
+            yield self.data
+        if self._written is not None:
+            self._written()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that somebody else than our caller reads, and reads whole."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > SIDE_BODY_BYTES_MAX:
+                raise httpx2.DecodingError(f"a body of more than {SIDE_BODY_BYTES_MAX} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Lane(httpx2.AsyncBaseTransport):
+    """One pool of connections. `active`: requests of ours that use it, from first to last byte."""
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
+        self.active = 0
+        self._transport = transport
+
+    async def send(self, request: httpx2.Request, auth: Auth | None) -> httpx2.Response:
+        if auth is None:
+            return await self.handle_async_request(request)
+        none = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+        client = httpx2.AsyncClient(transport=self, trust_env=False, timeout=AUTH_S, cookies=none)
+        return await client.send(request, stream=True, auth=auth)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = await self._transport.handle_async_request(request)
+        assert isinstance(answer.stream, httpx2.AsyncByteStream)
+        if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            await answer.stream.aclose()
+            raise httpx2.DecodingError("it compresses its answer, which it was not asked to")
+        if _OURS not in request.extensions or answer.status_code in _SIDE:
+            answer.stream = _Bounded(answer.stream)
+        return answer
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+def _parse(url: str) -> httpx2.URL:
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise Unreachable(f"this is no URL: {error}") from None
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise Unreachable("only URLs that begin with http:// or https:// and a host can be reached")
+    if parsed.userinfo:
+        raise Unreachable(f"the URL of {_origin(parsed)} holds a user; send it as a header instead")
+    return parsed
+
+
+def _origin(url: httpx2.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def _tls(url: httpx2.URL, ca_file: str | None, *, any_host: bool) -> ssl.SSLContext:
+    """Loading the system's certificates takes longer than starting the rest: not for nothing."""
+    if ca_file is not None:
+        return ssl.create_default_context(cafile=ca_file)
+    if url.scheme == "https" or any_host:
+        return httpx2.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _encoded(headers: Mapping[str, str | bytes]) -> list[tuple[bytes, bytes]]:
+    return [
+        (name.encode("ascii"), value.encode() if isinstance(value, str) else value)
+        for name, value in headers.items()
+    ]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, httpx2.LocalProtocolError):
+        return "a header that is to be sent does not fit into HTTP"  # its value may be a secret
+    return causes.words(error)

@@ -1,0 +1,214 @@
+"""One HTTP request as an application has it, and the one answer to it.
+
+Owns: waiting for the body, the answer at once or as a stream, the news that the client went away.
+Never: the bytes on the wire (`http1`), limits, what else happens on the connection (`serve`).
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from metamcp_worker.http import http1
+from metamcp_worker.http.http1 import Head, Left
+from metamcp_worker.ipc.errors import TooLarge
+
+Pending = Awaitable[None] | None
+"""What there is still to wait for, if anything."""
+
+
+class Line(Protocol):
+    """The connection under a request. `hops`: how often it has moved for this request; `address`:
+    of its client, empty if it has none."""
+
+    transport: asyncio.Transport
+    hops: int
+    address: str
+
+    def completed(self) -> None:
+        """The answer has been given to the socket."""
+        ...
+
+    def throttle(self) -> None:
+        """Read on, unless what was read has to wait."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait until the client has read most of what was sent."""
+        ...
+
+    def last_words(self, status: int, body: bytes) -> None:
+        """Answer, read nothing more, and close when the client stops sending."""
+        ...
+
+    def leave(self, request: "Request", body: bytes) -> Left | None:
+        """As `Request.leave`."""
+        ...
+
+    def go_on(self, request: "Request", step: Callable[[], Pending]) -> None:
+        """As `Request.go_on`."""
+        ...
+
+
+class Request:
+    """`head`: what was said before the body; `whole`: the body is there; `begun`, `complete`: the
+    answer; `lost`: nobody reads one any more; `keeps_alive`: the connection outlives it; `sent`:
+    bytes of an answer in pieces. `on_lost`: called once if the client goes before the answer is
+    complete."""
+
+    whole = begun = complete = lost = wanted = False
+    on_lost: Callable[[], None] | None = None
+    size = sent = 0
+    _chunked = True
+    _body: bytes | list[bytes] = b""
+    _news: asyncio.Future[None] | None = None
+
+    def __init__(self, line: Line, head: Head) -> None:
+        self.head = head
+        self.keeps_alive = head.keeps_alive
+        self._line = line
+
+    @property
+    def address(self) -> str:
+        """Of the client."""
+        return self._line.address
+
+    @property
+    def hops(self) -> int:
+        """How often the connection has moved for this request."""
+        return self._line.hops
+
+    # --- the body -------------------------------------------------------------------------------
+
+    def take(self) -> bytes:
+        """The whole body, which is not kept here any longer."""
+        body, self._body = self.came_so_far, b""
+        return body
+
+    @property
+    def came_so_far(self) -> bytes:
+        """Of the body."""
+        return self._body if isinstance(self._body, bytes) else b"".join(self._body)
+
+    async def body(self, bytes_max: int = sys.maxsize) -> bytes | None:
+        """Wait for the whole body and take it; None if the client went away. Raises TooLarge."""
+        if self.head.awaits and not self.whole and not self.lost:
+            self._line.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.wanted = True
+        self._line.throttle()
+        while not self.whole and not self.lost and self.size <= bytes_max:
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
+        if self.lost:
+            return None
+        if self.size > bytes_max:
+            raise TooLarge("the body", self.size, bytes_max)
+        return self.take()
+
+    # --- the answer -----------------------------------------------------------------------------
+
+    def answer(self, head: bytes, *body: bytes) -> None:
+        """Send a whole answer at once. `head`: status line and headers, without the length; `body`:
+        in as many parts as it is in."""
+        if self.lost:
+            return
+        assert not self.begun, "a request has one answer"
+        self.begun = True
+        bare = self.head.method == "HEAD"
+        parts = http1.whole(head, body, last=not self.keeps_alive, bare=bare)
+        if len(parts) == 1:
+            self._line.transport.write(parts[0])
+        else:
+            self._line.transport.writelines(parts)
+        self._complete()
+
+    def last(self, status: int, body: bytes) -> None:
+        """Answer a request whose body is unwelcome."""
+        if not self.lost:
+            self.begun = True
+            self._line.last_words(status, body)
+
+    def begin(self, head: bytes) -> None:
+        """The answer comes in pieces."""
+        if self.lost:
+            return
+        assert not self.begun, "a request has one answer"
+        self.begun = True
+        self._chunked = self.head.version == "1.1"
+        framing = b"transfer-encoding: chunked\r\n" if self._chunked else b""
+        end = b"\r\n" if self.keeps_alive else b"connection: close\r\n\r\n"
+        self._line.transport.write(b"".join((head, framing, end)))
+
+    async def send(self, piece: bytes) -> None:
+        """One piece of the answer, as soon as the client has read most of what was sent before."""
+        if not self.lost:
+            await self._line.writable()
+        if piece and not self.lost:
+            parts = (b"%x\r\n" % len(piece), piece, b"\r\n") if self._chunked else (piece,)
+            data = b"".join(parts)
+            self.sent += len(data)
+            self._line.transport.write(data)
+
+    def end(self) -> None:
+        """That was the last piece."""
+        if not self.lost:
+            if self._chunked:
+                self._line.transport.write(b"0\r\n\r\n")
+            self._complete()
+
+    def abort(self) -> None:
+        """Cut the connection without sending what waits."""
+        self._line.transport.abort()
+
+    def leave(self, body: bytes) -> Left | None:
+        """Take the connection away from here before the request is answered, whose whole body this
+        is. None: it cannot go now."""
+        return self._line.leave(self, body)
+
+    def go_on(self, step: Callable[[], Pending]) -> None:
+        """Do this for the request, now, with its failures as contained as those of its handler;
+        what there is to wait for is waited for."""
+        self._line.go_on(self, step)
+
+    def _complete(self) -> None:
+        self.complete = True
+        self._body = b""
+        if not self.keeps_alive:
+            self._line.transport.close()
+        self._line.completed()
+
+    # --- what the connection says ---------------------------------------------------------------
+
+    def came_whole(self, body: bytes) -> None:
+        """The body, all of it with the head."""
+        self._body, self.size, self.whole = body, len(body), True
+
+    def came(self, piece: bytes) -> None:
+        """A piece of the body."""
+        if not isinstance(self._body, list):
+            self._body = []
+        self._body.append(piece)
+        self.size += len(piece)
+        self._wake()
+
+    def came_to_its_end(self) -> None:
+        self.whole = True
+        self._wake()
+
+    def was_lost(self) -> None:
+        """The client is gone, or the connection is somebody else's."""
+        self.lost = True
+        self._wake()
+        on_lost, self.on_lost = self.on_lost, None
+        if on_lost is not None:
+            on_lost()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+
+Handler = Callable[[Request], Pending]
+"""An application. It is called when the head of a request is there and every earlier request of the
+connection is answered; by then most bodies are there, too. What it returns is waited for; None: it
+has answered, or will when something else happens."""

@@ -1,0 +1,139 @@
+"""HTTP/1.1 on listening sockets, for any application: all connections, and the graceful end.
+
+Owns: accepting, how many connections there may be, the heads of requests that are known by their
+bytes, draining. Never: what happens on a connection (`connection`), a path, MCP.
+"""
+
+import asyncio
+import logging
+import resource
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from metamcp_worker.http import bounds, http1
+from metamcp_worker.http.accepting import Acceptor
+from metamcp_worker.http.connection import Connection
+from metamcp_worker.http.contained import Contained
+from metamcp_worker.http.http1 import Head
+from metamcp_worker.http.patience import Limits
+from metamcp_worker.http.requests import Handler, Request
+
+__all__ = ["HttpServer", "Limits"]
+
+log = logging.getLogger("metamcp.http")
+
+_CONNECTIONS = (
+    "connections", "This gateway has as many connections as it may have; try again later.",
+)  # fmt: skip
+_DESCRIPTORS = (
+    "descriptors", "This gateway has no free descriptors for more connections; try again later.",
+)  # fmt: skip
+_RAISE = "raise the limit of open files (ulimit -n, LimitNOFILE=)"
+
+
+class HttpServer:
+    """Serves one application on listening sockets. `on_refused` gets a word for every request that
+    is turned away before the application sees it. `kind`: of its connections; `reserve`:
+    descriptors that are held back for connections when no other is free; `open`: the connections;
+    `heads`: those that are known by their bytes; `started`: it accepts, or did; `draining`: it
+    accepts no more; `ended`: nothing is open, or time is up."""
+
+    def __init__(
+        self,
+        app: Handler,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        on_refused: Callable[[str], None] | None = None,
+        kind: type[Connection] = Connection,
+        reserve: int = 0,
+    ) -> None:
+        self.app = app
+        self.limits = limits
+        self.kind = kind
+        self.contained = Contained()
+        self.open: set[Connection] = set()
+        self.heads: dict[bytes, Head] = {}
+        self.started = False
+        self.draining = False
+        self.ended = False
+        self._fd_max = sys.maxsize
+        self._reserve = reserve
+        self._on_refused = on_refused
+        self._acceptors: list[Acceptor] = []
+        self._quiet: asyncio.Future[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        return len(self.open)
+
+    def full(self, fd: int) -> tuple[str, str] | None:
+        """Why the newest connection, with this descriptor, is one too many, as a word and a
+        sentence, or None. A new descriptor has the lowest number that is free, so it tells how
+        many there are, pipes and all."""
+        if self.connections > self.limits.connections_max:
+            return _CONNECTIONS
+        if fd >= self._fd_max:
+            log.warning("no free descriptors: connections are refused; %s", _RAISE)
+            return _DESCRIPTORS
+        return None
+
+    def learn(self, read: bytes, request: Request) -> None:
+        """This was read, and this one request came of it: know its head when it comes again."""
+        start = read.find(b"\r\n\r\n") + 4
+        # Only if it is the head that stands before the body, whatever the parser lets pass.
+        if start <= bounds.KNOWN_BYTES_MAX and len(read) - start == request.size:
+            request.head.length = http1.length(request.head)
+            if request.head.length == request.size:
+                if len(self.heads) >= bounds.KNOWN_HEADS_MAX:
+                    self.heads.clear()
+                self.heads[read[:start]] = request.head
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept on these sockets; the server owns them now. They may be shared with others."""
+        self.started = True
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files != resource.RLIM_INFINITY and not self._reserve:
+            self._fd_max = max(files - bounds.DESCRIPTORS_KEPT, files // 2)
+        for sock in sockets:
+            self._acceptors.append(Acceptor(sock, partial(self.kind, self), reserve=self._reserve))
+
+    async def drain(self, grace_s: float) -> None:
+        """Accept no more, let open requests finish for `grace_s`, then cut what is left.
+
+        The listening sockets are closed here, never shut down: they live on in other processes.
+        """
+        self.draining = True
+        while self._acceptors:
+            await self._acceptors.pop().close()
+        for connection in list(self.open):
+            connection.shutdown()
+        if not await self._emptied(grace_s):
+            for connection in list(self.open):
+                connection.transport.abort()
+            await self._emptied(bounds.END_S)
+        await self.contained.end(bounds.END_S)
+
+    def refused(self, reason: str) -> None:
+        if self._on_refused is not None:
+            self._on_refused(reason)
+
+    def gone(self) -> None:
+        """A connection has ended."""
+        for acceptor in self._acceptors:
+            acceptor.refill()
+        if self._quiet is not None and self._empty():
+            self.ended = True  # at this very moment: nothing can come in between
+            if not self._quiet.done():
+                self._quiet.set_result(None)
+
+    def _empty(self) -> bool:
+        return not self.open
+
+    async def _emptied(self, wait_s: float) -> bool:
+        self._quiet = asyncio.get_running_loop().create_future()
+        self.gone()
+        done, _ = await asyncio.wait([self._quiet], timeout=wait_s)
+        self.ended = True
+        return bool(done)

@@ -1,0 +1,144 @@
+"""Server-sent events: the bytes of a `text/event-stream` to events, in any pieces.
+
+Owns: the format (WHATWG HTML, "Server-sent events", 9.2.5 and 9.2.6), and the limit of one event.
+Never: reading a connection, reconnecting, what `data` means.
+
+Unlike a browser's parser this one reports an event without data if it has an id or a time to
+reconnect: streams of MCP begin with such events, and what they say is needed to resume the stream.
+`data` stays the bytes that came. However small the pieces are, each byte is looked at once.
+"""
+
+import re
+
+from msgspec import Struct
+
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.errors import TooLarge
+
+FIELDS_BYTES_MAX = 64 * 1024
+"""What an event may have beside its message."""
+EVENT_BYTES_MAX = frames.MESSAGE_BYTES_MAX + FIELDS_BYTES_MAX
+ID_BYTES_MAX = 1024
+"""A longer id is passed over: it comes back in a header, and servers bound those."""
+RETRY_DIGITS_MAX = 9
+"""More milliseconds than that are eleven days."""
+
+_SENDABLE = re.compile(rb"[\x21-\x7e\x80-\xff](?:[\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
+"""An id that can come back in a header. Another one counts as empty: who went on from the id before
+it would get again what came since."""
+_BOM = b"\xef\xbb\xbf"
+
+
+class Event(Struct, frozen=True, gc=False):
+    """One event. `data`: empty if it is there for its `id` or `retry_ms` only.
+
+    `id`: what this event said, None if it said nothing; an empty one takes back earlier ids.
+    `event`: its type. `retry_ms`: how long to wait before reconnecting.
+    """
+
+    data: bytes
+    id: bytes | None = None
+    event: str = "message"
+    retry_ms: int | None = None
+
+
+class EventReader:
+    """One stream, from its first byte. What is not ended by an empty line is no event."""
+
+    def __init__(self, limit_bytes: int = EVENT_BYTES_MAX) -> None:
+        self._limit = limit_bytes
+        self._held = bytearray()  # of a line that has not ended yet
+        self._kept = 0  # bytes of the event's fields so far
+        self._began = False
+        self._after_return = False
+        self._data: bytes | bytearray | None = None
+        self._id: bytes | None = None
+        self._event = ""
+        self._retry_ms: int | None = None
+        self._fields = self._noise_lines = self._noise_bytes = 0
+
+    def noise(self) -> tuple[int, int]:
+        """Lines since the last look that belong to no message, such as comments, blank lines and
+        events without data; and their bytes."""
+        found = self._noise_lines, self._noise_bytes
+        self._noise_lines = self._noise_bytes = 0
+        return found
+
+    @property
+    def held_bytes(self) -> int:
+        """Kept of an event that is not whole."""
+        return self._kept + len(self._held)
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events that `piece` completes. Raises TooLarge; then stop."""
+        events: list[Event] = []
+        if not piece:
+            return events
+        if self._after_return and piece.startswith(b"\n"):
+            piece = piece[1:]  # the second half of a line end that the last piece already showed
+        self._after_return = piece.endswith(b"\r")
+        for part in piece.splitlines(keepends=True):
+            line = part.rstrip(b"\r\n")
+            self._check(self._kept + len(self._held) + len(line))
+            if len(line) == len(part):
+                self._held += line
+            elif self._held:
+                whole, self._held = self._held, bytearray()
+                whole += line
+                self._line(whole, events)
+            else:
+                self._line(line, events)
+        return events
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise TooLarge("an event of the server", size, self._limit)
+
+    def _line(self, line: bytes | bytearray, events: list[Event]) -> None:
+        if not self._began:
+            self._began = True
+            line = line.removeprefix(_BOM)
+        if not line:
+            self._end(events)
+            return
+        colon = line.find(b":")
+        if colon == 0:
+            self._noise_lines += 1
+            self._noise_bytes += len(line) + 1
+            return  # a comment: keep-alive
+        name = bytes(line) if colon < 0 else bytes(line[:colon])
+        start = len(line) if colon < 0 else colon + 1
+        if line[start : start + 1] == b" ":
+            start += 1
+        self._kept += len(line) + 1
+        self._fields += 1
+        self._field(name, bytes(memoryview(line)[start:]))
+
+    def _field(self, name: bytes, value: bytes) -> None:
+        if name == b"data":
+            if self._data is None:
+                self._data = value
+                return
+            if isinstance(self._data, bytes):
+                self._data = bytearray(self._data)
+            self._data += b"\n"
+            self._data += value
+        elif name == b"event":
+            self._event = value.decode(errors="replace")
+        elif name == b"id":
+            if len(value) <= ID_BYTES_MAX and b"\0" not in value:
+                self._id = value if _SENDABLE.fullmatch(value) else b""
+        elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS_MAX:
+            self._retry_ms = int(value)
+
+    def _end(self, events: list[Event]) -> None:
+        """The empty line: report what there is, and begin anew."""
+        if self._data is None:
+            self._noise_lines += self._fields + 1
+            self._noise_bytes += self._kept + 1
+        if self._data is not None or self._id is not None or self._retry_ms is not None:
+            data = bytes(self._data or b"")
+            events.append(Event(data, self._id, self._event or "message", self._retry_ms))
+        self._kept = self._fields = 0
+        self._data = self._id = self._retry_ms = None
+        self._event = ""

@@ -1,0 +1,160 @@
+"""Exposed names: what an endpoint calls the tools and prompts of its servers.
+
+Owns: the naming rule, and the table from (server, original name) to exposed name. Never: looking
+anything up, and taking a name apart again: the identity of a tool is the pair, always.
+
+The rule has three steps. Join: server and original with the separator of the style, characters
+that clients do not take replaced by an underscore. Shorten: what is too long ends in a tail that
+is a hash of the pair. Part: where two pairs have come to the same name, *all* of them get such a
+tail, and a longer one each time that this is not enough. A tail depends on its pair alone, so no
+name depends on the order in which servers came up.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from metamcp_worker.ipc.spec import NamingSpec
+
+SEPARATORS = {"namespaced": "__", "flat": "_", "dotted": ".", "bare": ""}
+LENGTH_MIN = 16
+"""A smaller `length_max` counts as this: below it a tail leaves nothing to read."""
+TAIL_CHARS = (6, 10, 16, 26, 52)
+"""Of each step of parting; five bits each. 52 are all of SHA-256, and by then no two pairs in the
+world share a tail; under a small `length_max`, where that many do not fit, steps go on salted."""
+STEPS_MAX = 64
+"""Even the shortest tail that steps end with, 70 bits anew each time, does not clash that often."""
+
+ALIAS_CHARACTERS_MAX = 128
+"""Of a name that no list has, so that it binds no client; a longer one is not looked up."""
+
+Pair = tuple[str, str]
+_NONE: Mapping[Pair, str] = {}
+
+
+def expose(
+    pairs: Sequence[Pair],
+    naming: NamingSpec,
+    reserved: Collection[str] = (),
+    given: Mapping[Pair, str] = _NONE,
+) -> list[str]:
+    """The exposed name of each (server, original), in the order of `pairs`.
+
+    Different pairs get different names, whatever their order; equal pairs the same one. None gets
+    a `reserved` one. `given`: names that pairs have whatever the rule says, all different and none
+    reserved; no other pair gets one of them, even while the pair that has it is not there.
+    """
+    return parted(pairs, alone(pairs, naming), naming, reserved, given)
+
+
+def alone(pairs: Sequence[Pair], naming: NamingSpec) -> list[str]:
+    """The name of each, as far as it is no other's."""
+    return [_name(pair, 0, naming) for pair in pairs]
+
+
+def parted(
+    pairs: Sequence[Pair],
+    plain: Sequence[str],
+    naming: NamingSpec,
+    reserved: Collection[str] = (),
+    given: Mapping[Pair, str] = _NONE,
+) -> list[str]:
+    """What `expose` says. `plain`: what `alone` says of them."""
+    if not given:
+        found = set(plain)
+        if len(found) == len(plain) and found.isdisjoint(reserved):
+            return list(plain)
+    names = {pair: name for pair, name in zip(pairs, plain, strict=True) if pair not in given}
+    steps = dict.fromkeys(names, 0)
+    if given:
+        reserved = {*reserved, *given.values()}
+    clashing = _clashing(names, reserved)
+    for _ in range(STEPS_MAX):
+        if not clashing:
+            return [names[pair] if pair in names else given[pair] for pair in pairs]
+        for pair in clashing:
+            steps[pair] += 1
+            names[pair] = _name(pair, steps[pair], naming)
+        clashing = _clashing(names, reserved)
+    raise AssertionError(f"{STEPS_MAX} hashes of {len(clashing)} pairs are equal")
+
+
+def flaw(name: str, naming: NamingSpec) -> str:
+    """Why the rule could never give this name, as the end of a sentence; or nothing."""
+    length_max = max(naming.length_max, LENGTH_MIN)
+    if why := _flaw(name, length_max, dots=_has_dots(naming)):
+        return why
+    if naming.hyphens == "underscore" and "-" in name:
+        return "has a '-' in it, and names here have none (hyphens = \"underscore\")"
+    return ""
+
+
+def alias_flaw(name: str) -> str:
+    """Why this cannot be an alias, as the end of a sentence; or nothing."""
+    return _flaw(name, ALIAS_CHARACTERS_MAX, dots=True)
+
+
+def _flaw(name: str, length_max: int, *, dots: bool) -> str:
+    if not name:
+        return "is empty"
+    if len(name) > length_max:
+        return f"has {len(name)} characters, and here a name has at most {length_max}"
+    if (_FOREIGN_BUT_DOTS if dots else _FOREIGN).search(name):
+        allowed = "letters, digits, '_', '-' and '.'" if dots else "letters, digits, '_' and '-'"
+        return f"may have only {allowed} here"
+    return ""
+
+
+def _clashing(names: dict[Pair, str], reserved: Collection[str]) -> list[Pair]:
+    found = set(names.values())
+    if len(found) == len(names) and found.isdisjoint(reserved):
+        return []
+    first: dict[str, Pair] = {}
+    clashing: dict[Pair, None] = {}
+    for pair, name in names.items():
+        if name in reserved:
+            clashing[pair] = None
+        other = first.setdefault(name, pair)
+        if other != pair:
+            clashing[other] = clashing[pair] = None
+    return list(clashing)
+
+
+def _name(pair: Pair, step: int, naming: NamingSpec) -> str:
+    """The name of `pair` after `step` steps of parting; 0 is the name that it has alone."""
+    joined = _joined(pair, naming)
+    length_max = max(naming.length_max, LENGTH_MIN)
+    if step == 0 and len(joined) <= length_max:
+        return joined
+    step = max(step, 1)
+    tail = _tail(pair, max(0, step - len(TAIL_CHARS)))
+    # Two places stay for one readable character and the underscore.
+    tail = tail[: min(TAIL_CHARS[min(step, len(TAIL_CHARS)) - 1], length_max - 2)]
+    return f"{joined[: length_max - len(tail) - 1]}_{tail}"
+
+
+def _joined(pair: Pair, naming: NamingSpec) -> str:
+    server, original = pair
+    if naming.style == "bare":
+        name = original
+    else:
+        name = server + (naming.separator or SEPARATORS[naming.style]) + original
+    name = (_FOREIGN_BUT_DOTS if _has_dots(naming) else _FOREIGN).sub("_", name)
+    if naming.hyphens == "underscore":
+        name = name.replace("-", "_")
+    return name or "_"
+
+
+def _has_dots(naming: NamingSpec) -> bool:
+    return naming.style == "dotted" or "." in naming.separator
+
+
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+_FOREIGN_BUT_DOTS = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def _tail(pair: Pair, salt: int) -> str:
+    text = "\0".join(pair) + (f"\0{salt}" if salt else "")
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return base64.b32encode(digest).decode("ascii").lower().rstrip("=")

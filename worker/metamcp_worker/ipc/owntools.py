@@ -1,0 +1,250 @@
+"""The gateway's own tools as clients see them: the definitions of each exposure.
+
+Owns: their names, words, parameters and hints, and what the definitions of an exposure cost. Never:
+what such a tool does (`front/activating`, `front/equipping`, `front/loading`), who has which.
+
+They are apart from what they do, because others than a front want to know what they cost.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Exposure
+
+Schema = Mapping[str, object]
+Detail = Literal["brief", "detailed", "full"]
+"""How much a search tells of a tool."""
+DETAILS: Final[Sequence[Detail]] = ("brief", "detailed", "full")
+HITS = 10
+"""That a search tells unless it is asked for more."""
+
+
+class OwnTool(Struct, frozen=True):
+    """One definition. `properties`: its arguments as JSON Schema, `required` those that must be
+    there; `changes`: it changes what is in view, or what is stored; `destroys`: something may be
+    lost by it; `forwards`: it calls a tool of a server, which may do anything."""
+
+    name: str
+    title: str
+    description: str
+    properties: Mapping[str, Schema] = {}
+    required: tuple[str, ...] = ()
+    changes: bool = False
+    destroys: bool = False
+    forwards: bool = False
+
+    def definition(self) -> bytes:
+        """As one of a server, in a list."""
+        schema: dict[str, object] = {"type": "object", "properties": self.properties}
+        if self.required:
+            schema["required"] = self.required
+        schema["additionalProperties"] = False
+        reads = not self.changes and not self.forwards
+        hints: dict[str, object] = {"title": self.title, "readOnlyHint": reads}
+        if not reads:
+            hints["destructiveHint"] = self.destroys or self.forwards
+            hints["idempotentHint"] = not self.forwards
+        hints["openWorldHint"] = self.forwards
+        return codec.dump({
+            "name": self.name, "title": self.title, "description": self.description,
+            "inputSchema": schema, "annotations": hints,
+        })  # fmt: skip
+
+
+def of(exposure: Exposure) -> Sequence[OwnTool]:
+    """In the order of the list; none, where everything is in view."""
+    return _OWN[exposure]
+
+
+def names() -> frozenset[str]:
+    """Of all of them."""
+    return frozenset(tool.name for tools in _OWN.values() for tool in tools)
+
+
+def size(exposure: Exposure) -> int:
+    """Bytes of all these definitions: what a client has in context before anything is in view."""
+    return sum(len(tool.definition()) for tool in of(exposure))
+
+
+_SERVER = {"type": "string", "description": "The name of the server, as gateway_status shows it."}
+_SERVERS = (
+    OwnTool(
+        "gateway_activate",
+        "Activate a server",
+        "Bring the tools of one server into view. They are in the list of tools at once.",
+        {"name": _SERVER},
+        ("name",),
+        changes=True,
+    ),
+    OwnTool(
+        "gateway_deactivate",
+        "Deactivate a server",
+        "Take the tools of one server out of view. The server runs on and can be activated again"
+        " at once.",
+        {"name": _SERVER},
+        ("name",),
+        changes=True,
+    ),
+    OwnTool(
+        "gateway_status",
+        "Servers and their states",
+        "All servers: whether each is warming, ready, active (its tools are in view) or in error,"
+        " and how many tools it has.",
+    ),
+)
+
+_TOOLSET = {"type": "string", "description": "Of the toolset."}
+_REFERENCE = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {"namespacedName": {"type": "string"}},
+            "required": ["namespacedName"],
+            "additionalProperties": False,
+        },
+    ]
+}
+_OFFSET = {"type": "integer", "description": "Go on where an answer ended."}
+_ONLY = {"type": "string", "description": "Only this server's."}
+_TOOLSETS = (
+    OwnTool(
+        "discover-all-tools",
+        "Discover all tools",
+        "All tools of all servers, equipped or not: names, what they do, what they cost.",
+        {"server": _ONLY, "offset": _OFFSET},
+    ),
+    OwnTool(
+        "build-toolset",
+        "Build a toolset",
+        'Save chosen tools of any servers as a toolset, such as {"name": "dev", "tools":'
+        ' [{"namespacedName": "git.status"}]}.',
+        {
+            "name": {"type": "string", "description": "A new one."},
+            "tools": {"type": "array", "items": _REFERENCE},
+            "description": {"type": "string"},
+            "autoEquip": {"type": "boolean", "description": "Equip it at once."},
+        },
+        ("name", "tools"),
+        changes=True,
+    ),
+    OwnTool(
+        "equip-toolset",
+        "Equip a toolset",
+        "Bring the tools of this toolset into the list of tools, in place of others.",
+        {"name": _TOOLSET},
+        ("name",),
+        changes=True,
+    ),
+    OwnTool(
+        "unequip-toolset",
+        "Unequip the toolset",
+        "Take the tools of the equipped toolset out of the list.",
+        changes=True,
+    ),
+    OwnTool(
+        "get-active-toolset",
+        "The equipped toolset",
+        "Which toolset is equipped, its tools, and which of them are missing.",
+    ),
+    OwnTool(
+        "list-saved-toolsets",
+        "Saved toolsets",
+        "All toolsets that can be equipped.",
+        {"offset": _OFFSET},
+    ),
+    OwnTool(
+        "delete-toolset",
+        "Delete a toolset",
+        "Forget a toolset, for everybody.",
+        {"name": _TOOLSET, "confirm": {"type": "boolean", "description": "Must be true."}},
+        ("name",),
+        changes=True,
+        destroys=True,
+    ),
+)
+
+_NAME = {"type": "string", "description": "As search_tools tells it."}
+_NAMES = {"anyOf": [_NAME, {"type": "array", "items": {"type": "string"}}]}
+_SET = {"type": "string", "description": "Of the tool set."}
+_SEARCH = (
+    OwnTool(
+        "search_tools",
+        "Search tools",
+        "Find tools by name or by what they should do.",
+        {
+            "query": {"type": "string", "description": "A name, words or a task."},
+            "limit": {"type": "integer", "default": HITS},
+            "detail": {
+                "type": "string",
+                "enum": list(DETAILS),
+                "description": "detailed: with arguments; full: with schemas.",
+            },
+            "server": _ONLY,
+        },
+        ("query",),
+    ),
+    OwnTool(
+        "load_tool",
+        "Load tools",
+        "Bring tools into the list of tools.",
+        {"name": _NAMES},
+        ("name",),
+        changes=True,
+    ),
+    OwnTool(
+        "unload_tool",
+        "Unload tools",
+        "Take loaded tools out of the list of tools.",
+        {"name": _NAMES},
+        ("name",),
+        changes=True,
+    ),
+    OwnTool(
+        "load_tool_set",
+        "Load a tool set",
+        "Bring all tools of a saved tool set into the list of tools.",
+        {"name": _SET},
+        ("name",),
+        changes=True,
+    ),
+    OwnTool(
+        "save_tool_set",
+        "Save a tool set",
+        "Save what is loaded as a tool set, in place of one of that name.",
+        {"name": _SET, "description": {"type": "string"}},
+        ("name",),
+        changes=True,
+        destroys=True,
+    ),
+    OwnTool(
+        "list_loaded_tools",
+        "Loaded tools",
+        "What is loaded, what it costs, and the saved tool sets.",
+        {"offset": _OFFSET},
+    ),
+    OwnTool(
+        "describe_tool",
+        "Describe a tool",
+        "The whole definition of a tool, with its arguments.",
+        {"name": _NAME},
+        ("name",),
+    ),
+    OwnTool(
+        "call_tool",
+        "Call a tool",
+        "Call any tool, loaded or not.",
+        {"name": _NAME, "arguments": {"type": "object", "description": "Of that tool."}},
+        ("name",),
+        forwards=True,
+    ),
+)
+_OWN: Mapping[Exposure, Sequence[OwnTool]] = {
+    "all": (),
+    "toolset": _TOOLSETS,
+    "servers": _SERVERS,
+    "search": _SEARCH,
+}

@@ -1,0 +1,129 @@
+"""Frames over one end of a pipe, from the event loop.
+
+Owns: reading, coalesced writing (what one turn of the loop sends leaves as one write), the bounded
+queue and the news that the other side is gone. Never: the meaning of a frame.
+
+Both ends are the two halves of `multiprocessing.Pipe()`: an AF_UNIX stream pair whose descriptor
+the loop owns; `recv_bytes` would hold the whole loop while a large frame trickles in.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from metamcp_worker.ipc.errors import PipeFull
+from metamcp_worker.ipc.frames import BODY_BYTES_MAX, Frame
+from metamcp_worker.ipc.framing import Cutter, parts
+
+QUEUE_BYTES_MAX = 64 * 1024 * 1024
+"""What may wait for a peer that does not read. Before it is in the queue a frame counts as
+BODY_BYTES_MAX at most, so that a larger answer of a server finds a place; there is one such at a
+time."""
+APART_BYTES = 64 * 1024
+"""A body of this size is not copied to stand behind its head; for a smaller one that is cheaper
+than two pieces."""
+
+
+class Pipe(asyncio.Protocol):
+    """One end of a pipe. `on_frame` is called for each frame, `on_gone` exactly once at the end."""
+
+    def __init__(
+        self, on_frame: Callable[[Frame], None], on_gone: Callable[[str], None] | None = None
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_gone = on_gone
+        self._cutter = Cutter()
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def open(
+        cls,
+        fd: int,
+        on_frame: Callable[[Frame], None],
+        on_gone: Callable[[str], None] | None = None,
+    ) -> "Pipe":
+        """Take over descriptor `fd`, the end of a `multiprocessing.Pipe()`."""
+        sock = socket.socket(fileno=fd)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, pipe = await loop.create_unix_connection(lambda: cls(on_frame, on_gone), sock=sock)
+        return pipe
+
+    @property
+    def closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that the other side has not taken yet."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._waiting_bytes + waiting
+
+    def send(self, frame: Frame, *, reserve_bytes: int = 0) -> int:
+        """Queue one frame; how many bytes wait to be taken then. `reserve_bytes`: of the queue are
+        not for it. Raises PipeFull or TooLarge; to a closed pipe it does nothing, because `on_gone`
+        is what tells the owner."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return 0
+        head, body = parts(frame)
+        size = len(head) + len(body)
+        queued = self._waiting_bytes + transport.get_write_buffer_size()
+        if queued + min(size, BODY_BYTES_MAX) + reserve_bytes > QUEUE_BYTES_MAX:
+            raise PipeFull("the queue of this pipe is full")
+        if size >= APART_BYTES:
+            self._flush()
+            transport.writelines((head, body))
+        else:
+            if not self._waiting:
+                self._loop.call_soon(self._flush)
+            self._waiting.append(head + body)
+            self._waiting_bytes += size
+        return queued + size
+
+    def pause(self) -> None:
+        """Stop reading: back-pressure towards the other side."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what waits, then close. `on_gone` follows."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._flush()
+            self._transport.close()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's, so no isinstance here.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=QUEUE_BYTES_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        cutter, on_frame = self._cutter, self._on_frame
+        for frame in cutter.feed(data):
+            on_frame(frame)
+        if cutter.broken is not None and self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        on_gone, self._on_gone = self._on_gone, None
+        if on_gone is not None:
+            broken = self._cutter.broken or exc
+            on_gone(str(broken) if broken else "closed")
+
+    def _flush(self) -> None:
+        if self._waiting and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._waiting))
+        self._waiting.clear()
+        self._waiting_bytes = 0

@@ -1,0 +1,81 @@
+"""What the tools of an endpoint cost its clients, as far as it follows from the configuration and
+what servers have offered.
+
+Owns: which tools an endpoint has, under which names, how large their definitions are in its list,
+and what is in context at the start under each exposure. Never: tokens of bytes (`costs`), the words
+of built-in tools (`owntools`), lists that are sent, which servers are there (the fronts).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import get_args
+
+from msgspec import Struct
+
+from metamcp_worker.ipc import catalogue, codec, costs, names, owntools, validation
+from metamcp_worker.ipc.catalogue import Keyed, ServerCatalogue
+from metamcp_worker.ipc.disclosure import Exposure, Pair
+from metamcp_worker.ipc.spec import EndpointSpec
+
+EXPOSURES: tuple[Exposure, ...] = get_args(Exposure)
+
+
+class Priced(Struct, frozen=True):
+    """One tool of an endpoint. `size`: bytes of its definition, as it is in a list."""
+
+    server: str
+    name: str
+    exposed: str
+    size: int
+
+
+def tools(
+    endpoint: EndpointSpec,
+    catalogues: Mapping[str, ServerCatalogue],
+    withheld: Collection[Pair] = (),
+) -> Sequence[Priced]:
+    """All that there are, be their servers there or away. `withheld`: tools that nobody gets; their
+    names are taken all the same. Other words that the configuration gives a tool are not counted:
+    only a front makes them."""
+    found = {
+        (server, one.key): one
+        for server in endpoint.servers
+        if server in catalogues
+        for one in catalogue.keyed("tools", catalogues[server].tools)
+        if (server, one.key) not in endpoint.disabled
+    }
+    reserved = {tool.name for tool in owntools.of(endpoint.exposure)}
+    exposed = names.expose(list(found), endpoint.naming, reserved, _given(endpoint, reserved))
+    hidden = {(one.server, one.tool) for one in endpoint.overrides if one.hidden}
+    return [
+        Priced(*pair, name, _size(one, name))
+        for (pair, one), name in zip(found.items(), exposed, strict=True)
+        if pair not in hidden and pair not in withheld and _is_listed(one)
+    ]
+
+
+def at_start(exposure: Exposure, tools: Sequence[Priced]) -> int:
+    """Tokens that a client of this endpoint has in context before it has asked for anything."""
+    if exposure == "all":
+        return costs.of_bytes(sum(tool.size for tool in tools))
+    return costs.of_bytes(owntools.size(exposure))
+
+
+def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:
+    """Names that tools have whatever the rule says."""
+    found: dict[str, Pair] = {}
+    for one in endpoint.overrides:
+        pair = one.server, one.tool
+        if one.name and one.name not in reserved and pair not in endpoint.disabled:
+            found.setdefault(one.name, pair)
+    return {pair: name for name, pair in found.items()}
+
+
+def _is_listed(tool: Keyed) -> bool:
+    fault = validation.fault("tools", tool.raw)
+    return fault is None or fault.legacy
+
+
+def _size(tool: Keyed, name: str) -> int:
+    if name == tool.key:
+        return len(tool.raw)
+    return costs.sent_bytes(tool.raw, tool.raw_key, codec.dump(name))

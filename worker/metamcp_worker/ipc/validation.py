@@ -1,0 +1,316 @@
+"""Whether a definition may stand in a list: is it valid by the schema of the client's revision?
+
+Owns: the types of the specification's schema, and the few rules beside it without which an official
+SDK cannot read the list. Never: what becomes of a definition that is not (fronts leave it out, the
+supervisor names it), the meaning of definitions.
+
+The revisions are two groups. What is valid for 2025-11-25 is valid for all before it, which know
+less of the same members, and for 2026-07-28, which asks less of the schemas in a tool. A test holds
+this, and that these types say what the specification's own JSON Schema says.
+
+A client gives up a whole list for one definition that it cannot read. So a definition must also be
+JSON that every parser takes (not too deep, no number of thousands of digits), the URI of a resource
+one that the Python SDK parses, and a time one that the TypeScript SDK parses; the Python SDK reads
+`execution` in 2026-07-28 as well, which has none.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.catalogue import KEYS, KINDS, MODERN_SINCE, ServerCatalogue
+
+DEPTH_MAX = 150
+"""Of nested values. The Python SDK reads 200, and the answer around the definition needs some."""
+DIGITS_MAX = 4000
+"""Of a number, or of anything else. The Python SDK reads numbers of 4,300."""
+NAME_CHARACTERS_MAX = 80
+"""Of a definition's name, where people are told of it."""
+
+#: What one of KINDS is called in a sentence.
+NOUNS: Mapping[str, str] = {"tools": "tool", "prompts": "prompt", "resources": "resource",
+                            "resourceTemplates": "resource template"}  # fmt: skip
+
+_Text = str | UnsetType
+_Flag = bool | UnsetType
+
+
+class _Object(Struct):
+    """Any object."""
+
+
+class _Icon(Struct, rename="camel"):
+    src: str
+    mime_type: _Text = UNSET
+    sizes: list[str] | UnsetType = UNSET
+    theme: Literal["light", "dark"] | UnsetType = UNSET
+
+
+class _Named(Struct, rename="camel"):
+    name: str
+    title: _Text = UNSET
+    description: _Text = UNSET
+    icons: list[_Icon] | UnsetType = UNSET
+    meta: _Object | UnsetType = field(name="_meta", default=UNSET)
+
+
+class _ToolAnnotations(Struct, rename="camel"):
+    title: _Text = UNSET
+    read_only_hint: _Flag = UNSET
+    destructive_hint: _Flag = UNSET
+    idempotent_hint: _Flag = UNSET
+    open_world_hint: _Flag = UNSET
+
+
+class _Execution(Struct, rename="camel"):
+    task_support: Literal["forbidden", "optional", "required"] | UnsetType = UNSET
+
+
+class _Schema(Struct):
+    type: Literal["object"]
+    dialect: _Text = field(name="$schema", default=UNSET)
+
+
+class _LegacySchema(_Schema):
+    properties: dict[str, _Object] | UnsetType = UNSET
+    required: list[str] | UnsetType = UNSET
+
+
+class _AnySchema(Struct):
+    dialect: _Text = field(name="$schema", default=UNSET)
+
+
+class _AnyTool(_Named):
+    annotations: _ToolAnnotations | UnsetType = UNSET
+    execution: _Execution | UnsetType = UNSET
+
+
+class _Tool(_AnyTool, kw_only=True):
+    input_schema: _Schema
+    output_schema: _AnySchema | UnsetType = UNSET
+
+
+class _LegacyTool(_AnyTool, kw_only=True):
+    input_schema: _LegacySchema
+    output_schema: _LegacySchema | UnsetType = UNSET
+
+
+class _Argument(Struct):
+    name: str
+    title: _Text = UNSET
+    description: _Text = UNSET
+    required: _Flag = UNSET
+
+
+class _Prompt(_Named):
+    arguments: list[_Argument] | UnsetType = UNSET
+
+
+_DAY = (
+    "(?:(?:[0-9]{2}(?:[2468][048]|[13579][26]|0[48])|(?:[02468][048]|[13579][26])00)-02-29|[0-9]{4}-"
+    "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8])))"
+)
+_HOUR = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+TIME = rf"\A{_DAY}T{_HOUR}:[0-5][0-9](?:\.[0-9]+)?(?:Z|[+-]{_HOUR})\Z"
+"""ISO 8601 with a time zone, as the TypeScript SDK wants it."""
+
+
+class _Annotations(Struct, rename="camel"):
+    audience: list[Literal["user", "assistant"]] | UnsetType = UNSET
+    priority: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    last_modified: Annotated[str, Meta(pattern=TIME)] | UnsetType = UNSET
+
+
+class _Template(_Named, kw_only=True):
+    uri_template: str
+    mime_type: _Text = UNSET
+    annotations: _Annotations | UnsetType = UNSET
+
+
+class _Resource(_Named, kw_only=True):
+    uri: str
+    mime_type: _Text = UNSET
+    size: int | float | UnsetType = UNSET
+    annotations: _Annotations | UnsetType = UNSET
+
+
+class Fault(Struct, frozen=True, gc=False):
+    """What is wrong with a definition, and `place` where. `legacy`: only for clients of revisions
+    before 2026-07-28."""
+
+    place: str
+    reason: str
+    legacy: bool = False
+
+    @property
+    def clients(self) -> str:
+        """For whom, as a part of a sentence; nothing for all."""
+        return f" for clients before {MODERN_SINCE}" if self.legacy else ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+class Invalid(Struct, frozen=True):
+    """One definition that lists leave out. `name`: what it calls itself, if it does."""
+
+    kind: str
+    name: str
+    definition: bytes
+    fault: Fault
+
+    def __str__(self) -> str:
+        name = repr(self.name[:NAME_CHARACTERS_MAX]) if self.name else "without a name"
+        return f"{NOUNS[self.kind]} {name}{self.fault.clients}: {self.fault}"
+
+
+_readers: Mapping[str, Callable[[bytes], object]] = {
+    "tools": msgspec.json.Decoder(_LegacyTool).decode,
+    "prompts": msgspec.json.Decoder(_Prompt).decode,
+    "resources": msgspec.json.Decoder(_Resource).decode,
+    "resourceTemplates": msgspec.json.Decoder(_Template).decode,
+}
+_read_modern_tool = msgspec.json.Decoder(_Tool).decode
+
+
+def fault(kind: str, definition: bytes | Raw, *, modern: bool = False) -> Fault | None:
+    """What keeps a definition of one of KINDS out of lists. `modern`: its server is of 2026-07-28
+    or later; lists for earlier clients have its tools without output schemas that are not of
+    objects (`views`)."""
+    raw = bytes(definition)
+    if (found := _unreadable(raw)) is not None:
+        return found
+    found = _broken(_readers[kind], raw)
+    if found is None or kind != "tools":
+        return found
+    if (worse := _broken(_read_modern_tool, raw)) is not None:
+        return worse
+    if modern and not has_object_output(members := codec.level(raw)):
+        del members["outputSchema"]
+        found = _broken(_readers[kind], codec.dump(members))
+    return None if found is None else Fault(found.place, found.reason, legacy=True)
+
+
+def has_object_output(tool: Mapping[str, Raw]) -> bool:
+    """Is the output schema of a tool, if it has any, one of objects? Earlier revisions know no
+    other."""
+    try:
+        kind = codec.level(tool["outputSchema"]).get("type", Raw(b"null"))
+    except KeyError:
+        return True
+    except codec.Malformed:
+        return False
+    return codec.text(kind) == "object"
+
+
+def invalid(catalogue: ServerCatalogue) -> Iterator[Invalid]:
+    """The definitions of one server that lists leave out."""
+    modern = catalogue.protocol >= MODERN_SINCE
+    for kind in KINDS:
+        for definition in catalogue.of(kind):
+            if (found := fault(kind, definition, modern=modern)) is not None:
+                yield Invalid(kind, _name(kind, definition), bytes(definition), found)
+
+
+def unserved(kind: str, server: str, name: str, fault: Fault) -> str:
+    """The sentence for who calls it all the same."""
+    called = f"The {NOUNS[kind]} {name[:NAME_CHARACTERS_MAX]!r} of {server}"
+    what = f"{called} is not served{fault.clients}"
+    return f"{what}: its definition is not valid ({fault}), which its server has to correct."
+
+
+def _name(kind: str, definition: Raw) -> str:
+    try:
+        return codec.text(codec.level(definition).get(KEYS[kind], Raw(b"null"))) or ""
+    except codec.Malformed:
+        return ""
+
+
+def _broken(read: Callable[[bytes], object], raw: bytes) -> Fault | None:
+    try:
+        found = read(raw)
+    except msgspec.DecodeError as error:
+        return _told(error)
+    if isinstance(found, _Resource):
+        return _resource(found)
+    return None
+
+
+def _resource(found: _Resource) -> Fault | None:
+    if isinstance(found.size, float) and not found.size.is_integer():
+        return Fault("$.size", "expected `integer`, got `number`")
+    if _PLAIN_URI.match(found.uri) is None and not _is_uri(found.uri):
+        return Fault("$.uri", "expected a URI")
+    return None
+
+
+_PLAIN_URI = re.compile(
+    r"(?:(?!(?i:https?|wss?|ftp|file):)[A-Za-z][A-Za-z0-9+.-]*:(?:(?!//)|//[A-Za-z0-9._~-]*(?=[/?#]|\Z))"
+    r"|file:///|https?://(?:[a-z][a-z0-9]*\.)*[a-z]+(?=[/?#]|\Z))[^\x00-\x1f]*\Z"
+)
+"""Nearly all that there are. The others are parsed as the Python SDK does it."""
+
+
+def _is_uri(text: str) -> bool:
+    from pydantic_core import Url
+
+    try:
+        Url(text)
+    except ValueError:
+        return False
+    return True
+
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % DIGITS_MAX)
+
+
+def _unreadable(raw: bytes) -> Fault | None:
+    """What no client is to be given, whatever it says."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return Fault("$", "its bytes are not UTF-8")
+    if len(raw) > DIGITS_MAX and _LONG_NUMBER.search(raw):
+        return Fault("$", f"a number has {DIGITS_MAX} digits or more")
+    if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX and _is_deep(raw):
+        return Fault("$", f"its values are nested more than {DEPTH_MAX} deep")
+    return None
+
+
+def _is_deep(raw: bytes) -> bool:
+    brackets = _STRING.sub(b"", raw).translate(None, _NO_BRACKETS)
+    for _ in range(DEPTH_MAX):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
+
+
+_MISSING = re.compile(r"Object missing required field `(.+?)`\Z")
+#: What msgspec calls a type, and JSON Schema does.
+_TYPES = {
+    "`str`": "`string`", "`int | float`": "`integer`", "`int`": "`integer`", "`float`": "`number`",
+    "`bool`": "`boolean`",
+}  # fmt: skip
+
+
+def _told(error: msgspec.DecodeError) -> Fault:
+    """Of what msgspec says."""
+    if not isinstance(error, msgspec.ValidationError):
+        return Fault("$", "some parsers cannot read its JSON, as half of a surrogate pair")
+    reason, _, place = str(error).partition(" - at `")
+    place = place.removesuffix("`") or "$"
+    if missing := _MISSING.match(reason):
+        return Fault(f"{place}.{missing[1]}", "is required and missing")
+    if "matching regex" in reason:
+        return Fault(place, "expected a time of ISO 8601 with a time zone")
+    if (value := reason.removeprefix("Invalid enum value ")) != reason:
+        return Fault(place, f"{value} is not a value that the schema has")
+    for ours, theirs in _TYPES.items():
+        reason = reason.replace(ours, theirs)
+    return Fault(place, reason[:1].lower() + reason[1:])
