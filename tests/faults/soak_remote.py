@@ -212,12 +212,18 @@ class Soak:
         ]
 
     async def _settle(self, before: Figures) -> Figures:
-        """The figures once they are as before, or those at the end of the time for that."""
+        """The figures once they are as before, or those at the end of the time for that. One
+        client goes on calling: a call is what closes connections that were idle for too long."""
         end = time.monotonic() + WELL_S_MAX
-        while grown(before.by_role, (after := await self._look()).by_role):
-            if time.monotonic() > end:
+        client = Client(self.gateway.port, MODERN)
+        for turn in itertools.count():
+            after = await self._look()
+            if not grown(before.by_role, after.by_role) or time.monotonic() > end:
                 break
-            await pause(THINK_S)
+            for name in SERVERS:
+                await asyncio.to_thread(client.call, f"{name}__echo", text=f"settle-{turn}")
+            await pause(1.0)
+        client.close()
         return after
 
     async def _look(self) -> Figures:

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "make bench-publish": "by hand: tests/benchmarks/test_page.py checks what it has written",
     "make bench-peers": "by hand: it installs other gateways; tests/benchmarks/test_peers.py",
     "make soak": "tests/faults/test_soak.py, for a shorter time",
+    "make soak-remote": "tests/faults/test_soak.py, for a shorter time",
     "make soak-load": "tests/benchmarks/test_soak_load.py, for a shorter time",
     "make setup": "every verb of the Makefile",
     "make lock": "by hand: it looks for newer packages",

@@ -12,9 +12,10 @@ import click, sys
 from metamcp_supervisor.__main__ import main
 
 assert main.get_command(click.Context(main), "serve")
-from metamcp_supervisor import inherited, run, upgrading
 from metamcp_supervisor.cli import lines
-from metamcp_supervisor.wanted import sources
+from metamcp_supervisor.config import sources
+from metamcp_supervisor.gateway import run, upgrading
+from metamcp_supervisor.systemd import inherited
 print(*sys.modules)
 print(len(vars(sys.modules["msgspec.inspect"])), len(vars(sys.modules["asyncio.sslproto"])))
 """

@@ -85,7 +85,7 @@ def test_a_unix_socket_whose_path_nobody_can_be_told_is_refused(tmp_path: Path) 
 @pytest.mark.process
 def test_several_sockets_have_names_of_ours() -> None:
     code = (
-        "import os; from metamcp_supervisor import inherited as i;"
+        "import os; from metamcp_supervisor.systemd import inherited as i;"
         "found = i.take(os.environ, os.getpid());"
         "print(sorted((n, len(s)) for n, s in found.items()), 'LISTEN_FDS' in os.environ);"
         "i.close(found)"

@@ -349,7 +349,7 @@ def test_a_gateway_without_tool_sets_has_no_file_and_no_thread(tmp_path: Path) -
     async def test(one: Kept) -> None:
         assert one.keeper.everything() == Everything()
         await one.keeper.forget(["8a01"])
-        assert len(os.listdir("/proc/self/task")) == threads
+        assert len(os.listdir("/proc/self/task")) <= threads, "those of other tests may end"
 
     threads = len(os.listdir("/proc/self/task"))
     kept(tmp_path, test)

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.process
 
 _ASYNCIO = """
 import sys
-from metamcp_worker import lean
+from metamcp_worker.runtime import lean
 
 lean.import_without("ssl", "asyncio")
 assert "ssl" not in sys.modules
@@ -31,7 +31,7 @@ print(ssl.create_default_context().check_hostname)
 
 _LATE = """
 import asyncio, sys
-from metamcp_worker import lean
+from metamcp_worker.runtime import lean
 
 known = sys.modules["ssl"]
 lean.import_without("ssl", "asyncio")
@@ -45,7 +45,7 @@ except ModuleNotFoundError as error:
 
 _WHEN_USED = """
 import sys, threading
-from metamcp_worker import lean
+from metamcp_worker.runtime import lean
 
 lean.import_when_used("asyncio.sslproto", "locale", "msgspec.inspect", "no_such_module")
 import asyncio, msgspec, locale, subprocess
@@ -73,8 +73,8 @@ except ModuleNotFoundError as error:
 
 _STARVED = """
 import resource, sys
-from metamcp_worker import lean
-from metamcp_supervisor.wanted import nearest
+from metamcp_worker.runtime import lean
+from metamcp_supervisor.config import nearest
 
 lean.import_when_used("locale")
 import locale

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.process
 
 _PROGRAM = """
 import asyncio, logging, os, sys, time
-from metamcp_worker import loop
+from metamcp_worker.runtime import loop
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 kept = []

@@ -14,7 +14,7 @@ from tests.worker.child.worker import SERVER
 
 _PROGRAM = """
 import sys
-from metamcp_worker import memory
+from metamcp_worker.runtime import memory
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -32,7 +32,7 @@ print(resident() - before)
 
 _MIDDLING = """
 import resource
-from metamcp_worker import memory
+from metamcp_worker.runtime import memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -57,7 +57,7 @@ print(resident() - start)
 
 _THREADS = """
 import threading
-from metamcp_worker import memory
+from metamcp_worker.runtime import memory
 
 def heaps():
     # The GNU C library puts a heap of a thread at the beginning of 64 MiB of its own.
@@ -76,7 +76,7 @@ print(heaps())
 
 _LOOP = """
 import asyncio, uvloop
-from metamcp_worker import memory
+from metamcp_worker.runtime import memory
 
 loop = uvloop.new_event_loop()
 print(memory.give_back_zeros(loop))
@@ -141,7 +141,7 @@ def test_an_empty_buffer_costs_nothing_and_can_still_be_used() -> None:
 
 _HOLES = """
 import asyncio, json, uuid
-from metamcp_worker import memory
+from metamcp_worker.runtime import memory
 
 first = memory.fill_holes()
 second = memory.fill_holes()
@@ -160,7 +160,7 @@ def test_the_holes_between_small_objects_are_filled_once_and_for_all() -> None:
 
 
 _LARGE_HOLES = """
-from metamcp_worker import memory
+from metamcp_worker.runtime import memory
 
 blocks = [bytes(n) for n in range(1000, 20000, 100)]
 del blocks[::2]
@@ -182,7 +182,7 @@ def test_the_holes_between_larger_objects_are_filled_too() -> None:
 
 
 _HOOKS = """
-from metamcp_worker import hooks
+from metamcp_worker.runtime import hooks
 hooks.put_off()
 import os, random, threading
 
@@ -211,7 +211,7 @@ def test_what_modules_want_at_forks_is_put_off_and_made_up_for() -> None:
 
 _PRELOADED = """
 import importlib, os, socket, sys
-from metamcp_worker import nursery
+from metamcp_worker.runtime import nursery
 
 for name in nursery.PRELOAD:
     importlib.import_module(name)
