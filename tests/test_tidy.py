@@ -54,49 +54,46 @@ CONTRACT = {"bridge", "http", "ipc", "oauth", "runtime"}
 PURE_BY_ROOM = {
     "metamcp_supervisor": "backoff rations verbs",
     "metamcp_supervisor.approval": (
-        "checks compat containment findings fingerprints known lock lockdrift members pins"
-        " sides wording"
+        "comparison containment keywords known lock lock_drift quarantine schema"
     ),
     "metamcp_supervisor.client_files": (
-        "edits entries jsonedit known moving texts tomledit yamledit yamlread"
+        "clients edits entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble config confirm dependencies document draft effective environment expand"
-        " headers jsonc levels limits masks meanings naming nearest options overrides parse"
-        " program reload remote resolving schema shapes table told tomltext toolnames tools"
-        " units"
+        "assemble config confirmation document environment foreign_files gateway_sections headers"
+        " jsonc naming options overrides parse program references reload schema server_sections"
+        " show toml_lines tools units"
     ),
-    "metamcp_supervisor.control": "explain keyed refusals roles",
+    "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
-    "metamcp_supervisor.gateway": "handing",
+    "metamcp_supervisor.gateway": "upgrade_state",
     "metamcp_supervisor.processes": "limits pulse workers",
     "metamcp_supervisor.servers": (
-        "answered canaries changes damping floods gate server sharing states"
+        "catalog_changes outage per_client rate_limits server start_gate states"
     ),
-    "metamcp_supervisor.systemd": "vitals",
+    "metamcp_supervisor.systemd": "sd_status",
     "metamcp_supervisor.telemetry": (
-        "capping families health histograms histories latency processes readings rendering"
-        " spanned tallies"
+        "counters exemplars health histograms history metric_names processes snapshot text_format"
     ),
-    "metamcp_supervisor.views": "ledger rounds",
+    "metamcp_supervisor.views": "ledger",
     "metamcp_worker.bridge": "answers exchanges legacy modern session",
     "metamcp_worker.builtin_tools": (
-        "activating behind builtin discovering equipping families found indexing loading"
-        " meaning picking portions wording"
+        "activating behind builtin discovering equipping families found indexing loading meaning"
+        " picking portions wording"
     ),
     "metamcp_worker.catalog": (
         "capabilities catalog exposing mending offers overriding parts referring uris views"
     ),
     "metamcp_worker.child": (
-        "actions asks budget calls faults handshake headers holders kept levels lines"
-        " listening listing logs notices opening own pace probing replies resume session"
-        " sessions subscriptions timing turns wire"
+        "actions asks budget calls faults handshake headers holders kept levels lines listening"
+        " listing logs notices opening own pace probing replies resume session sessions"
+        " subscriptions timing turns wire"
     ),
     "metamcp_worker.embedder": "answers",
     "metamcp_worker.front": (
         "answers asked asking elsewhere eras faults guard inbound levels methods modern_roots"
-        " mrtr openapi outlays page params parked peers processes recording resume retries"
-        " session showing stats task_ids tracing viewers watches"
+        " mrtr openapi outlays page params parked peers processes recording resume retries session"
+        " showing stats task_ids tracing viewers watches"
     ),
     "metamcp_worker.http": "bounds headers hosts http1 sse tracecontext",
     "metamcp_worker.ipc": (

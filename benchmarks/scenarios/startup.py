@@ -11,7 +11,7 @@ from benchmarks.alone import alone
 from benchmarks.figures import Effort, Sample, Table, most
 from benchmarks.machine import ROOT
 from benchmarks.turns import in_turns
-from metamcp_supervisor.processes.spawn import Nursery
+from metamcp_supervisor.processes.nursery import Nursery
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway
 from tests.live.load import Callers

@@ -32,7 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "add": ("metamcp_supervisor.cli.server_entries:add", "Add a server to the configuration."),
     "remove": ("metamcp_supervisor.cli.server_entries:remove", "Take a server out of it."),
     "calls": (
-        "metamcp_supervisor.cli.finished:calls",
+        "metamcp_supervisor.cli.recorded_calls:calls",
         "Show recorded calls that are over ('ctl calls': those under way).",
     ),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Make a recorded call once more."),
@@ -50,7 +50,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Print what a client needs in its configuration.",
     ),
     "import": (
-        "metamcp_supervisor.cli.importing:import_",
+        "metamcp_supervisor.cli.import_servers:import_",
         "Take over the servers of other clients.",
     ),
     "toolsets": (
@@ -169,7 +169,7 @@ class LazyGroup(click.Group):
 def _meant(word: str) -> str:
     """The second half of a sentence about an unknown verb."""
     from metamcp_supervisor.cli.ctl import ctl
-    from metamcp_supervisor.config.nearest import hint
+    from metamcp_supervisor.config.naming import hint
     from metamcp_worker.ipc import owntools
 
     if word in owntools.names():

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from metamcp_supervisor.processes.spawn import Nursery, Worker
+from metamcp_supervisor.processes.nursery import Nursery, Worker
 from metamcp_worker.ipc import packets
 
 COMMAND = (sys.executable, str(Path(__file__).parent / "nursery_roles.py"))

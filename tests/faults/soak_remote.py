@@ -216,13 +216,14 @@ class Soak:
         client goes on calling: a call is what closes connections that were idle for too long."""
         end = time.monotonic() + WELL_S_MAX
         client = Client(self.gateway.port, MODERN)
+        after = await self._look()
         for turn in itertools.count():
-            after = await self._look()
             if not grown(before.by_role, after.by_role) or time.monotonic() > end:
                 break
             for name in SERVERS:
                 await asyncio.to_thread(client.call, f"{name}__echo", text=f"settle-{turn}")
             await pause(1.0)
+            after = await self._look()
         client.close()
         return after
 

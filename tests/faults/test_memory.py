@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.servers.gate import CROWDED_S
+from metamcp_supervisor.servers.start_gate import CROWDED_S
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until

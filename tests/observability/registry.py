@@ -1,6 +1,6 @@
 """Which metrics there are, and their labels: the gateway's, Prometheus's, and those of rules."""
 
-from metamcp_supervisor.telemetry.families import FAMILIES
+from metamcp_supervisor.telemetry.metric_names import FAMILIES
 from tests.observability import promql, rules
 
 

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models import dashboard
 from deploy.grafana import queries
 from deploy.grafana.build import files
 from deploy.grafana.frame import WIDTH
-from metamcp_supervisor.telemetry import families
+from metamcp_supervisor.telemetry import metric_names
 from metamcp_worker.ipc.errors import Code
 from tests.observability import rules
 from tests.observability.boards import Panel, boards, everything, filled, panels
@@ -129,7 +129,7 @@ def test_links_lead_to_dashboards_that_there_are(name: str) -> None:
 
 
 def test_every_state_has_its_word_and_place() -> None:
-    assert sorted(queries.STATES) == sorted(families.STATES)
+    assert sorted(queries.STATES) == sorted(metric_names.STATES)
 
 
 def test_rules_and_panels_count_the_same_errors_as_failures() -> None:
@@ -149,4 +149,4 @@ def test_every_metric_is_on_a_dashboard_or_in_a_rule() -> None:
         [query.expr for panel in panels() for query in panel.queries]
         + [rule.expr for rule in (*rules.alerts(), *rules.rules("recording.yml"))]
     )
-    assert [name for name in families.FAMILIES if name not in text] == []
+    assert [name for name in metric_names.FAMILIES if name not in text] == []

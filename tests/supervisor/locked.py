@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from metamcp_supervisor.approval import lockdrift
+from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import Lock, LockedServer
 
 STRING = {"type": "string"}
@@ -17,7 +17,7 @@ def tool(name: str = "read", **members: Any) -> bytes:
 
 
 def approved(*tools: bytes, name: str = "mcp-files", version: str = "1.2") -> LockedServer:
-    return LockedServer(name, version, dict(map(lockdrift.locked, tools)))
+    return LockedServer(name, version, dict(map(lock_drift.locked, tools)))
 
 
 def lock(**servers: LockedServer) -> Lock:

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Collection
 from functools import partial
 
-from metamcp_supervisor.servers import canaries, gate
-from metamcp_supervisor.servers.canaries import Seen
+from metamcp_supervisor.servers import outage, start_gate
+from metamcp_supervisor.servers.outage import Seen
 from metamcp_supervisor.servers.server import (
     Admitted,
     BecameReady,
@@ -47,7 +47,7 @@ class Play:
         self._broken = set(broken)
         self._turns = turns
         self._dice = random.Random(seed)
-        self._gate = gate.for_cores(2)
+        self._gate = start_gate.for_cores(2)
         self._todo: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = 0
         self._looks_at: float | None = None
@@ -77,7 +77,7 @@ class Play:
         if life.phase is Phase.READY and before.phase is not Phase.READY:
             self.ready[name] = self.now
         if life.vain is not None and self._turns and self._looks_at is None:
-            self._look_at(self.now + canaries.PACE_S)
+            self._look_at(self.now + outage.PACE_S)
         if reason := evidence(before, life):
             for other in self.lives:
                 if other != name:
@@ -86,10 +86,10 @@ class Play:
     def _act(self, name: str, life: Life, action: Action) -> None:
         match action:
             case Action.JOIN_GATE:
-                self._gate = gate.join(self._gate, name, life.failures)
+                self._gate = start_gate.join(self._gate, name, life.failures)
                 self._at(self.now, self._open)
             case Action.LEAVE_GATE:
-                self._gate = gate.leave(self._gate, name)
+                self._gate = start_gate.leave(self._gate, name)
                 self._at(self.now, self._open)
             case Action.FORK:
                 self.starts.append((self.now, name, life.planned_at is not None))
@@ -106,7 +106,7 @@ class Play:
             self.feed(name, Start("timer"))
 
     def _open(self) -> None:
-        self._gate, names, again = gate.admit(self._gate, self.now, ())
+        self._gate, names, again = start_gate.admit(self._gate, self.now, ())
         for name in names:
             self.feed(name, Admitted())
         if again is not None:
@@ -119,7 +119,7 @@ class Play:
     def _look(self) -> None:
         self._looks_at = None
         seen = [Seen(name, "python", life) for name, life in self.lives.items()]
-        chosen, again = canaries.turns(seen, self.now)
+        chosen, again = outage.turns(seen, self.now)
         if again is not None:
             self._look_at(again)
         for turn in chosen:

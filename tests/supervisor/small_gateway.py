@@ -16,8 +16,8 @@ from metamcp_supervisor.config.config import ConfigInvalid, Log, Problem, Server
 from metamcp_supervisor.config.overrides import GATEWAY, Overrides
 from metamcp_supervisor.control.control import Control, Limits
 from metamcp_supervisor.control.explain import Tries
-from metamcp_supervisor.control.steering import NotNow, Particulars, ReloadRefused, UnknownName
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.control.services import NotNow, Particulars, ReloadRefused, UnknownName
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
     Calls,

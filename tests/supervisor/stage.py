@@ -17,17 +17,17 @@ from msgspec import Raw
 from metamcp_supervisor.fronts.front import Front
 from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.spawn import NotForked, Worker, WorkerExit
+from metamcp_supervisor.processes.nursery import NotForked, Worker, WorkerExit
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import Catalogues
-from metamcp_supervisor.servers.pinning import Pinned
-from metamcp_supervisor.servers.routes import Routes
+from metamcp_supervisor.servers.publish import Routes
+from metamcp_supervisor.servers.quarantine_io import Pinned
 from metamcp_supervisor.servers.tokens import Tokens
 from metamcp_supervisor.servers.tree import Tree
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.views.viewing import Views
+from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc import catalogue, messages, packets
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
 from metamcp_worker.ipc.embedding import Embed

@@ -13,8 +13,8 @@ import pytest
 from metamcp_supervisor.fronts.front import Front
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.spawn import Nursery, WorkerExit
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.processes.nursery import Nursery, WorkerExit
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.disclosure import News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.messages import Change, Figures, FrontStats, Tenant

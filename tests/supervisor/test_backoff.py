@@ -6,7 +6,7 @@ from hypothesis import strategies as some
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.servers.entries import patience
+from metamcp_supervisor.servers.entry import patience
 
 JITTER = some.floats(0, 1, exclude_max=True)
 

@@ -11,9 +11,9 @@ import yaml  # type: ignore[import-untyped]  # has no types
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.client_files import jsonedit, texts, tomledit, yamledit
+from metamcp_supervisor.client_files import json_edit, texts, toml_edit, yaml_edit
+from metamcp_supervisor.client_files.clients import Kept
 from metamcp_supervisor.client_files.edits import Unfit
-from metamcp_supervisor.client_files.known import Kept
 from metamcp_supervisor.config import jsonc
 from metamcp_supervisor.config.document import BrokenSyntax
 from tests.supervisor.config.test_jsonc import with_comments
@@ -57,10 +57,10 @@ def both_ways(kept: Kept, text: str, entry: dict[str, Any] = ENTRY) -> str:
 def taken_out(kept: Kept, made: str, before: str) -> str:
     """By the place of the entry, as after a change by hand."""
     if kept.format == "json":
-        return jsonedit.drop(made, kept.place, "metamcp", before)
+        return json_edit.drop(made, kept.place, "metamcp", before)
     if kept.format == "toml":
-        return tomledit.drop(made, kept.place, "metamcp", before)
-    return yamledit.drop(made, kept.place[0], "metamcp", before)
+        return toml_edit.drop(made, kept.place, "metamcp", before)
+    return yaml_edit.drop(made, kept.place[0], "metamcp", before)
 
 
 @given(TABLES, SERVERS | st.none(), st.sampled_from(LAYOUTS))
@@ -146,7 +146,7 @@ def test_toml_gets_the_table_and_loses_it_without_a_trace(text: str) -> None:
     ends=st.sampled_from(["", "\n"]),
 )
 def test_toml_with_other_servers_keeps_them(values: dict[str, Any], ends: str) -> None:
-    settings = [f"{key} = {tomledit.dumped(value or 0)}" for key, value in values.items()]
+    settings = [f"{key} = {toml_edit.dumped(value or 0)}" for key, value in values.items()]
     text = "\n".join(["[mcp_servers.other] # mine", *settings, "", "[tui]", "theme = 'x'"])
     made = both_ways(TOML, text + ends)
     assert tomllib.loads(made)["tui"] == {"theme": "x"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.client_files import entries, moving
+from metamcp_supervisor.client_files import entries, transfer
+from metamcp_supervisor.client_files.clients import CLIENTS
 from metamcp_supervisor.client_files.entries import Found
-from metamcp_supervisor.client_files.known import CLIENTS
-from metamcp_supervisor.client_files.moving import Source
+from metamcp_supervisor.client_files.transfer import Source
 from metamcp_supervisor.config import places, sources
 from tests.supervisor.clienthome import FILES, Home
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Home:
 def moved(*servers: Found, base: str = "", text: str = "") -> tuple[dict[str, Any], str]:
     """The servers of metamcp.toml, and what was told."""
     there = tomllib.loads(text).get("servers", {})
-    found = moving.moved([Source("/f.json", base, servers)], there, text)
+    found = transfer.moved([Source("/f.json", base, servers)], there, text)
     return tomllib.loads(found.text)["servers"], "\n".join(found.told)
 
 
@@ -211,7 +211,7 @@ def test_what_needs_an_editor_is_left_out_with_a_sentence(home: Home) -> None:
     found = Found("a", words=("x", "${workspaceFolder}"))
     assert (
         "means the folder that an editor has open"
-        in moving.moved([Source("/f", "", [found])], {}, "").told[0]
+        in transfer.moved([Source("/f", "", [found])], {}, "").told[0]
     )
     assert home.run("import", "nosuch").exit_code == 2
 

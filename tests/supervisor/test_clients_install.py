@@ -12,7 +12,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # has no types
 
 from metamcp_supervisor.client_files import disk, entries, texts
-from metamcp_supervisor.client_files.known import CLIENTS
+from metamcp_supervisor.client_files.clients import CLIENTS
 from metamcp_supervisor.config import jsonc, sources
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.verbs import Exit

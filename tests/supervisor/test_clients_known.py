@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.client_files import entries, known
-from metamcp_supervisor.client_files.known import CLIENTS
+from metamcp_supervisor.client_files import clients, entries
+from metamcp_supervisor.client_files.clients import CLIENTS
 from tests.supervisor.clienthome import FILES, Home
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the paths are those of Linux")
@@ -30,7 +30,7 @@ def test_a_snippet_is_what_install_would_write(home: Home, client: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=list(CLIENTS))
-def test_every_client_has_its_row_in_the_documentation(client: known.Client) -> None:
+def test_every_client_has_its_row_in_the_documentation(client: clients.Client) -> None:
     text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
     (row,) = re.findall(rf"^\| `{client.name}` \|.*", text, re.MULTILINE)
     assert f"`{client.linux[0].replace('$CONFIG', '~/.config')}`" in row
@@ -72,7 +72,7 @@ def test_options_that_mean_nothing_are_refused(
 
 
 def test_variables_of_clients_name_their_files(home: Home, tmp_path: Path) -> None:
-    found = known.candidates(
+    found = clients.candidates(
         CLIENTS["codex"],
         "user",
         platform="darwin",
@@ -86,9 +86,9 @@ def test_variables_of_clients_name_their_files(home: Home, tmp_path: Path) -> No
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=list(CLIENTS))
 def test_every_client_has_files_on_both_platforms(
-    home: Home, client: known.Client, platform: known.Platform
+    home: Home, client: clients.Client, platform: clients.Platform
 ) -> None:
-    found = known.candidates(
+    found = clients.candidates(
         client,
         "user",
         platform=platform,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.__main__ import VERBS
-from metamcp_supervisor.cli import skill
+from metamcp_supervisor.cli import install
 from tests.supervisor.clienthome import Home
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the paths are those of Linux")
@@ -27,7 +27,7 @@ def test_the_skill_is_a_copy_and_a_link_to_it(home: Home) -> None:
     copy, link = home.folder / COPY, home.folder / LINK
     assert link.is_symlink()
     assert link.resolve() == copy
-    assert link.read_text() == skill.text()
+    assert link.read_text() == install.text()
     assert home.works(*INSTALL).count("unchanged") == 3
     home.works("uninstall", "claude-code")
     assert home.listing() == set()
@@ -54,7 +54,7 @@ def test_what_is_there_of_it_is_brought_up_to_date(home: Home, found: str) -> No
         link.symlink_to(home.folder / "other.md")
     home.works(*INSTALL)
     assert link.resolve() == copy
-    assert copy.read_text() == skill.text()
+    assert copy.read_text() == install.text()
 
 
 @pytest.mark.promise("M39")
@@ -68,7 +68,7 @@ def test_a_skill_of_somebody_else_stays(home: Home) -> None:
     assert "left: it is not of this skill" in home.works("uninstall", "claude-code")
     assert link.read_text() == "# my own\n"
     home.works(*INSTALL, "--force")
-    assert link.read_text() == skill.text()
+    assert link.read_text() == install.text()
     assert link.with_name("SKILL.md.metamcp-backup").read_text() == "# my own\n"
 
 
@@ -88,7 +88,7 @@ def test_variables_say_where_it_lies(home: Home, tmp_path: Path) -> None:
 
 @pytest.mark.promise("M39")
 def test_the_skill_has_the_eight_commands_and_names_what_there_is() -> None:
-    text = skill.text()
+    text = install.text()
     head, body = text.removeprefix("---\n").split("\n---\n", 1)
     assert re.search(r"^name: metamcp$", head, re.MULTILINE)
     description = re.search(r"^description: (.+)$", head, re.MULTILINE)

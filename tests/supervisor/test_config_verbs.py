@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metamcp_supervisor.__main__ import main
-from metamcp_supervisor.config.masks import masked
+from metamcp_supervisor.config.show import masked
 from tests.supervisor.configs import write
 
 pytestmark = pytest.mark.process

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.control import client, keyed, orders, peers
+from metamcp_supervisor.control import access_io, client, orders, stream
+from metamcp_supervisor.control.access import Role, role
 from metamcp_supervisor.control.control import Limits
-from metamcp_supervisor.control.roles import Role, role
 from metamcp_supervisor.verbs import Exit
 from tests.supervisor.control.test_control import Peer, peer, run
 from tests.supervisor.small_gateway import server, steered
@@ -42,7 +42,9 @@ def test_a_role_follows_from_user_and_groups(
 def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
     assert orders.Verb.__struct_defaults__ == (Role.ADMIN,)
     least = {name: verb.least for name, verb in orders.VERBS.items()}
-    changing = {name for name, verb in orders.VERBS.items() if issubclass(verb.params, keyed.Keyed)}
+    changing = {
+        name for name, verb in orders.VERBS.items() if issubclass(verb.params, stream.Keyed)
+    }
     assert all(least[name] > Role.VIEWER for name in changing)
     assert least["describe"] is least["status"] is Role.VIEWER
 
@@ -64,19 +66,19 @@ def test_the_runtime_directory_decides_how_far_the_socket_is_shared(
 
 def test_a_directory_of_another_group_shares_nothing(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    assert peers.share(str(tmp_path), (), tmp_path.stat().st_gid + 1) is None
-    assert peers.share(str(tmp_path), (), None) is None, "the group of whoever runs this test"
+    assert access_io.share(str(tmp_path), (), tmp_path.stat().st_gid + 1) is None
+    assert access_io.share(str(tmp_path), (), None) is None, "the group of whoever runs this test"
 
 
 def test_the_kernel_tells_who_is_there() -> None:
     here, there = socket.socketpair()
     with here, there:
-        found = peers.peer(here)
+        found = access_io.peer(here)
     assert (found.pid, found.uid) == (os.getpid(), os.geteuid())
     assert os.getegid() in found.groups
     assert found.groups >= set(os.getgroups())
     assert str(found) == f"process {os.getpid()} of user id {os.geteuid()} ({found.command})"
-    assert str(peers.Peer()) == "a client of the control socket"
+    assert str(access_io.Peer()) == "a client of the control socket"
 
 
 @contextmanager

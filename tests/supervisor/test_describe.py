@@ -6,9 +6,9 @@ import os
 import pytest
 
 from metamcp_supervisor.cli.describe import processes, when
-from metamcp_supervisor.control.describing import command_shown
+from metamcp_supervisor.control.describe import command_shown
 from metamcp_supervisor.control.explain import Tries, why
-from metamcp_supervisor.telemetry.histories import ENDS_MAX, SERVERS_MAX, Histories
+from metamcp_supervisor.telemetry.history import ENDS_MAX, SERVERS_MAX, Histories
 from metamcp_supervisor.verbs import Event, Exit, Process
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.cli import checks, wrappers
-from metamcp_supervisor.cli.finding import Finding
+from metamcp_supervisor.cli import doctor, doctor_checks
+from metamcp_supervisor.cli.doctor_checks import Finding
 from metamcp_supervisor.config.config import Address, UnixAddress
 from tests.supervisor.configs import config, server
 from tests.supervisor.small_gateway import server as running
@@ -49,7 +49,7 @@ def verdicts(findings: Sequence[Finding]) -> dict[str, str]:
 def test_a_wrapper_is_read_as_it_would_read_itself(
     command: tuple[str, ...], package: str, name: str, program: str
 ) -> None:
-    found = wrappers.wrapped(command)
+    found = doctor.wrapped(command)
     assert found is not None
     assert (found.package, found.name, found.program) == (package, name, program)
 
@@ -59,13 +59,13 @@ def test_a_wrapper_is_read_as_it_would_read_itself(
     [(), ("node", "x.js"), ("npx",), ("npx", "-y"), ("npx", "--call", "x"), ("uvx", "-n")],
 )
 def test_what_is_no_wrapper_or_not_understood_gets_no_advice(command: tuple[str, ...]) -> None:
-    assert wrappers.wrapped(command) is None
+    assert doctor.wrapped(command) is None
 
 
 def test_the_direct_command_of_a_package_that_is_in_the_cache(tmp_path: Path) -> None:
     script = npx_package(tmp_path, "@x/files", "1.2.3")
     git = server("git", command=("npx", "-y", "@x/files@1.2.3", "/tmp"))
-    (finding,) = wrappers.advice([git, server("direct")], {}, tmp_path)
+    (finding,) = doctor.advice([git, server("direct")], {}, tmp_path)
     assert (finding.verdict, finding.check) == ("warn", "wrapper")
     assert finding.text.startswith("git runs through npx: about 40 MB and 2 processes more")
     assert finding.advice == f'command = ["node","{script}","/tmp"]'
@@ -74,9 +74,9 @@ def test_the_direct_command_of_a_package_that_is_in_the_cache(tmp_path: Path) ->
 def test_another_version_in_the_cache_is_not_the_package(tmp_path: Path) -> None:
     npx_package(tmp_path, "files", "1.2.3", bin={"a": "dist/index.js", "files": "dist/index.js"})
     for package, known in (("files@1.2.4", False), ("files@latest", True), ("other", False)):
-        found = wrappers.wrapped(["npx", package])
+        found = doctor.wrapped(["npx", package])
         assert found is not None
-        assert (wrappers.direct(found, {}, tmp_path) is not None) == known, package
+        assert (doctor.direct(found, {}, tmp_path) is not None) == known, package
 
 
 def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path) -> None:
         server("a", command=("npx", "-y", "@x/files@1.2")),
         server("b", command=("uvx", "mcp-git")),
     ]
-    npx, uvx = (finding.advice for finding in wrappers.advice(servers, {}, tmp_path))
+    npx, uvx = (finding.advice for finding in doctor.advice(servers, {}, tmp_path))
     assert npx == "'npm install -g @x/files@1.2', then command = [\"files\", …]"
     assert uvx == "'uv tool install mcp-git', then command = [\"mcp-git\", …]"
 
@@ -94,10 +94,10 @@ def test_an_installed_tool_is_found_where_it_is_installed(tmp_path: Path) -> Non
     program.parent.mkdir(parents=True)
     program.write_text("")
     program.chmod(0o755)
-    found = wrappers.wrapped(["uvx", "mcp-git", "-v"])
+    found = doctor.wrapped(["uvx", "mcp-git", "-v"])
     assert found is not None
     there = {"UV_TOOL_DIR": str(tmp_path / "tools")}
-    assert wrappers.direct(found, there, Path("/nowhere")) == [str(program), "-v"]
+    assert doctor.direct(found, there, Path("/nowhere")) == [str(program), "-v"]
 
 
 def test_files_that_others_may_change_fail_with_the_remedy(tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_files_that_others_may_change_fail_with_the_remedy(tmp_path: Path) -> No
     file.chmod(0o646)
     state.mkdir(mode=0o700)
     here = config(state_dir=state, runtime_dir=tmp_path / "run")
-    found = list(checks.files(here, OURS))
+    found = list(doctor_checks.files(here, OURS))
     assert verdicts(found) == {"state directory": "ok", "runtime directory": "ok"}
     with_file = replace(here, files=(file,))
-    (first, *_) = checks.files(with_file, OURS)
+    (first, *_) = doctor_checks.files(with_file, OURS)
     assert (first.verdict, first.advice) == ("fail", f"chmod o-w {file}")
-    (first, *_) = checks.files(with_file, {os.geteuid() + 1})
+    (first, *_) = doctor_checks.files(with_file, {os.geteuid() + 1})
     assert "belongs to user id" in first.text
 
 
@@ -120,11 +120,11 @@ def test_a_port_in_use_is_told_with_who_has_it() -> None:
         taken.bind(("127.0.0.1", 0))
         address = Address("127.0.0.1", taken.getsockname()[1])
         taken.listen()
-        found = checks.port("listen", address)
+        found = doctor_checks.port("listen", address)
     assert found.verdict == "fail"
     assert f"(process {os.getpid()})" in found.text
-    assert checks.port("listen", Address("127.0.0.1", 0)).verdict == "ok"
-    moved = checks.moving(found)
+    assert doctor_checks.port("listen", Address("127.0.0.1", 0)).verdict == "ok"
+    moved = doctor_checks.moving(found)
     assert (moved.verdict, moved.text) == ("warn", found.text)
     assert "takes the next free ports" in moved.advice
 
@@ -132,7 +132,7 @@ def test_a_port_in_use_is_told_with_who_has_it() -> None:
 def test_a_unix_socket_for_metrics_is_looked_at_and_not_touched(tmp_path: Path) -> None:
     def look(path: Path) -> Finding:
         ops = UnixAddress(path)
-        return checks.ops_listen(config(ops_listen=ops, runtime_dir=tmp_path / "run"))
+        return doctor_checks.ops_listen(config(ops_listen=ops, runtime_dir=tmp_path / "run"))
 
     path = tmp_path / "ops.sock"
     assert (look(path).verdict, look(path).text) == ("ok", f"unix:{path} is free")
@@ -155,12 +155,12 @@ def test_a_unix_socket_for_metrics_is_looked_at_and_not_touched(tmp_path: Path) 
 def test_a_unix_socket_whose_file_somebody_removed_is_told(tmp_path: Path) -> None:
     path = tmp_path / "ops.sock"
     url = "http://127.0.0.1:6270/mcp"
-    gone = checks.listening(url, f"unix:{path}")
+    gone = doctor_checks.listening(url, f"unix:{path}")
     assert (gone.verdict, gone.check) == ("fail", "listen")
     assert f"unix:{path} was removed" in gone.text
     path.touch()
     for ops in (f"unix:{path}", "http://127.0.0.1:6271"):
-        found = checks.listening(url, ops)
+        found = doctor_checks.listening(url, ops)
         assert (found.verdict, found.text) == ("ok", f"{url} and {ops} are the gateway's")
 
 
@@ -170,7 +170,7 @@ def test_names_that_do_not_resolve_fail_without_the_rest_of_the_url() -> None:
         server("b", command=(), url="https://no-such-name.invalid/secret"),
     ]
     impossible = server("c", command=(), url=f"https://{64 * 'x'}.invalid/secret")
-    good, bad, never = checks.names(config(*servers, impossible))
+    good, bad, never = doctor_checks.names(config(*servers, impossible))
     assert never.text.endswith("(c) does not resolve: no name is written like this")
     assert (good.verdict, good.text) == ("ok", "127.0.0.1 (a) resolves")
     assert bad.verdict == "fail"
@@ -182,18 +182,24 @@ def test_a_clock_that_was_never_set_or_went_back_is_noticed(tmp_path: Path) -> N
     file = tmp_path / "x"
     file.write_text("")
     written = file.stat().st_mtime
-    assert [one.verdict for one in checks.clock([], 0.0)] == ["fail"]
-    assert [one.verdict for one in checks.clock([file], written - 3600)] == ["warn"]
-    assert [one.verdict for one in checks.clock([file, tmp_path / "gone"], written)] == ["ok"]
+    assert [one.verdict for one in doctor_checks.clock([], 0.0)] == ["fail"]
+    assert [one.verdict for one in doctor_checks.clock([file], written - 3600)] == ["warn"]
+    assert [one.verdict for one in doctor_checks.clock([file, tmp_path / "gone"], written)] == [
+        "ok"
+    ]
 
 
 def test_room_on_the_disk_is_measured_where_the_directory_will_be(tmp_path: Path) -> None:
-    found = checks.disk(tmp_path / "not/yet/there")
+    found = doctor_checks.disk(tmp_path / "not/yet/there")
     assert found.text.endswith(f"MiB free at {tmp_path}")
 
 
 def test_the_kernel_and_the_limits_have_a_verdict_each() -> None:
-    found = [*checks.open_files(os.getpid()), *checks.kernel(), *checks.cgroup(os.getpid())]
+    found = [
+        *doctor_checks.open_files(os.getpid()),
+        *doctor_checks.kernel(),
+        *doctor_checks.cgroup(os.getpid()),
+    ]
     assert {"open files", "pidfd", "subreaper", "cgroup"} <= set(verdicts(found))
     assert all(one.advice for one in found if one.verdict != "ok")
 

@@ -11,10 +11,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from metamcp_supervisor.cli import drift
-from metamcp_supervisor.cli.certificates import DAY_S, Handshake, certificates, judged
-from metamcp_supervisor.cli.drift import Unit
-from metamcp_supervisor.cli.finding import Finding
+from metamcp_supervisor.cli import doctor_checks
+from metamcp_supervisor.cli.doctor_checks import (
+    DAY_S,
+    Finding,
+    Handshake,
+    Unit,
+    certificates,
+    judged_certificate,
+)
 from tests.supervisor.configs import config, server
 from tests.supervisor.test_ctl import COMMAND
 from tests.worker.http.test_fetch_tls import certificate, echo, tls
@@ -36,7 +41,7 @@ NOW = 1_800_000_000.0
 def test_a_certificate_is_judged_by_its_end_and_by_whether_it_counts(
     handshake: Handshake, verdict: str, words: str
 ) -> None:
-    found = judged("example.org:443 (a)", handshake, NOW)
+    found = judged_certificate("example.org:443 (a)", handshake, NOW)
     assert (found.check, found.verdict) == ("certificate", verdict)
     assert words in found.text
     assert bool(found.advice) is (verdict != "ok")
@@ -93,7 +98,7 @@ def test_servers_with_tls_are_asked_for_their_certificate_all_at_once(tmp_path: 
 def test_a_unit_is_that_of_this_version_or_what_to_do_is_said(
     unit: Unit, verdict: str, words: str
 ) -> None:
-    found = drift.judged(unit, "metamcp systemd install")
+    found = doctor_checks.judged(unit, "metamcp systemd install")
     assert (found.verdict, words in found.text) == (verdict, True)
     assert ("metamcp systemd install" in found.advice) is (verdict == "warn")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Embeddings
-from metamcp_supervisor.config.effective import tables
-from metamcp_supervisor.config.extras import MEANING, lacking
+from metamcp_supervisor.config.installed import MEANING, lacking
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
+from metamcp_supervisor.config.show import tables
 from metamcp_supervisor.servers.specs import embeddings_spec, front_spec, own_log_spec
 from metamcp_worker.ipc import codec
 from tests.supervisor.configs import loaded, messages, write
@@ -142,7 +142,7 @@ def test_vectors_have_one_source(tmp_path: Path) -> None:
 def test_nobody_loads_anything_for_it_who_does_not_use_it() -> None:
     """Neither the supervisor nor what all workers share, which costs each of them memory."""
     look = (
-        "import importlib, sys, metamcp_supervisor.gateway.run;"
+        "import importlib, sys, metamcp_supervisor.gateway.gateway;"
         "from metamcp_worker.runtime import nursery;"
         "[importlib.import_module(name) for name in nursery.PRELOAD];"
         "print(*sys.modules)"

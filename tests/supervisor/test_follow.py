@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.control.control import Control
-from metamcp_supervisor.control.streams import newer
+from metamcp_supervisor.control.follow import newer
 from metamcp_supervisor.verbs import Event, Exit
 from tests.supervisor.small_gateway import SmallGateway, server
 from tests.supervisor.test_ctl import run, start

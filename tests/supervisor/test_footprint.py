@@ -26,9 +26,9 @@ import click
 from metamcp_supervisor.__main__ import main
 
 main.get_command(click.Context(main), "serve")
-from metamcp_supervisor.cli import lines, up
-from metamcp_supervisor.gateway import handing, run, upgrading
-from metamcp_supervisor.systemd import inherited
+from metamcp_supervisor.cli import output, up
+from metamcp_supervisor.gateway import gateway, upgrade_exec, upgrade_state
+from metamcp_supervisor.systemd import sd_sockets
 
 up.Found(Path(sys.argv[1]), {}).confirm(yes=False, ask=None)
 print(*sys.modules)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config.effective import tables
+from metamcp_supervisor.config.show import tables
 from tests.supervisor.configs import loaded, messages
 
 COMMAND = 'command = ["x"]'

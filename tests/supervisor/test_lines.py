@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.cli import outlet
-from metamcp_supervisor.cli.lines import ServiceLines, level_of
+from metamcp_supervisor.cli import output
+from metamcp_supervisor.cli.output import ServiceLines, level_of
 from metamcp_supervisor.verbs import Event, LogLine
 from metamcp_worker.ipc.spec import LogSpec
 
@@ -80,6 +80,6 @@ def test_what_somebody_must_look_at_has_a_higher_level(what: str, level: str) ->
 def test_a_reader_that_stops_costs_lines_and_never_time() -> None:
     written: list[str] = []
     with speaking("json", written) as lines:
-        for number in range(outlet.LINES_MAX * 2):
+        for number in range(output.LINES_MAX * 2):
             lines.event(Event(seq=number, time=0.0, who="x" * 100, what="y"))
-    assert len(written) < outlet.LINES_MAX * 2
+    assert len(written) < output.LINES_MAX * 2

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.approval import lockdrift
+from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import Lock, LockedServer
-from metamcp_supervisor.approval.lockdrift import ToolDrift, drifts, mode, quarantined, taken
-from metamcp_supervisor.approval.pins import News, Pins, counts
+from metamcp_supervisor.approval.lock_drift import ToolDrift, drifts, mode, quarantined, taken
+from metamcp_supervisor.approval.quarantine import News, Pins, counts
 from metamcp_supervisor.config.config import Pinning
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
 
@@ -89,7 +89,7 @@ def test_what_has_no_name_is_no_tool() -> None:
 def test_a_summary_names_tools_by_what_happened_to_them() -> None:
     before = approved(*(tool(f"t{n}") for n in range(7)), tool("gone"))
     offered = [*(tool(f"t{n}", title="x") for n in range(7)), tool("new")]
-    assert lockdrift.summary(drifts("files", before, offered)) == (
+    assert lock_drift.summary(drifts("files", before, offered)) == (
         "added: new; compatible, words: t0, t1, t2, t3, t4 and 2 more; removed: gone"
     )
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from msgspec import Raw
 
 from metamcp_supervisor.__main__ import main
-from metamcp_supervisor.approval import lockfile
+from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.approval.lock import Lock, definitions, text
 from metamcp_supervisor.config.reload import launched
 from metamcp_worker.ipc import catalogue
@@ -49,8 +49,8 @@ class Place:
     def saw(self, server: str, *tools: bytes) -> Path:
         """What it offered when it was first seen."""
         known = definitions(loaded(self.folder).servers.values())
-        seen = self.folder / "state" / lockfile.SEEN
-        lockfile.save(seen, lock(**{known[server]: approved(*tools)}))
+        seen = self.folder / "state" / lock_io.SEEN
+        lock_io.save(seen, lock(**{known[server]: approved(*tools)}))
         return seen
 
     def run(self, *arguments: str) -> Result:
@@ -58,7 +58,7 @@ class Place:
         return CliRunner().invoke(main, [*arguments, "--config", where])
 
     def locked(self) -> Lock | None:
-        return lockfile.load(self.lock)
+        return lock_io.load(self.lock)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.readings import Readings
+from metamcp_supervisor.telemetry.snapshot import Readings
 from metamcp_supervisor.telemetry.usage import Part, Usage
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.ipc.messages import AnswerStats, Figures

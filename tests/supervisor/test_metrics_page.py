@@ -14,11 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from metamcp_supervisor.telemetry.capping import SERIES_MAX, Caps, Table, size
-from metamcp_supervisor.telemetry.families import FAMILIES, OTHER
+from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.readings import Readings
-from metamcp_supervisor.telemetry.rendering import ROWS, Columns, Pages, Row, wants_openmetrics
+from metamcp_supervisor.telemetry.page_rows import SERIES_MAX, Caps, Table, size
+from metamcp_supervisor.telemetry.snapshot import Readings
+from metamcp_supervisor.telemetry.text_format import ROWS, Columns, Pages, Row, wants_openmetrics
 from metamcp_worker.ipc.messages import (
     BUCKETS_S,
     AnswerStats,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config import confirm
+from metamcp_supervisor.config import confirmation
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.reload import plan, spoilt
-from metamcp_supervisor.gateway.reloading import QUIET_S, Quiet, Stamps
+from metamcp_supervisor.gateway.reload import QUIET_S, Quiet, Stamps
 from metamcp_supervisor.servers.server import Left, Life, Retuned, Start, Stop, step
 from metamcp_supervisor.servers.states import Action, ExitClass, Phase
 from tests.supervisor.configs import config, loaded, messages, server
@@ -118,7 +118,7 @@ def test_a_disabled_server_with_a_mistake_stays_disabled(tmp_path: Path) -> None
 
 
 def test_what_has_a_mistake_starts_nothing_that_would_have_to_be_confirmed() -> None:
-    assert not confirm.needed(config(server("a", command=(), mistake="m")))
+    assert not confirmation.needed(config(server("a", command=(), mistake="m")))
 
 
 # What becomes of it

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config import files
-from metamcp_supervisor.config.expand import Unresolved
+from metamcp_supervisor.config.references import Unresolved
 
 
 def test_a_credential_is_a_file_by_its_name_without_the_last_newline(tmp_path: Path) -> None:

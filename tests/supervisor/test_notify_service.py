@@ -11,9 +11,9 @@ import pytest
 
 from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.systemd import listen
-from metamcp_supervisor.systemd.notify import Notify
-from metamcp_supervisor.systemd.service import Service
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.systemd.sd_notify import Notify
+from metamcp_supervisor.systemd.sd_service import Service
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import GatewayStatus
 from tests import waiting
 from tests.supervisor.stage import until

@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_supervisor.config.config import UnixAddress
 from metamcp_supervisor.config.document import table_of
-from metamcp_supervisor.config.effective import tables
+from metamcp_supervisor.config.show import tables
 from metamcp_supervisor.runtime import SOCKET_PATH_BYTES_MAX
 from tests.supervisor.configs import loaded, messages
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.approval import lockfile
-from metamcp_supervisor.cli import checks, columns
+from metamcp_supervisor.approval import lock_io
+from metamcp_supervisor.cli import columns, doctor_checks
 from tests.supervisor.configs import config
 from tests.supervisor.locked import approved, lock, tool
 from tests.supervisor.small_gateway import SmallGateway, server
@@ -31,15 +31,15 @@ def test_the_table_of_servers_says_how_many_tools_are_kept_back(
 
 def test_doctor_reads_the_lock_and_tells_what_is_in_quarantine(tmp_path: Path) -> None:
     found = replace(config(), files=(tmp_path / "metamcp.toml",))
-    assert list(checks.lock(found)) == []
-    path = tmp_path / lockfile.FILE
-    lockfile.save(path, lock(git=approved(tool("a"))))
-    (fine,) = checks.lock(found)
+    assert list(doctor_checks.lock(found)) == []
+    path = tmp_path / lock_io.FILE
+    lock_io.save(path, lock(git=approved(tool("a"))))
+    (fine,) = doctor_checks.lock(found)
     assert (fine.verdict, fine.text) == ("ok", f"{path} holds the tools of 1 server")
     path.write_text("{")
-    (broken,) = checks.lock(found)
+    (broken,) = doctor_checks.lock(found)
     assert (broken.check, broken.verdict) == ("lock", "fail")
     kept, fine_one = server("git", drift={"quarantined": 2}), server("notes", drift={"harmless": 1})
-    (told,) = checks.quarantine([kept, fine_one])
+    (told,) = doctor_checks.quarantine([kept, fine_one])
     assert (told.verdict, told.text) == ("warn", "2 tools of git in quarantine")
     assert told.advice == "'metamcp tools git --diff' shows why"

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import Raw
 
-from metamcp_supervisor.cli import calls, recorded, replay
-from metamcp_supervisor.cli import finished as shown
-from metamcp_supervisor.cli.asking import outcome_of, repeated
+from metamcp_supervisor.cli import calls, recordings, replay
+from metamcp_supervisor.cli import recorded_calls as shown
+from metamcp_supervisor.cli.replay import outcome_of, repeated
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
@@ -89,7 +89,7 @@ def test_lines_that_are_lost_are_told_and_half_ones_are_passed_over(tmp_path: Pa
 def test_a_follower_is_told_of_calls_that_are_lost(
     as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for line in (recorded.Line(b'{"lost":3}\n', lost=3), recorded.Line(b"{}\n", call=call(9))):
+    for line in (recordings.Line(b'{"lost":3}\n', lost=3), recordings.Line(b"{}\n", call=call(9))):
         shown.follow_line(line, lambda found: found.server == "notes", as_json=as_json)
     told = '{"lost":3}\n' if as_json else "… 3 more could not be written\n"
     assert capsys.readouterr().out == told, "nobody knows whose they were"
@@ -197,7 +197,7 @@ def test_a_body_without_a_value_is_shown_as_it_is(tmp_path: Path) -> None:
 
 def test_the_past_and_what_follows_it_are_told_once_each(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1), tail=codec.dump(call(2))[:20])
-    following = recorded.Following(tmp_path / "calls")
+    following = recordings.Following(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
     written(tmp_path, "1", tail=codec.dump(call(2))[20:] + b"\n")
     assert [line.call for line in following.news()] == [call(2)]
@@ -207,13 +207,13 @@ def test_the_past_and_what_follows_it_are_told_once_each(tmp_path: Path) -> None
 def test_a_file_that_is_gone_when_it_is_looked_at_is_passed_over(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1))
     (tmp_path / "calls" / "calls-2.jsonl").symlink_to(tmp_path / "gone")
-    following = recorded.Following(tmp_path / "calls")
+    following = recordings.Following(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
 
 
 def test_what_is_added_is_followed_once_it_is_whole(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1))
-    following = recorded.Following(tmp_path / "calls")
+    following = recordings.Following(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
     written(tmp_path, "1", tail=codec.dump(call(2))[:20])
     assert list(following.news()) == []

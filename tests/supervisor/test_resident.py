@@ -12,10 +12,10 @@ import click, sys
 from metamcp_supervisor.__main__ import main
 
 assert main.get_command(click.Context(main), "serve")
-from metamcp_supervisor.cli import lines
+from metamcp_supervisor.cli import output
 from metamcp_supervisor.config import sources
-from metamcp_supervisor.gateway import run, upgrading
-from metamcp_supervisor.systemd import inherited
+from metamcp_supervisor.gateway import gateway, upgrade_exec
+from metamcp_supervisor.systemd import sd_sockets
 print(*sys.modules)
 print(len(vars(sys.modules["msgspec.inspect"])), len(vars(sys.modules["asyncio.sslproto"])))
 """
@@ -28,11 +28,11 @@ def test_a_supervisor_that_serves_has_loaded_nothing_that_only_changes_and_mista
     )
     modules, sizes = done.stdout.splitlines()
     loaded = set(modules.split())
-    assert "metamcp_supervisor.servers.pinning" in loaded
+    assert "metamcp_supervisor.servers.quarantine_io" in loaded
     assert loaded.isdisjoint(
         {
             "difflib",
-            "metamcp_supervisor.approval.compat",
+            "metamcp_supervisor.approval.comparison",
             "multiprocessing",
             "pickle",
             "shutil",

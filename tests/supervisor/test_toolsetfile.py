@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.cli import toolsetfile
-from metamcp_supervisor.cli.toolsetfile import Found
+from metamcp_supervisor.cli import toolsets
+from metamcp_supervisor.cli.toolsets import Found
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.disclosure import TOOLSETS_MAX
@@ -41,8 +41,8 @@ DEV = {
 def test_files_hold_one_tool_set_or_a_list_with_tools_of_either_form(
     value: Any, found: list[Found]
 ) -> None:
-    assert toolsetfile.parse(json.dumps(value).encode(), "x") == found
-    assert toolsetfile.parse(b"\xef\xbb\xbf" + json.dumps(value).encode(), "x") == found
+    assert toolsets.parse(json.dumps(value).encode(), "x") == found
+    assert toolsets.parse(b"\xef\xbb\xbf" + json.dumps(value).encode(), "x") == found
 
 
 A = {"name": "a", "tools": ["git.x"]}
@@ -87,11 +87,11 @@ A = {"name": "a", "tools": ["git.x"]}
 )
 def test_a_broken_file_gets_one_sentence_with_the_place(data: bytes, why: str) -> None:
     with pytest.raises(Failed) as found:
-        toolsetfile.parse(data, "x.json")
+        toolsets.parse(data, "x.json")
     assert str(found.value) == f"x.json is not a file of tool sets: {why}"
     assert found.value.exit == Exit.FAILED
 
 
 def test_a_file_that_never_ends_is_not_read_to_its_end() -> None:
     with pytest.raises(Failed, match="/dev/zero has more than 16777216 bytes"):
-        toolsetfile.load("/dev/zero")
+        toolsets.load("/dev/zero")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Traces
-from metamcp_supervisor.config.effective import tables
-from metamcp_supervisor.config.extras import TRACES, Extra, lacking
+from metamcp_supervisor.config.installed import TRACES, Extra, lacking
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
+from metamcp_supervisor.config.show import tables
 from metamcp_supervisor.servers.specs import front_spec, own_log_spec
 from tests.supervisor.configs import loaded, messages, write
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.cli import systemd
-from metamcp_supervisor.cli.refusing import Refused
-from metamcp_supervisor.systemd.inherited import CLIENTS
+from metamcp_supervisor.cli.errors import Refused
 from metamcp_supervisor.systemd.listen import BACKLOG
-from metamcp_supervisor.systemd.notify import FDS_MAX
+from metamcp_supervisor.systemd.sd_notify import FDS_MAX
+from metamcp_supervisor.systemd.sd_sockets import CLIENTS
 from metamcp_supervisor.verbs import Exit
 
 ROOT = Path(__file__).parents[2]

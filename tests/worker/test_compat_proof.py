@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.approval.compat import Comparison, Verdict, compare
+from metamcp_supervisor.approval.comparison import Comparison, Verdict, compare
 from tests.worker.made_schemas import Dice, grounded, names_in, valid
 
 SEEDS = 240

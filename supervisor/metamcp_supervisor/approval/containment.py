@@ -16,14 +16,16 @@ refuses, and UNKNOWN otherwise. "It holds" is never said without proof.
 
 from collections.abc import Iterator, Mapping
 
-from metamcp_supervisor.approval import checks, members
-from metamcp_supervisor.approval.findings import Blocked, Findings, Verdict
+from metamcp_supervisor.approval import keywords
 from metamcp_supervisor.approval.known import NUMBERS, Case, Known, as_schema
-from metamcp_supervisor.approval.sides import (
+from metamcp_supervisor.approval.schema import (
     COUNTING,
+    Blocked,
+    Findings,
     Flat,
     Part,
     Root,
+    Verdict,
     flat,
     is_list,
     list_of,
@@ -167,7 +169,7 @@ class Judge:
                 continue
             text = "It refers to a schema that is not known here."
             found.add(Verdict.UNKNOWN, part.place, "reference", text)
-        members.told(Known(have), Known(Case.of(wanted)), found)
+        keywords.told(Known(have), Known(Case.of(wanted)), found)
         for part in wanted.parts:
             if not any(part.equals(mine) for mine in have.parts):
                 self._part(have, part, found)
@@ -176,7 +178,7 @@ class Judge:
         keys = {key for key in COUNTING & table_of(want.schema).keys() if want.has(key)}
         for keyword in sorted(keys & _SHAPES.keys()):
             if not isinstance(want.get(keyword), _SHAPES[keyword]):
-                checks.malformed(want, keyword, found)
+                keywords.malformed(want, keyword, found)
         if not keys - {"allOf", "$ref"}:
             return
         for case in _cases(have, keys):
@@ -185,11 +187,11 @@ class Judge:
                 continue
             if self._spent(case, want, found):
                 return
-            checks.check(known, want, found)
+            keywords.check(known, want, found)
             if "object" in known.types:
-                members.objects(self, known, want, found)
+                keywords.objects(self, known, want, found)
             if "array" in known.types:
-                members.arrays(self, known, want, found)
+                keywords.arrays(self, known, want, found)
             self._choices(known, want, found)
 
     def _choices(self, known: Known, want: Part, found: Findings) -> None:
@@ -233,7 +235,7 @@ class Judge:
 
     def _none_fits(self, known: Known, want: Part, keyword: str, found: Findings) -> None:
         weight = Verdict.UNKNOWN if known.unclear else Verdict.BREAKING
-        kinds = checks.spoken(known.types)
+        kinds = keywords.spoken(known.types)
         text = f"What is {kinds} here meets none of the alternatives any more."
         if not found.inputs:
             text = f"It may be {kinds} now in a way that meets none of the alternatives it had."

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from metamcp_supervisor.approval.fingerprints import canonical
-from metamcp_supervisor.approval.sides import (
+from metamcp_supervisor.approval.lock import canonical
+from metamcp_supervisor.approval.schema import (
     MODERN,
     Flat,
     Part,

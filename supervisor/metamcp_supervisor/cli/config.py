@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from metamcp_supervisor.cli import refusing
+from metamcp_supervisor.cli import errors
 
 if TYPE_CHECKING:
     from metamcp_supervisor.config.config import Config
@@ -37,7 +37,7 @@ _FILE = click.option(
 )
 
 
-@click.group(cls=refusing.Group, words=WORDS)
+@click.group(cls=errors.Group, words=WORDS)
 def config() -> None:
     """Check and show the configuration."""
 
@@ -53,7 +53,7 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
     found = _loaded(path, as_json=as_json)
     good = not (found.problems or (strict and found.warnings))
     if as_json:
-        refusing.tell(
+        errors.tell(
             ok=good,
             files=list(map(str, found.files)),
             problems=list(map(str, found.problems)),
@@ -76,11 +76,11 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
 @_JSON
 def show(path: Path | None, as_json: bool) -> None:
     """Print what is in effect, defaults included, secrets masked."""
-    from metamcp_supervisor.config.effective import tables
+    from metamcp_supervisor.config.show import tables
 
     found = _loaded(path)
     if as_json:
-        refusing.tell(files=list(map(str, found.files)), **tables(found))
+        errors.tell(files=list(map(str, found.files)), **tables(found))
         return
     for file in found.files:
         click.echo(f"# {_shown(file)}")
@@ -112,7 +112,7 @@ def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
             click.echo(str(problem), err=True)
         if as_json:
             problems = list(map(str, invalid.problems))
-            refusing.tell(ok=False, files=list(map(str, invalid.files)), problems=problems)
+            errors.tell(ok=False, files=list(map(str, invalid.files)), problems=problems)
         raise SystemExit(Exit.CONFIG) from None
     for sentence in () if as_json else (*found.problems, *_warnings(found)):
         click.echo(str(sentence), err=True)

@@ -18,7 +18,7 @@ import click
 from msgspec import structs
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import columns, refusing, show
+from metamcp_supervisor.cli import columns, errors, show
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Client, Failed
 from metamcp_supervisor.telemetry.health import not_ready
@@ -60,8 +60,8 @@ ELSEWHERE = {
     "events": "metamcp_supervisor.cli.follow:events",
     "calls": "metamcp_supervisor.cli.calls:calls",
     "views": "metamcp_supervisor.cli.views:views",
-    "set": "metamcp_supervisor.cli.adjust:set_",
-    "signal": "metamcp_supervisor.cli.adjust:signal_",
+    "set": "metamcp_supervisor.cli.steer:set_",
+    "signal": "metamcp_supervisor.cli.steer:signal_",
     "drain": "metamcp_supervisor.cli.steer:drain",
     "undrain": "metamcp_supervisor.cli.steer:undrain",
     "quarantine": "metamcp_supervisor.cli.steer:quarantine",
@@ -117,7 +117,7 @@ def complete_endpoints(ctx: click.Context, param: click.Parameter, incomplete: s
     return [name for name in names(runtime_dir_of(ctx)) if name.startswith(incomplete)]
 
 
-class _Verbs(refusing.Group):
+class _Verbs(errors.Group):
     def meant(self, ctx: click.Context, word: str) -> str:
         from metamcp_supervisor.__main__ import VERBS
 
@@ -178,7 +178,7 @@ def alone(name: str) -> click.Command:
         begin(click.get_current_context(), runtime_dir, no_color=no_color, quiet=quiet)
         called(**given)
 
-    beside = click.command(name, cls=refusing.Command, help=verb.help)(beginning)
+    beside = click.command(name, cls=errors.Command, help=verb.help)(beginning)
     beside.params = [*verb.params, *beside.params]
     return beside
 
@@ -371,7 +371,7 @@ def wait(
     with client.connect_within(runtime_dir, timeout_s) as gateway:
         _wait(gateway, names, wanted, timeout_s, {})
     if as_json:
-        refusing.tell(verb="wait", names=names, reached=wanted)
+        errors.tell(verb="wait", names=names, reached=wanted)
 
 
 def _steer(
@@ -402,7 +402,7 @@ _WHOLE = {
 def tell_ordered(verb: str, names: tuple[str, ...], reached: str = "", *, as_json: bool) -> None:
     """Print how an order to servers ended. `reached`: they are in the state that was asked for."""
     if as_json:
-        refusing.tell(verb=verb, names=tuple(dict.fromkeys(names)), reached=reached)
+        errors.tell(verb=verb, names=tuple(dict.fromkeys(names)), reached=reached)
         return
     for name in dict.fromkeys(names):
         click.echo(f"{name}: {reached or f'{verb} requested'}")
@@ -442,7 +442,7 @@ def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.Gateway
     """With the named servers only. Raises Failed for a name that is not there."""
     known = {server.name for server in found.servers}
     if unknown := [name for name in names if name not in known]:
-        from metamcp_supervisor.control.steering import UnknownName
+        from metamcp_supervisor.control.services import UnknownName
 
         raise Failed(verbs.Exit.UNKNOWN_NAME, str(UnknownName(unknown, known)))
     if not names:

@@ -9,7 +9,7 @@ import time
 
 import click
 
-from metamcp_supervisor.cli import refusing
+from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -47,7 +47,7 @@ def down(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
             raise Failed(Exit.TIMEOUT, f"{text}; 'metamcp status' shows what it waits for")
         time.sleep(AGAIN_S)
     if as_json:
-        refusing.tell(pid=pid, ended=True)
+        errors.tell(pid=pid, ended=True)
     else:
         click.echo(f"the gateway (process {pid}) has ended")
 

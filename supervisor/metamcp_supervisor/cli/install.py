@@ -1,7 +1,8 @@
-"""`metamcp install`, `uninstall` and `snippet`: MetaMCP in the configuration of a client.
+"""`metamcp install`, `uninstall` and `snippet`: MetaMCP in the configuration of a client, and the
+skill of Claude Code.
 
-Owns: the options, what is refused, and what is told. Never: where an entry leads (`leading`), text
-(`client_files.texts`), bytes (`client_files.disk`), the skill (`skill`).
+Owns: the options, what is refused, what is printed, and the copy of SKILL.md. Never: where an entry
+leads (`destination`), editing (`client_files`).
 """
 
 import difflib
@@ -10,17 +11,18 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import TypeVar, cast
 
 import click
 
-from metamcp_supervisor.cli import leading
-from metamcp_supervisor.cli.leading import Wish
-from metamcp_supervisor.cli.refusing import Command, Refused, told
+from metamcp_supervisor.cli import destination
+from metamcp_supervisor.cli.destination import Wish
+from metamcp_supervisor.cli.errors import Command, Refused, told
 from metamcp_supervisor.client_files import disk, entries, texts
+from metamcp_supervisor.client_files.clients import Client, Kept, Scope, candidates, chosen
 from metamcp_supervisor.client_files.edits import Unfit
-from metamcp_supervisor.client_files.known import Client, Kept, Scope, candidates, chosen
 from metamcp_supervisor.config import files, naming
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit
@@ -139,8 +141,6 @@ def install(
         raise click.UsageError("--skill is for claude-code.")
     _install(target, wish, dry_run=dry_run, force=force)
     if skill:
-        from metamcp_supervisor.cli.skill import put
-
         put(dry_run=dry_run, force=force)
 
 
@@ -160,8 +160,6 @@ def uninstall(
     target = _target(client, wish, path)
     _uninstall(target, name, dry_run=dry_run, force=force)
     if target.client.name == "claude-code" and path is None and scope == "user":
-        from metamcp_supervisor.cli.skill import drop
-
         drop(dry_run=dry_run)
 
 
@@ -169,13 +167,13 @@ def uninstall(
 @_wishing
 def snippet(client: str, wish: Wish) -> None:
     """Print what CLIENT needs in its configuration, ready to be pasted."""
-    known = leading.known(client)
+    known = destination.known(client)
     wish.check(known)
     kept = known.how(wish.scope)
-    values = leading.entry(kept, wish)
+    values = destination.entry(kept, wish)
     path, _ = chosen(_candidates(known, wish.scope), Path.exists)
     click.echo(f"# {known.title}: {printable(str(path))}", err=True)
-    if verb := leading.own_verb(known, wish, values):
+    if verb := destination.own_verb(known, wish, values):
         click.echo(f"# or: {verb}", err=True)
     bare = Kept(kept.shape, kept.format, kept.place)
     click.echo(texts.put(bare, "", wish.name, values), nl=False)
@@ -186,8 +184,8 @@ def snippet(client: str, wish: Wish) -> None:
 
 def _install(target: _Target, wish: Wish, *, dry_run: bool, force: bool) -> None:
     name, kept = wish.name, target.kept
-    new = leading.entry(kept, wish)
-    origins = leading.origins(wish.url, entries.found(name, new).url)
+    new = destination.entry(kept, wish)
+    origins = destination.origins(wish.url, entries.found(name, new).url)
     ours = target.ours(origins)
     if (old := target.found.get(name)) and not _differ(name, old, new):
         ours.add(name)
@@ -222,7 +220,7 @@ def _uninstall(target: _Target, name: str, *, dry_run: bool, force: bool) -> Non
         return
     path = target.content.path
     backup = _read(disk.backup_of(path))
-    origins = leading.origins()
+    origins = destination.origins()
     ours = target.ours(origins)
     was = _earlier(target.kept, backup, name)
     if backup.exists and was is None:
@@ -285,7 +283,7 @@ def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> 
 
 def _target(name: str, wish: Wish, given: Path | None) -> _Target:
     """Raises click.UsageError and Refused."""
-    client = leading.known(name)
+    client = destination.known(name)
     wish.check(client)
     usual = _candidates(client, wish.scope)
     paths = usual if given is None else (Path(os.path.abspath(given)),)
@@ -307,7 +305,7 @@ def _candidates(client: Client, scope: Scope) -> tuple[Path, ...]:
     return candidates(
         client,
         scope,
-        platform=leading.PLATFORM,
+        platform=destination.PLATFORM,
         environ=os.environ,
         home=Path.home(),
         cwd=Path.cwd(),
@@ -354,3 +352,106 @@ def _warn_of_command(values: Mapping[str, object], wish: Wish) -> None:
     words = entries.found(wish.name, values).words
     if words and "/" not in words[0] and shutil.which(words[0]) is None:
         click.echo(f"warning: there is no '{words[0]}' on the PATH of this shell", err=True)
+
+
+_MARK = "<!-- metamcp skill"
+"""In every version of it: a file with this is ours."""
+
+
+def text() -> str:
+    """What the skill of this version says."""
+    folder = resources.files("metamcp_supervisor") / "skill"
+    return folder.joinpath("SKILL.md").read_text(encoding="utf-8")
+
+
+def canonical() -> Path:
+    data = os.environ.get("XDG_DATA_HOME", "")
+    home = Path(data) if os.path.isabs(data) else Path.home() / ".local/share"
+    return home / "metamcp" / "skill" / "SKILL.md"
+
+
+def link() -> Path:
+    """Where Claude Code looks for the skills of a user."""
+    given = os.environ.get("CLAUDE_CONFIG_DIR", "")
+    return (Path(given) if given else Path.home() / ".claude") / "skills" / "metamcp" / "SKILL.md"
+
+
+def put(*, dry_run: bool, force: bool) -> None:
+    """Write the copy and link to it; what is right already is left. Raises Refused and OSError."""
+    copy, at = canonical(), link()
+    if _is_strange(at) and not force:
+        raise Refused(
+            f"{_shown(at)} is there and not of this skill; it stays (--force replaces it, and keeps"
+            " a copy)"
+        )
+    old = _text(copy)
+    if old == text():
+        _say(copy, "unchanged")
+    else:
+        if not dry_run:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            disk.place(copy, text().encode(), 0o644)
+        _say(copy, "written" if old is None else "replaced", dry_run)
+    if at.is_symlink() and os.path.realpath(at) == os.path.realpath(copy):
+        _say(at, "unchanged")
+        return
+    if not dry_run:
+        if _is_strange(at) and at.exists():
+            disk.keep(disk.Content(at, at.read_bytes(), ""))
+        _link(at, copy)
+    _say(at, f"linked to {_shown(copy)}", dry_run)
+
+
+def drop(*, dry_run: bool) -> None:
+    """Remove both, and the folders that are empty then. Raises OSError."""
+    copy, at = canonical(), link()
+    for path in (at, copy):
+        if not os.path.lexists(path):
+            continue
+        if path == at and _is_strange(at):
+            _say(at, "left: it is not of this skill")
+            continue
+        if not dry_run:
+            path.unlink()
+            _tidy(path.parent)
+        _say(path, "removed", dry_run)
+
+
+def _link(at: Path, copy: Path) -> None:
+    """In one step, whatever was there."""
+    at.parent.mkdir(parents=True, exist_ok=True)
+    fresh = at.with_name(f".{at.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(copy)
+    os.replace(fresh, at)
+
+
+def _is_strange(at: Path) -> bool:
+    """Is there something that we did not make? A link that leads nowhere is nobody's loss."""
+    if not os.path.lexists(at) or (at.is_symlink() and not at.exists()):
+        return False
+    if at.is_symlink() and os.path.realpath(at) == os.path.realpath(canonical()):
+        return False
+    return _MARK not in (_text(at) or "")
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _tidy(folder: Path) -> None:
+    """Folders of ours, while nothing is in them."""
+    while folder.name in ("skill", "metamcp") and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _shown(path: Path) -> str:
+    return printable(str(path))
+
+
+def _say(path: Path, what: str, dry_run: bool = False) -> None:
+    click.echo(f"{_shown(path)}: {'would be ' if dry_run else ''}{what}")

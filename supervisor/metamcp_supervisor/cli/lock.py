@@ -13,12 +13,12 @@ from pathlib import Path
 import click
 from msgspec import Raw
 
-from metamcp_supervisor.approval import lockdrift, lockfile
+from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, LockedServer, LockedTool
-from metamcp_supervisor.approval.lockdrift import ToolDrift
-from metamcp_supervisor.cli import offered, recorded
-from metamcp_supervisor.cli.offered import Sight
-from metamcp_supervisor.cli.refusing import Group, told
+from metamcp_supervisor.approval.lock_drift import ToolDrift
+from metamcp_supervisor.cli import offers, recordings
+from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.offers import Sight
 from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -72,12 +72,12 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
     """Approve everything that is offered now, in a new file."""
 
     def work() -> int:
-        sight = offered.look(path, state_dir, where)
+        sight = offers.look(path, state_dir, where)
         if sight.lock is not None:
             what = f"{sight.path} is there already; 'metamcp lock approve' takes over what changed"
             raise Failed(Exit.FAILED, what)
         servers = {
-            name: lockdrift.taken(LockedServer(), each.tools, None, each.info)
+            name: lock_drift.taken(LockedServer(), each.tools, None, each.info)
             for name, each in sight.offered.items()
             if each.tools is not None
         }
@@ -92,7 +92,7 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
         _tell_running()
         return Exit.OK
 
-    recorded.ending(work)
+    recordings.ending(work)
 
 
 @lock.command()
@@ -107,8 +107,8 @@ def diff(
     """Show what is offered otherwise than approved. Exit 1 if anything is."""
 
     def work() -> int:
-        sight = _there(offered.look(path, state_dir, where))
-        found = [each for each in sight.drifts(offered.wish(what, sight)) if each.change != "same"]
+        sight = _there(offers.look(path, state_dir, where))
+        found = [each for each in sight.drifts(offers.wish(what, sight)) if each.change != "same"]
         if as_json:
             click.echo(codec.dump(as_value(found)))
         else:
@@ -116,7 +116,7 @@ def diff(
             tell(found)
         return Exit.FAILED if found else Exit.OK
 
-    recorded.ending(work)
+    recordings.ending(work)
 
 
 @lock.command()
@@ -132,10 +132,10 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
     """
 
     def work() -> int:
-        sight = offered.look(path, state_dir, where)
-        wish = offered.wish(what, sight)
+        sight = offers.look(path, state_dir, where)
+        wish = offers.wish(what, sight)
         if wish.server is not None and sight.offered[wish.server].tools is None:
-            raise Failed(Exit.FAILED, offered.unseen(wish.server))
+            raise Failed(Exit.FAILED, offers.unseen(wish.server))
         held = sight.lock if wish.server is not None else _there(sight).lock
         held = held or Lock()
         servers, told = dict(held.servers), list[str]()
@@ -146,7 +146,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
         for name, each in sight.offered.items():
             if wish.server in (None, name) and each.tools is not None:
                 before = servers.get(name, LockedServer())
-                servers[name] = lockdrift.taken(before, each.tools, wish.tool, each.info)
+                servers[name] = lock_drift.taken(before, each.tools, wish.tool, each.info)
                 told += _approved(name, before, servers[name], each.tools)
         for name in servers.keys() - sight.config.servers.keys() if what is None else ():
             told.append(f"{name}: not configured any more, taken out")
@@ -160,7 +160,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
             _tell_running()
         return Exit.OK
 
-    recorded.ending(work)
+    recordings.ending(work)
 
 
 def tell(found: Sequence[ToolDrift]) -> None:
@@ -231,7 +231,7 @@ def _pretty(tool: LockedTool | None) -> list[str]:
 def _approved(
     server: str, before: LockedServer, after: LockedServer, tools: Sequence[Raw]
 ) -> Iterator[str]:
-    for each in lockdrift.drifts(server, before, tools):
+    for each in lock_drift.drifts(server, before, tools):
         if each.change == "unreadable":
             yield f"{server}.{each.tool}: not approved: {each.why}"
         elif before.tools.get(each.tool) != after.tools.get(each.tool):
@@ -264,7 +264,7 @@ def _tell_running() -> None:
 def _save(path: Path, content: Lock) -> None:
     """Raises Failed."""
     try:
-        lockfile.save(path, content)
+        lock_io.save(path, content)
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror}"
         raise Failed(Exit.NO_PERMISSION, what) from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from metamcp_supervisor.cli import refusing
+from metamcp_supervisor.cli import errors
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -47,7 +47,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command(cls=refusing.Command)
+@click.command(cls=errors.Command)
 @_options
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 def login(
@@ -66,10 +66,10 @@ def login(
     found, spec = _found(server, path, runtime_dir, state_dir)
     _login(server, found, spec, open_it=not no_browser, as_json=as_json)
     if as_json:
-        refusing.tell(server=server, authorized=True)
+        errors.tell(server=server, authorized=True)
 
 
-@click.command(cls=refusing.Command)
+@click.command(cls=errors.Command)
 @_options
 def logout(
     server: str, path: Path | None, runtime_dir: str | None, state_dir: str | None, as_json: bool
@@ -77,7 +77,7 @@ def logout(
     """Remove the tokens for SERVER, and what its authorization server knows the gateway as."""
     removed = _logout(server, path, runtime_dir, state_dir)
     if as_json:
-        refusing.tell(server=server, removed=removed)
+        errors.tell(server=server, removed=removed)
 
 
 def _login(name: str, found: "Found", spec: "ServerSpec", *, open_it: bool, as_json: bool) -> None:
@@ -87,14 +87,14 @@ def _login(name: str, found: "Found", spec: "ServerSpec", *, open_it: bool, as_j
 
     assert spec.oauth is not None
     if spec.oauth.grant == "client_credentials":
-        refusing.say(f"server '{name}' gets its tokens by itself; nobody has to log in")
+        errors.say(f"server '{name}' gets its tokens by itself; nobody has to log in")
         return
 
     def show(link: str) -> None:
         if link:
-            refusing.say("open this link in a browser on this machine:")
+            errors.say("open this link in a browser on this machine:")
             if as_json:
-                refusing.tell(server=name, link=link)
+                errors.tell(server=name, link=link)
             else:
                 click.echo(link)
             if open_it and _has_browser():
@@ -106,7 +106,7 @@ def _login(name: str, found: "Found", spec: "ServerSpec", *, open_it: bool, as_j
         raise Failed(Exit.FAILED, f"server '{name}' {error}") from None
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, f"there is no way to log in: {error}") from None
-    refusing.say(f"the gateway is authorized to use '{name}'")
+    errors.say(f"the gateway is authorized to use '{name}'")
     _restart(name, found, spec.start_timeout_s)
 
 
@@ -120,9 +120,9 @@ def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: st
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, str(error)) from None
     if not removed:
-        refusing.say(f"nothing is stored for '{name}'")
+        errors.say(f"nothing is stored for '{name}'")
         return False
-    refusing.say(f"the tokens for '{name}' are removed")
+    errors.say(f"the tokens for '{name}' are removed")
     _restart(name, found, None)
     return True
 
@@ -132,7 +132,7 @@ def _found(
 ) -> tuple["Found", "ServerSpec"]:
     """The configuration, and what the worker of this server is told. Raises Failed."""
     from metamcp_supervisor.cli.up import Found
-    from metamcp_supervisor.control.steering import UnknownName
+    from metamcp_supervisor.control.services import UnknownName
     from metamcp_supervisor.servers.specs import server_spec
     from metamcp_supervisor.servers.tokens import KeyUnfit, Tokens
 
@@ -166,13 +166,13 @@ def _restart(name: str, found: "Found", start_s: float | None) -> None:
             gateway.call("wait", asked, timeout_s=start_s + MARGIN_S)
     except Failed as failed:
         if failed.exit == Exit.NOT_RUNNING:
-            refusing.say("no gateway is running; the next one will know it")
+            errors.say("no gateway is running; the next one will know it")
             return
         if failed.exit == Exit.UNKNOWN_NAME:
-            refusing.say(f"the running gateway does not know '{name}' yet: run 'metamcp reload'")
+            errors.say(f"the running gateway does not know '{name}' yet: run 'metamcp reload'")
             return
         raise
-    refusing.say(f"'{name}' is ready")
+    errors.say(f"'{name}' is ready")
 
 
 def _has_browser() -> bool:

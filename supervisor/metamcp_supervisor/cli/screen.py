@@ -1,8 +1,7 @@
-"""What `metamcp up` shows: what happens, and once its servers have had their chance they, and where
-to connect.
+"""The terminal of `metamcp up`: the first screen, events as they come, and the question about a
+reload that needs a yes.
 
-Owns: when the first screen is shown, its words, which events are repeats. Never: the look of tables
-(`show`), the wording of an event (`columns`).
+Never: what has to be confirmed (`config.confirmation`).
 """
 
 import asyncio
@@ -15,12 +14,17 @@ from msgspec import structs
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.config.config import UNIX
-from metamcp_supervisor.telemetry.histories import NEXT
+from metamcp_supervisor.telemetry.history import NEXT
 from metamcp_supervisor.verbs import Event, GatewayStatus
 from metamcp_worker.ipc import priced
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.gateway.run import Gateway
+    from metamcp_supervisor.gateway.gateway import Gateway
+import contextlib
+import os
+
+from metamcp_supervisor.config.config import ConfigInvalid
+from metamcp_supervisor.control.services import NotNow, ReloadRefused
 
 SETTLE_S_MAX = 15.0
 """How long the first screen waits for servers that are still starting."""
@@ -136,3 +140,58 @@ def _how_to_connect(status: GatewayStatus) -> list[str]:
         "",
         "Ctrl-C or 'metamcp down' ends it, 'metamcp status' looks at it from elsewhere.",
     ]
+
+
+KEYBOARD = 0
+"""The descriptor that answers are read from."""
+ANSWER_BYTES_MAX = 1024
+_YES = (b"y", b"yes")
+
+
+class Asking:
+    """The person at the terminal of a gateway in the foreground; a `reloading.Ask`. `out` prints.
+
+    The gateway goes on meanwhile. What was typed before the question is no answer to it.
+    """
+
+    def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
+        self._gateway = gateway
+        self._out = out
+        self._loop = asyncio.get_running_loop()
+        self._plan = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self, question: str, plan: str) -> None:
+        if not in_foreground():
+            return  # the journal says what to do
+        import termios
+
+        termios.tcflush(KEYBOARD, termios.TCIFLUSH)
+        self._plan = plan
+        self._out(f"{question}\nApply it? [y/N]: ")
+        self._loop.add_reader(KEYBOARD, self._read)
+
+    def _read(self) -> None:
+        self._loop.remove_reader(KEYBOARD)
+        if not in_foreground():
+            return
+        with contextlib.suppress(OSError):
+            answer = os.read(KEYBOARD, ANSWER_BYTES_MAX)
+            if answer.strip().lower() in _YES:
+                self._task = self._loop.create_task(self._apply(self._plan), name="confirmed")
+            else:
+                self._out("not confirmed: nothing is changed; 'metamcp confirm' asks again\n")
+
+    async def _apply(self, plan: str) -> None:
+        try:
+            await self._gateway.reload(dry_run=False, expect=plan, yes=True)
+        except (ConfigInvalid, NotNow, ReloadRefused) as error:
+            self._out(f"{error}\n")
+
+
+def in_foreground() -> bool:
+    """May this process read from its terminal? One in the background would be stopped."""
+    try:
+        return os.tcgetpgrp(KEYBOARD) == os.getpgrp()
+    except OSError:
+        return False

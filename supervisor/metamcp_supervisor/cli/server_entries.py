@@ -12,15 +12,15 @@ from pathlib import Path
 
 import click
 
-from metamcp_supervisor.cli import refusing
+from metamcp_supervisor.cli import errors
+from metamcp_supervisor.cli.errors import Command, Refused, told
 from metamcp_supervisor.cli.install import difference
-from metamcp_supervisor.cli.refusing import Command, Refused, told
-from metamcp_supervisor.client_files import disk, jsonedit, tomledit
+from metamcp_supervisor.client_files import disk, json_edit, toml_edit
 from metamcp_supervisor.client_files.edits import Unfit, at
-from metamcp_supervisor.config import files, naming, places, shapes, sources
+from metamcp_supervisor.config import files, foreign_files, naming, places, sources
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
-from metamcp_supervisor.config.nearest import hint
+from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.verbs import Exit
 
 NEW = """\
@@ -55,12 +55,12 @@ class _File:
 
     def put(self, name: str, entry: Mapping[str, object]) -> str:
         """Raises Unfit."""
-        put = jsonedit.put if self.is_json else tomledit.put
+        put = json_edit.put if self.is_json else toml_edit.put
         return put(self.content.text, self.place, name, entry)
 
     def without(self, name: str) -> str:
         """Raises Unfit."""
-        drop = jsonedit.drop if self.is_json else tomledit.drop
+        drop = json_edit.drop if self.is_json else toml_edit.drop
         return drop(self.content.text, self.place, name, self.content.text)
 
 
@@ -84,7 +84,7 @@ def init() -> None:
         raise Refused(f"{label} is there already; put servers in with 'metamcp add'")
     found = places.find(environ={}, cwd=folder, home=_NOWHERE, system=_NOWHERE)
     included = [str(found.relative_to(folder))] if found is not None else []
-    _write(content, NEW + f"include = {tomledit.dumped(included)}\n" * len(included))
+    _write(content, NEW + f"include = {toml_edit.dumped(included)}\n" * len(included))
     click.echo(f"{label}: made")
     for name in included:
         click.echo(f"the servers of {printable(name)} are included")
@@ -187,13 +187,13 @@ def _file(given: Path | None) -> _File:
     try:
         content = disk.read(path)
         is_json = path.suffix != ".toml" and content.text.lstrip().startswith(("{", "/"))
-        values = (jsonedit.values if is_json else tomledit.values)(content.text)
+        values = (json_edit.values if is_json else toml_edit.values)(content.text)
     except files.Unreadable as why:
         raise Refused(f"{label} {why}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
         line = f", line {broken.line}" if broken.line else ""
         raise Refused(f"{label}{line}: {broken.message}; mend it first", Exit.CONFIG) from None
-    shape = shapes.shape_of(values) if is_json else "servers"
+    shape = foreign_files.shape_of(values) if is_json else "servers"
     if shape is None or shape == "mcp_servers":
         text = f"{label} has no table of servers that could be edited; do it by hand"
         raise Refused(text, Exit.CONFIG)
@@ -221,11 +221,11 @@ def _edit(
         sources.load(file.content.path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
         for problem in invalid.problems:
-            refusing.say(f"warning: {problem}")
+            errors.say(f"warning: {problem}")
     if file.found and command:
-        refusing.say("a gateway that runs starts it after 'metamcp confirm'")
+        errors.say("a gateway that runs starts it after 'metamcp confirm'")
     else:
-        refusing.say("'metamcp up' takes it over at once, any other gateway with 'metamcp reload'")
+        errors.say("'metamcp up' takes it over at once, any other gateway with 'metamcp reload'")
 
 
 def _write(content: disk.Content, text: str) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import click
 
-from metamcp_supervisor.cli import refusing
-from metamcp_supervisor.cli.refusing import Refused
-from metamcp_supervisor.systemd.notify import is_booted
+from metamcp_supervisor.cli import errors
+from metamcp_supervisor.cli.errors import Refused
+from metamcp_supervisor.systemd.sd_notify import is_booted
 from metamcp_supervisor.verbs import Exit
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
@@ -69,7 +69,7 @@ _CONFIG = click.option(
 )
 
 
-@click.group(cls=refusing.Group)
+@click.group(cls=errors.Group)
 def systemd() -> None:
     """Run the gateway as a service of systemd."""
 
@@ -79,7 +79,7 @@ def systemd() -> None:
 @_CONFIG
 @click.option("--now", is_flag=True, help="Start it now, and at every boot.")
 @_DRY
-@refusing.told
+@errors.told
 def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
     """Write the units of this installation. Again and again does no harm."""
     place = _place(user)
@@ -106,7 +106,7 @@ def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
 @systemd.command()
 @_USER
 @_DRY
-@refusing.told
+@errors.told
 def uninstall(user: bool, dry_run: bool) -> None:
     """Stop the service and remove its units. Configuration and state stay."""
     place = _place(user)
@@ -300,11 +300,11 @@ def _warn_of_config(user: bool, config: str | None) -> None:
     path = Path(config or (SYSTEM_CONFIG if not user else "~/.config/metamcp/metamcp.toml"))
     path = path.expanduser().absolute()
     if not path.exists():
-        refusing.say(f"warning: there is no {path} yet")
+        errors.say(f"warning: there is no {path} yet")
     elif not user and not path.stat().st_mode & 0o004:
-        refusing.say(
+        errors.say(
             f"warning: the service has a user of its own and cannot read {path}; run 'chmod o+r' on"
             " it and keep secrets in credentials"
         )
     if not user and any(path.is_relative_to(hidden) for hidden in _HIDDEN):
-        refusing.say(f"warning: {path} is below a home directory, which the service cannot see")
+        errors.say(f"warning: {path} is below a home directory, which the service cannot see")

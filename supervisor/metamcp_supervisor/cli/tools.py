@@ -1,22 +1,274 @@
-"""`metamcp tools`: the tools of all servers as they were last offered, and what drifted.
+"""`metamcp tools`: the tools of all servers as they were last offered, what drifted, and their cost
+in tokens.
 
-Owns: the options and the table. Never: what drifted (`approval.lockdrift`), the sentence for
-a difference (`lock`), tokens (`tokens`), the lists of clients (the fronts).
+Owns: the options, the tables, the sums. Never: what drifted (`approval.lock_drift`), the estimate
+(`metamcp_worker.ipc.costs`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
-from metamcp_supervisor.approval import lockdrift
-from metamcp_supervisor.approval.fingerprints import fingerprint
-from metamcp_supervisor.approval.lockdrift import ToolDrift
-from metamcp_supervisor.cli import lock, offered, recorded, show, tokens
-from metamcp_supervisor.cli.offered import Sight, Wish
+from metamcp_supervisor.approval import lock_drift
+from metamcp_supervisor.approval.lock import definitions, fingerprint
+from metamcp_supervisor.approval.lock_drift import ToolDrift
+from metamcp_supervisor.approval.quarantine import Pins
+from metamcp_supervisor.cli import lock, offers, recordings, show
+from metamcp_supervisor.cli.offers import Kept, Sight, Wish
+from metamcp_supervisor.config.config import Pinning
+from metamcp_supervisor.servers.specs import front_spec
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import catalogue, codec, costs, priced
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.disclosure import Exposure, Pair
+from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.ipc.validation import NOUNS
+
+ENDPOINTS = (
+    "ENDPOINT", "EXPOSURE", "TOOLS", "AT START", "SAVED", "%", *map(str.upper, priced.EXPOSURES),
+)  # fmt: skip
+SERVERS = ("SERVER", "TOOLS", "TOKENS", "%", "LARGEST TOOL")
+TOOLS = ("TOOL", "TOKENS", "% OF SERVER")
+RIGHT = frozenset({*ENDPOINTS[2:], "TOKENS", "%", "% OF SERVER"})
+SERVERS_MAX = 20
+LARGEST_MAX = 10
+"""Tools. The first screen is for what is large; `--json` has all, and all tools of one server are
+shown where that is named."""
+ADVISED: Exposure = "search"
+"""Everything can still be found and called, and it costs the same however many tools there are."""
+
+
+class ToolCost(Struct, frozen=True):
+    """`tokens`: of the definition as its server gives it."""
+
+    server: str
+    tool: str
+    tokens: int
+
+
+class ServerCost(Struct, frozen=True):
+    """`percent`: of all servers together; `largest`: empty for a server without tools."""
+
+    name: str
+    tools: int
+    tokens: int
+    percent: int
+    largest: str
+
+
+class EndpointCost(Struct, frozen=True):
+    """`tools`: how many are behind it; `at_start`: tokens that a client has in context under the
+    configured exposure before it has asked for anything; `all`: those of everything; `exposures`:
+    what each would have at the start."""
+
+    name: str
+    exposure: Exposure
+    tools: int
+    at_start: int
+    all: int
+    saved: int
+    saved_percent: int
+    exposures: dict[Exposure, int]
+
+    @property
+    def advice(self) -> str:
+        """What there is to do, and what comes of it; empty where nothing would."""
+        other = self.exposures[ADVISED]
+        if self.exposure != "all" or other >= self.all:
+            return ""
+        percent = costs.Saving(self.all, other).percent
+        return f'{self.name}: exposure = "{ADVISED}" would make it {other} tokens, {percent} % less'
+
+
+class Costs(Struct, frozen=True):
+    """All of it, the most tokens first; endpoints as they are configured. `unseen`: servers of
+    which nothing is known yet."""
+
+    endpoints: tuple[EndpointCost, ...]
+    servers: tuple[ServerCost, ...]
+    tools: tuple[ToolCost, ...]
+    unseen: tuple[str, ...]
+    v: int = VERSION
+    estimated: bool = True
+    token_bytes: int = costs.TOKEN_BYTES
+
+
+def tell(
+    what: str | None,
+    path: Path | None,
+    state_dir: str | None,
+    lock: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Raises Failed."""
+    found = offers.kept(path, state_dir, lock)
+    wish = _wish(what, found)
+    all_of_it = reckoned(found)
+    if as_json:
+        click.echo(codec.dump(_chosen(all_of_it, wish)))
+        return
+    for note in found.notes:
+        click.echo(f"metamcp: {show.printable(note)}", err=True)
+    if wish.server is not None:
+        _tell_server(_chosen(all_of_it, wish), wish.server)
+    else:
+        _tell_all(all_of_it)
+
+
+def reckoned(found: Kept) -> Costs:
+    """From what is on disk."""
+    seen = {name: each for name, each in found.catalogues.items() if each is not None}
+    tools = sorted(_tools(seen), key=lambda one: -one.tokens)
+    sums = {name: costs.together(each.tools) for name, each in seen.items()}
+    total = sum(sums.values())
+    servers = [
+        ServerCost(
+            name,
+            sum(one.server == name for one in tools),
+            tokens,
+            _percent(tokens, total),
+            next((f"{one.tool} ({one.tokens})" for one in tools if one.server == name), ""),
+        )
+        for name, tokens in sorted(sums.items(), key=lambda each: -each[1])
+    ]
+    withheld = _withheld(found, seen)
+    return Costs(
+        tuple(
+            _endpoint(one, priced.tools(one, seen, withheld))
+            for one in front_spec(found.config, "").endpoints
+        ),
+        tuple(servers),
+        tuple(tools),
+        tuple(name for name, each in found.catalogues.items() if each is None),
+    )
+
+
+def _tools(seen: Mapping[str, ServerCatalogue]) -> Iterator[ToolCost]:
+    for name, each in seen.items():
+        for one in catalogue.keyed("tools", each.tools):
+            yield ToolCost(name, one.key, costs.tokens(one.raw))
+
+
+def _endpoint(spec: EndpointSpec, tools: Sequence[priced.Priced]) -> EndpointCost:
+    exposures: dict[Exposure, int] = {
+        exposure: priced.at_start(exposure, tools) for exposure in priced.EXPOSURES
+    }
+    saving = costs.Saving(exposures["all"], exposures[spec.exposure])
+    return EndpointCost(
+        spec.name,
+        spec.exposure,
+        len(tools),
+        saving.shown,
+        saving.everything,
+        saving.tokens,
+        saving.percent,
+        exposures,
+    )
+
+
+def _withheld(found: Kept, seen: Mapping[str, ServerCatalogue]) -> frozenset[Pair]:
+    """What is in quarantine reaches no client."""
+    servers = found.config.servers
+    pinnings: dict[str, Pinning | None] = {name: servers[name].pinning for name in seen}
+    pins = Pins(found.seen, found.lock, pinnings, definitions(servers.values()))
+    return frozenset(
+        (name, each.tool)
+        for name, offer in seen.items()
+        for each in pins.judge(name, offer.tools).kept
+    )
+
+
+def _percent(part: int, whole: int) -> int:
+    return part * 100 // whole if whole else 0
+
+
+# What is shown
+
+
+def _wish(what: str | None, found: Kept) -> Wish:
+    """Raises Failed."""
+
+    def tools(server: str) -> list[str] | None:
+        each = found.catalogues[server]
+        return None if each is None else [one.key for one in catalogue.keyed("tools", each.tools)]
+
+    return offers.wished(what, found.catalogues, tools)
+
+
+def _chosen(found: Costs, wish: Wish) -> Costs:
+    if wish.server is None:
+        return found
+    return Costs(
+        found.endpoints,
+        tuple(one for one in found.servers if one.name == wish.server),
+        tuple(one for one in found.tools if wish.meant(one.server, one.tool)),
+        tuple(name for name in found.unseen if name == wish.server),
+    )
+
+
+def _tell_all(found: Costs) -> None:
+    _show(ENDPOINTS, [_endpoint_row(one) for one in found.endpoints])
+    for one in found.endpoints:
+        if one.advice:
+            click.echo(show.printable(one.advice))
+    if found.servers:
+        click.echo()
+        _show(SERVERS, [_server_row(one) for one in found.servers[:SERVERS_MAX]])
+    if found.tools:
+        click.echo()
+    rows = [_tool_row(one, found) for one in found.tools[:LARGEST_MAX]]
+    _show(TOOLS, rows, "\n".join(_words(found)))
+
+
+def _tell_server(found: Costs, server: str) -> None:
+    rows = [_tool_row(one, found) for one in found.tools]
+    tokens = sum(one.tokens for one in found.servers)
+    count = sum(one.tools for one in found.servers)
+    foot = f"{server}: {count} tools, {tokens} tokens\n{_estimate()}"
+    if found.unseen:
+        foot = offers.unseen(server)
+    _show(TOOLS, rows, foot)
+
+
+def _show(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], foot: str = "") -> None:
+    """A table without rows is none."""
+    head = columns if rows else ("",)
+    show.picture(show.Picture(head, rows, foot=foot, right=RIGHT, sentences=False))
+
+
+def _endpoint_row(one: EndpointCost) -> tuple[str, ...]:
+    figures = (one.tools, one.at_start, one.saved, one.saved_percent, *one.exposures.values())
+    return one.name, one.exposure, *map(str, figures)
+
+
+def _server_row(one: ServerCost) -> tuple[str, ...]:
+    return one.name, str(one.tools), str(one.tokens), str(one.percent), one.largest
+
+
+def _tool_row(one: ToolCost, found: Costs) -> tuple[str, ...]:
+    whole = sum(each.tokens for each in found.servers if each.name == one.server)
+    return f"{one.server}.{one.tool}", str(one.tokens), str(_percent(one.tokens, whole))
+
+
+def _words(found: Costs) -> Iterator[str]:
+    if (more := len(found.servers) - SERVERS_MAX) > 0:
+        yield f"{more} more servers, which cost less: --json has them"
+    if (more := len(found.tools) - LARGEST_MAX) > 0:
+        yield f"{more} more tools: 'metamcp tools --tokens SERVER' shows those of one server"
+    if found.unseen:
+        yield f"not seen yet: {', '.join(found.unseen)}; start the gateway once"
+    yield _estimate()
+
+
+def _estimate() -> str:
+    return (
+        f"tokens are estimated: {costs.TOKEN_BYTES} bytes of a definition each;"
+        " 'metamcp ctl views' has what is in view now"
+    )
+
 
 COLUMNS = ("SERVER", "TOOL", "FINGERPRINT", "STATE")
 FINGERPRINT_CHARACTERS = 15
@@ -54,10 +306,10 @@ def tools(
 
     def work() -> int:
         if costs:
-            tokens.tell(what, path, state_dir, where, as_json=as_json)
+            tell(what, path, state_dir, where, as_json=as_json)
             return Exit.OK
-        sight = offered.look(path, state_dir, where)
-        wish = offered.wish(what, sight)
+        sight = offers.look(path, state_dir, where)
+        wish = offers.wish(what, sight)
         if differences:
             found = [each for each in sight.drifts(wish) if each.change != "same"]
             if as_json:
@@ -68,7 +320,7 @@ def tools(
             _list(sight, wish, as_json=as_json)
         return Exit.OK
 
-    recorded.ending(work)
+    recordings.ending(work)
 
 
 def _list(sight: Sight, wish: Wish, *, as_json: bool) -> None:
@@ -93,7 +345,7 @@ def _rows(sight: Sight) -> list[Row]:
     ]
     for name, each in sight.offered.items():
         for definition in each.tools or ():
-            tool = lockdrift.name_of(definition)
+            tool = lock_drift.name_of(definition)
             if tool is not None and (name, tool) not in drifts:
                 rows.append((name, tool, fingerprint(definition), RECORDED))
     left_out = list(_left_out(sight))

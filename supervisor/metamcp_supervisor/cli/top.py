@@ -13,7 +13,7 @@ from msgspec import Struct
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.control import client
-from metamcp_supervisor.telemetry.latency import between, quantile
+from metamcp_supervisor.telemetry.histograms import between, quantile
 from metamcp_supervisor.verbs import Footprint, Load, ServerStatus
 from metamcp_worker.ipc import codec
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metamcp_supervisor import VERSION, runtime
-from metamcp_supervisor.cli.outlet import Outlet
+from metamcp_supervisor.cli.output import Outlet
 from metamcp_supervisor.config import places
 from metamcp_supervisor.verbs import Event, Exit
 from metamcp_worker.ipc import codec
@@ -27,7 +27,7 @@ from metamcp_worker.runtime import logs, memory
 
 if TYPE_CHECKING:
     from metamcp_supervisor.config.config import Config
-    from metamcp_supervisor.gateway.run import Gateway
+    from metamcp_supervisor.gateway.gateway import Gateway
     from metamcp_worker.ipc.spec import LogSpec
 
 TRIM_S = 30.0
@@ -99,7 +99,7 @@ def up(path: Path | None, word: str | None, yes: bool, **flags: str | None) -> N
 @click.option("--while-used", is_flag=True, help="End when the last client has gone.")
 def serve(path: Path | None, any_port: bool, while_used: bool, **flags: str | None) -> None:
     """Run the gateway as a service: its log on stderr, nothing asked."""
-    from metamcp_supervisor.cli.lines import ServiceLines
+    from metamcp_supervisor.cli.output import ServiceLines
 
     _keep_standard_streams()
     found = Found(path, flags, any_port=any_port)
@@ -112,13 +112,13 @@ def serve(path: Path | None, any_port: bool, while_used: bool, **flags: str | No
 
 
 def _origin(path: Path | None, word: str) -> Path:
-    from metamcp_supervisor.cli import importing
-    from metamcp_supervisor.cli.refusing import Refused
+    from metamcp_supervisor.cli import import_servers
+    from metamcp_supervisor.cli.errors import Refused
 
     if path is not None:
         raise click.UsageError("--from names a configuration, and so does --config; use one")
     try:
-        return importing.origin(word)
+        return import_servers.origin(word)
     except Refused as refusal:
         _say(str(refusal))
         raise SystemExit(refusal.code) from None
@@ -175,15 +175,15 @@ class Found:
 
     def confirm(self, *, yes: bool, ask: Callable[[str], bool] | None) -> None:
         """A configuration that merely lies in this directory starts commands only after a yes."""
-        from metamcp_supervisor.config import confirmed
-        from metamcp_supervisor.config.confirm import NotConfirmed
+        from metamcp_supervisor.config import confirmation_io
+        from metamcp_supervisor.config.confirmation import NotConfirmed
 
         main = self._unnamed(self.config)
         if main is None:
             return
         state_dir = self._state_dir(self.config)
         try:
-            warning = confirmed.ensure(self.config, main, state_dir, yes=yes, ask=ask)
+            warning = confirmation_io.ensure(self.config, main, state_dir, yes=yes, ask=ask)
         except NotConfirmed as refusal:
             _say(str(refusal))
             self.config = self._before(Exit.NO_PERMISSION)
@@ -194,12 +194,12 @@ class Found:
     def permit(self, new: "Config", yes: bool) -> None:
         """The same for a reload. `yes`: whoever asks for it confirms. Raises
         confirm.NotConfirmed."""
-        from metamcp_supervisor.config import confirmed
+        from metamcp_supervisor.config import confirmation_io
 
         main = self._unnamed(new)
         if main is not None:
             state_dir = self._state_dir(new)
-            confirmed.check(new, main, state_dir, running=self.config, yes=yes)
+            confirmation_io.check(new, main, state_dir, running=self.config, yes=yes)
 
     def _first(self) -> "Config":
         from metamcp_supervisor.config.config import ConfigInvalid
@@ -226,16 +226,16 @@ class Found:
         """What was in force in the program before this one, if `config` would stop servers of it
         by their mistakes."""
         from metamcp_supervisor.config.reload import spoilt
-        from metamcp_supervisor.gateway import upgrading
+        from metamcp_supervisor.gateway import upgrade_exec
 
-        before = upgrading.before(self._environ) if config.problems else None
+        before = upgrade_exec.before(self._environ) if config.problems else None
         return before if before is not None and spoilt(before, config) else None
 
     def _before(self, code: Exit) -> "Config":
         """What was in force in the program before this one; without any, the command ends."""
-        from metamcp_supervisor.gateway import upgrading
+        from metamcp_supervisor.gateway import upgrade_exec
 
-        config = upgrading.before(self._environ)
+        config = upgrade_exec.before(self._environ)
         if config is None:
             raise SystemExit(code)
         self.outdated = True
@@ -260,7 +260,7 @@ class Found:
 
 def ask(question: str) -> bool:
     """Show what a configuration starts, and have somebody say yes or no on the terminal."""
-    from metamcp_supervisor.gateway.upgrading import VARIABLE
+    from metamcp_supervisor.gateway.upgrade_exec import VARIABLE
 
     if VARIABLE in os.environ:  # there is a gateway to go on with, which cannot wait for people
         return False
@@ -297,31 +297,31 @@ def _run(
 ) -> None:
     """Run to the end. `watch` gets the gateway before it starts and returns what to do once it is
     up."""
-    from metamcp_supervisor.gateway import handing, upgrading
-    from metamcp_supervisor.gateway.run import CannotStart, Gateway
-    from metamcp_supervisor.systemd import inherited
-    from metamcp_supervisor.systemd.notify import Notify
+    from metamcp_supervisor.gateway import upgrade_exec, upgrade_state
+    from metamcp_supervisor.gateway.gateway import CannotStart, Gateway
+    from metamcp_supervisor.systemd import sd_sockets
+    from metamcp_supervisor.systemd.sd_notify import Notify
 
-    order = upgrading.told_to(os.environ)
-    if order == upgrading.TRIAL:
-        click.echo(codec.dump(handing.program(VERSION)))
+    order = upgrade_exec.told_to(os.environ)
+    if order == upgrade_exec.TRIAL:
+        click.echo(codec.dump(upgrade_state.program(VERSION)))
         raise SystemExit(Exit.OK)
     faulthandler.enable(2)  # what the watchdog aborts says where it hung
     memory.share_one_heap()
     memory.give_back_large_blocks(memory.RARE_BYTES, memory.RARE_BYTES)
     told = Notify.take(os.environ, os.getpid())
     try:
-        given = inherited.take(os.environ, os.getpid())
-    except inherited.Unusable as failure:
+        given = sd_sockets.take(os.environ, os.getpid())
+    except sd_sockets.Unusable as failure:
         _say(str(failure))
         raise SystemExit(Exit.CANNOT_BIND) from None
 
     async def main() -> int:
-        handed = upgrading.found(order) if order else None
+        handed = upgrade_exec.found(order) if order else None
         ends = hangup_ends if handed is None else handed.gateway.hangup_ends
         gateway = Gateway(
-            handing.in_force(found.config, handed), found.load, found.permit, dict(os.environ),
-            VERSION, hangup_ends=ends, told=told, given=given, handed=handed,
+            upgrade_state.in_force(found.config, handed), found.load, found.permit,
+            dict(os.environ), VERSION, hangup_ends=ends, told=told, given=given, handed=handed,
         )  # fmt: skip
         del handed  # it may be large
         if found.outdated:
@@ -344,7 +344,7 @@ def _run(
 
     try:
         code = asyncio.run(main())
-    except (CannotStart, handing.Unreadable) as failure:
+    except (CannotStart, upgrade_state.Unreadable) as failure:
         _say(str(failure))
         code = failure.code if isinstance(failure, CannotStart) else Exit.INTERNAL
     raise SystemExit(code)
@@ -397,8 +397,7 @@ def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
     """Lines for what happens, and the first screen when every server had its chance. All through
     the outlet: a terminal that is gone or stopped (^S) must not hold up the gateway."""
     from metamcp_supervisor.cli import show
-    from metamcp_supervisor.cli.screen import EventLines, FirstScreen
-    from metamcp_supervisor.cli.terminal import Asking
+    from metamcp_supervisor.cli.screen import Asking, EventLines, FirstScreen
 
     def out(text: str) -> None:
         outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
-from metamcp_supervisor.client_files.known import Kept, Platform, Shape
+from metamcp_supervisor.client_files.clients import Kept, Platform, Shape
 from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_supervisor.config.program import is_bridge
 

@@ -6,8 +6,8 @@ becomes again what it was. Never: positions (`jsonedit`, `tomledit`, `yamledit`)
 
 from collections.abc import Mapping
 
-from metamcp_supervisor.client_files import edits, jsonedit, tomledit, yamledit
-from metamcp_supervisor.client_files.known import Kept
+from metamcp_supervisor.client_files import edits, json_edit, toml_edit, yaml_edit
+from metamcp_supervisor.client_files.clients import Kept
 from metamcp_supervisor.config.document import BrokenSyntax, list_of, table_of
 
 _NEVER_A_SERVER = {"type", "command", "url", "enabled"}
@@ -16,8 +16,8 @@ _NEVER_A_SERVER = {"type", "command", "url", "enabled"}
 def entries(kept: Kept, text: str) -> Mapping[str, object]:
     """What stands at the place of its servers, by name. Raises BrokenSyntax and Unfit."""
     if kept.format in ("yaml-list", "yaml-mapping"):
-        return yamledit.items(text, kept.place[0])
-    values = tomledit.values(text) if kept.format == "toml" else jsonedit.values(text)
+        return yaml_edit.items(text, kept.place[0])
+    values = toml_edit.values(text) if kept.format == "toml" else json_edit.values(text)
     value = edits.at(values, kept.place)
     listed = [table_of(each) for each in list_of(value) or ()]
     if listed and kept.format == "json":  # each says its name
@@ -42,11 +42,11 @@ def native(kept: Kept, text: str) -> Kept:
 def put(kept: Kept, text: str, name: str, entry: Mapping[str, object]) -> str:
     """Raises BrokenSyntax and Unfit."""
     if kept.format == "json":
-        return jsonedit.put(text, kept.place, name, entry)
+        return json_edit.put(text, kept.place, name, entry)
     if kept.format == "toml":
-        return tomledit.put(text, kept.place, name, entry)
-    kind: yamledit.Kind = "list" if kept.format == "yaml-list" else "mapping"
-    return yamledit.put(text, kept.place[0], kind, name, entry, kept.new)
+        return toml_edit.put(text, kept.place, name, entry)
+    kind: yaml_edit.Kind = "list" if kept.format == "yaml-list" else "mapping"
+    return yaml_edit.put(text, kept.place[0], kind, name, entry, kept.new)
 
 
 def drop(
@@ -58,11 +58,11 @@ def drop(
     if before is not None and _undone(kept, text, name, before, restore=restore):
         return before
     if kept.format == "json":
-        made = jsonedit.drop(text, kept.place, name, before)
+        made = json_edit.drop(text, kept.place, name, before)
     elif kept.format == "toml":
-        made = tomledit.drop(text, kept.place, name, before)
+        made = toml_edit.drop(text, kept.place, name, before)
     else:
-        made = yamledit.drop(text, kept.place[0], name, before)
+        made = yaml_edit.drop(text, kept.place[0], name, before)
     if before is None and made.strip() in ("", "{}", kept.new.strip()):
         return None
     if before is not None and not before.strip() and made.strip() in ("", "{}", kept.new.strip()):

@@ -1,16 +1,15 @@
-"""What all files say together: one frozen Config, or the errors that only show between files.
+"""All files together: one frozen Config, or the errors that only show between files.
 
-Owns: the joining of drafts, the defaults that depend on all of them (namespace and endpoint
-`default`, `sse`), references between servers, namespaces, endpoints and installed transports, and
-the rule on listening beyond this machine. Never: files, syntax, single values.
+Owns: the joining of drafts, the defaults that depend on all files, `depends_on`, and names of tools
+that two servers would have. Never: reading one file (`parse`, `foreign_files`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import dependencies, remote, toolnames, units
+from metamcp_supervisor.config import server_sections, units
 from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
@@ -21,21 +20,157 @@ from metamcp_supervisor.config.config import (
     Log,
     Metrics,
     Namespace,
+    Naming,
     Recording,
     Server,
     Tools,
     Traces,
     UnixAddress,
 )
-from metamcp_supervisor.config.document import Document, Findings, Site, shown
-from metamcp_supervisor.config.draft import (
+from metamcp_supervisor.config.document import (
+    Document,
     Draft,
+    Findings,
     GatewayDraft,
     NamespaceDraft,
     ServerDraft,
+    Site,
     ToolDraft,
+    shown,
 )
-from metamcp_supervisor.config.nearest import hint
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.config.tools import Pair
+from metamcp_worker.ipc import names, owntools
+from metamcp_worker.ipc.spec import NamingSpec
+
+
+def check_dependencies(drafts: Mapping[str, ServerDraft], findings: Findings) -> None:
+    """Report every dependency that cannot be met."""
+    wants = {
+        name: draft.server.depends_on
+        for name, draft in drafts.items()
+        if draft.server and not findings.mistake(draft.site)
+    }
+    for name, needed in wants.items():
+        for at, other in enumerate(needed):
+            place = drafts[name].site
+            site = place.at("depends_on", at)
+            if other not in drafts:
+                what = f"no server is named '{shown(other)}'; {hint(other, drafts)}"
+                findings.error(site, what, servers=[place])
+            elif not ((server := drafts[other].server) and server.enabled):
+                what = f"the server '{other}' is not enabled, so it is never ready"
+                findings.error(site, what, servers=[place])
+    for circle in circles(wants):
+        places = [drafts[name].site for name in circle]
+        what = f"these servers wait for each other: {' → '.join((*circle, circle[0]))}"
+        findings.error(places[0].at("depends_on"), what, servers=places)
+
+
+def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Each group of servers that wait for each other, once, beginning with its first in order."""
+    found: list[tuple[str, ...]] = []
+    done: set[str] = set()
+    for start in wants:
+        path: list[str] = []
+        # A walk along the dependencies that keeps its way: whoever is on it already is in a circle.
+        todo = [(start, iter(wants[start]))] if start not in done else []
+        while todo:
+            name, rest = todo[-1]
+            if name not in path:
+                path.append(name)
+            step = next(rest, None)
+            if step is None:
+                todo.pop()
+                path.remove(name)
+                done.add(name)
+            elif step in path:
+                found.append(tuple(path[path.index(step) :]))
+            elif step in wants and step not in done:
+                todo.append((step, iter(wants[step])))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A name, and where it stands."""
+
+    name: str
+    pair: Pair
+    site: Site
+
+
+class Check:
+    """Of all endpoints, one after the other: what is wrong at two of them is said once."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._said: set[tuple[str, str]] = set()
+
+    def endpoint(self, endpoint: Endpoint, layers: Sequence[Iterable[ToolDraft]]) -> None:
+        """`layers`: what is said of its tools; what goes first comes last."""
+        given, aliases = _given(layers)
+        naming = spec_of(endpoint.naming)
+        own = {tool.name for tool in owntools.of(endpoint.exposure)}
+        known: dict[str, _Given] = {}
+        for one in given:
+            why = names.flaw(one.name, naming)
+            if one.name in own:
+                why = "is the name of a built-in tool"
+            elif not why and (other := known.setdefault(one.name, one)) is not one:
+                why = f"is the name of {_told(other)} too"
+            self._judged(one, why, endpoint)
+        further: dict[str, _Given] = {}
+        for one in aliases:
+            why = "is the name of a built-in tool" if one.name in own else ""
+            named = known.get(one.name)
+            if named is not None and named.pair != one.pair:
+                why = f"is the name of {_told(named)}"
+            elif (other := further.setdefault(one.name, one)).pair != one.pair:
+                why = f"is an alias of {_told(other)} too"
+            self._judged(one, why, endpoint)
+
+    def _judged(self, one: _Given, why: str, endpoint: Endpoint) -> None:
+        if why and (str(one.site), why) not in self._said:
+            self._said.add((str(one.site), why))
+            what = f"'{shown(one.name)}' {why}, at the endpoint '{endpoint.name}'"
+            self._findings.error(one.site, what)
+
+
+def spec_of(naming: Naming) -> NamingSpec:
+    return NamingSpec(
+        style=naming.style,
+        separator=naming.separator,
+        hyphens=naming.hyphens,
+        length_max=naming.length_max,
+    )
+
+
+def _given(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given], list[_Given]]:
+    """The names and the aliases of all tools that are not switched off."""
+    enabled: dict[Pair, bool] = {}
+    name: dict[Pair, _Given] = {}
+    aliases: dict[Pair, list[_Given]] = {}
+    for draft in (draft for layer in layers for draft in layer):
+        pair, said = (draft.server, draft.tool), draft.said
+        if said.enabled is not None:
+            enabled[pair] = said.enabled
+        if said.name is not None:
+            name[pair] = _Given(said.name, pair, draft.site.at("name"))
+        if said.aliases is not None:
+            sites = (draft.site.at("aliases", at) for at in range(len(said.aliases)))
+            found = zip(said.aliases, sites, strict=True)
+            aliases[pair] = [_Given(alias, pair, site) for alias, site in found]
+    on = [pair for pair in {**name, **aliases} if enabled.get(pair, True)]
+    return (
+        [name[pair] for pair in on if pair in name],
+        [one for pair in on for one in aliases.get(pair, ())],
+    )
+
+
+def _told(one: _Given) -> str:
+    return f"{one.pair[0]}.{shown(one.pair[1])}"
+
 
 SERVERS_MAX = 1000
 """Each is a process of ours and at least one of somebody else's."""
@@ -76,7 +211,7 @@ def assemble(
             )
     servers = _servers(drafts, findings)
     _check_transports(servers.values(), transports, findings)
-    dependencies.check(servers, findings)
+    check_dependencies(servers, findings)
     namespaces = _namespaces(drafts, servers, findings)
     gateway = _gateway([main.gateway, *overrides], default, findings)
     return Config(
@@ -232,7 +367,7 @@ def _check_transports(
     known: Collection[str] | None = None
     for draft in drafts:
         server = draft.server
-        if server is None or not server.enabled or not remote.is_custom(server.transport):
+        if server is None or not server.enabled or not server_sections.is_custom(server.transport):
             continue
         if findings.mistake(draft.site):
             continue
@@ -328,7 +463,7 @@ def _endpoints(
     served only where that is written."""
     found: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
-    check = toolnames.Check(findings)
+    check = Check(findings)
     of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
 
     def named(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:

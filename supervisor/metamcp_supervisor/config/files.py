@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 from metamcp_supervisor.config.document import shown
-from metamcp_supervisor.config.expand import Unresolved, no_credentials
+from metamcp_supervisor.config.references import Unresolved, no_credentials
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
 """A thousand servers with long commands have less than 1 MiB."""

@@ -1,20 +1,62 @@
-"""Settings that are other than in the file, for a time: of servers, and levels of the log.
+"""Settings that differ from the file for a time: of servers, and levels of the log.
 
-Owns: which settings of servers can be, reading them as the file is read, and which are in force.
-Never: reading levels (`levels`), clocks, carrying a change out (`reloading`), the file itself.
+Owns: which settings can be overridden, and reading values as the file is read. Never: the end of
+that time (`control.set_signal`).
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from metamcp_supervisor.config import levels
+from metamcp_supervisor.config import gateway_sections
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Server
-from metamcp_supervisor.config.document import Document, Findings, Site, shown
-from metamcp_supervisor.config.effective import server_table
-from metamcp_supervisor.config.options import OPTIONS, Option
+from metamcp_supervisor.config.document import Document, Findings, Site, Table, shown
+from metamcp_supervisor.config.options import OPTIONS, Option, option
 from metamcp_supervisor.config.parse import tuned
-from metamcp_supervisor.config.table import Table
+from metamcp_supervisor.config.show import server_table
+from metamcp_worker.ipc.records import ROOMS
+
+PREFIX = "log."
+"""Before what is no setting of a server: no name of one has a dot."""
+LEVEL, OF_ROOM = "log.level", "log.levels."
+#: What can be written; a library has the name of its logger in place of a room.
+KEYS = (LEVEL, *(f"{OF_ROOM}{room}" for room in sorted(ROOMS)))
+WORDS = option("log", "level").choices
+
+_ROOM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+
+def read_level(log: Log, settings: Mapping[str, str]) -> Log:
+    """The log with these: by the rules of the file, in the words of the file. Raises
+    ConfigInvalid."""
+    findings = Findings()
+    site = Site(Document("", Path(), {}), ("log",))
+    rooms: dict[str, str] = {}
+    for key, word in settings.items():
+        if key.startswith(OF_ROOM) and _ROOM.fullmatch(room := key.removeprefix(OF_ROOM)):
+            rooms[room] = word
+        elif key != LEVEL:
+            where = site.at(shown(key.removeprefix(PREFIX)))
+            what = f"cannot be set for a time; these can: {LEVEL}, {OF_ROOM}ROOM"
+            findings.error(where, what)
+    level = {"level": settings[LEVEL]} if LEVEL in settings else {}
+    found = gateway_sections.log(Table({**level, "levels": rooms}, site, findings, "log"))
+    if findings.problems:
+        raise ConfigInvalid(findings.everything())
+    wanted = found.level if LEVEL in settings else log.level
+    return replace(log, level=wanted, levels={**log.levels, **found.levels})
+
+
+def rooms_of(settings: Iterable[str]) -> dict[str, str]:
+    """Whose level it is, by room or library: the setting."""
+    return {key.removeprefix(OF_ROOM): key for key in settings if key.startswith(OF_ROOM)}
+
+
+def level_text(log: Log, key: str) -> str:
+    """What counts, as people write it; `none` for a room without a level of its own."""
+    return log.level if key == LEVEL else log.levels.get(key.removeprefix(OF_ROOM), "none")
+
 
 GATEWAY = ""
 """In place of a server: the gateway itself, of which the levels of its log can be set."""
@@ -61,11 +103,11 @@ class Overrides:
 
     def set_levels(self, log: Log, settings: Mapping[str, str], ends: float) -> "Overrides":
         """With these levels as well. `log`: as it is in force. Raises ConfigInvalid."""
-        found = levels.read(log, settings)
+        found = read_level(log, settings)
         new = tuple(
             Override(GATEWAY, key, word, word, ends)
             for key in settings
-            for word in [levels.text_of(found, key)]
+            for word in [level_text(found, key)]
         )
         return Overrides((*self._but(GATEWAY, settings), *new))
 
@@ -102,7 +144,7 @@ class Overrides:
                 server = servers[each.server]
                 servers[each.server] = replace(server, **{_field(each.key): each.value})  # type: ignore[arg-type] # fields by name
         own = {each.key: each.text for each in self.of(GATEWAY)}
-        log = levels.read(config.log, own) if own else config.log
+        log = read_level(config.log, own) if own else config.log
         return replace(config, servers=servers, log=log)
 
     def _but(self, server: str, keys: Mapping[str, str]) -> Iterator[Override]:

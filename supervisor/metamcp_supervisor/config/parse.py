@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Literal, cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import limits, meanings, naming, program, remote, told, tools, units
+from metamcp_supervisor.config import (
+    gateway_sections,
+    naming,
+    program,
+    server_sections,
+    tools,
+    units,
+)
 from metamcp_supervisor.config.config import (
     UNIX,
     AnyAddress,
@@ -29,18 +36,20 @@ from metamcp_supervisor.config.config import (
     UnixAddress,
     ViewScope,
 )
-from metamcp_supervisor.config.document import Document, Findings, Site, shown
-from metamcp_supervisor.config.draft import (
+from metamcp_supervisor.config.document import (
+    Document,
     Draft,
     EndpointDraft,
+    Findings,
     GatewayDraft,
     NamespaceDraft,
     ServerDraft,
+    Site,
+    Table,
+    shown,
 )
-from metamcp_supervisor.config.expand import PROJECT, References, Unresolved, expand
 from metamcp_supervisor.config.options import FRONTS_MAX
-from metamcp_supervisor.config.resolving import Resolving
-from metamcp_supervisor.config.table import Table
+from metamcp_supervisor.config.references import PROJECT, References, Resolving, Unresolved, expand
 from metamcp_worker.http.hosts import Hosts
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES_MAX
@@ -75,11 +84,11 @@ def parse(document: Document, references: References, home: Path, findings: Find
         site=site,
         includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
         gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
-        log=told.log(log) if log else None,
-        recording=told.recording(recording) if recording else None,
-        metrics=told.metrics(metrics) if metrics else None,
-        traces=told.traces(traces, Resolving(references)) if traces else None,
-        embeddings=meanings.read(vectors, Resolving(references), home) if vectors else None,
+        log=gateway_sections.log(log) if log else None,
+        recording=gateway_sections.recording(recording) if recording else None,
+        metrics=gateway_sections.metrics(metrics) if metrics else None,
+        traces=gateway_sections.traces(traces, Resolving(references)) if traces else None,
+        embeddings=gateway_sections.read(vectors, Resolving(references), home) if vectors else None,
         servers=tuple(_servers(top.table("servers"), references, home)),
         namespaces=tuple(
             _namespace(name, table)
@@ -210,7 +219,7 @@ def _described(name: str, table: Table, references: References, home: Path) -> S
         references = replace(references, folders={**references.folders, "project": PROJECT})
     resolving = Resolving(references)
     found = program.read(table, resolving, home, foreign=False)
-    far = remote.read(table, resolving)
+    far = server_sections.read(table, resolving)
     module = _module(table)
     of_tools = tools.of_server(name, table)
     said = tools.by_server(of_tools).get(name, {})
@@ -270,7 +279,7 @@ def tuned(table: Table, server: Server) -> Server:
     if table.has("idle_stop") and not server.rests:
         what = 'is only for a server with start = "lazy" or sharing other than "shared"'
         table.error("idle_stop", what)
-    return limits.read(table, server)
+    return server_sections.read_limits(table, server)
 
 
 def _inherit_env(table: Table) -> tuple[str, ...]:
@@ -288,7 +297,9 @@ def _message_max(table: Table) -> int:
     return found
 
 
-def described(name: str, table: Table, found: program.Program, far: remote.Remote) -> Server:
+def described(
+    name: str, table: Table, found: program.Program, far: server_sections.Remote
+) -> Server:
     """What is run or reached, with the defaults for everything else."""
     return Server(
         name=name,

@@ -182,14 +182,14 @@ def folder_of(main: Path) -> Path:
 
 
 def _has_known_shape(path: Path) -> bool:
-    from metamcp_supervisor.config import files, jsonc, shapes
+    from metamcp_supervisor.config import files, foreign_files, jsonc
     from metamcp_supervisor.config.document import BrokenSyntax
 
     try:
         values = jsonc.loads(files.text(path))
     except (files.Unreadable, BrokenSyntax):
         return False
-    return bool(values) and shapes.shape_of(values) is not None
+    return bool(values) and foreign_files.shape_of(values) is not None
 
 
 # What there is

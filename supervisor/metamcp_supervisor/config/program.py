@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from metamcp_supervisor.config.document import Site, shown
-from metamcp_supervisor.config.expand import PROJECT, refers
-from metamcp_supervisor.config.masks import looks_secret
-from metamcp_supervisor.config.resolving import Resolving
-from metamcp_supervisor.config.table import Table, flaw
+from metamcp_supervisor.config.document import Site, Table, flaw, shown
+from metamcp_supervisor.config.references import PROJECT, Resolving, refers
+from metamcp_supervisor.config.show import looks_secret
 
 ARGUMENTS_MAX = 1024
 VARIABLES_MAX = 1024

@@ -14,15 +14,13 @@ from types import MappingProxyType
 from typing import cast
 
 from metamcp_supervisor.config import (
-    extras,
     files,
+    foreign_files,
+    installed,
     jsonc,
     parse,
     places,
-    shapes,
-    speakers,
-    tomltext,
-    transports,
+    toml_lines,
 )
 from metamcp_supervisor.config.assemble import assemble, listed_strictly
 from metamcp_supervisor.config.config import (
@@ -36,16 +34,17 @@ from metamcp_supervisor.config.config import (
 from metamcp_supervisor.config.document import (
     BrokenSyntax,
     Document,
+    Draft,
     Findings,
     Site,
+    Table,
+    flaw,
     printable,
     shown,
 )
-from metamcp_supervisor.config.draft import Draft
-from metamcp_supervisor.config.expand import References
 from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.program import directory
-from metamcp_supervisor.config.table import Table, flaw
+from metamcp_supervisor.config.references import References
 from metamcp_worker.ipc.disclosure import Exposure
 
 LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
@@ -99,14 +98,14 @@ def load(
             movable=frozenset({"listen", "ops_listen"} if any_port else ()),
         ),
         files=tuple(reading.files),
-        transports=transports.installed,
+        transports=installed.installed,
         findings=findings,
     )
-    if config.traces.endpoint and (why := extras.lacking(extras.TRACES)):
+    if config.traces.endpoint and (why := installed.lacking(installed.TRACES)):
         findings.error(reading.drafts[0].site.at("traces", "endpoint"), why)
-    if config.embeddings.folder is not None and (why := extras.lacking(extras.MEANING)):
+    if config.embeddings.folder is not None and (why := installed.lacking(installed.MEANING)):
         findings.error(reading.drafts[0].site.at("embeddings", "folder"), why)
-    for name, why in speakers.unknown(config.log.levels).items():
+    for name, why in installed.unknown(config.log.levels).items():
         findings.error(reading.drafts[0].site.at("log", "levels", name), why)
     config = listed_strictly(_shown_as(config, flags, cwd, findings))
     if form := _log_format(environ, flags, cwd, findings):
@@ -258,10 +257,10 @@ class _Reading:
         try:
             text = files.text(path)
             is_json = _is_json(path, text)
-            syntax = jsonc if is_json else tomltext
+            syntax = jsonc if is_json else toml_lines
             lines = functools.cache(functools.partial(syntax.lines, text))
             document = Document(label, base, syntax.loads(text), lines)
-            read = shapes.parse if is_json else parse.parse
+            read = foreign_files.parse if is_json else parse.parse
             references = _references(self.environ, base, self.home)
             draft = read(document, references, self.home, self.findings)
         except files.Unreadable as why:

@@ -13,10 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from metamcp_supervisor.config.config import Config, Endpoint, Tool
-from metamcp_supervisor.config.document import Findings, Site, kind_of, list_of, shown, table_of
-from metamcp_supervisor.config.draft import ToolDraft
+from metamcp_supervisor.config.document import (
+    Findings,
+    Site,
+    Table,
+    ToolDraft,
+    kind_of,
+    list_of,
+    shown,
+    table_of,
+)
 from metamcp_supervisor.config.options import Section, keys
-from metamcp_supervisor.config.table import Table
 from metamcp_worker.ipc.names import alias_flaw
 
 ALIASES_MAX = 32

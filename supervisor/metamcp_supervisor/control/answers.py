@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec import Raw, Struct
 
-from metamcp_supervisor.control.refusals import PER_MINUTE_MAX
+from metamcp_supervisor.control.access import PER_MINUTE_MAX
 from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec

@@ -83,7 +83,7 @@ class Client:
 
     def pid(self) -> int:
         """Of the gateway, by the word of the kernel; -1 where it does not tell."""
-        from metamcp_supervisor.control.peers import peer
+        from metamcp_supervisor.control.access_io import peer
 
         return peer(self._sock).pid
 

@@ -26,10 +26,10 @@ from pathlib import Path
 from msgspec import Raw, Struct
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.control import orders, peers
+from metamcp_supervisor.control import access_io, orders
+from metamcp_supervisor.control.access import Role, role
 from metamcp_supervisor.control.answers import Answers, AnswerSnapshot
-from metamcp_supervisor.control.roles import Role, role
-from metamcp_supervisor.control.steering import Steering
+from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.accepting import Acceptor
 from metamcp_worker.ipc import codec
@@ -124,7 +124,7 @@ class Control:
             self._own(claim)
             sock = sock or _bind(claim.socket_path)
             token = os.path.join(claim.directory, runtime.TOKEN)
-            self._group = peers.share(claim.directory, (claim.socket_path, token), self._group)
+            self._group = access_io.share(claim.directory, (claim.socket_path, token), self._group)
             self._acceptor = Acceptor(sock, self._made, reserve=DESCRIPTORS_KEPT)
         except OSError as error:
             if sock is not None:
@@ -305,7 +305,7 @@ class Connection:
         self._writer = writer
         self._woken = asyncio.Event()
         self._left: asyncio.Task[bytes] | None = None
-        self._peer = peers.peer(writer.get_extra_info("socket"))
+        self._peer = access_io.peer(writer.get_extra_info("socket"))
         self._role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
         self.asked = _NULL
         """The id of the request that is being answered, raw."""

@@ -14,12 +14,11 @@ from typing import Any
 from msgspec import Struct
 
 from metamcp_supervisor.config.config import ConfigInvalid
-from metamcp_supervisor.control import adjusting, awaiting, describing, refusals, streams, toolsets
+from metamcp_supervisor.control import access, describe, follow, set_signal, toolsets, wait
+from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.answers import Answers
-from metamcp_supervisor.control.keyed import Keyed
-from metamcp_supervisor.control.line import Line, known
-from metamcp_supervisor.control.roles import Role
-from metamcp_supervisor.control.steering import NotNow, ReloadRefused, Steering, UnknownName
+from metamcp_supervisor.control.services import NotNow, ReloadRefused, Steering, UnknownName
+from metamcp_supervisor.control.stream import Keyed, Line, known
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, Refused
@@ -147,7 +146,7 @@ async def _reload(steering: Steering, line: Line, params: Reload) -> object:
 
 async def _describe(steering: Steering, line: Line, params: Name) -> object:
     (server,) = known(steering, [params.name])
-    return await describing.describe(steering, server, private=line.role > Role.VIEWER)
+    return await describe.describe(steering, server, private=line.role > Role.VIEWER)
 
 
 async def _calls(steering: Steering, line: Line, params: Calls) -> object:
@@ -155,11 +154,11 @@ async def _calls(steering: Steering, line: Line, params: Calls) -> object:
 
 
 async def _views(steering: Steering, line: Line, params: Endpoints) -> object:
-    return describing.views(steering, params.names)
+    return describe.views(steering, params.names)
 
 
 async def _top(steering: Steering, line: Line, params: Nothing) -> object:
-    return await describing.load(steering)
+    return await describe.load(steering)
 
 
 def _record(steering: Steering, line: Line, names: Sequence[str], verb: str) -> None:
@@ -187,19 +186,19 @@ VERBS: dict[str, Verb] = {
     "clear": Verb(Names, _clear, Role.ADMIN),
     "roll": Verb(Keyed, _roll, Role.OPERATOR),
     "dump-stacks": Verb(Name, _stacks, Role.OPERATOR),
-    "set": Verb(adjusting.Set, adjusting.set_, Role.ADMIN),
-    "signal": Verb(adjusting.Signal, adjusting.signal_, Role.ADMIN),
+    "set": Verb(set_signal.Set, set_signal.set_, Role.ADMIN),
+    "signal": Verb(set_signal.Signal, set_signal.signal_, Role.ADMIN),
     "upgrade": Verb(Nothing, _upgrade),
     "reload": Verb(Reload, _reload, Role.ADMIN),
     "describe": Verb(Name, _describe, Role.VIEWER),
     "top": Verb(Nothing, _top, Role.VIEWER),
     "calls": Verb(Calls, _calls, Role.VIEWER),
     "views": Verb(Endpoints, _views, Role.VIEWER),
-    "logs": Verb(streams.Logs, streams.logs, Role.VIEWER),
-    "events": Verb(streams.Events, streams.events, Role.VIEWER),
+    "logs": Verb(follow.Logs, follow.logs, Role.VIEWER),
+    "events": Verb(follow.Events, follow.events, Role.VIEWER),
     "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),
     "toolsets-change": Verb(toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR),
-    "wait": Verb(awaiting.Wait, awaiting.wait, Role.VIEWER),
+    "wait": Verb(wait.Wait, wait.wait, Role.VIEWER),
 }
 
 
@@ -221,21 +220,21 @@ def _record_refusal(
     steering: Steering, line: Line, answers: Answers, method: str, params: bytes, refusal: Refused
 ) -> None:
     try:
-        aimed = codec.typed(refusals.Aimed, params or b"{}")
+        aimed = codec.typed(access.Aimed, params or b"{}")
     except codec.Malformed:
-        aimed = refusals.Aimed()
+        aimed = access.Aimed()
     left_out = None if aimed.dry_run else answers.refusals.take(answers.now())
     if left_out is None:
         return
-    reason = refusals.reason(refusal.message, _problems(refusal.data))
-    why = refusals.sentence(method, aimed.all, line.caller, reason, left_out)
+    reason = access.reason(refusal.message, _problems(refusal.data))
+    why = access.sentence(method, aimed.all, line.caller, reason, left_out)
     # The names are whatever somebody wrote: nobody's history is to hold them.
     steering.journal.add("gateway", "order refused", why)
 
 
 def _problems(data: bytes) -> tuple[str, ...]:
     try:
-        return codec.typed(refusals.Details, data or b"{}").problems
+        return codec.typed(access.Details, data or b"{}").problems
     except codec.Malformed:
         return ()
 

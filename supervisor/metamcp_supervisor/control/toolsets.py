@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from metamcp_supervisor.config.nearest import hint
-from metamcp_supervisor.control.keyed import Keyed
-from metamcp_supervisor.control.line import Line
-from metamcp_supervisor.control.steering import Shelf, Steering
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control.services import Shelf, Steering
+from metamcp_supervisor.control.stream import Keyed, Line
 from metamcp_supervisor.verbs import (
     VERSION,
     Equipped,

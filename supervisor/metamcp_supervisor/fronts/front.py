@@ -1,17 +1,17 @@
 """One front, as the supervisor sees it: a process and its control socket.
 
-Owns: the packets to and from one front, and what it said of itself. Never: what follows from that
-(`fronts`), what it is told about servers (`routes`).
+Owns: the packets to and from one front, what it said of itself, and questions for its calls in
+flight. Never: what follows from that (`fronts`).
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from metamcp_supervisor.fronts.questions import Questions
-from metamcp_supervisor.processes.spawn import Worker
+from metamcp_supervisor.processes.nursery import Worker
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.disclosure import Applied, Told
 from metamcp_worker.ipc.embedding import Embed
@@ -24,9 +24,42 @@ from metamcp_worker.ipc.messages import (
     HandOver,
     Message,
     SessionKept,
+    ShowCalls,
     Spans,
 )
 from metamcp_worker.ipc.packets import ChannelSnapshot
+
+Shown = tuple[CallsShown, bytes]
+"""The answer, and the blob that came with it."""
+
+
+class Questions:
+    """To one front or worker. `send`: to it."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
+        self._tickets = itertools.count(1)
+        self._open: dict[int, asyncio.Future[Shown]] = {}
+
+    async def ask(self, wanted: ShowCalls, within_s: float) -> Shown | None:
+        """None: it does not say. The ticket is given here."""
+        ticket = next(self._tickets)
+        answer: asyncio.Future[Shown] = asyncio.get_running_loop().create_future()
+        self._open[ticket] = answer
+        self._send(structs.replace(wanted, ticket=ticket))
+        try:
+            async with asyncio.timeout(within_s):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._open[ticket]
+
+    def answer(self, message: CallsShown, blob: bytes) -> None:
+        found = self._open.get(message.ticket)
+        if found is not None and not found.done():
+            found.set_result((message, blob))
+
 
 _WITH_BLOB = FrontStats | SessionKept | Spans | CallsShown | Change | Embed
 

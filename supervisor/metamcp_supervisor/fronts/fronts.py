@@ -1,9 +1,7 @@
 """The processes that speak MCP to clients: kept alive, told what to serve, drained at the end.
 
-Owns: the deadlines of fronts, when a crashed one comes back and when it is time to give up, who
-inherits what a front had, replacing one that works. Never: which fronts there are (`roster`), the
-packets of one (`front`), connections that move (`handover`), what a front is told of servers
-(`routes`), client traffic, listening (it only hands the sockets on).
+Owns: the deadlines of fronts, which part of its life each is in, and when a crashed one comes back.
+Never: MCP.
 
 The listening sockets belong to the supervisor and every front inherits the same ones: while a front
 is replaced, clients wait in the kernel and nobody is refused. Its sessions are adopted by one that
@@ -24,15 +22,14 @@ from msgspec import Struct
 from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts.front import Front, FrontSnapshot
 from metamcp_supervisor.fronts.handover import Handovers, MovingSnapshot
-from metamcp_supervisor.fronts.house import Forker as Forker  # noqa: PLC0414 - it is had from here
-from metamcp_supervisor.fronts.house import House, NotRolled
-from metamcp_supervisor.fronts.roster import Roster
+from metamcp_supervisor.fronts.ports import Forker as Forker  # noqa: PLC0414 - it is had from here
+from metamcp_supervisor.fronts.ports import House, NotRolled
 from metamcp_supervisor.fronts.sessions import Sessions
 from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.nursery import NotForked, Worker, WorkerExit
 from metamcp_supervisor.processes.pulse import Verdict
-from metamcp_supervisor.processes.spawn import NotForked, Worker, WorkerExit
 from metamcp_supervisor.systemd import listen
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
@@ -57,6 +54,50 @@ from metamcp_worker.ipc.messages import (
     Wanted,
 )
 from metamcp_worker.ipc.spec import FrontSpec
+
+
+class Roster:
+    """`slots`: who has each place; `beside`: those that will have the place of another, or had
+    theirs; `leaving`: those that ended, and whose last words are still to be read. `last`: the
+    number given last; `crashes`: times of the last ones; `unready`: fronts in a row that ended
+    before they were ready."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, Front | None] = {}
+        self.beside: set[Front] = set()
+        self.leaving: set[Front] = set()
+        self.last = -1
+        self.crashes: tuple[float, ...] = ()
+        self.unready = 0
+
+    def serving(self) -> list[Front]:
+        return [*(front for front in self.slots.values() if front is not None), *self.beside]
+
+    def all(self) -> list[Front]:
+        return [*self.serving(), *self.leaving]
+
+    def of(self, pid: int) -> Front | None:
+        return next((front for front in self.serving() if front.pid == pid), None)
+
+    def crashed(self, front: Front, now: float, jitter: float) -> tuple[float, str]:
+        """How long its place stays empty, and why that is hopeless, as a sentence, or nothing."""
+        if not front.ready:
+            self.unready += 1
+        self.crashes, delay_s = backoff.crashed(self.crashes, self.unready, now, jitter)
+        if delay_s is not None:
+            return delay_s, ""
+        if self.unready > backoff.CRASHES_MAX:
+            return 0.0, f"{self.unready} fronts in a row did not become ready"
+        window = f"{backoff.CRASHES_WINDOW_S:.0f} s"
+        return 0.0, f"fronts crashed {len(self.crashes)} times in {window}"
+
+    def unsettled(self) -> str:
+        """Whose life is in motion, as a sentence, or nothing."""
+        for slot, front in self.slots.items():
+            if front is None or not front.able:
+                return f"front-{slot} does not serve"
+        return "a front comes or goes" if self.beside or self.leaving else ""
+
 
 READY_S_MAX = 20.0
 """From the fork to FrontReady: milliseconds on an idle machine; then it is killed."""

@@ -11,8 +11,8 @@ from signal import SIGKILL
 
 from metamcp_supervisor.processes.cgroups import Around, Cgroups, unenforced
 from metamcp_supervisor.processes.limits import Limiter, crowded_out, limits_of
-from metamcp_supervisor.servers.entries import Copy, Entry
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.servers.entry import Copy, Entry
+from metamcp_supervisor.telemetry.journal import Journal
 
 
 class Bounds:

@@ -16,21 +16,21 @@ from functools import partial
 from typing import Protocol
 
 from metamcp_supervisor.config import environment
-from metamcp_supervisor.control.steering import NotNow
+from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.nursery import NotForked, NurseryGone, Worker, WorkerExit
 from metamcp_supervisor.processes.pulse import Verdict
-from metamcp_supervisor.processes.spawn import NotForked, NurseryGone, Worker, WorkerExit
 from metamcp_supervisor.processes.stacks import NoStacks
-from metamcp_supervisor.servers import floods, instances
+from metamcp_supervisor.servers import instances, rate_limits
 from metamcp_supervisor.servers.bounds import Bounds
-from metamcp_supervisor.servers.entries import Copy, CopySnapshot, Entry
+from metamcp_supervisor.servers.entry import Copy, CopySnapshot, Entry
 from metamcp_supervisor.servers.instances import Instance
 from metamcp_supervisor.servers.server import Responds, WentDown
 from metamcp_supervisor.servers.specs import STOP_EOF_S, server_spec
 from metamcp_supervisor.servers.states import ExitClass
 from metamcp_supervisor.servers.tokens import KeyUnfit, Tokens
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
     THROTTLED,
@@ -272,12 +272,14 @@ class Crew:
     def _held_back(self, copy: Copy) -> None:
         """Its worker holds it back for what it sends unasked."""
         now = asyncio.get_running_loop().time()
-        before, copy.flood = copy.flood, floods.held_back(copy.flood, now)
-        if why := floods.too_long(copy.flood):
+        before, copy.flood = copy.flood, rate_limits.held_back(copy.flood, now)
+        if why := rate_limits.too_long(copy.flood):
             self.condemn(copy, ExitClass.FLOOD, why)
-        elif floods.throttled(copy.flood, now) and not floods.throttled(before, before.until):
+        elif rate_limits.throttled(copy.flood, now) and not rate_limits.throttled(
+            before, before.until
+        ):
             name, generation = copy.entry.name, copy.generation
-            self._journal.add(name, floods.THROTTLED, floods.HELD_BACK, generation)
+            self._journal.add(name, rate_limits.THROTTLED, rate_limits.HELD_BACK, generation)
 
     def _down(self, copy: Copy, instance: Instance, message: ServerDown) -> None:
         if instance.reported:

@@ -18,10 +18,10 @@ from msgspec import structs
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts.front import Front
-from metamcp_supervisor.fronts.house import Forker
+from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.spawn import NotForked, Worker, WorkerExit
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.processes.nursery import NotForked, Worker, WorkerExit
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
 from metamcp_worker.ipc.errors import TooLarge

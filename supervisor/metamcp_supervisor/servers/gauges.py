@@ -9,15 +9,15 @@ from collections.abc import Mapping
 
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes import limits
+from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.limits import Fate, Sample, limits_of
-from metamcp_supervisor.processes.nurseries import Nurseries
 from metamcp_supervisor.servers import status
 from metamcp_supervisor.servers.embedder import Embedder
-from metamcp_supervisor.servers.entries import Copy
+from metamcp_supervisor.servers.entry import Copy
 from metamcp_supervisor.servers.states import ExitClass
 from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.telemetry import usage
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import Part, Usage
 

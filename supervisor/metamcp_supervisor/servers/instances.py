@@ -13,8 +13,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metamcp_supervisor.fronts.questions import Questions
-from metamcp_supervisor.processes.spawn import Worker, WorkerExit
+from metamcp_supervisor.fronts.front import Questions
+from metamcp_supervisor.processes.nursery import Worker, WorkerExit
 from metamcp_supervisor.servers.server import WentDown
 from metamcp_supervisor.servers.states import ExitClass
 from metamcp_worker.ipc import codec, messages, packets

@@ -1,21 +1,39 @@
-"""What servers write and what their workers count: into logs, journal and figures.
+"""The reports of workers: what servers write and what their workers count, into logs, journal and
+figures.
 
-Owns: where it goes. Processes that serve one client each have logs of their own, but count with
-their server: no label grows with clients. Never: what follows from it (`tree`).
+Owns: which answers prove that a server works. Never: the processes (`crew`).
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from metamcp_supervisor.servers.answered import answered
-from metamcp_supervisor.servers.entries import Copy, Entry
+from metamcp_supervisor.servers.entry import Copy, Entry
+from metamcp_supervisor.servers.per_client import CONTESTED, LENT_ROOTS
 from metamcp_supervisor.servers.server import Fact, Life, WentDown
-from metamcp_supervisor.servers.sharing import CONTESTED, LENT_ROOTS
 from metamcp_supervisor.servers.states import Phase
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.messages import THROTTLED, Answers, CallStats, Counted, LogLines, ServerDown
+
+#: Calls that ended so say nothing about the server: the gateway answered, or the client left.
+_NOT_ANSWERED = frozenset({
+    "cancelled",
+    *(str(int(code)) for code in (
+        Code.SERVER_DOWN, Code.OVERLOADED, Code.TIMED_OUT, Code.TOO_LARGE,
+    )),
+})  # fmt: skip
+
+
+def answered(stats: Sequence[CallStats]) -> dict[str, int]:
+    """How many calls each server answered, of the cumulative figures of a front."""
+    found: dict[str, int] = {}
+    for one in stats:
+        answered = one.count if one.error_type not in _NOT_ANSWERED else 0
+        found[one.server] = found.get(one.server, 0) + answered
+    return found
+
 
 _AT_REST = frozenset({Phase.IDLE, Phase.DISABLED})
 """Phases in which nobody waits for a server to come back."""

@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.servers.crew import Crew
-from metamcp_supervisor.servers.entries import Copy, Entry
+from metamcp_supervisor.servers.entry import Copy, Entry
 from metamcp_supervisor.servers.server import Fact, Replaced, Stop, WentDown
 from metamcp_supervisor.servers.states import Phase
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.messages import ServerReady
 
 SPARE_S = 1.0

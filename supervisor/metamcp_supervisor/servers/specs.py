@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import structs
 
-from metamcp_supervisor.config import environment, toolnames, tools
+from metamcp_supervisor.config import assemble, environment, tools
 from metamcp_supervisor.config.config import Address, Config, Embeddings, Endpoint, Server, Tool
-from metamcp_supervisor.config.expand import PROJECT
-from metamcp_supervisor.config.masks import secrets_of, secrets_of_embeddings, secrets_of_traces
+from metamcp_supervisor.config.references import PROJECT
+from metamcp_supervisor.config.show import secrets_of, secrets_of_embeddings, secrets_of_traces
 from metamcp_supervisor.processes.cgroups import Leaf
-from metamcp_supervisor.servers.pinning import Pinned
+from metamcp_supervisor.servers.quarantine_io import Pinned
 from metamcp_worker.ipc import finished, roots, sharing
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
@@ -197,7 +197,7 @@ def front_spec(
                 path=endpoint.path or endpoint.name,
                 servers=config.namespaces[endpoint.namespace].servers,
                 description=config.namespaces[endpoint.namespace].description,
-                naming=toolnames.spec_of(endpoint.naming),
+                naming=assemble.spec_of(endpoint.naming),
                 disabled=_disabled(found),
                 overrides=_overrides(found),
                 default=endpoint is default,

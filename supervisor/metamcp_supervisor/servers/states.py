@@ -27,7 +27,7 @@ more moment to leave: that is why GONE is an event of the resting phases too, an
 from collections.abc import Mapping
 from enum import StrEnum
 
-from metamcp_supervisor.servers import floods
+from metamcp_supervisor.servers import rate_limits
 
 
 class Phase(StrEnum):
@@ -335,5 +335,8 @@ def _meanings() -> list[str]:
         "|---|---|",
         *classes,
         "",
-        f"A server that runs can have the reason `{floods.THROTTLED}`: {floods.HELD_BACK}.",
+        (
+            f"A server that runs can have the reason `{rate_limits.THROTTLED}`:"
+            f" {rate_limits.HELD_BACK}."
+        ),
     ]

@@ -10,15 +10,14 @@ from msgspec import Struct
 
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.config.document import table_of
-from metamcp_supervisor.config.effective import tables
-from metamcp_supervisor.config.masks import MASK
-from metamcp_supervisor.config.remote import origin
+from metamcp_supervisor.config.server_sections import origin
+from metamcp_supervisor.config.show import MASK, tables
 from metamcp_supervisor.control.explain import Tries
-from metamcp_supervisor.control.steering import Particulars
+from metamcp_supervisor.control.services import Particulars
 from metamcp_supervisor.fronts.front import Front
-from metamcp_supervisor.servers import floods, sharing
-from metamcp_supervisor.servers.entries import Copy, Entry
-from metamcp_supervisor.servers.reading import front_state
+from metamcp_supervisor.servers import per_client, rate_limits
+from metamcp_supervisor.servers.entry import Copy, Entry
+from metamcp_supervisor.servers.scrape import front_state
 from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachable
 from metamcp_supervisor.servers.states import PUBLIC, Phase
 from metamcp_supervisor.telemetry.metrics import Metrics
@@ -83,7 +82,7 @@ def collect(
         fronts=tuple(_front(slot, front, facts.now) for slot, front in enumerate(slots)),
         servers=tuple(
             _server(entries[name], entries[name].base in shown, metrics, usages, facts)
-            for name in sharing.in_order(entries)
+            for name in per_client.in_order(entries)
         ),
         endpoints=urls(config, facts.listen),
     )
@@ -177,7 +176,7 @@ def _server(
         state = "draining"
     if life.phase is Phase.READY and entry.name in facts.missing:
         state, reason, message = "error", UNREACHED, facts.missing[entry.name]
-    throttled = entry.serving is not None and floods.throttled(entry.serving.flood, now)
+    throttled = entry.serving is not None and rate_limits.throttled(entry.serving.flood, now)
     return ServerStatus(
         name=entry.name,
         state="active" if state == "ready" and shown else state,
@@ -205,8 +204,8 @@ def _server(
         rss_bytes=sum(usage.rss_bytes for usage in used),
         cpu_s=sum(usage.cpu_s for usage in used),
         restarts=entry.restarts,
-        reason=floods.THROTTLED if throttled else reason,
-        message=floods.HELD_BACK if throttled else message,
+        reason=rate_limits.THROTTLED if throttled else reason,
+        message=rate_limits.HELD_BACK if throttled else message,
         retry_in_s=None if life.retry_at is None else max(0.0, life.retry_at - now),
         required=entry.server.required,
         drift=facts.drift.get(entry.name, {}),

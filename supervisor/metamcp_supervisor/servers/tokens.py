@@ -18,7 +18,7 @@ from pathlib import Path
 
 from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import OAuth
-from metamcp_supervisor.config.expand import Unresolved
+from metamcp_supervisor.config.references import Unresolved
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.spec import OAuthSpec
 

@@ -1,8 +1,7 @@
-"""The servers: who is wanted, what happens to each, and what a life asks for carried out.
+"""The servers: which are wanted, what happens to each, and the actions of a life carried out.
 
-Owns: the table of servers, the start gate, the way from a fact over `server.step` to its actions.
-Never: the rules (`states`, `server`, `backoff`, `gate`), processes (`crew`), what fronts are told
-(`routes`).
+Owns: the table of servers, the way from a fact over `server.step` to its actions, and signals of an
+operator for a server's process. Never: the rules of restarting (`server`, `states`).
 
 Everything happens on the event loop: a fact comes in from a worker, a timer or an operator, `step`
 says what it means, and the actions are done at once. Nothing here raises out of the loop: what
@@ -10,24 +9,28 @@ cannot be is an event `bug` in the journal.
 """
 
 import asyncio
+import errno
+import os
 import random
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.fronts.front import Front
 from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.servers.apart import Apart
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import Catalogues, Offer, offer
 from metamcp_supervisor.servers.crew import Crew
-from metamcp_supervisor.servers.deliveries import Deliveries
-from metamcp_supervisor.servers.entries import Copy, Entry, news, patience, why
-from metamcp_supervisor.servers.outages import Outages
-from metamcp_supervisor.servers.pinning import Pinned
+from metamcp_supervisor.servers.entry import Copy, Entry, news, patience, why
+from metamcp_supervisor.servers.outage_io import Outages
+from metamcp_supervisor.servers.per_client_io import Apart
+from metamcp_supervisor.servers.publish import Deliveries, Routes
+from metamcp_supervisor.servers.quarantine_io import Pinned
 from metamcp_supervisor.servers.reports import Reports
-from metamcp_supervisor.servers.routes import Routes
 from metamcp_supervisor.servers.server import (
     Admitted,
     Answered,
@@ -45,10 +48,10 @@ from metamcp_supervisor.servers.server import (
     step,
 )
 from metamcp_supervisor.servers.spares import Spares
-from metamcp_supervisor.servers.starting import Starting
+from metamcp_supervisor.servers.start_gate_io import Starting
 from metamcp_supervisor.servers.states import Action, Impossible, Phase, told
 from metamcp_supervisor.servers.tokens import Tokens
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_worker.ipc.messages import (
@@ -421,3 +424,48 @@ class Tree:
             self._routes.forget(entry.name)
             self.pinned.forget(entry.name)
             self._reports.forget(entry)
+
+
+def send(entry: Entry, number: int) -> int:
+    """The process that got it. Raises NotNow with the reason why there is none."""
+    server, instance = entry.server, entry.instance
+    if server.url is not None:
+        raise NotNow(f"{entry.name} is reached by URL: it has no process here")
+    if server.module is not None:
+        raise NotNow(
+            f"{entry.name} runs in its worker and has no process of its own; 'metamcp ctl restart'"
+            " starts it anew"
+        )
+    if instance is None or instance.reported or not instance.server_pid:
+        raise NotNow(f"{entry.name} has no process of its own at this moment")
+    try:
+        deliver(instance.server_pid, number, parent=instance.pid)
+    except (ProcessLookupError, FileNotFoundError):
+        raise NotNow(f"the process of {entry.name} has just ended") from None
+    except OSError as error:
+        why = f"process {instance.server_pid} of {entry.name} takes no signal {number}"
+        raise NotNow(f"{why}: {error.strerror}") from None
+    return instance.server_pid
+
+
+def deliver(pid: int, number: int, *, parent: int) -> None:
+    """To this process, if it is a child of that one. Raises OSError."""
+    if not hasattr(os, "pidfd_open"):
+        os.kill(pid, number)
+        return
+    descriptor = os.pidfd_open(pid)
+    try:
+        # From here on it is this process or none. Is it the right one? A worker that is about to
+        # tell of the end of its server may have left the number to somebody else.
+        if sys.platform == "linux" and _parent(pid) != parent:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        signal.pidfd_send_signal(descriptor, number)
+    finally:
+        os.close(descriptor)
+
+
+def _parent(pid: int) -> int:
+    """Raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        # The name of a program is in brackets and may hold anything, brackets as well.
+        return int(file.read().rpartition(b")")[2].split()[1])

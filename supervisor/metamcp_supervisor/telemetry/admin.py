@@ -18,9 +18,9 @@ from urllib.parse import parse_qsl
 from msgspec import structs
 
 from metamcp_supervisor.config.config import Address, AnyAddress
-from metamcp_supervisor.telemetry import health, rendering
+from metamcp_supervisor.telemetry import health, text_format
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.readings import Pulse, Readings
+from metamcp_supervisor.telemetry.snapshot import Pulse, Readings
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http import http1
 from metamcp_worker.http.hosts import Hosts, place_of
@@ -109,8 +109,8 @@ class Admin:
         path = where.decode()
         if path == "/metrics":
             accept = b",".join(value for name, value in head.headers if name == b"accept")
-            openmetrics = rendering.wants_openmetrics(accept.decode("latin-1"))
-            kind = rendering.OPENMETRICS if openmetrics else rendering.PLAIN
+            openmetrics = text_format.wants_openmetrics(accept.decode("latin-1"))
+            kind = text_format.OPENMETRICS if openmetrics else text_format.PLAIN
             return 200, kind, self._metrics_page(openmetrics=openmetrics)
         if path == LIVE:
             return _health(health.live(self._seen.pulse()), query)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metamcp_supervisor.telemetry.readings import Pulse
+from metamcp_supervisor.telemetry.snapshot import Pulse
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import sharing
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from metamcp_supervisor.telemetry.events import Feed, Follower
+from metamcp_supervisor.telemetry.journal import Feed, Follower
 from metamcp_supervisor.verbs import LogLine
 from metamcp_worker.ipc import codec
 

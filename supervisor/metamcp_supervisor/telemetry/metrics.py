@@ -11,9 +11,17 @@ from itertools import chain
 
 from msgspec import Struct
 
-from metamcp_supervisor.telemetry import rendering
-from metamcp_supervisor.telemetry.capping import Caps, Table
-from metamcp_supervisor.telemetry.families import (
+from metamcp_supervisor.telemetry import text_format
+from metamcp_supervisor.telemetry.counters import (
+    AnsweringSnapshot,
+    Fronts,
+    TallySnapshot,
+    Workers,
+    add_counts,
+)
+from metamcp_supervisor.telemetry.exemplars import FAMILY, Spanned
+from metamcp_supervisor.telemetry.histograms import Counts, Histogram, Lately, quantile
+from metamcp_supervisor.telemetry.metric_names import (
     DRIFT,
     EMBEDDED,
     FAILOVER_BUCKETS_S,
@@ -24,12 +32,9 @@ from metamcp_supervisor.telemetry.families import (
     STATES,
     STEPS,
 )
-from metamcp_supervisor.telemetry.histograms import Histogram
-from metamcp_supervisor.telemetry.latency import Counts, Lately, quantile
-from metamcp_supervisor.telemetry.processes import Processes
-from metamcp_supervisor.telemetry.readings import Readings
-from metamcp_supervisor.telemetry.rendering import Columns
-from metamcp_supervisor.telemetry.rows import (
+from metamcp_supervisor.telemetry.page_rows import (
+    Caps,
+    Table,
     Values,
     by_one,
     by_two,
@@ -37,14 +42,9 @@ from metamcp_supervisor.telemetry.rows import (
     histograms,
     of_views,
 )
-from metamcp_supervisor.telemetry.spanned import FAMILY, Spanned
-from metamcp_supervisor.telemetry.tallies import (
-    AnsweringSnapshot,
-    Fronts,
-    TallySnapshot,
-    Workers,
-    add_counts,
-)
+from metamcp_supervisor.telemetry.processes import Processes
+from metamcp_supervisor.telemetry.snapshot import Readings
+from metamcp_supervisor.telemetry.text_format import Columns
 from metamcp_supervisor.telemetry.usage import Part, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import sharing
@@ -110,7 +110,7 @@ class Metrics:
         self._lately = Lately()
         self._processes = Processes()
         self._caps = Caps()
-        self._pages = rendering.Pages()
+        self._pages = text_format.Pages()
         self._counts: dict[str, dict[str, int]] = {name: {} for name in _OWN_COUNTERS.values()}
         self._broken: dict[str, dict[str, int]] = {}
         self._restarts: dict[str, dict[str, int]] = {}

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from metamcp_supervisor.config import remote
+from metamcp_supervisor.config import server_sections
 from metamcp_supervisor.config.config import Traces as Wanted
-from metamcp_supervisor.telemetry.families import SPANS
-from metamcp_supervisor.telemetry.spanned import Exemplar, Spanned, exemplars
+from metamcp_supervisor.telemetry.exemplars import Exemplar, Spanned, exemplars
+from metamcp_supervisor.telemetry.metric_names import SPANS
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import Span
 
@@ -149,7 +149,7 @@ class Traces:
         except Exception as error:  # noqa: BLE001 - whatever a library makes of its environment
             log.error("spans are lost, because the exporter cannot be made: %r", error)
             return None
-        return _Way(exporter, remote.origin(wanted.endpoint))
+        return _Way(exporter, server_sections.origin(wanted.endpoint))
 
     def _exported(self, way: _Way, batch: _Batch) -> float:
         """Try it; for how many seconds the collector then wants to be left alone."""

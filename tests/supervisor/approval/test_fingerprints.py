@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.approval.fingerprints import (
+from metamcp_supervisor.approval.lock import (
     DEPTH_MAX,
     MEMBERS,
     Ambiguous,
     canonical,
     fingerprint,
     number,
-    read,
+    read_definition,
     same,
 )
 from metamcp_worker.ipc.codec import Malformed
@@ -88,9 +88,9 @@ def test_what_has_no_one_reading_goes_by_its_bytes(broken: bytes) -> None:
 
 def test_a_member_that_is_there_twice_is_no_reading_that_all_programs_share() -> None:
     with pytest.raises(Ambiguous, match="has a member twice"):
-        read(b'{"description":"what one sees","description":"what another sees"}')
+        read_definition(b'{"description":"what one sees","description":"what another sees"}')
     with pytest.raises(Malformed, match="no JSON object"):
-        read(b"[1]")
+        read_definition(b"[1]")
 
 
 def test_the_spelling_is_that_of_rfc_8785() -> None:

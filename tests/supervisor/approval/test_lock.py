@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.approval import lockfile
+from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.approval.lock import Lock, LockedServer, read, text
 from metamcp_supervisor.config.config import ConfigInvalid
 from tests.supervisor.locked import approved, lock, tool
@@ -166,11 +166,11 @@ def test_a_file_that_is_none(content: str, told: str) -> None:
 
 def test_a_lock_is_written_whole_and_left_alone_if_it_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "metamcp.lock"
-    assert lockfile.load(path) is None
-    assert lockfile.save(path, lock(files=FILES))
-    assert lockfile.load(path) == lock(files=FILES)
+    assert lock_io.load(path) is None
+    assert lock_io.save(path, lock(files=FILES))
+    assert lock_io.load(path) == lock(files=FILES)
     before = path.stat()
-    assert not lockfile.save(path, lock(files=FILES))
+    assert not lock_io.save(path, lock(files=FILES))
     assert path.stat() == before
     assert os.listdir(tmp_path) == ["metamcp.lock"]
 
@@ -180,20 +180,20 @@ def test_mode_and_link_of_a_lock_stay(tmp_path: Path) -> None:
     true.write_text(text(Lock()))
     true.chmod(0o600)
     link.symlink_to(true)
-    assert lockfile.save(link, lock(files=FILES))
+    assert lock_io.save(link, lock(files=FILES))
     assert link.is_symlink()
     assert true.stat().st_mode & 0o777 == 0o600
-    assert lockfile.load(link) == lock(files=FILES)
+    assert lock_io.load(link) == lock(files=FILES)
 
 
 def test_a_lock_that_cannot_be_read_is_a_mistake_in_it(tmp_path: Path) -> None:
     path = tmp_path / "metamcp.lock"
     path.mkdir()
     with pytest.raises(ConfigInvalid, match=r"metamcp\.lock: is a directory; name a file"):
-        lockfile.load(path)
+        lock_io.load(path)
 
 
 def test_a_lock_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        lockfile.save(tmp_path / "none" / "metamcp.lock", Lock())
+        lock_io.save(tmp_path / "none" / "metamcp.lock", Lock())
     assert not os.listdir(tmp_path)

@@ -6,8 +6,14 @@ import pytest
 
 from metamcp_supervisor.config.assemble import assemble
 from metamcp_supervisor.config.config import Address, Endpoint, Gateway
-from metamcp_supervisor.config.document import Document, Findings, Site
-from metamcp_supervisor.config.draft import Draft, EndpointDraft, GatewayDraft
+from metamcp_supervisor.config.document import (
+    Document,
+    Draft,
+    EndpointDraft,
+    Findings,
+    GatewayDraft,
+    Site,
+)
 
 SITE = Site(Document("x", Path(), {}))
 

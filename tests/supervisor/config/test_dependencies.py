@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from metamcp_supervisor.config.dependencies import circles
+from metamcp_supervisor.config.assemble import circles
 
 NAMES = some.sampled_from("abcdef")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config import files
-from metamcp_supervisor.config.expand import Unresolved
+from metamcp_supervisor.config.references import Unresolved
 from tests.supervisor.configs import loaded, messages
 
 NOBODY = 65534

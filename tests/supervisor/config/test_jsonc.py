@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.config import jsonc, tomltext
+from metamcp_supervisor.config import jsonc, toml_lines
 from metamcp_supervisor.config.document import BrokenSyntax
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -93,7 +93,7 @@ def test_every_key_and_item_of_json_has_its_line() -> None:
 
 def test_keys_and_tables_of_toml_have_their_lines() -> None:
     text = 'a = 1\n[servers.git]\ncommand = "x"\n["q d"."e"]\ntools."git.x" = 1\n[[l]]\n'
-    lines = tomltext.lines(text)
+    lines = toml_lines.lines(text)
     assert lines["a",] == 1
     assert lines["servers", "git", "command"] == 3
     assert lines["q d", "e", "tools", "git.x"] == 5
@@ -117,5 +117,5 @@ LONG = ("\n" + '"a b".' * 700_000 + "a = 1", 2)
 )
 def test_broken_toml_is_told_with_its_line(text: str, line: int | None) -> None:
     with pytest.raises(BrokenSyntax) as caught:
-        tomltext.loads(text)
+        toml_lines.loads(text)
     assert caught.value.line == line

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config import levels
+from metamcp_supervisor.config import overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Log
-from metamcp_supervisor.config.levels import KEYS, read, text_of
-from metamcp_supervisor.config.overrides import GATEWAY, Overrides
+from metamcp_supervisor.config.overrides import GATEWAY, KEYS, Overrides, level_text, read_level
 from metamcp_worker.ipc.records import ROOMS
 from tests.supervisor.configs import config, server
 
@@ -32,7 +31,7 @@ LOG = Log(format="json", level="warning", levels={"http": "error"})
 def test_levels_are_read_as_in_the_file(
     settings: dict[str, str], level: str, rooms: dict[str, str]
 ) -> None:
-    assert read(LOG, settings) == Log(format="json", level=level, levels=rooms)
+    assert read_level(LOG, settings) == Log(format="json", level=level, levels=rooms)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_levels_are_read_as_in_the_file(
 )
 def test_what_is_no_level_is_refused_in_one_sentence(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
-        read(LOG, settings)
+        read_level(LOG, settings)
     (problem,) = caught.value.problems
     assert words in str(problem)
     assert len(str(problem).splitlines()) == 1
@@ -73,8 +72,7 @@ def test_levels_are_in_force_until_their_time_is_over_or_the_files_are_read_anew
 
 def test_every_room_can_be_named_and_has_what_counts_for_it() -> None:
     assert {"log.level", *(f"log.levels.{room}" for room in ROOMS)} == {*KEYS}
-    assert [text_of(LOG, key) for key in ("log.level", "log.levels.http", "log.levels.front")] == [
-        "warning", "error", "none",
-    ]  # fmt: skip
-    assert "debug" in levels.WORDS
+    keys = ("log.level", "log.levels.http", "log.levels.front")
+    assert [level_text(LOG, key) for key in keys] == ["warning", "error", "none"]
+    assert "debug" in overrides.WORDS
     assert "ctl set log.levels.front debug" in OPERATING

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import ConfigInvalid, Log, Server
-from metamcp_supervisor.config.effective import server_table
 from metamcp_supervisor.config.overrides import SETTINGS, Overrides, read, text_of
 from metamcp_supervisor.config.reload import fingerprint, plan, staying
+from metamcp_supervisor.config.show import server_table
 from tests.supervisor.configs import config, server
 
 OPERATING = (Path(__file__).parents[3] / "docs/operating.md").read_text()

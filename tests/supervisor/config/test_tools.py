@@ -7,16 +7,16 @@ import pytest
 from msgspec import structs
 
 from metamcp_supervisor.config.config import Config, Tool
-from metamcp_supervisor.config.effective import tables
 from metamcp_supervisor.config.options import keys
 from metamcp_supervisor.config.reload import fingerprint, plan
+from metamcp_supervisor.config.show import tables
 from metamcp_supervisor.config.tools import ALIASES_MAX, DESCRIPTION_CHARACTERS_MAX, VALUE_DEPTH_MAX
-from metamcp_supervisor.gateway import handing
+from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.servers.specs import front_spec
 from metamcp_worker.catalog.overriding import ORIGINAL
 from metamcp_worker.ipc.spec import ToolOverride
 from tests.supervisor.configs import loaded, messages
-from tests.supervisor.gateway.test_handing import STATE
+from tests.supervisor.gateway.test_upgrade_state import STATE
 
 SERVERS = '[servers.git]\ncommand = ["x"]\n[servers.fs]\ncommand = ["x"]\n'
 BOTH = '[namespaces.dev]\nservers = ["git", "fs"]\n'
@@ -239,8 +239,8 @@ def test_the_order_of_overrides_is_of_no_account(tmp_path: Path) -> None:
 
 def test_an_upgrade_hands_them_on(tmp_path: Path) -> None:
     config = loaded(tmp_path, SAID)
-    gateway = structs.replace(STATE.gateway, config=handing.pack_config(config))
-    assert handing.config(structs.replace(STATE, gateway=gateway)) == config
+    gateway = structs.replace(STATE.gateway, config=upgrade_state.pack_config(config))
+    assert upgrade_state.config(structs.replace(STATE, gateway=gateway)) == config
 
 
 def test_a_description_has_its_limit(tmp_path: Path) -> None:

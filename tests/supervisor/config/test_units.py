@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from metamcp_supervisor.config import naming, units
 from metamcp_supervisor.config.config import Address
-from metamcp_supervisor.config.nearest import hint
+from metamcp_supervisor.config.naming import hint
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,6 @@
 """What the journal keeps of orders that were refused."""
 
-from metamcp_supervisor.control.refusals import (
-    NAME_CHARACTERS_MAX,
-    PER_MINUTE_MAX,
-    reason,
-    sentence,
-)
+from metamcp_supervisor.control.access import NAME_CHARACTERS_MAX, PER_MINUTE_MAX, reason, sentence
 from metamcp_supervisor.rations import MINUTE_S, Ration
 
 

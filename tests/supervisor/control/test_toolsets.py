@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.orders import VERBS
-from metamcp_supervisor.control.roles import Role
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.disclosure import Build, Equip, Whose, Wish
 from tests.supervisor.small_gateway import SmallGateway, server, steered

@@ -11,7 +11,7 @@ import pytest
 from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts import fronts
 from metamcp_supervisor.fronts.front import Front
-from metamcp_supervisor.processes.spawn import Worker, WorkerExit
+from metamcp_supervisor.processes.nursery import Worker, WorkerExit
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (
     Adopt,

@@ -13,7 +13,7 @@ from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.cgroups import Cgroups, Leaf
 from metamcp_supervisor.processes.limits import Limits
 from metamcp_supervisor.servers.bounds import Bounds
-from metamcp_supervisor.telemetry.events import Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from tests.waiting import until
 
 MIB = 1024 * 1024

@@ -11,7 +11,7 @@ from metamcp_supervisor.processes.pulse import Verdict
 from metamcp_supervisor.processes.stacks import STACKS_BYTES_MAX, NoStacks, Stacks
 from metamcp_worker.ipc import packets
 from tests.fakes.nursery_hand import said
-from tests.supervisor.processes.test_spawn import House, with_nursery
+from tests.supervisor.processes.test_nursery import House, with_nursery
 from tests.waiting import until
 
 pytestmark = pytest.mark.process

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.processes.spawn import WorkerExit
+from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_worker.ipc.messages import Beat
 from tests.supervisor.stage import Stage, played, until
 

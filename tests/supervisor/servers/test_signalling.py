@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from metamcp_supervisor.servers.signalling import deliver
+from metamcp_supervisor.servers.tree import deliver
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.processes.spawn import NurseryGone, WorkerExit
+from metamcp_supervisor.processes.nursery import NurseryGone, WorkerExit
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.messages import (
     CallStats,

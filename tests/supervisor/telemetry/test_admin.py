@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.config.config import Address, UnixAddress
-from metamcp_supervisor.systemd import sockfile
+from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.admin import PAGES, Admin
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.readings import Pulse, Readings
+from metamcp_supervisor.telemetry.snapshot import Pulse, Readings
 from metamcp_worker.http.serve import HttpServer
 from tests import unixhttp
 from tests.supervisor.small_gateway import SmallGateway, server
@@ -171,7 +171,7 @@ def test_on_a_unix_socket_no_name_is_a_foreign_one(tmp_path: Path) -> None:
         admin = Admin(small.status, Seen(small), Metrics("9.9"), address, lambda: 0.0)
         server = HttpServer(admin)
         async with asyncio.timeout(30):
-            await server.start([sockfile.bind(address, "--ops-listen")])
+            await server.start([listen.bind_file(address, "--ops-listen")])
             try:
                 for host in ("localhost", "metrics.example:80", ""):
                     for page in ("/metrics", *PAGES):

@@ -2,7 +2,7 @@ import pytest
 from msgspec import structs
 
 from metamcp_supervisor.telemetry import health
-from metamcp_supervisor.telemetry.readings import Pulse
+from metamcp_supervisor.telemetry.snapshot import Pulse
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from tests.supervisor.small_gateway import SmallGateway, server
 

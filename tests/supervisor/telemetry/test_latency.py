@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_supervisor.telemetry.latency import LATELY_S, SLICE_S, Lately, between, quantile
+from metamcp_supervisor.telemetry.histograms import LATELY_S, SLICE_S, Lately, between, quantile
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, Figures, FrontStats

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from metamcp_supervisor.views.rounds import Rounds
+from metamcp_supervisor.views.views import Rounds
 
 
 def test_a_round_is_done_when_every_front_has_applied_it() -> None:

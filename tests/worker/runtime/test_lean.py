@@ -74,7 +74,7 @@ except ModuleNotFoundError as error:
 _STARVED = """
 import resource, sys
 from metamcp_worker.runtime import lean
-from metamcp_supervisor.config import nearest
+from metamcp_supervisor.config import naming
 
 lean.import_when_used("locale")
 import locale
@@ -84,9 +84,9 @@ try:
     locale.getencoding
 except OSError as error:
     print(error.errno)
-print(nearest.hint("gitt", ["git"]).replace(" ", "-"))
+print(naming.hint("gitt", ["git"]).replace(" ", "-"))
 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-print(locale.getencoding() != "", nearest.hint("gitt", ["git"]).replace(" ", "-"))
+print(locale.getencoding() != "", naming.hint("gitt", ["git"]).replace(" ", "-"))
 """
 
 _NURSERY = """

@@ -1,0 +1,298 @@
+"""The effect of a new definition of a tool on those who know the old one.
+
+Owns: the comparison of two definitions, member by member, their words, and the verdict. Never:
+schemas themselves (`containment`).
+
+Two questions are asked, and they have two answers. *Do callers go on?* That is the verdict: what
+was valid for the old input schema must be so for the new one, and what the new output schema allows
+must have been allowed by the old one. *Does it still say the same to people and models?* That is
+`Comparison.drift`: other words, other hints, other icons break no caller, and are how a server that
+was approved becomes another one. What cannot be judged is `unknown`.
+
+Whatever is no keyword that limits is words: descriptions, titles, defaults, examples, keywords that
+nobody knows. So is every text elsewhere that is more than one plain word, the name of a member as
+well as a value of a list: a model reads all of it. New words count also where something new brings
+them, for somebody who wants to tell a model something would put it there.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.approval.containment import Judge
+from metamcp_supervisor.approval.known import Case
+from metamcp_supervisor.approval.lock import canonical, counted, read_definition
+from metamcp_supervisor.approval.schema import (
+    COUNTING,
+    LISTS,
+    MAPS,
+    ONES,
+    Finding,
+    Findings,
+    Part,
+    Root,
+    Verdict,
+    flat,
+    is_list,
+    is_table,
+    list_of,
+    step,
+    table_of,
+    word,
+)
+from metamcp_worker.ipc.codec import Malformed
+
+_PLAIN = re.compile(r"[\w.:/@+$#-]{0,64}", re.ASCII)
+_NO_SPACES = re.compile(r"[!-~]{0,200}")
+"""A pattern has other characters, too."""
+_NAMES = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor"})
+_SEEN_THROUGH = "\n\r\t"
+
+Words = dict[str, set[str]]
+"""By place, a JSON pointer."""
+
+
+def compare_words(old: object, new: object, place: str, found: Findings) -> None:
+    """Two schemas that were at the same place. Raises Blocked."""
+    before, after = Words(), Words()
+    there: set[str] = set()
+    _collect(old, place, before, set())
+    _collect(new, place, after, there)
+    for at in sorted(after):
+        if after[at] - before.get(at, set()):
+            what = "is another one" if at in before else "is new"
+            said(at, what, after[at] - before.get(at, set()), found)
+    for at in sorted(before):
+        if at not in after and at.rpartition("/")[0] in there:
+            said(at, "is gone", set(), found)
+
+
+def said(at: str, what: str, texts: set[str], found: Findings) -> None:
+    """Words that changed. `what`: the end of a sentence about the text at this place."""
+    hidden = any(not char.isprintable() and char not in _SEEN_THROUGH for t in texts for char in t)
+    name = word(at.rpartition("/")[2])
+    more = " It has characters in it that nobody sees." if hidden else ""
+    found.add(Verdict.COMPATIBLE, at, "wording", f"The text at '{name}' {what}.{more}")
+
+
+def _collect(schema: object, place: str, words: Words, there: set[str]) -> None:
+    """`there`: where a schema is."""
+    there.add(place)
+    for key, value in table_of(schema).items():
+        at = step(place, key)
+        if key in MAPS or (key == "dependencies" and is_table(value)):
+            for name, each in table_of(value).items():
+                _note(step(at, name), name, words, wide=key == "patternProperties")
+                _collect(each, step(at, name), words, there)
+        elif key in LISTS | ONES and is_list(value):
+            for number, each in enumerate(list_of(value)):
+                _collect(each, step(at, number), words, there)
+        elif key in ONES:
+            _collect(value, at, words, there)
+        elif key in COUNTING | _NAMES:
+            for text in _texts(value):
+                _note(at, text, words, wide=key in {"pattern", "$ref"})
+        else:
+            words.setdefault(at, set()).add(spelled(value))
+
+
+def spelled(value: object) -> str:
+    return value if isinstance(value, str) else canonical(value).decode("utf-8", "replace")
+
+
+def _note(at: str, text: str, words: Words, *, wide: bool) -> None:
+    if not (_NO_SPACES if wide else _PLAIN).fullmatch(text):
+        words.setdefault(at, set()).add(text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in a plain value."""
+    if isinstance(value, str):
+        yield value
+    elif is_list(value):
+        for each in value:
+            yield from _texts(each)
+    elif is_table(value):
+        for key, each in value.items():
+            yield key
+            yield from _texts(each)
+
+
+__all__ = ("DRIFT", "Comparison", "Finding", "Verdict", "compare", "compare_read")
+
+DEFINITION_BYTES_MAX = 256 * 1024
+"""Of each of two, in one spelling; larger ones that differ are not judged. Public servers stay
+below 40 KiB."""
+DRIFT = frozenset({"wording", "hint-lost", "hint-gained", "icons"})
+"""Kinds of findings that no caller notices, and people should."""
+_HINTS: Mapping[str, tuple[bool, bool, str]] = {
+    "readOnlyHint": (False, True, "only reads"),
+    "destructiveHint": (True, False, "destroys nothing"),
+    "idempotentHint": (False, True, "may be called twice"),
+    "openWorldHint": (True, False, "stays within its own data"),
+}
+"""What it is when nothing is said, which value promises more, and what that promises."""
+_TASKS = ("forbidden", "optional", "required")
+_ONE_SIDED = frozenset({"member-added", "member-removed", "member-unnamed", "closed"})
+"""Kinds that are told from one side already."""
+
+
+class Comparison(Struct, frozen=True):
+    """`verdict`: for callers. `findings`: the worst first; `more`: that are not listed."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    more: int = 0
+
+    @property
+    def drift(self) -> bool:
+        """Does it say something else to people and models?"""
+        return any(each.kind in DRIFT for each in self.findings)
+
+    @property
+    def harmless(self) -> bool:
+        """May it take the place of the old one without a question? Then whatever is new in it is
+        for callers only and brings no words."""
+        return self.verdict <= Verdict.ADDITIVE and not self.drift
+
+
+def compare(old: bytes | Raw, new: bytes | Raw) -> Comparison:
+    """Two definitions as they came. Never raises."""
+    if bytes(old) == bytes(new):
+        return Comparison(Verdict.IDENTICAL)
+    try:
+        return compare_read(read_definition(old), read_definition(new))
+    except Malformed as error:
+        return _unjudged("", "malformed", f"One of the definitions {error}.")
+
+
+def compare_read(old: Mapping[str, object], new: Mapping[str, object]) -> Comparison:
+    """Two definitions that were read (`fingerprints.read`). Raises fingerprints.Ambiguous."""
+    before, after = counted(old), counted(new)
+    one, other = canonical(before), canonical(after)
+    if one == other:
+        return Comparison(Verdict.IDENTICAL)
+    if max(len(one), len(other)) > DEFINITION_BYTES_MAX:
+        return _unjudged("", "limit", "The definition is too large to be judged.")
+    found = Findings(inputs=True)
+    try:
+        _words(before, after, found)
+        _hints(table_of(before.get("annotations")), table_of(after.get("annotations")), found)
+        _execution(before, after, found)
+        _schemas(before, after, found)
+    except RecursionError:
+        found.add(Verdict.UNKNOWN, "", "limit", "The definition is nested too deeply to be judged.")
+    if not found.all:
+        text = "It is written in another way and says the same."
+        found.add(Verdict.COMPATIBLE, "", "spelling", text)
+    return Comparison(found.worst, found.all, found.more)
+
+
+def _unjudged(place: str, kind: str, text: str) -> Comparison:
+    return Comparison(Verdict.UNKNOWN, (Finding(place, kind, text, Verdict.UNKNOWN),))
+
+
+def _words(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
+    if old.get("name") != new.get("name"):
+        found.add(Verdict.BREAKING, "/name", "name", "It has another name.")
+    for key in ("title", "description"):
+        _text(old, new, key, "", found)
+    if canonical(old.get("icons")) != canonical(new.get("icons")):
+        found.add(Verdict.COMPATIBLE, "/icons", "icons", "Its icons are others.")
+    for key in ("inputSchema", "outputSchema"):
+        compare_words(old.get(key), new.get(key), f"/{key}", found)
+
+
+def _text(
+    old: Mapping[str, object], new: Mapping[str, object], key: str, place: str, found: Findings
+) -> None:
+    before, after = spelled(old.get(key)), spelled(new.get(key))
+    if (key in old, before) != (key in new, after):
+        what = "is gone" if key not in new else "is another one" if key in old else "is new"
+        said(step(place, key), what, {after}, found)
+
+
+def _hints(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
+    for key, (default, better, promise) in _HINTS.items():
+        before, after = old.get(key, default), new.get(key, default)
+        if before is after:
+            continue
+        place = f"/annotations/{key}"
+        if not isinstance(after, bool) or after is not better:
+            text = f"It does not say any more that it {promise}."
+            found.add(Verdict.COMPATIBLE, place, "hint-lost", text)
+        else:
+            text = f"It says now that it {promise}."
+            found.add(Verdict.COMPATIBLE, place, "hint-gained", text)
+    for key in sorted((old.keys() | new.keys()) - _HINTS.keys()):
+        _text(old, new, key, "/annotations", found)
+
+
+def _execution(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
+    """Whether it may, or must, be called as a task."""
+    place = "/execution/taskSupport"
+    before, after = (
+        table_of(each.get("execution")).get("taskSupport", _TASKS[0]) for each in (old, new)
+    )
+    if before == after:
+        return
+    if after not in _TASKS or before not in _TASKS:
+        text = "How it may be called as a task is not known here."
+        found.add(Verdict.UNKNOWN, place, "execution", text)
+    elif after == "optional":
+        text = "It may be called as a task and in the plain way."
+        found.add(Verdict.ADDITIVE, place, "execution", text)
+    else:
+        text = f"Calls as tasks are {after} now."
+        found.add(Verdict.BREAKING, place, "execution", text)
+
+
+def _schemas(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
+    before, after = old.get("inputSchema", True), new.get("inputSchema", True)
+    _contained(before, after, "/inputSchema", found, inputs=True)
+    key = "outputSchema"
+    if key in old and key in new:
+        _contained(new[key], old[key], f"/{key}", found, inputs=False)
+    elif key in new:
+        text = "Results have a described structure now."
+        found.add(Verdict.ADDITIVE, f"/{key}", "output-added", text)
+    elif key in old:
+        text = "The structure of results is not described any more."
+        found.add(Verdict.BREAKING, f"/{key}", "output-removed", text)
+
+
+def _contained(have: object, want: object, place: str, found: Findings, *, inputs: bool) -> None:
+    """Must everything that is valid for `have` be valid for `want`, and is it?"""
+    for schema in (have, want):
+        if not isinstance(schema, dict | bool):
+            found.add(Verdict.UNKNOWN, place, "malformed", "This is no JSON Schema.")
+            return
+    mine, theirs = (Root(schema, place) for schema in (have, want))
+    one, other = Part(have, mine, place), Part(want, theirs, place)
+    if one.equals(other):
+        return
+    if mine.dialect is None or theirs.dialect is None:
+        text = "Schemas of this dialect are not known here."
+        found.add(Verdict.UNKNOWN, f"{place}/$schema", "dialect", text)
+        return
+    forth = Findings(inputs=inputs)
+    _ask(one, other, forth)
+    found.take(forth)
+    if forth.worst <= Verdict.ADDITIVE:
+        _ease(other, one, found, inputs=inputs)
+
+
+def _ask(have: Part, want: Part, found: Findings) -> None:
+    case = Case.of(flat([have]))
+    # Arguments and structured results are objects, whatever their schemas say of other values.
+    Judge().also(case._replace(types=frozenset({"object"})), want, found)
+
+
+def _ease(have: Part, want: Part, found: Findings, *, inputs: bool) -> None:
+    """The other way round: what is allowed now that was not, or no more."""
+    back = Findings(inputs=not inputs)
+    _ask(have, want, back)
+    for each in back.all:
+        if each.weight is Verdict.BREAKING and each.kind not in _ONE_SIDED:
+            found.add(Verdict.COMPATIBLE, each.pointer, "eased", each.text)

@@ -1,0 +1,253 @@
+"""Which tools clients do not get at this moment, because they are not what somebody approved.
+
+Owns: the lock in force, what servers offered when they were first seen, and the last decision about
+each server. Never: files (`approval.lockfile`), the decision itself (`approval.lockdrift`), telling
+fronts, journals and metrics (`pinning`).
+
+A decision has two steps, since judging a large catalogue takes time. `at_once` is cheap: whatever
+is not known to be well is kept back. `judge` only reads, and may run in a thread: it finds what
+really drifted and what may pass. `take` makes either of them count. A definition that was judged is
+known by its bytes, so that a server which offers the same again is not judged again.
+
+A process for a single client (`sharing`) is judged by what its server has.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from msgspec import Raw
+
+from metamcp_supervisor.approval import lock_drift
+from metamcp_supervisor.approval.lock import Lock, LockedServer, fingerprint, folded_server
+from metamcp_supervisor.approval.lock_drift import Quarantined, ToolDrift
+from metamcp_supervisor.config.config import Pinning
+from metamcp_supervisor.telemetry.metric_names import DRIFT
+from metamcp_worker.ipc import sharing
+
+AT_ONCE_BYTES_MAX = 64 * 1024
+"""Of unknown definitions whose fingerprint is made while everybody waits: less than 10 ms, and all
+that most servers offer. What is beyond is kept back until it is judged."""
+
+Known = Mapping[bytes, Quarantined | None]
+"""By the digest of a definition as it came: why it is kept back, None if it passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of one catalogue. `first`: what is to be remembered of a server that nobody has
+    seen before, and that nobody has approved. `edition`: of the files that it was held against."""
+
+    server: str
+    drifts: tuple[ToolDrift, ...] = ()
+    kept: frozenset[Quarantined] = frozenset()
+    first: LockedServer | None = None
+    known: Known = field(default_factory=dict[bytes, Quarantined | None])
+    edition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """`sentence`: for the journal, empty if it was told before or there is nothing; `fronts`: must
+    the fronts hear of it; `seen`: to be written to disk, if it changed."""
+
+    sentence: str = ""
+    fronts: bool = False
+    seen: Lock | None = None
+
+
+@dataclass(slots=True)
+class Pins:
+    """`seen`: what was remembered, None if that cannot be read: then nobody is trusted at first
+    sight who is to be held to it. `lock`, `pinnings`: what the files say; a server without an entry
+    in `pinnings` is not looked at. `definitions`: the names that servers have in `seen`, where
+    another command under the same name is another server (`lock.definitions`)."""
+
+    seen: Lock | None
+    lock: Lock | None = None
+    pinnings: Mapping[str, Pinning | None] = field(default_factory=dict[str, Pinning | None])
+    definitions: Mapping[str, str] = field(default_factory=dict[str, str])
+    edition: int = 0
+    _last: dict[str, Judged] = field(default_factory=dict[str, Judged])
+    _told: dict[str, str] = field(default_factory=dict[str, str])
+
+    def adopt(
+        self,
+        lock: Lock | None,
+        pinnings: Mapping[str, Pinning | None],
+        definitions: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """The files were read anew. Every server is to be judged again; until then it stays as it
+        was."""
+        self.lock, self.pinnings, self.definitions = lock, dict(pinnings), definitions
+        self.edition += 1
+        for name in [name for name in self._last if sharing.base(name) not in pinnings]:
+            self.forget(name)
+
+    def draft(
+        self,
+        lock: Lock | None,
+        pinnings: Mapping[str, Pinning | None],
+        definitions: Mapping[str, str] = MappingProxyType({}),
+    ) -> "Pins":
+        """Others with which to judge what there will be after `adopt`."""
+        return Pins(self.seen, lock, dict(pinnings), definitions, self.edition + 1)
+
+    def mode(self, server: str) -> Pinning:
+        """What is in force for it."""
+        base = sharing.base(server)
+        if base not in self.pinnings:
+            return "off"
+        return lock_drift.mode(self.pinnings[base], locked=self._held(base) is not None)
+
+    def at_once(self, server: str, offered: Iterable[bytes | Raw]) -> Judged | None:
+        """Everything is kept back that is not known to be well. None: nothing is kept back of this
+        server. Changes nothing."""
+        approved = self._approved(server)
+        if self.mode(server) != "enforce" or approved is None:
+            return None
+        last, known = self.last(server), self._known(server, self.edition)
+        unknown: list[bytes] = []
+        kept = set[Quarantined]()
+        for definition in map(bytes, offered):
+            found = known.get(_digest(definition), _UNKNOWN)
+            if found is _UNKNOWN:
+                unknown.append(definition)
+            elif found is not None:
+                kept.add(found)
+        few, why = sum(map(len, unknown)) <= AT_ONCE_BYTES_MAX, lock_drift.waiting(server)
+        for definition in unknown:
+            name = lock_drift.name_of(definition)
+            due = None if name is None else approved.tools.get(name)
+            same = few and due is not None and fingerprint(definition) == due.fingerprint
+            if name is not None and not same:
+                kept.add(Quarantined(server, name, why))
+        return Judged(server, last.drifts, frozenset(kept), None, known, self.edition)
+
+    def judge(self, server: str, offered: Sequence[bytes | Raw]) -> Judged:
+        """Changes nothing."""
+        edition, pinning = self.edition, self.mode(server)
+        if pinning == "off":
+            return Judged(server, edition=edition)
+        approved = self._approved(server)
+        if approved is None:
+            first = None
+            if self.seen is not None and not sharing.whose(server):
+                first = folded_server(lock_drift.taken(LockedServer(), offered, None, {}))
+            return Judged(server, first=first, edition=edition)
+        named = [(lock_drift.name_of(one), _digest(one), one) for one in offered]
+        drifts = self._drifts(server, approved, named, edition)
+        locked = self._held(server) is not None
+        kept = lock_drift.quarantined(drifts, pinning, locked=locked)
+        by_name = {each.tool: each for each in kept}
+        known = {digest: by_name.get(name or "") for name, digest, _ in named}
+        return Judged(server, drifts, kept, None, known, edition)
+
+    def take(self, judged: Judged) -> News:
+        """It counts from now on."""
+        before = self.last(judged.server)
+        told = tuple(replace(one, old=None, new=None) for one in judged.drifts if one.is_news)
+        self._last[judged.server] = replace(judged, drifts=told)  # definitions are large
+        seen, first = None, judged.first
+        key = self._key(judged.server)
+        if first is not None and self.seen is not None and key not in self.seen.servers:
+            seen = self.seen = Lock({**self.seen.servers, key: first})
+        sentence = lock_drift.summary(judged.drifts)
+        if kept := len(judged.kept):
+            sentence += f" ({kept} in quarantine)"
+        news = sentence if sentence != self._told.get(judged.server, "") else ""
+        self._told[judged.server] = sentence
+        return News(news, judged.kept != before.kept, seen)
+
+    def hold(self, judged: Judged) -> bool:
+        """What `at_once` found counts until it is judged. Must the fronts hear of it?"""
+        before = self.last(judged.server)
+        self._last[judged.server] = judged
+        return judged.kept != before.kept
+
+    def go_on(self, server: str, kept: Iterable[Quarantined]) -> None:
+        """The program before kept these back, and nobody has what the server offered."""
+        self._last[server] = Judged(server, kept=frozenset(kept), edition=self.edition)
+
+    def forget(self, server: str) -> None:
+        """It is not there any more."""
+        self._last.pop(server, None)
+        self._told.pop(server, None)
+
+    @property
+    def quarantined(self) -> frozenset[Quarantined]:
+        """Of all servers."""
+        return frozenset(each for judged in self._last.values() for each in judged.kept)
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Servers that may offer nothing but what was approved."""
+        return tuple(server for server in self.pinnings if self.mode(server) == "enforce")
+
+    def last(self, server: str) -> Judged:
+        """What was decided last about this one."""
+        return self._last.get(server) or Judged(server)
+
+    def _drifts(
+        self,
+        server: str,
+        approved: LockedServer,
+        named: Sequence[tuple[str | None, bytes, bytes | Raw]],
+        edition: int,
+    ) -> tuple[ToolDrift, ...]:
+        """`named`: what is offered, by name and digest. What was judged before, and offered under
+        its name alone, is what it was."""
+        known = self._known(server, edition)
+        before = {each.tool: each for each in self.last(server).drifts}
+        often = Counter(name for name, _, _ in named)
+        stay = {
+            name: before.get(name) or ToolDrift(server, name, "same")
+            for name, digest, _ in named
+            if name is not None and digest in known and often[name] == 1
+            if name not in before or before[name].change != "unreadable"
+        }
+        tools = {name: tool for name, tool in approved.tools.items() if name not in stay}
+        others = [one for name, _, one in named if name not in stay]
+        found = lock_drift.drifts(server, replace(approved, tools=tools), others)
+        return tuple(sorted((*found, *stay.values()), key=lambda each: each.tool))
+
+    def _known(self, server: str, edition: int) -> Known:
+        last = self.last(server)
+        return last.known if last.edition == edition else _NOTHING
+
+    def _held(self, server: str) -> LockedServer | None:
+        """What `metamcp.lock` says."""
+        return None if self.lock is None else self.lock.servers.get(sharing.base(server))
+
+    def _approved(self, server: str) -> LockedServer | None:
+        """What it is held against; None: it is taken as it comes."""
+        held = self._held(server)
+        if held is None and self.seen is None:
+            return LockedServer() if self.mode(server) == "enforce" else None
+        if held is not None or self.seen is None:
+            return held
+        return self.seen.servers.get(self._key(server))
+
+    def _key(self, server: str) -> str:
+        base = sharing.base(server)
+        return self.definitions.get(base, base)
+
+
+def counts(judged: Judged) -> dict[str, int]:
+    """How many of its tools drifted, as `families.DRIFT` calls it; what there is none of is
+    missing."""
+    kept = {each.tool for each in judged.kept}
+    others = [each for each in judged.drifts if each.is_news and each.tool not in kept]
+    harmless = sum(each.harmless for each in others)
+    found = dict(zip(DRIFT, (harmless, len(others) - harmless, len(kept)), strict=True))
+    return {word: count for word, count in found.items() if count}
+
+
+_UNKNOWN = Quarantined("", "", "")
+_NOTHING: Known = {}
+
+
+def _digest(definition: bytes | Raw) -> bytes:
+    return hashlib.sha256(definition).digest()

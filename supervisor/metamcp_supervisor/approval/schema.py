@@ -1,0 +1,381 @@
+"""A JSON Schema as a set of parts that all hold, and the findings about it.
+
+Owns: dialects, keywords, references within a schema, and the verdicts with their order. Never:
+comparing schemas (`containment`).
+
+What cannot be followed (a reference to another document, one that leads to itself, a schema with
+schemas of another name in it) is said to be unclear, and never guessed.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple, TypeGuard
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from metamcp_supervisor.approval.lock import canonical
+
+FINDINGS_MAX = 100
+"""Of one comparison; more are counted, and their weight counts."""
+WORD_CHARACTERS_MAX = 64
+"""Of a word of the definition that a sentence repeats."""
+
+
+class Verdict(IntEnum):
+    """From harmless to not. UNKNOWN: it cannot be judged, and whoever wants to be safe takes it for
+    BREAKING. ADDITIVE: harmless for callers that send what the old definition names."""
+
+    IDENTICAL = 0
+    COMPATIBLE = 1
+    ADDITIVE = 2
+    UNKNOWN = 3
+    BREAKING = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Finding(Struct, frozen=True):
+    """One difference. `pointer`: a JSON pointer into the definition that is the stricter one there,
+    of inputs the new one, of outputs the old one; `kind`: a word for programs; `text`: a sentence;
+    `weight`: the verdict if this were the only difference."""
+
+    pointer: str
+    kind: str
+    text: str
+    weight: Verdict
+
+
+class Blocked(Exception):
+    """What was only tried is not so."""
+
+
+class Findings:
+    """`strict`: nothing is taken for granted of callers. `trial`: the first finding that is worse
+    than ADDITIVE raises Blocked."""
+
+    def __init__(self, *, inputs: bool, strict: bool = False, trial: bool = False) -> None:
+        self.inputs = inputs
+        self.strict = strict
+        self._trial = trial
+        self._items: dict[tuple[str, str, str], Finding] = {}
+        self.more = 0
+        self.worst = Verdict.IDENTICAL
+
+    @property
+    def all(self) -> tuple[Finding, ...]:
+        """In the order of their places, the worst first."""
+        return tuple(sorted(self._items.values(), key=lambda each: (-each.weight, each.pointer)))
+
+    def trial(self, *, strict: bool = False) -> "Findings":
+        """Another list, for something that may turn out not to be so."""
+        return Findings(inputs=self.inputs, strict=self.strict or strict, trial=True)
+
+    def add(self, weight: Verdict, pointer: str, kind: str, text: str) -> None:
+        """Raises Blocked."""
+        self.worst = max(self.worst, weight)
+        if self._trial and weight > Verdict.ADDITIVE:
+            raise Blocked
+        key = pointer, kind, text
+        if key in self._items:
+            return
+        if len(self._items) >= FINDINGS_MAX:
+            self.more += 1
+        else:
+            self._items[key] = Finding(pointer, kind, text, weight)
+
+    def suppose(self, pointer: str, kind: str, text: str) -> None:
+        """Harmless as long as callers send only what the old definition names. Raises Blocked."""
+        self.add(Verdict.BREAKING if self.strict else Verdict.ADDITIVE, pointer, kind, text)
+
+    def take(self, others: "Findings") -> None:
+        """What another list has, too."""
+        for each in others.all:
+            self.add(each.weight, each.pointer, each.kind, each.text)
+        self.more += others.more
+
+
+def word(text: str) -> str:
+    """A word of a definition as a sentence may repeat it."""
+    cut = text if len(text) <= WORD_CHARACTERS_MAX else text[:WORD_CHARACTERS_MAX] + "…"
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in cut)
+
+
+def words(texts: Iterable[str], most: int = 5) -> str:
+    """`'a', 'b' and 3 more`."""
+    every = list(texts)
+    shown = ", ".join(f"'{word(each)}'" for each in every[:most])
+    return f"{shown} and {len(every) - most} more" if len(every) > most else shown
+
+
+def step(pointer: str, *keys: str | int) -> str:
+    """The JSON pointer below this one (RFC 6901)."""
+    return pointer + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
+
+
+MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose value is a table of schemas."""
+LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+ONES = frozenset({
+    "not", "if", "then", "else", "items", "additionalItems", "additionalProperties", "contains",
+    "propertyNames", "unevaluatedItems", "unevaluatedProperties", "dependencies",
+})  # fmt: skip
+"""Keywords whose value is a schema, or a list or table of some."""
+LIMITS = frozenset({
+    "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "multipleOf", "minLength", "maxLength", "pattern", "format", "minItems", "maxItems",
+    "uniqueItems", "minContains", "maxContains", "minProperties", "maxProperties", "required",
+    "dependentRequired", "contentEncoding", "contentMediaType", "contentSchema", "$ref",
+    "$dynamicRef", "$recursiveRef",
+})  # fmt: skip
+"""Keywords that limit what is valid by a plain value."""
+COUNTING = (MAPS | LISTS | ONES | LIMITS) - {"$defs", "definitions"}
+"""All keywords that can limit what is valid. The others are words for people and programs."""
+DIALECTS = {
+    "http://json-schema.org/draft-07/schema": "draft-07",
+    "https://json-schema.org/draft/2019-09/schema": "2019-09",
+    "https://json-schema.org/draft/2020-12/schema": "2020-12",
+}
+MODERN = "2020-12"
+UNSAID = "unsaid"
+"""The dialect of a schema that names none: 2020-12, but what only older ones have may count."""
+_NOT_IN: Mapping[str, frozenset[str]] = {
+    "draft-07": frozenset({
+        "prefixItems", "dependentRequired", "dependentSchemas", "minContains", "maxContains",
+        "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
+    }),
+    "2019-09": frozenset({"prefixItems", "dependencies", "$dynamicRef"}),
+    "2020-12": frozenset({"dependencies", "additionalItems", "$recursiveRef"}),
+    UNSAID: frozenset({"$recursiveRef"}),
+}  # fmt: skip
+
+Table = dict[str, object]
+
+
+def is_table(value: object) -> TypeGuard[Table]:
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
+
+
+def table_of(value: object) -> Table:
+    """`value` if it is an object, else an empty one."""
+    return value if is_table(value) else {}
+
+
+def list_of(value: object) -> list[object]:
+    return value if is_list(value) else []
+
+
+class Print(NamedTuple):
+    """The same for schemas that limit in the same words. `refers`: is a reference in it?"""
+
+    digest: bytes
+    refers: bool
+
+
+class Root:
+    """One whole schema. `place`: the JSON pointer to it. `dialect`: None if it is one that is not
+    known here."""
+
+    def __init__(self, schema: object, place: str = "") -> None:
+        self.schema = schema
+        self.place = place
+        named = str(table_of(schema).get("$schema", "")).removesuffix("#")
+        self.dialect = DIALECTS.get(named) if named else UNSAID
+        self.hidden = _NOT_IN[self.dialect or UNSAID]
+        self._prints: dict[int, Print] = {}
+        self._anchors: dict[str, tuple[object, str]] = {}
+        self._lists: dict[int, dict[bytes, object]] = {}
+        self._refs: set[str] = set()
+        self._nested_ids = False
+        self._walk(schema, place)
+        tables = [table_of(table_of(schema).get(key)) for key in ("$defs", "definitions")]
+        self._defs = [{name: self.print(each) for name, each in defs.items()} for defs in tables]
+        self._ends = all(
+            ref.startswith(("#/$defs/", "#/definitions/")) or "://" in ref for ref in self._refs
+        )
+
+    def print(self, schema: object) -> Print:
+        """Of a schema within this one."""
+        found = self._prints.get(id(schema))
+        return self._made(schema) if found is None else found
+
+    def spelled(self, values: list[object]) -> dict[bytes, object]:
+        """A list of values within this schema, by their spelling."""
+        if id(values) not in self._lists:
+            self._lists[id(values)] = {canonical(value): value for value in values}
+        return self._lists[id(values)]
+
+    def alike(self, other: "Root") -> bool:
+        """Do references lead to the same in both?"""
+        mine, theirs = self, other
+        return mine is theirs or (mine._ends and theirs._ends and mine._defs == theirs._defs)
+
+    def resolve(self, ref: object) -> "Part | None":
+        """What a reference within this schema leads to; None if that is not clear."""
+        if not isinstance(ref, str) or not ref.startswith("#") or self._nested_ids:
+            return None
+        if not ref[1:].startswith("/"):
+            found = self._anchors.get(ref[1:])
+            if not ref[1:]:
+                found = self.schema, self.place
+            return None if found is None else Part(found[0], self, found[1])
+        here, place = self.schema, self.place
+        for token in unquote(ref[2:]).split("/"):
+            key = token.replace("~1", "/").replace("~0", "~")
+            if is_table(here) and key in here:
+                here = here[key]
+            elif is_list(here) and key.isdecimal() and int(key) < len(list_of(here)):
+                here = list_of(here)[int(key)]
+            else:
+                return None
+            place = step(place, key)
+        return Part(here, self, place) if isinstance(here, dict | bool) else None
+
+    def _walk(self, schema: object, place: str) -> None:
+        """Note references and names, and the prints of all schemas in this one."""
+        if not is_table(schema):
+            return
+        table = schema
+        for key, value in table.items():
+            below = step(place, key)
+            if key in MAPS or (key == "dependencies" and is_table(value)):
+                for name, each in table_of(value).items():
+                    self._walk(each, step(below, name))
+            elif key in LISTS | ONES and is_list(value):
+                for at, each in enumerate(list_of(value)):
+                    self._walk(each, step(below, at))
+            elif key in ONES or key == "contentSchema":
+                self._walk(value, below)
+            elif key in ("$ref", "$dynamicRef", "$recursiveRef"):
+                self._refs.add(str(value))
+            elif key in ("$anchor", "$dynamicAnchor"):
+                self._anchors[str(value)] = table, place
+            elif key == "$id" and str(value).startswith("#"):
+                self._anchors[str(value)[1:]] = table, place
+            elif key in ("$id", "$schema") and place != self.place:
+                self._nested_ids = True
+        self._made(schema)
+
+    def _made(self, schema: object) -> Print:
+        if not is_table(schema):
+            return Print(canonical(schema), False)
+        refers = False
+        digest = hashlib.sha256()
+        table = schema
+        for key in sorted(COUNTING & table.keys()):
+            value = table[key]
+            prints: list[Print] = []
+            if key in MAPS or (key in ONES and key == "dependencies"):
+                names = sorted(table_of(value))
+                digest.update(canonical([key, *names]))
+                prints = [self.print(table_of(value)[name]) for name in names]
+            elif key in LISTS or (key in ONES and is_list(value)):
+                prints = [self.print(each) for each in list_of(value)]
+                digest.update(canonical([key, len(prints)]))
+            elif key in ONES:
+                prints = [self.print(value)]
+                digest.update(canonical(key))
+            else:
+                digest.update(canonical([key, value]))
+            refers = refers or "$" in key or any(each.refers for each in prints)
+            digest.update(b"".join(hashlib.sha256(each.digest).digest() for each in prints))
+        made = self._prints[id(table)] = Print(digest.digest(), refers)
+        return made
+
+
+class Part(NamedTuple):
+    """One schema in its root. `place`: the JSON pointer to it."""
+
+    schema: object
+    root: Root
+    place: str
+
+    def get(self, keyword: str) -> object:
+        """The value of a keyword that its dialect has, else None."""
+        return None if keyword in self.root.hidden else table_of(self.schema).get(keyword)
+
+    def has(self, keyword: str) -> bool:
+        return keyword not in self.root.hidden and keyword in table_of(self.schema)
+
+    def below(self, *keys: str | int) -> "Part":
+        """The schema at these keys, which is there."""
+        here = self.schema
+        for key in keys:
+            here = list_of(here)[key] if isinstance(key, int) else table_of(here)[key]
+        return Part(here, self.root, step(self.place, *keys))
+
+    def at(self, *keys: str | int) -> str:
+        return step(self.place, *keys)
+
+    @property
+    def free(self) -> bool:
+        """Is everything valid?"""
+        if not is_table(self.schema):
+            return self.schema is True
+        return not COUNTING & self.schema.keys()
+
+    @property
+    def never(self) -> bool:
+        return self.schema is False
+
+    def equals(self, other: "Part") -> bool:
+        """Do both say the same, as far as that can be seen from their words?"""
+        mine, theirs = self.root.print(self.schema), other.root.print(other.schema)
+        return (
+            mine.digest == theirs.digest
+            and self.root.dialect == other.root.dialect
+            and (not mine.refers or self.root.alike(other.root))
+        )
+
+
+class Flat(NamedTuple):
+    """Parts that all hold, references and `allOf` followed. `unclear`: places that could not be;
+    `never`: where nothing is valid."""
+
+    parts: tuple[Part, ...]
+    unclear: tuple[Part, ...] = ()
+    never: Part | None = None
+
+
+def flat(parts: Iterable[Part]) -> Flat:
+    found: list[Part] = []
+    unclear: list[Part] = []
+    never: Part | None = None
+    seen: set[int] = set()
+    nowhere: frozenset[int] = frozenset()
+    waiting = [(part, nowhere) for part in parts][::-1]
+    while waiting:
+        part, above = waiting.pop()
+        if not is_table(part.schema):
+            if part.never:
+                never = part
+            elif part.schema is not True:
+                unclear.append(part)
+            continue
+        here = id(part.schema)
+        if here in above:
+            unclear.append(part)  # it refers to itself and to nothing in between
+            continue
+        if here in seen:
+            continue
+        seen.add(here)
+        inside = above | {here}
+        if part.has("$ref"):
+            target = part.root.resolve(part.get("$ref"))
+            if target is None:
+                unclear.append(part)
+            else:
+                waiting.append((target, inside))
+            if part.root.dialect == "draft-07":
+                continue  # what stands beside a reference does not count
+        found.append(part)
+        waiting += [
+            (part.below("allOf", at), inside) for at in range(len(list_of(part.get("allOf"))))
+        ]
+    return Flat(tuple(found), tuple(unclear), never)

@@ -1,0 +1,190 @@
+"""Where an entry in a client leads: the command or the URL that our verbs write.
+
+Owns: finding this installation and the URL of an endpoint. Never: shapes (`client_files.entries`),
+files (`install`).
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from metamcp_supervisor.client_files import entries
+from metamcp_supervisor.client_files.clients import CLIENTS, Client, Kept, Platform, Scope
+from metamcp_supervisor.config import places
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control import client as control
+from metamcp_supervisor.verbs import Exit, GatewayStatus
+from metamcp_worker.ipc import codec
+
+PLATFORM: Platform = "darwin" if sys.platform == "darwin" else "linux"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The options of `install` and `snippet`. `url`: given, or with `http` looked for. `start`:
+    None where nobody said it."""
+
+    name: str
+    scope: Scope
+    http: bool = False
+    url: str | None = None
+    endpoint: str | None = None
+    start: bool | None = None
+    config: Path | None = None
+    yes: bool = False
+    runtime_dir: str | None = None
+
+    def check(self, client: Client) -> None:
+        """Raises click.UsageError."""
+        if self.scope == "project" and not client.project:
+            raise click.UsageError(f"{client.title} has no file of a project that is documented.")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise click.UsageError("--url is no URL: it begins with http:// or https://.")
+        if self.url is not None and self.endpoint is not None:
+            raise click.UsageError("--url says it all: it does not go with --endpoint.")
+        if (self.http or self.url) and self.start:
+            raise click.UsageError("--start is for a command, not for a URL.")
+        if self.url and (self.config or self.runtime_dir):
+            raise click.UsageError("--url says it all: nothing is looked for.")
+        if (self.http or self.url) and not entries.can_http(client.how(self.scope).shape):
+            raise click.UsageError(f"the file of {client.title} can name commands only: no --http.")
+
+
+def known(name: str) -> Client:
+    """Raises click.UsageError."""
+    if name not in CLIENTS:
+        raise click.UsageError(f"no client is named {name!r}; {hint(name, CLIENTS)}")
+    return CLIENTS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The gateway that an entry leads to. `config`: its main file; `url`: of the default endpoint;
+    `endpoints`: the URL of each by its name."""
+
+    config: Path | None
+    runtime_dir: str
+    url: str
+    endpoints: Mapping[str, str]
+
+
+def goal(wish: Wish) -> Goal | None:
+    """The gateway that runs for this folder, or the one that would with its configuration; None
+    where there is neither. A configuration that was merely found is confirmed first, for a client
+    will start its commands. Raises Failed for an endpoint that it does not have."""
+    if (status := _status(wish.runtime_dir)) is not None and wish.config is None:
+        main = Path(status.config_files[0]) if status.config_files else None
+        directory = wish.runtime_dir or control.meant()
+        found = Goal(main, os.path.abspath(directory), status.url, status.endpoints)
+    elif (configured := _configured(wish)) is not None:
+        found = configured
+    elif wish.endpoint is not None:
+        text = f"there is no endpoint {wish.endpoint!r}: there is no configuration here"
+        raise control.Failed(Exit.UNKNOWN_NAME, f"{text}; 'metamcp init' makes one")
+    else:
+        return None
+    if wish.endpoint is not None and wish.endpoint not in found.endpoints:
+        text = f"there is no endpoint {wish.endpoint!r}; {hint(wish.endpoint, found.endpoints)}"
+        raise control.Failed(Exit.UNKNOWN_NAME, text)
+    return found
+
+
+def _configured(wish: Wish) -> Goal | None:
+    home = Path.home()
+    if places.find(wish.config, environ=os.environ, cwd=Path.cwd(), home=home) is None:
+        return None
+    from metamcp_supervisor.cli.up import Found, ask
+    from metamcp_supervisor.servers.specs import reachable
+    from metamcp_supervisor.servers.status import url, urls
+
+    read = Found(wish.config, {"runtime_dir": wish.runtime_dir}, any_port=True)
+    read.confirm(yes=wish.yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
+    config, gateway = read.config, read.config.gateway
+    listen = reachable(gateway.listen)
+    if "listen" in gateway.movable and (last := places.ports(gateway.state_dir)) is not None:
+        listen = replace(listen, port=last[0])
+    return Goal(
+        config.files[0], str(gateway.runtime_dir), url(config, listen), urls(config, listen)
+    )
+
+
+def entry(kept: Kept, wish: Wish) -> dict[str, object]:
+    """Ours. Raises Failed for an endpoint that there is not."""
+    if wish.url is not None:
+        return entries.entry(kept.shape, wish.name, url=wish.url)
+    found = goal(wish)
+    if wish.http:
+        default = f"{entries.DEFAULT_ORIGIN}/mcp" if found is None else found.url
+        place = default if found is None or not wish.endpoint else found.endpoints[wish.endpoint]
+        return entries.entry(kept.shape, wish.name, url=place)
+    shared = wish.scope == "project"
+    if found is None or shared:  # other people have this file, too, and other folders
+        config, directory = None, wish.runtime_dir
+    else:
+        config, directory = found.config, found.runtime_dir
+    words = [*program(shared=shared), "connect"]
+    if wish.start is not False:
+        words += ["--start", *(["--config", str(config)] if config is not None else [])]
+    if wish.endpoint is not None:
+        words += ["--endpoint", wish.endpoint]
+    if directory is not None:
+        words += ["--runtime-dir", os.path.abspath(directory)]
+    if found is None:
+        what = "there is no configuration here yet, which the gateway needs"
+        click.echo(f"metamcp: warning: {what}; 'metamcp init' makes one", err=True)
+    return entries.entry(kept.shape, wish.name, words=words)
+
+
+def program(*, shared: bool) -> tuple[str, ...]:
+    """This installation, as a client can start it."""
+    script = Path(sys.executable).parent / "metamcp"
+    there = script.is_file() and os.access(script, os.X_OK)
+    return entries.command(
+        str(script) if there else "",
+        platform=PLATFORM,
+        shared=shared,
+        uvx=shutil.which("uvx"),
+        module=(sys.executable, "-P", "-m", "metamcp_supervisor"),
+    )
+
+
+def origins(*urls: str | None) -> set[str]:
+    """Of this gateway: the usual one, that of the one that runs, and those of `urls`."""
+    status = _status(None)
+    known = [*urls, status.url if status is not None else None]
+    found = {entries.DEFAULT_ORIGIN}
+    for place in filter(None, known):
+        parts = urlsplit(place)
+        found.add(f"{parts.scheme}://{parts.netloc}")
+    return found
+
+
+def own_verb(client: Client, wish: Wish, values: Mapping[str, object]) -> str:
+    """The command of the client that does the same; empty if it has none."""
+    import json
+    import shlex
+
+    server = entries.found(wish.name, values)
+    verb = client.verb_http if server.url else client.verb
+    whole = {"name": wish.name, **values}
+    return verb.format(
+        scope=wish.scope,
+        name=shlex.quote(wish.name),
+        command=shlex.join(server.words),
+        url=shlex.quote(server.url),
+        json=shlex.quote(json.dumps(whole, ensure_ascii=False)),
+    )
+
+
+def _status(runtime_dir: str | None) -> GatewayStatus | None:
+    try:
+        with control.connect(runtime_dir) as gateway:
+            return codec.typed(GatewayStatus, gateway.call("status"))
+    except (control.Failed, codec.Malformed):
+        return None

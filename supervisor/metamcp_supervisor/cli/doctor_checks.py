@@ -1,0 +1,489 @@
+"""The checks of `metamcp ctl doctor`: limits, kernel, files, ports, names, units of systemd, and
+the certificates of remote servers.
+
+Owns: each check, its thresholds, and the advice. Never: changing anything, printing.
+"""
+
+import contextlib
+import errno
+import os
+import resource
+import socket
+import ssl
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from metamcp_supervisor.approval import lock_io
+from metamcp_supervisor.cli import systemd
+from metamcp_supervisor.config import environment
+from metamcp_supervisor.config.config import UNIX, Address, Config, ConfigInvalid
+from metamcp_supervisor.processes.cgroups import around
+from metamcp_supervisor.processes.limits import mebibytes
+from metamcp_supervisor.systemd import listen
+from metamcp_supervisor.telemetry import usage
+from metamcp_supervisor.verbs import Description, ServerStatus
+from metamcp_worker.runtime import orphans
+
+Verdict = Literal["ok", "warn", "fail"]
+
+
+class Finding(Struct, frozen=True):
+    """`check`: what was looked at; `text`: what was found; `advice`: what to do about it."""
+
+    check: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+
+
+FILES_MIN = 256
+"""Below it a handful of servers is too much: each takes some ten descriptors of the supervisor."""
+FILES_ENOUGH = 4096
+"""For hundreds of servers and thousands of connections of clients."""
+SPACE_MIN = 16 * 1024 * 1024
+SPACE_ENOUGH = 256 * 1024 * 1024
+"""Catalogues and tokens take little; what fills a disk up is usually somebody else."""
+YEAR_MIN = 2025
+"""A clock before it was never set: certificates and tokens look invalid then."""
+FUTURE_S = 300.0
+"""How far ahead the time of a file may be before it is strange."""
+NAMES_S = 5.0
+"""For all names together to be resolved."""
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def open_files(pid: int, needed: int = FILES_MIN) -> Iterator[Finding]:
+    """The limit of one process: the gateway, or this command in its place. `needed`: by the servers
+    and fronts that there are."""
+    if not hasattr(resource, "prlimit"):
+        return
+    try:
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    except (OSError, ValueError):
+        yield Finding("open files", "warn", "the limit cannot be read", "run this as its user")
+        return
+    verdict: Verdict = "ok" if soft >= FILES_ENOUGH or soft < 0 else "warn"
+    verdict = "fail" if 0 <= soft < needed else verdict
+    advice = "" if verdict == "ok" else "raise it: 'ulimit -n 65536', LimitNOFILE=65536 in a unit"
+    more = f", about {needed} are needed" if 0 <= soft < needed else ""
+    yield Finding("open files", verdict, f"limit {soft} (up to {hard}){more}", advice)
+
+
+def kernel() -> Iterator[Finding]:
+    """What clean ends of processes depend on."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        yield Finding("pidfd", "ok", "signals never reach a stranger with a reused id")
+    except (AttributeError, OSError):
+        yield Finding("pidfd", "warn", "this kernel has none", "use Linux 5.3 or newer")
+    if not usage.sample({"own": os.getpid()}):
+        text = "/proc shows no processes: memory and processor time are not known"
+        yield Finding("processes", "fail", text, "mount proc there")
+    if sys.platform == "linux" and orphans.become_subreaper():
+        yield Finding("subreaper", "ok", "what servers leave behind is found and ended")
+    else:
+        yield Finding(
+            "subreaper", "warn", "what daemonizes itself out of a server is not found",
+            "run the gateway on Linux",
+        )  # fmt: skip
+
+
+def cgroup(pid: int) -> Iterator[Finding]:
+    """Is there a control group of version 2 in which limits can be set?"""
+    own = _cgroup_of(pid)
+    advice = "under systemd: Delegate=memory pids cpu; else limits are kept by measuring"
+    if own is None:
+        yield Finding("cgroup", "warn", "no cgroup of version 2", advice)
+        return
+    delegated = os.access(own / "cgroup.procs", os.W_OK) and own != _root()
+    text = f"{own} is {'delegated' if delegated else 'not delegated'}"
+    yield Finding("cgroup", "ok" if delegated else "warn", text, "" if delegated else advice)
+    if own != _root():
+        kills = (own / "cgroup.kill").exists()
+        yield Finding(
+            "cgroup.kill", "ok" if kills else "warn", "present" if kills else "missing",
+            "" if kills else "use Linux 5.14 or newer; without it processes are ended one by one",
+        )  # fmt: skip
+
+
+def memory(pid: int) -> Iterator[Finding]:
+    """Does the control group of the gateway have a limit, and did the kernel kill in it?"""
+    group = around(own=Path(f"/proc/{pid}/cgroup"))
+    found = None if group is None else group.memory()
+    if found is None or (found.limit_bytes is None and not found.kills):
+        return
+    limit = "no limit" if found.limit_bytes is None else mebibytes(found.limit_bytes)
+    text = f"{mebibytes(found.used_bytes)} of {limit} in the control group of the gateway"
+    if not found.kills:
+        yield Finding("memory", "ok", text)
+        return
+    times = "once" if found.kills == 1 else f"{found.kills} times"
+    advice = "raise its limit (MemoryMax= of the unit), or limit servers with memory_max"
+    yield Finding("memory", "warn", f"{text}, in which the kernel killed {times}", advice)
+
+
+def clock(files: Iterable[Path], now: float) -> Iterator[Finding]:
+    """Was it ever set, and did it go back? `now`: seconds since the epoch."""
+    if time.gmtime(now).tm_year < YEAR_MIN:
+        yield Finding("clock", "fail", f"it is {time.ctime(now)}", "set it, and run an NTP client")
+        return
+    for path in files:
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime > now + FUTURE_S:
+                text = f"{path} is from the future: the clock went back"
+                yield Finding("clock", "warn", text, "run an NTP client")
+                return
+    yield Finding("clock", "ok", "plausible")
+
+
+def files(config: Config, owners: Collection[int]) -> Iterator[Finding]:
+    """May others change what the gateway runs? `owners`: who may own its files."""
+    for path in config.files:
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            yield _not_for_others("configuration", path, found, owners, stat.S_IWOTH, "o-w")
+    for check, path in (
+        ("state directory", config.gateway.state_dir),
+        ("runtime directory", config.gateway.runtime_dir),
+    ):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            yield Finding(check, "ok", f"{path} is made at the start")
+        except OSError as error:
+            yield Finding(
+                check, "fail", f"{path}: {error.strerror}", "run this as the user of the gateway"
+            )
+        else:
+            mask = stat.S_IWGRP | stat.S_IWOTH
+            yield _not_for_others(check, path, found, owners, mask, "go-w")
+
+
+def disk(directory: Path) -> Finding:
+    """Room for catalogues and tokens, and the right to write them."""
+    place = directory
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        found = os.statvfs(place)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            text = f"{place} cannot be written: {error.strerror}"
+            return Finding("disk", "fail", text, "look at 'dmesg', and mount it for writing")
+        return Finding("disk", "fail", f"{place}: {error.strerror}", "choose another state_dir")
+    free = found.f_bavail * found.f_frsize
+    verdict: Verdict = "ok" if free >= SPACE_ENOUGH else "warn" if free >= SPACE_MIN else "fail"
+    if found.f_files and not found.f_favail:
+        return Finding("disk", "fail", f"{place} has no free inodes", "remove files there")
+    advice = "" if verdict == "ok" else "make room there, or choose another state_dir"
+    return Finding("disk", verdict, f"{free // (1024 * 1024)} MiB free at {place}", advice)
+
+
+def port(check: str, address: Address) -> Finding:
+    """Can this address be listened on?"""
+    try:
+        for listener in listen.bind(address, check):
+            listener.close()
+    except listen.CannotBind as error:
+        found = usage.holder(address.port)
+        if found is None:
+            return Finding(check, "fail", str(error), "choose another address in [gateway]")
+        pid, name = found
+        text = f"{address} is in use by {name} (process {pid})"
+        return Finding(check, "fail", text, "stop that process, or choose another address")
+    return Finding(check, "ok", f"{address} is free")
+
+
+def lock(config: Config) -> Iterator[Finding]:
+    """Can what is approved be read?"""
+    path = lock_io.beside(config)
+    try:
+        held = lock_io.load(path)
+    except ConfigInvalid as invalid:
+        more = len(invalid.problems) - 1
+        text = f"{invalid.problems[0]}{f' (and {more} more)' if more else ''}"
+        yield Finding("lock", "fail", text, "no gateway starts with it; mend it or take it away")
+        return
+    if held is not None:
+        servers = len(held.servers)
+        text = f"{path} holds the tools of {servers} {'server' if servers == 1 else 'servers'}"
+        yield Finding("lock", "ok", text)
+
+
+def withheld(servers: Iterable[Description]) -> Iterator[Finding]:
+    """Variables that servers which went down do not get and that could matter."""
+    for found in servers:
+        if found.withheld:
+            name = found.server.name
+            text = f"{name} went down; {environment.sentence(found.withheld)}"
+            advice = f"if it needs them, name them in inherit_env or env of [servers.{name}]"
+            yield Finding("environment", "warn", text, advice)
+
+
+def quarantine(servers: Iterable[ServerStatus]) -> Iterator[Finding]:
+    """What a running gateway keeps from clients."""
+    for server in servers:
+        if kept := server.drift.get("quarantined"):
+            text = f"{kept} {'tool' if kept == 1 else 'tools'} of {server.name} in quarantine"
+            advice = f"'metamcp tools {server.name} --diff' shows why"
+            yield Finding("quarantine", "warn", text, advice)
+
+
+def definitions(servers: Iterable[ServerStatus]) -> Iterator[Finding]:
+    """Find the definitions that a running gateway leaves out of lists."""
+    for server in servers:
+        if server.left_out:
+            more = f" (and {server.left_out - 1} more)" if server.left_out > 1 else ""
+            text = f"{server.name}: left out of lists, as not valid: {server.left_out_first}{more}"
+            yield Finding("definitions", "warn", text, f"'metamcp tools {server.name}' names all")
+
+
+def moving(found: Finding) -> Finding:
+    """Turn the failure of a port that nobody chose into a warning."""
+    if found.verdict != "fail":
+        return found
+    advice = "'metamcp up' takes the next free ports; for 'metamcp serve', choose some"
+    return Finding(found.check, "warn", found.text.partition(";")[0], advice)
+
+
+def listening(url: str, ops_url: str) -> Finding:
+    """Where a running gateway is reached; a file may be gone although its socket is open."""
+    path = ops_url.removeprefix(UNIX)
+    if path != ops_url and not os.path.lexists(path):
+        text = f"{ops_url} was removed, and nobody gets to metrics and health"
+        return Finding("listen", "fail", text, "restart the gateway, and spare that path")
+    return Finding("listen", "ok", f"{url} and {ops_url} are the gateway's")
+
+
+def ops_listen(config: Config) -> Finding:
+    """Can metrics and health be there?"""
+    address = config.gateway.ops_listen
+    if isinstance(address, Address):
+        return port("ops_listen", address)
+    try:
+        dead = listen.is_dead(address, "ops_listen")
+    except listen.CannotBind as error:
+        return Finding("ops_listen", "fail", str(error), "choose another path in [gateway]")
+    directory = address.path.parent
+    if dead:
+        text = f"{address} is of a gateway that is gone, and replaced at the start"
+    elif directory == config.gateway.runtime_dir and not directory.exists():
+        text = f"{directory} is made at the start, for {address}"
+    elif not os.access(directory, os.W_OK | os.X_OK):
+        text = f"{address}: no file can be made in {directory}"
+        return Finding("ops_listen", "fail", text, "make it, or choose another path in [gateway]")
+    else:
+        text = f"{address} is free"
+    return Finding("ops_listen", "ok", text)
+
+
+def names(config: Config) -> Iterator[Finding]:
+    """Do the names of remote servers resolve? The names only: the rest of a URL may be secret."""
+    hosts: dict[str, list[str]] = {}
+    for server in config.servers.values():
+        if server.url is not None and (host := urlsplit(server.url).hostname):
+            hosts.setdefault(host, []).append(server.name)
+    answers: dict[str, str] = {}
+
+    def resolve(host: str) -> None:
+        try:
+            socket.getaddrinfo(host, None)
+            answers[host] = ""
+        except OSError as error:
+            answers[host] = error.strerror or str(error)
+        except UnicodeError:
+            answers[host] = "no name is written like this"
+
+    # The resolver of the system cannot be interrupted, so it is left behind when time is up.
+    threads = [threading.Thread(target=resolve, args=(host,), daemon=True) for host in hosts]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + NAMES_S
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    for host, servers in hosts.items():
+        trouble = answers.get(host, f"no answer within {NAMES_S:g} s")
+        outcome = f"does not resolve: {trouble}" if trouble else "resolves"
+        text = f"{host} ({', '.join(servers)}) {outcome}"
+        advice = "look at the name in the configuration, and at /etc/resolv.conf" if trouble else ""
+        yield Finding("name", "fail" if trouble else "ok", text, advice)
+
+
+def _not_for_others(
+    check: str, path: Path, found: os.stat_result, owners: Collection[int], mask: int, change: str
+) -> Finding:
+    if found.st_uid not in owners:
+        text = f"{path} belongs to user id {found.st_uid}"
+        return Finding(check, "fail", text, f"whoever owns it decides what is run: chown {path}")
+    if found.st_mode & mask:
+        text = f"others may write to {path} (mode {stat.S_IMODE(found.st_mode):04o})"
+        return Finding(check, "fail", text, f"chmod {change} {path}")
+    return Finding(check, "ok", f"{path} is as it should be")
+
+
+def _root() -> Path:
+    """The top of the cgroups of version 2, also where version 1 is mounted beside it."""
+    unified = _CGROUPS / "unified"
+    return unified if unified.is_dir() else _CGROUPS
+
+
+def _cgroup_of(pid: int) -> Path | None:
+    if not (_root() / "cgroup.procs").exists():
+        return None
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    own = [line[3:] for line in lines if line.startswith("0::")]
+    return _root() / own[0].lstrip("/") if own else None
+
+
+class Unit(Struct, frozen=True):
+    """One file. `there`: its text, None if it is missing; `due`: what this version writes; `older`:
+    than this installation; `program`: that `due` starts, if it starts any."""
+
+    path: str
+    there: str | None
+    due: str
+    older: bool = False
+    program: str = ""
+
+
+def units() -> Iterator[Finding]:
+    """Of the machine and of this user, as far as any are installed."""
+    for user in (False, True):
+        for path, there, due in systemd.installed(user):
+            yield judged(
+                Unit(
+                    path=str(path),
+                    there=there,
+                    due=due,
+                    older=there is not None and systemd.older(path),
+                    program=systemd.started(due),
+                ),
+                "metamcp systemd install" + (" --user" if user else ""),
+            )
+
+
+def judged(unit: Unit, install: str) -> Finding:
+    """`install`: the command that writes it anew."""
+    if unit.there == unit.due:
+        return Finding("unit", "ok", f"{unit.path} is that of this version")
+    anew = f"'{install}' writes it anew; what you have changed belongs into 'systemctl edit'"
+    if unit.there is None:
+        return Finding("unit", "warn", f"{unit.path} is missing", anew)
+    program = systemd.started(unit.there)
+    if program != unit.program:
+        text = f"{unit.path} starts another installation: {program or 'none'}"
+        return Finding("unit", "warn", text, anew)
+    since = ", and is older than it" if unit.older else ""
+    text = f"{unit.path} is not what this version writes{since}"
+    return Finding("unit", "warn", text, anew)
+
+
+HANDSHAKE_S = 5.0
+"""For each address, and for all servers together, since they are asked at once."""
+SOON_DAYS = 14
+"""Certificates that renew themselves do so earlier."""
+HTTPS_PORT = 443
+DAY_S = 86_400.0
+
+Peer = tuple[str, int]
+
+
+class Handshake(Struct, frozen=True):
+    """`ends`: when the certificate does, seconds since the epoch. `distrust`: why it is not
+    accepted; `trouble`: why there was no handshake; `nameless`: the name has no address."""
+
+    ends: float = 0.0
+    distrust: str = ""
+    trouble: str = ""
+    nameless: bool = False
+
+
+def certificates(
+    config: Config, now: float, context: ssl.SSLContext | None = None
+) -> Iterator[Finding]:
+    """`now`: seconds since the epoch; `context`: whom to trust, else whom this system trusts."""
+    peers: dict[Peer, list[str]] = {}
+    for server in config.servers.values():
+        if server.enabled and server.url is not None and (peer := _peer(server.url)) is not None:
+            peers.setdefault(peer, []).append(server.name)
+    if not peers:
+        return
+    found = _shaken(peers, context or ssl.create_default_context())
+    for peer, servers in peers.items():
+        handshake = found.get(peer) or Handshake(trouble=f"no answer within {HANDSHAKE_S:g} s")
+        if not handshake.nameless:  # `names` says that
+            yield judged_certificate(f"{peer[0]}:{peer[1]} ({', '.join(servers)})", handshake, now)
+
+
+def judged_certificate(who: str, handshake: Handshake, now: float) -> Finding:
+    """What it means."""
+    if handshake.distrust:
+        advice = "tell who runs it; SSL_CERT_FILE names certificates of your own that count"
+        return Finding("certificate", "fail", f"{who}: {handshake.distrust}", advice)
+    if handshake.trouble:
+        advice = "is it running, and may this machine reach it?"
+        return Finding("certificate", "warn", f"{who}: {handshake.trouble}", advice)
+    days = int((handshake.ends - now) // DAY_S)
+    day = time.strftime("%Y-%m-%d", time.gmtime(handshake.ends))
+    text = f"{who} is trusted until {day}, {days} days from now"
+    if days < SOON_DAYS:
+        return Finding("certificate", "warn", text, "it should have been renewed: tell who runs it")
+    return Finding("certificate", "ok", text)
+
+
+def _peer(url: str) -> Peer | None:
+    """Host and port; the rest of a URL may be secret. None for one without TLS."""
+    with contextlib.suppress(ValueError):  # a port that is none
+        parts = urlsplit(url)
+        if parts.scheme == "https" and parts.hostname:
+            return parts.hostname, parts.port or HTTPS_PORT
+    return None
+
+
+def _shaken(peers: Mapping[Peer, object], context: ssl.SSLContext) -> Mapping[Peer, Handshake]:
+    """Those that came to an end in time."""
+    found: dict[Peer, Handshake] = {}
+
+    def shake(peer: Peer) -> None:
+        found[peer] = _handshake(peer, context)
+
+    # A resolver of the system cannot be interrupted, so it is left behind when time is up.
+    threads = [threading.Thread(target=shake, args=(peer,), daemon=True) for peer in peers]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + HANDSHAKE_S
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return dict(found)
+
+
+def _handshake(peer: Peer, context: ssl.SSLContext) -> Handshake:
+    try:
+        with (
+            socket.create_connection(peer, timeout=HANDSHAKE_S) as plain,
+            context.wrap_socket(plain, server_hostname=peer[0]) as wrapped,
+        ):
+            known = wrapped.getpeercert() or {}
+            return Handshake(ends=float(ssl.cert_time_to_seconds(str(known["notAfter"]))))
+    except ssl.SSLCertVerificationError as error:
+        return Handshake(distrust=f"its certificate is not accepted: {error.verify_message}")
+    except ssl.SSLError as error:
+        return Handshake(distrust=f"no TLS with it: {(error.reason or str(error)).lower()}")
+    except (socket.gaierror, UnicodeError):  # the latter: of a name that none can have
+        return Handshake(nameless=True)
+    except OSError as error:
+        return Handshake(trouble=f"cannot be reached: {error.strerror or error}")

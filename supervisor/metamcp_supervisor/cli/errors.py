@@ -1,0 +1,136 @@
+"""Verbs that cannot do what they were asked: one sentence on stderr and an exit code.
+
+Owns: `Refused`, the one place where a failure becomes a sentence and an exit code, groups that know
+what a wrong word probably meant, and `told`, which gives a verb of sentences its `--json`. Never:
+what is refused.
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from metamcp_supervisor.cli import show
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_worker.ipc import codec
+
+INTERRUPTED = 130
+"""As every shell says it: 128 and the number of SIGINT."""
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Refused(Exception):
+    """One sentence, and the exit code."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Refusing(click.Command):
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            found: object = super().invoke(ctx)
+        except Refused as refusal:
+            say(str(refusal))
+            raise SystemExit(refusal.code) from None
+        except Failed as failed:
+            for line in (str(failed), *failed.details):
+                say(line)
+            raise SystemExit(failed.exit) from None
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+        except BrokenPipeError:
+            raise  # click ends a command whose reader is gone without a word
+        except OSError as error:
+            say(f"{error.filename or 'a file'}: {error.strerror}")
+            raise SystemExit(Exit.FAILED) from None
+        return found
+
+
+class Command(_Refusing):
+    """A verb that may be refused."""
+
+
+class Group(_Refusing, click.Group):
+    """Verbs that may be. `elsewhere`: those in a file of their own, which is imported when one of
+    them is called; `words`: words of other programs, each with the sentence that answers."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        elsewhere: Mapping[str, str] = _NOTHING,
+        words: Mapping[str, str] = _NOTHING,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self.elsewhere = elsewhere
+        self.words = words
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *self.elsewhere]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.elsewhere:
+            return super().get_command(ctx, cmd_name)
+        return imported(self.elsewhere[cmd_name])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        wrong = not word.startswith("-") and self.get_command(ctx, word) is None
+        if wrong and not ctx.resilient_parsing:
+            raise click.UsageError(f"no command is named {word!r}; {self.meant(ctx, word)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def meant(self, ctx: click.Context, word: str) -> str:
+        """The second half of a sentence about an unknown verb."""
+        return self.words.get(word) or hint(word, self.list_commands(ctx))
+
+
+def imported(place: str) -> click.Command:
+    """The verb at `package.module:name`."""
+    module, _, name = place.partition(":")
+    command = getattr(importlib.import_module(module), name)
+    assert isinstance(command, click.Command)
+    return command
+
+
+def told(command: Callable[..., None]) -> Callable[..., None]:
+    """A verb of sentences, with `--json`: then they are one object, `{"v": 1, "said": […]}`."""
+
+    @click.option("--json", "as_json", is_flag=True, help="For programs.")
+    @functools.wraps(command)
+    def telling(*arguments: Any, as_json: bool, **given: Any) -> None:
+        if not as_json:
+            command(*arguments, **given)
+            return
+        code: object = Exit.OK
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(said):
+                command(*arguments, **given)
+        except SystemExit as end:
+            code = end.code
+        if said.getvalue() or code in (None, Exit.OK):
+            tell(said=said.getvalue().splitlines())
+        raise SystemExit(code)
+
+    return telling
+
+
+def tell(**members: object) -> None:
+    """Print one JSON object for programs."""
+    click.echo(codec.dump({"v": VERSION, **members}))
+
+
+def say(sentence: str) -> None:
+    click.echo(f"metamcp: {show.printable(sentence)}", err=True)

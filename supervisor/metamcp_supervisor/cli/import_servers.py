@@ -1,0 +1,243 @@
+"""`metamcp import`: the servers that other clients have, in metamcp.toml.
+
+Owns: which files are read, what is told, and the writing. Never: what is taken over and how
+(`client_files.moving`), shapes (`client_files.entries`).
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from metamcp_supervisor.cli import destination
+from metamcp_supervisor.cli.errors import Command, Refused, told
+from metamcp_supervisor.client_files import disk, entries, texts, toml_edit, transfer
+from metamcp_supervisor.client_files.clients import CLIENTS, OTHERS, Client, Kept, Scope, candidates
+from metamcp_supervisor.client_files.edits import Unfit
+from metamcp_supervisor.client_files.entries import Found
+from metamcp_supervisor.config import files, places
+from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
+from metamcp_supervisor.verbs import Exit
+
+_LISTED = Kept("claude", "json", ("mcp_servers",))
+_ALIASES = Kept("claude", "json", ())
+"""A server at each member of the file."""
+_SCOPES: tuple[Scope, ...] = ("user", "project")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One file of one client, with the servers in it that are not this gateway. `base`: the folder
+    of its project; `why`: it cannot be read."""
+
+    client: Client
+    path: Path
+    servers: tuple[Found, ...]
+    base: str = ""
+    why: str = ""
+    can_be_included: bool = False
+
+
+@click.command("import", cls=Command)
+@click.argument("clients", nargs=-1, metavar="[CLIENT]…")
+@click.option(
+    "--to",
+    "to",
+    type=click.Path(path_type=Path),
+    help="The metamcp.toml to add them to; without it the one that `metamcp up` would take.",
+)
+@click.option(
+    "--include", is_flag=True, help="Name the files in 'include' instead; secrets stay in them."
+)
+@click.option(
+    "--from", "words", multiple=True, metavar="CLIENT|PATH", help="The same, or any file."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be added and write nothing.")
+@told
+def import_(
+    clients: tuple[str, ...], to: Path | None, include: bool, words: tuple[str, ...], dry_run: bool
+) -> None:
+    """Take over the servers of other clients into metamcp.toml. Their files stay as they are.
+
+    Without a CLIENT this lists what there is where.
+    """
+    words = (*clients, *words)
+    if words:
+        found = [source for word in words for source in _named(word)]
+    else:
+        found = [source for client in CLIENTS.values() for source in _sources(client)]
+    if not words:
+        _list(found)
+        return
+    for source in found:
+        if source.why:
+            raise Refused(f"{printable(str(source.path))} {source.why}", Exit.CONFIG)
+    target = _target(to)
+    try:
+        content = disk.read(target)
+        if include:
+            _include(content, found, dry_run=dry_run)
+            return
+        there = table_of(toml_edit.values(content.text).get("servers")) or {}
+        read = [transfer.Source(printable(str(s.path)), s.base, s.servers) for s in found]
+        moved = transfer.moved(read, there, content.text)
+    except (files.Unreadable, Unfit) as why:
+        raise Refused(f"{printable(str(target))} {why}", Exit.CONFIG) from None
+    except BrokenSyntax as broken:
+        line = f", line {broken.line}" if broken.line else ""
+        text = f"{printable(str(target))}{line}: {broken.message}; mend it first"
+        raise Refused(text, Exit.CONFIG) from None
+    for sentence in moved.told:
+        click.echo(sentence, err=True)
+    if not moved.names:
+        click.echo(f"{printable(str(target))}: nothing to add")
+    elif dry_run:
+        click.echo(moved.text[len(content.text) :].strip("\r\n"))
+    else:
+        _finish(content, moved.text, ", ".join(moved.names))
+
+
+def _include(content: disk.Content, found: list[_Source], *, dry_run: bool) -> None:
+    """Raises Refused, Unfit and BrokenSyntax."""
+    for source in found:
+        if not source.can_be_included:
+            raise Refused(
+                f"{printable(str(source.path))} is not in a shape that can be included (JSON with"
+                " 'mcpServers' or 'servers'); leave --include out"
+            )
+    paths = [str(source.path) for source in found if source.servers]
+    made = transfer.included(content.text, paths)
+    if made == content.text:
+        click.echo(f"{printable(str(content.path))}: nothing to add")
+    elif dry_run:
+        click.echo(printable(made.splitlines()[0]))
+    else:
+        _finish(content, made, "an include")
+
+
+def _finish(content: disk.Content, text: str, what: str) -> None:
+    label = printable(str(content.path))
+    try:
+        disk.write(content, text)
+    except disk.Changed:
+        raise Refused(f"{label} was changed meanwhile; run this again") from None
+    click.echo(f"{label}: added {what}")
+    click.echo("'metamcp config check' says whether they can be started like this")
+
+
+def _list(found: list[_Source]) -> None:
+    for source in found:
+        label = f"{source.client.name}: {printable(str(source.path))}"
+        if source.why:
+            click.echo(f"{label}: {source.why}")
+            continue
+        names = ", ".join(shown(server.name) for server in source.servers)
+        click.echo(f"{label}: {names or 'no servers but this gateway'}")
+    if not found:
+        click.echo("no client that is known here has a file")
+    elif any(source.servers for source in found):
+        click.echo("take them over with: metamcp import CLIENT… --dry-run")
+
+
+def _sources(client: Client) -> list[_Source]:
+    """All its files that are there."""
+    origins = destination.origins()
+    return [
+        _source(client, scope, path, origins)
+        for scope in _SCOPES
+        for path in candidates(
+            client,
+            scope,
+            platform=destination.PLATFORM,
+            environ=os.environ,
+            home=Path.home(),
+            cwd=Path.cwd(),
+        )
+        if path.exists()
+    ]
+
+
+def origin(word: str) -> Path:
+    """The file that `metamcp up --from` starts the servers of. Raises Refused, click.UsageError."""
+    if (path := _path(word)) is not None:
+        return path
+    sources = _sources(destination.known(word))
+    if not sources:
+        raise Refused(f"{word} has no file here; 'metamcp import' lists those that there are")
+    for source in sources:
+        if source.can_be_included:
+            return source.path
+    raise Refused(
+        f"{printable(str(sources[0].path))} is in a form that 'metamcp up' does not read; run"
+        f" 'metamcp import {word}' first"
+    )
+
+
+def _path(word: str) -> Path | None:
+    """The file that is meant; None for the name of a client. Raises Refused."""
+    if word in CLIENTS:
+        return None
+    path = Path(OTHERS.get(word, word)).expanduser()
+    if word not in OTHERS and "/" not in word and not path.suffix and not path.exists():
+        return None
+    if not path.exists():
+        raise Refused(f"{printable(str(path))} does not exist", Exit.CONFIG)
+    return Path(os.path.abspath(path))
+
+
+def _named(word: str) -> list[_Source]:
+    path = _path(word)
+    if path is None:
+        return _sources(destination.known(word))
+    try:
+        kept = _kept(path, disk.read(path).text)
+    except (files.Unreadable, BrokenSyntax, Unfit):
+        kept = _ALIASES  # whoever reads the file with it says what is wrong
+    client = Client(name=path.name, title=path.name, kept=kept, linux=(), darwin=())
+    source = _source(client, "user", path, destination.origins())
+    if not source.servers and not source.why:
+        raise Refused(f"{printable(str(path))} has no servers to take over", Exit.CONFIG)
+    return [source]
+
+
+def _kept(path: Path, text: str) -> Kept:
+    """Where this file has its servers. Raises BrokenSyntax and Unfit."""
+    suffix = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "json")
+    known = [client.kept for client in CLIENTS.values()]
+    fitting = [kept for kept in (*known, _LISTED) if kept.format.startswith(suffix)]
+    return next((kept for kept in fitting if texts.entries(kept, text)), _ALIASES)
+
+
+def _source(client: Client, scope: Scope, path: Path, origins: set[str]) -> _Source:
+    try:
+        text = disk.read(path).text
+        kept = texts.native(client.how(scope), text)
+        values = entries.servers(kept, texts.entries(kept, text))
+    except files.Unreadable as why:
+        return _Source(client, path, (), why=str(why))
+    except Unfit as unfit:
+        return _Source(client, path, (), why=str(unfit))
+    except BrokenSyntax as broken:
+        line = f" (line {broken.line})" if broken.line else ""
+        return _Source(client, path, (), why=f"cannot be read: {broken.message}{line}")
+    servers = (entries.found(name, table) for name, table in values.items())
+    others = tuple(each for each in servers if not entries.is_ours(each, origins))
+    return _Source(
+        client,
+        path,
+        others,
+        base=str(Path.cwd()) if scope == "project" else "",
+        can_be_included=kept.format == "json" and kept.place in (("mcpServers",), ("servers",)),
+    )
+
+
+def _target(to: Path | None) -> Path:
+    """Raises Refused."""
+    if to is not None:
+        return Path(os.path.abspath(to))
+    home, cwd = Path.home(), Path.cwd()
+    found = places.find(environ=os.environ, cwd=cwd, home=home)
+    if found is not None and found.suffix == ".toml" and os.access(found, os.W_OK):
+        return found
+    return home / ".config/metamcp/metamcp.toml"

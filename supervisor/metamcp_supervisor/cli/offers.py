@@ -1,0 +1,196 @@
+"""What the servers of a configuration offered last, beside what was approved.
+
+Owns: finding the configuration, the lock and the catalogues in the state directory, and which
+tools somebody means. Never: what a difference means (`lockdrift`), tables and sentences (`lock`,
+`tools`).
+
+The catalogues are those that the gateway keeps on disk, so this works with a gateway that runs,
+with one that is down, and in the pipeline that looks after a change of versions.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.approval import lock_drift, lock_io
+from metamcp_supervisor.approval.lock import Lock, definitions
+from metamcp_supervisor.approval.lock_drift import ToolDrift
+from metamcp_supervisor.approval.quarantine import Pins
+from metamcp_supervisor.config import sources
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Server
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.services import UnknownName
+from metamcp_supervisor.servers.catalogues import Catalogues
+from metamcp_supervisor.verbs import Exit
+from metamcp_worker.ipc import catalogue, codec, validation
+from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.validation import Invalid
+
+
+class Info(Struct, frozen=True):
+    """What a server calls itself; other members do not count."""
+
+    name: str = ""
+    version: str = ""
+
+
+class Offered(NamedTuple):
+    """One server. `tools`: None if nobody has seen it yet."""
+
+    server: Server
+    tools: Sequence[Raw] | None = None
+    info: Mapping[str, str] = {}
+
+
+class Wish(NamedTuple):
+    """`server`: None for all of them; `tool`: None for all of the server's."""
+
+    server: str | None = None
+    tool: str | None = None
+
+    def meant(self, server: str, tool: str) -> bool:
+        return self.server in (None, server) and self.tool in (None, tool)
+
+
+class Sight(NamedTuple):
+    """Everything that there is to compare. `lock`: None if there is no such file. `notes`: of
+    catalogues that cannot be read. `invalid`: what lists leave out, by server."""
+
+    config: Config
+    path: Path
+    lock: Lock | None
+    seen: Lock
+    offered: Mapping[str, Offered]
+    notes: Sequence[str]
+    invalid: Mapping[str, Sequence[Invalid]] = {}
+
+    def drifts(self, wished: Wish | None = None) -> Iterator[ToolDrift]:
+        """Of every server of which both are known."""
+        wish = wished or Wish()
+        known = definitions(self.config.servers.values())
+        pins = Pins(self.seen, self.lock, dict.fromkeys(self.offered), known)
+        for name, each in self.offered.items():
+            if wish.server in (None, name) and each.tools is not None:
+                for drift in pins.judge(name, each.tools).drifts:
+                    if wish.meant(name, drift.tool):
+                        yield drift
+
+    def keeps_back(self, drift: ToolDrift) -> bool:
+        """Does a gateway with these files keep it from clients?"""
+        locked = drift.server in (self.lock or Lock()).servers
+        pinning = lock_drift.mode(self.config.servers[drift.server].pinning, locked=locked)
+        return pinning == "enforce" and not drift.harmless
+
+    def unseen(self) -> list[str]:
+        """Enabled servers of which no catalogue was found."""
+        return [name for name, each in self.offered.items() if each.tools is None]
+
+    def unlocked(self) -> list[str]:
+        """Servers that the lock does not have."""
+        held = (self.lock or Lock()).servers
+        return [name for name, each in self.offered.items() if each.tools and name not in held]
+
+
+class Kept(NamedTuple):
+    """What is on disk. `lock`: None if there is no such file; `path`: where it would be;
+    `catalogues`: of the enabled servers, None of one that nobody has seen; `notes`: of catalogues
+    that cannot be read."""
+
+    config: Config
+    path: Path
+    lock: Lock | None
+    seen: Lock
+    catalogues: Mapping[str, ServerCatalogue | None]
+    notes: Sequence[str]
+
+
+def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> Kept:
+    """`path`: of the configuration, else the one that `metamcp up` would take; `lock`: of the file,
+    else beside the configuration. Raises Failed."""
+    try:
+        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        where = lock or lock_io.beside(config)
+        folder = Path(state_dir) if state_dir else config.gateway.state_dir
+        held = lock_io.load(where)
+        seen = lock_io.load(folder / lock_io.SEEN) or Lock()
+    except ConfigInvalid as invalid:
+        first, *others = map(str, invalid.problems)
+        raise Failed(Exit.CONFIG, first, tuple(others)) from None
+    notes: list[str] = []
+    found = Catalogues(folder, lambda server, why: notes.append(f"{server}: {why}"))
+    catalogues = {
+        name: catalogue.unpack(data) if (data := found.load(server)) else None
+        for name, server in config.servers.items()
+        if server.enabled
+    }
+    return Kept(config, where, held, seen, catalogues, notes)
+
+
+def look(path: Path | None, state_dir: str | None, lock: Path | None) -> Sight:
+    """As `kept`, of servers whose tools are compared. Raises Failed."""
+    found = kept(path, state_dir, lock)
+    offered = {
+        name: _offered(found.config.servers[name], each)
+        for name, each in found.catalogues.items()
+        if found.config.servers[name].pinning != "off"
+    }
+    invalid = {
+        name: tuple(validation.invalid(each))
+        for name, each in found.catalogues.items()
+        if each is not None
+    }
+    return Sight(found.config, found.path, found.lock, found.seen, offered, found.notes, invalid)
+
+
+def wish(word: str | None, sight: Sight) -> Wish:
+    """SERVER or SERVER.TOOL, also one that was approved and is not there any more. Raises
+    Failed."""
+
+    def tools(server: str) -> set[str] | None:
+        if sight.offered[server].tools is None:
+            return None
+        names = {each.tool for each in sight.drifts(Wish(server))}
+        offered = sight.offered[server].tools or ()
+        return names | {name for each in offered if (name := lock_drift.name_of(each)) is not None}
+
+    return wished(word, sight.offered, tools)
+
+
+def wished(
+    word: str | None, servers: Collection[str], tools: Callable[[str], Collection[str] | None]
+) -> Wish:
+    """SERVER or SERVER.TOOL: the names of servers have no dot. `tools`: None for a server that
+    nobody has seen yet. Raises Failed."""
+    if word is None:
+        return Wish()
+    server, dot, tool = word.partition(".")
+    if server not in servers:
+        raise Failed(Exit.UNKNOWN_NAME, str(UnknownName([server], servers)))
+    if not dot:
+        return Wish(server)
+    names = tools(server)
+    if names is None:
+        raise Failed(Exit.UNKNOWN_NAME, unseen(server))
+    if tool not in names:
+        what = f"'{server}' has no tool '{tool[:80]}'; {hint(tool, names)}"
+        raise Failed(Exit.UNKNOWN_NAME, what)
+    return Wish(server, tool)
+
+
+def unseen(server: str) -> str:
+    """What is said of one of which nothing is known."""
+    return f"{server} was not seen yet as it is configured now; start the gateway once"
+
+
+def _offered(server: Server, found: ServerCatalogue | None) -> Offered:
+    if found is None:
+        return Offered(server)
+    try:
+        info = codec.typed(Info, found.serverInfo)
+    except codec.Malformed:
+        info = Info()
+    return Offered(server, found.tools, {"name": info.name, "version": info.version})

@@ -1,0 +1,151 @@
+"""The log of the gateway as a service: events, lines of servers and its own words, on one stream.
+
+Owns: the shape of lines, and the thread that writes them. Never: which lines there are.
+
+Whoever reads may stop reading (`^S` on a terminal, a pager), or be gone, and a disk may be full:
+the gateway goes on, and lines are lost.
+"""
+
+import contextlib
+import os
+import queue
+import threading
+import time
+
+from metamcp_supervisor import signals
+from metamcp_supervisor.verbs import Event, LogLine
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.records import Record
+from metamcp_worker.ipc.spec import LogSpec
+from metamcp_worker.runtime import logs
+
+LINES_MAX = 10_000
+"""That wait to be written: seconds of the worst flood, a few megabytes."""
+CLOSE_S_MAX = 2.0
+"""For the last lines; then they are lost."""
+FLUSH_S_MAX = 0.5
+"""For those before another program takes over; everything else waits meanwhile."""
+
+
+class Outlet:
+    """Writes to descriptor `fd` until `close`. `lost`: how many lines were, since somebody set it
+    to 0."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._queue: queue.Queue[bytes | threading.Event | None] = queue.Queue(LINES_MAX)
+        self.lost = 0
+        self._cut = False
+        self._thread = threading.Thread(target=self._write, name="lines", daemon=True)
+        self._thread.start()
+
+    def put(self, data: bytes) -> None:
+        try:
+            self._queue.put_nowait(data)
+        except queue.Full:
+            self.lost += 1
+
+    def flush(self) -> None:
+        """Wait until all that was put is written, or FLUSH_S_MAX are over."""
+        written = threading.Event()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(written)
+            written.wait(FLUSH_S_MAX)
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            try:
+                self._queue.put(None, timeout=CLOSE_S_MAX)
+            except queue.Full:
+                return
+            self._thread.join(CLOSE_S_MAX)
+
+    def _write(self) -> None:
+        signals.hold()
+        while (data := self._queue.get()) is not None:
+            if isinstance(data, threading.Event):
+                data.set()
+                continue
+            try:
+                self._write_whole(data)
+            except OSError:
+                self.lost += 1
+
+    def _write_whole(self, data: bytes) -> None:
+        """What comes after a line that was cut is on a line of its own. Raises OSError."""
+        data = b"\n" * self._cut + data
+        while data:
+            data = data[os.write(self._fd, data) :]
+            self._cut = bool(data)
+
+
+EVENTS, SERVER = "events", "server"
+"""The rooms of what is no line of a logger."""
+_ERRORS = frozenset({"error", "bug"})
+_WARNINGS = ("→quarantined", "→error", "left out", "refused", "kill", "unroutable")
+"""Parts of what happened."""
+
+
+class ServiceLines:
+    """Writes to descriptor `fd` until `close`, also what loggers of this process say."""
+
+    def __init__(self, fd: int, spec: LogSpec) -> None:
+        self._outlet = Outlet(fd)
+        self._own = logs.begin(spec, self._put)
+
+    def event(self, event: Event) -> None:
+        said = ": ".join(filter(None, [f"{event.who} {event.what}", event.cause]))
+        level, generation = level_of(event.what), event.generation
+        when = logs.stamp(event.time)
+        if self._own.text:
+            shown = Record(time=when, level=level, room=EVENTS, message=said, generation=generation)
+            self._own.say(shown)
+            return
+        line: dict[str, object] = {
+            "time": when, "level": level, "room": EVENTS, "message": said, "who": event.who,
+            "what": event.what,
+        }  # fmt: skip
+        if event.cause:
+            line["cause"] = event.cause
+        if generation:
+            line["generation"] = generation
+        self._put(codec.dump(line) + b"\n")
+
+    def log_line(self, line: LogLine) -> None:
+        when = logs.stamp(line.time)
+        if self._own.text:
+            mark = "" if line.stream == "stderr" else f"[{line.stream}] "
+            message = f"{mark}{line.text}"
+            shown = Record(
+                time=when, level="info", room=SERVER, message=message, server=line.server
+            )
+            self._own.say(shown)
+            return
+        members = {
+            "time": when, "level": "info", "room": SERVER, "message": line.text,
+            "server": line.server, "stream": line.stream,
+        }  # fmt: skip
+        self._put(codec.dump(members) + b"\n")
+
+    def flush(self) -> None:
+        self._outlet.flush()
+
+    def close(self) -> None:
+        self._own.close()
+        self._outlet.close()
+
+    def _put(self, data: bytes) -> None:
+        if lost := self._outlet.lost:
+            self._outlet.lost = 0
+            note = Record(
+                time=logs.stamp(time.time()), level="warning", room="log",
+                message=f"{lost} lines lost",
+            )  # fmt: skip
+            self._outlet.put(self._own.rendered(note))
+        self._outlet.put(data)
+
+
+def level_of(what: str) -> str:
+    if what in _ERRORS:
+        return "error"
+    return "warning" if any(part in what for part in _WARNINGS) else "info"

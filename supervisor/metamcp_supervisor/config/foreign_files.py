@@ -1,0 +1,245 @@
+"""The JSON files of MCP clients and other gateways, read as they are.
+
+Owns: which shape a file has, where each keeps its servers, and which of its keys mean something
+here. Never: changing such a file, settings that only metamcp.toml has (`parse`).
+
+What these files hold is meant for other programs too, so what we do not know is no error.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from metamcp_supervisor.config import naming, program, server_sections
+from metamcp_supervisor.config.config import OAuth
+from metamcp_supervisor.config.document import (
+    Document,
+    Draft,
+    Findings,
+    ServerDraft,
+    Site,
+    Table,
+    kind_of,
+    list_of,
+    shown,
+    table_of,
+)
+from metamcp_supervisor.config.parse import described, settled, unread
+from metamcp_supervisor.config.references import Input, References, Resolving
+from metamcp_supervisor.config.server_sections import Remote
+
+Shape = Literal["mcpServers", "servers", "mcp_servers", "aliases"]
+"""Claude, Cursor and most others; VS Code; meta-mcp; mcpflip."""
+
+_LISTED_MAX = 8
+"""How many ignored keys one warning names."""
+
+_ADDRESSES = ("url", "serverUrl", "httpUrl", "uri")
+_KINDS = ("type", "transport", "transportType")
+"""Where a file says what kind of server one is, the first that is there."""
+_STARTED = {"stdio", "local"}
+_REMOTE: dict[str, str] = {
+    "http": "http", "https": "http", "streamable-http": "http", "streamablehttp": "http",
+    "remote": "auto", "sse": "sse", "url": "auto",
+}  # fmt: skip
+"""Kinds of remote servers, and the transport that each means."""
+_ELSEWHERE = {"--url", "--runtime-dir"}
+"""Options of `metamcp connect` that name another gateway, unless it starts one by `--config`, as
+`metamcp install` writes it."""
+_OAUTH_KEYS = ("clientId", "clientSecret", "clientMetadataUrl")
+_USED = {"command", "args", "env", "cwd", "disabled", "enabled", "headers", "oauth", *_ADDRESSES,
+         *_KINDS}  # fmt: skip
+_OF_CLIENTS = {
+    "alwaysAllow", "autoApprove", "description", "dev", "displayName", "gallery",
+    "icon", "iconPath", "icons", "id", "metadata", "name", "note", "notes",
+    "tags", "timeout", "title", "trust", "version",
+}  # fmt: skip
+"""Keys of one server that clients write for themselves and that change nothing here."""
+_TOP_OF_CLIENTS = {
+    "globalShortcut", "inputs", "mcpServers", "mcp_servers", "preferences", "servers",
+}  # fmt: skip
+
+
+def shape_of(values: Mapping[str, object]) -> Shape | None:
+    """The shape of a file, by what it holds and not by its name; None for none that is known."""
+    if table_of(values.get("mcpServers")) is not None:
+        return "mcpServers"
+    if list_of(values.get("mcp_servers")) is not None:
+        return "mcp_servers"
+    tables = [table_of(value) for key, value in values.items() if not _is_comment(key)]
+    if any(table is None or not _is_entry(table) for table in tables):
+        servers = table_of(values.get("servers"))
+        return None if servers is None else "servers"
+    return "aliases"
+
+
+def parse(document: Document, references: References, home: Path, findings: Findings) -> Draft:
+    site = Site(document)
+    shape = shape_of(document.values)
+    if shape is None:
+        findings.error(
+            site,
+            "has no servers in a known shape; there are 'mcpServers', 'servers' (VS Code),"
+            ' \'mcp_servers\' and {"name": {"command": …}}',
+        )
+        return Draft(site=site)
+    if shape != "aliases":
+        _warn_of_ignored(site, _unknown(document.values, _TOP_OF_CLIENTS), findings)
+    references = References(
+        environ=references.environ,
+        secret=references.secret,
+        credential=references.credential,
+        inputs=_inputs(document.values) if shape == "servers" else {},
+        folders={
+            "workspaceFolder": str(document.base),
+            "workspaceFolderBasename": document.base.name,
+            "userHome": str(home),
+            "pathSeparator": "/",
+            "/": "/",
+        },
+    )
+    drafts: list[ServerDraft] = []
+    for place in _entries(shape, Table(document.values, site, findings)):
+        with findings.about(place[0]):
+            drafts.append(_draft(place, findings, references, home))
+    return Draft(site=site, servers=tuple(drafts))
+
+
+def _is_entry(table: Mapping[str, object]) -> bool:
+    return any(isinstance(table.get(key), str | list) for key in ("command", *_ADDRESSES))
+
+
+def _entries(shape: Shape, top: Table) -> Iterable[tuple[Site, str | None, object]]:
+    """The place of each server, its name if that is its key, and what is there."""
+    if shape == "mcp_servers":
+        for at, item in enumerate(list_of(top.values[shape]) or ()):
+            yield top.site.at(shape, at), None, item
+        return
+    outer = top if shape == "aliases" else top.table(shape)
+    for name, value in outer.values.items() if outer else ():
+        if value is not None and not (shape == "aliases" and _is_comment(name)):
+            yield top.site.at(*(() if outer is top else (shape,)), name), name, value
+
+
+def _draft(
+    place: tuple[Site, str | None, object], findings: Findings, references: References, home: Path
+) -> ServerDraft:
+    site, written, value = place
+    values = table_of(value)
+    if values is None:
+        what = "a table" if written else "an object with the settings of one server"
+        findings.error(site, f"must be {what}, not {kind_of(value)}")
+        return _unread(written, site)
+    table = Table(values, site, findings)
+    if written is None and (written := table.text("name")) is None:
+        if not table.has("name"):
+            findings.error(site, "has no 'name'")
+        return _unread(written, site)
+    name = naming.adapted(written) if naming.flaw(written) else written
+    if not name:
+        findings.error(site, f"'{shown(written)}' has nothing in it that can be a name")
+        return _unread(written, site)
+    if name != written:
+        findings.warning(site, f"the server '{shown(written)}' is called '{name}' here")
+    return _server(name, table, references, home)
+
+
+def _unread(written: str | None, site: Site) -> ServerDraft:
+    name = naming.adapted(written or "")
+    return unread(name, site, written="" if name == written else written or str(site))
+
+
+def _server(name: str, table: Table, references: References, home: Path) -> ServerDraft:
+    findings = table.findings
+    kind = _kind(table)
+    remotely = kind in _REMOTE or not table.has("command")
+    if remotely and kind and kind not in _REMOTE and kind not in _STARTED:
+        findings.warning(
+            table.site,
+            f"the server '{name}' is left out: its type is '{shown(kind)}', and this version runs"
+            " programs and reaches servers by HTTP",
+        )
+        return ServerDraft(name=name, site=table.site)
+    resolving = Resolving(references)
+    found, far = program.Program(), Remote()
+    if remotely:
+        far = _remote(table, kind, resolving)
+    else:
+        found = program.read(table, resolving, home, foreign=True)
+        words = set(found.command)
+        if program.is_bridge(found.command) and ("--config" in words or not _ELSEWHERE & words):
+            findings.warning(
+                table.site, f"the server '{name}' is left out: it is the way to this gateway"
+            )
+            return ServerDraft(name=name, site=table.site)
+    _warn_of_ignored(table.site, _unknown(table.values, _USED | _OF_CLIENTS), findings)
+    server = replace(
+        described(name, table, found, far),
+        enabled=table.flag("enabled", default=True) and not table.flag("disabled", default=False),
+    )
+    return settled(table, server, resolving)
+
+
+def _kind(table: Table) -> str:
+    found = (table.values.get(key) for key in _KINDS)
+    return next((kind for kind in found if isinstance(kind, str)), "").lower().replace("_", "-")
+
+
+def _remote(table: Table, kind: str, resolving: Resolving) -> Remote:
+    address = next((key for key in _ADDRESSES if table.has(key)), None)
+    if address is None:
+        why = "has neither 'command' nor 'url'; one of them says what it is"
+        if kind in _REMOTE:
+            why = f"has no 'url', and its type is '{kind}'"
+        table.findings.error(table.site, why)
+        return Remote()
+    url, url_written = server_sections.read_url(table, address, resolving)
+    found, written = server_sections.read_headers(table, resolving, lenient=True)
+    oauth, oauth_written = _oauth(table, resolving)
+    if server_sections.authorizes(written):
+        oauth, oauth_written = None, None
+    return Remote(
+        url=url, url_written=url_written, headers=found, headers_written=written, oauth=oauth,
+        oauth_written=oauth_written,
+        transport="http" if address == "httpUrl" else _REMOTE.get(kind, "auto"),
+    )  # fmt: skip
+
+
+def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | None]:
+    """As clients have it: true, or a table whose other keys are about their own browser."""
+    value = table.values.get("oauth")
+    inner = table.table("oauth") if table_of(value) is not None else None
+    if inner is not None:
+        return server_sections.oauth_of(inner, resolving, keys=_OAUTH_KEYS)
+    return (OAuth(), OAuth()) if value is True else (None, None)
+
+
+def _inputs(values: Mapping[str, object]) -> dict[str, Input]:
+    """What VS Code would ask for, by id. Whatever does not fit is left alone: it is not ours."""
+    found: dict[str, Input] = {}
+    for item in list_of(values.get("inputs")) or ():
+        table = table_of(item) or {}
+        name, about, default = table.get("id"), table.get("description"), table.get("default")
+        if isinstance(name, str):
+            found[name] = Input(
+                about if isinstance(about, str) else "",
+                default if isinstance(default, str) else None,
+            )
+    return found
+
+
+def _unknown(values: Mapping[str, object], known: set[str]) -> list[str]:
+    return [key for key in values if key not in known and not _is_comment(key)]
+
+
+def _is_comment(key: str) -> bool:
+    """How people write comments into JSON, and how they name its schema."""
+    return key.startswith(("_", "//", "$"))
+
+
+def _warn_of_ignored(site: Site, keys: list[str], findings: Findings) -> None:
+    if keys:
+        named = ", ".join(f"'{shown(key)}'" for key in keys[:_LISTED_MAX])
+        more = f" and {len(keys) - _LISTED_MAX} more" if len(keys) > _LISTED_MAX else ""
+        findings.warning(site, f"means nothing here and is ignored: {named}{more}")

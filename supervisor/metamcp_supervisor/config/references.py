@@ -1,0 +1,177 @@
+"""References in values: `${VAR}`, `${env:VAR}`, `${input:NAME}`, `${file:PATH}`,
+`${credential:NAME}`, with defaults.
+
+Owns: their grammar, their resolution, and the list of those that lead to nothing. Never: reading
+files.
+
+A value is expanded once, after its file is parsed, so what a variable holds is never looked into
+for references or syntax. `$` is an ordinary character except before `{`, where a doubled one stands
+for one: `$${` is the text `${`. Passwords and shell variables such as `$HOME` stay what they are.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from metamcp_supervisor.config.document import Site, flaw, shown
+
+PROJECT = "${project}"
+"""For a server with a process for each project: the folder of that. It is known when a process
+starts, so it stays as it is here."""
+_OPENING = re.compile(r"(\$+)\{")
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_VARIABLE = re.compile(rf"(?:env:)?({_NAME})(?::-(.*))?", re.ASCII | re.DOTALL)
+_PREFIXED = re.compile(r"([A-Za-z]+):(.*)", re.ASCII | re.DOTALL)
+_NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
+_LATER = {"cred", "keyring", "command", "config"}
+
+
+class Unresolved(Exception):
+    """A reference that leads to nothing. The text is a sentence, without any value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A value that an editor would ask its user for (VS Code: `inputs`)."""
+
+    description: str = ""
+    default: str | None = None
+
+
+def no_credentials(name: str) -> str:
+    """Where there are none. Raises Unresolved."""
+    raise Unresolved(
+        f"there is no credential '{shown(name)}': $CREDENTIALS_DIRECTORY is not set; start the"
+        " gateway as a service of systemd with LoadCredential=, or use ${file:PATH}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """What references may lead to. `secret`: content of a file, by path; `credential`: of what the
+    service manager hands in, by name; both raise Unresolved. `folders`: the variables of editors,
+    such as `workspaceFolder`."""
+
+    environ: Mapping[str, str] = field(repr=False)
+    secret: Callable[[str], str]
+    credential: Callable[[str], str] = no_credentials
+    inputs: Mapping[str, Input] = field(default_factory=dict[str, Input])
+    folders: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def expand(text: str, references: References) -> str:
+    """`text` with every reference replaced by its value. Raises Unresolved."""
+    pieces: list[str] = []
+    at = 0
+    while found := _OPENING.search(text, at):
+        dollars = len(found[1])
+        pieces += (text[at : found.start()], "$" * (dollars // 2))
+        at = found.end()
+        if dollars % 2 == 0:
+            pieces.append("{")
+            continue
+        end = text.find("}", at)
+        if end < 0:
+            raise Unresolved("'${' has no '}'; write '$${' where it is not a reference")
+        pieces.append(_value(text[at:end], references))
+        at = end + 1
+    pieces.append(text[at:])
+    return "".join(pieces)
+
+
+def refers(text: str) -> bool:
+    """Is there a reference in it?"""
+    return any(len(found[1]) % 2 for found in _OPENING.finditer(text))
+
+
+def input_variable(name: str) -> str:
+    """The environment variable that answers `${input:name}`: upper case, `_` for the rest."""
+    return _NOT_IN_NAMES.sub("_", name.upper())
+
+
+def _value(body: str, references: References) -> str:
+    if "${" in body:
+        raise Unresolved("references cannot be nested")
+    if body in references.folders:
+        return references.folders[body]
+    if variable := _VARIABLE.fullmatch(body):
+        return _variable(variable[1], variable[2], references)
+    prefixed = _PREFIXED.fullmatch(body)
+    if prefixed is None:
+        raise Unresolved(
+            f"'${{{shown(body)}}}' is not a reference; write '$${{' where '${{' is meant as it"
+            " stands"
+        )
+    kind, rest = prefixed[1], prefixed[2]
+    if kind == "input":
+        return _input(rest, references)
+    if kind == "file":
+        return references.secret(rest)
+    if kind == "credential":
+        return references.credential(rest)
+    if kind in _LATER:
+        raise Unresolved(
+            f"references of the kind '${{{kind}:…}}' are not available in this version"
+        )
+    raise Unresolved(
+        f"'${{{kind}:…}}' is not a kind of reference; there are ${{VAR}}, ${{env:VAR}},"
+        " ${input:NAME}, ${file:PATH} and ${credential:NAME}"
+    )
+
+
+def _variable(name: str, default: str | None, references: References) -> str:
+    value = references.environ.get(name)
+    if default is not None:
+        return value or default
+    if value is None:
+        raise Unresolved(
+            f"the environment variable {name} is not set; set it, or write '${{{name}:-default}}'"
+        )
+    return value
+
+
+def _input(name: str, references: References) -> str:
+    variable = input_variable(name)
+    known = references.inputs.get(name, Input())
+    value = references.environ.get(variable) if variable else None
+    if value is None:
+        value = known.default
+    if value is None:
+        what = f" ({shown(known.description)})" if known.description else ""
+        raise Unresolved(
+            f"the input '{shown(name)}'{what} is missing; set the environment variable"
+            f" {shown(variable)}"
+        )
+    return value
+
+
+TEXT_BYTES_MAX = 128 * 1024 - 1
+"""Linux starts no program with a longer argument or `NAME=value` (MAX_ARG_STRLEN)."""
+
+
+class Resolving:
+    """`unresolved`: the place of each value that cannot be had, and a sentence."""
+
+    def __init__(self, references: References) -> None:
+        self._references = references
+        self.unresolved: list[tuple[Site, str]] = []
+
+    def value(self, written: str, site: Site) -> str | None:
+        """What `written` comes to; None when that cannot be had, which is noted."""
+        try:
+            found = expand(written, self._references)
+        except Unresolved as error:
+            self.unresolved.append((site, str(error)))
+            return None
+        if why := flaw(found):
+            self.unresolved.append((site, f"after its references are resolved it {why}"))
+            return None
+        if len(found.encode()) > TEXT_BYTES_MAX:
+            self.unresolved.append((site, f"is longer than {TEXT_BYTES_MAX} bytes"))
+            return None
+        return found
+
+    def text(self, written: str, site: Site) -> str:
+        """The same, for a place that needs some text: then the written one."""
+        found = self.value(written, site)
+        return written if found is None else found

@@ -1,0 +1,326 @@
+"""A remote server and the limits of a server, as their tables in metamcp.toml say.
+
+Owns: `url`, `transport`, `headers`, `oauth` and the limits, with the rules between them. Never:
+single values (`units`), the program of a local server (`program`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+from urllib.parse import parse_qsl, urlsplit
+
+from metamcp_supervisor.config import headers, units
+from metamcp_supervisor.config.config import Grant, OAuth, Server
+from metamcp_supervisor.config.document import Table, kind_of, shown
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.config.program import warn_of_literal
+from metamcp_supervisor.config.references import Resolving, input_variable
+from metamcp_supervisor.config.show import looks_secret
+from metamcp_supervisor.config.units import size_text
+
+URL_BYTES_MAX = 8 * 1024
+"""Common servers refuse a longer one."""
+OPTIONS_MAX = 256
+SCOPES_MAX = 64
+URL_TRANSPORTS = ("auto", "http", "sse")
+"""What a URL can be reached by; any other name is one that a package brings."""
+
+_URL = re.compile(r"[!-\[\]-~]+")
+_HOST = re.compile(r"[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\]")
+_SCOPE = re.compile(r"[!#-\[\]-~]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """Expanded, and beside it as the file has it."""
+
+    url: str | None = field(default=None, repr=False)
+    url_written: str | None = field(default=None, repr=False)
+    transport: str = "auto"
+    headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    headers_written: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    oauth: OAuth | None = None
+    oauth_written: OAuth | None = None
+    options: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    options_written: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+
+
+def is_custom(transport: str) -> bool:
+    return transport not in URL_TRANSPORTS
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port: what may be shown of a URL anywhere. The rest may hold secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def read(table: Table, resolving: Resolving) -> Remote:
+    """What metamcp.toml says of it."""
+    transport = _transport(table)
+    _refuse_strays(table, custom=is_custom(transport))
+    if table.has("url"):
+        oauth, oauth_written = _oauth(table, resolving)
+        url, url_written = read_url(table, "url", resolving)
+        found, written = read_headers(table, resolving, lenient=False)
+        if oauth is not None and authorizes(written):
+            table.error("oauth", "gets the header 'Authorization'; leave one of the two out")
+        secrets = bool(written) or oauth is not None
+        warn_of_plain_text(table, "url", url, secrets=secrets)
+        return Remote(
+            url=url, url_written=url_written, transport=transport, headers=found,
+            headers_written=written, oauth=oauth, oauth_written=oauth_written,
+        )  # fmt: skip
+    options = table.named_texts("options")
+    if len(options) > OPTIONS_MAX:
+        table.error("options", f"has more than {OPTIONS_MAX} options")
+        options = {}
+    site = table.site.at("options")
+    return Remote(
+        transport=transport,
+        options={name: resolving.text(text, site.at(name)) for name, text in options.items()},
+        options_written=options,
+    )
+
+
+def authorizes(written: Mapping[str, str]) -> bool:
+    """Do these headers say already who the gateway is?"""
+    return any(name.lower() == "authorization" for name in written)
+
+
+def read_url(table: Table, key: str, resolving: Resolving) -> tuple[str | None, str | None]:
+    """The URL, and as it is written; None for one that is reported."""
+    written, site = table.text(key), table.site.at(key)
+    url = None if written is None else resolving.value(written, site)
+    if written is None or url is None:
+        return None, written
+    if why := url_flaw(url):
+        table.findings.error(site, why)
+        return None, written
+    for name, value in parse_qsl(written.partition("?")[2]):
+        if looks_secret(name):
+            warn_of_literal(input_variable(name), value, site, table)
+    return url, written
+
+
+def read_headers(
+    table: Table, resolving: Resolving, *, lenient: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The headers, and as they are written. `lenient`: other programs let users write headers that
+    are not theirs; such a one is left out with a warning."""
+    site, findings = table.site.at("headers"), table.findings
+    found: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for name, text in table.named_texts("headers", lenient=lenient).items():
+        if why := headers.flaw(name):
+            findings.error(site.at(name), why)
+        elif why := headers.reserved(name):
+            (findings.warning if lenient else findings.error)(site.at(name), why)
+        elif name.lower() in {known.lower() for known in written}:
+            findings.error(site.at(name), "is there twice; capital letters make no difference")
+        else:
+            value = resolving.text(text, site.at(name))
+            written[name], found[name] = text, value
+            if why := headers.value_flaw(value):
+                findings.error(site.at(name), why)
+            if headers.is_secret(name) or looks_secret(name):
+                warn_of_literal(input_variable(name), text, site.at(name), table)
+        if len(written) > headers.HEADERS_MAX:
+            table.error("headers", f"has more than {headers.HEADERS_MAX} headers")
+            break
+    if sum(len(name) + len(value) for name, value in found.items()) > headers.HEADERS_BYTES_MAX:
+        table.error("headers", f"have more than {headers.HEADERS_BYTES_MAX} bytes together")
+    return found, written
+
+
+def url_flaw(url: str) -> str:
+    """What is wrong with the URL, in words that do not repeat it, or nothing."""
+    if len(url) > URL_BYTES_MAX:
+        return f"is longer than {URL_BYTES_MAX} bytes"
+    if not _URL.fullmatch(url):
+        return "has a character in it that no URL has; write it with '%' and two digits"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "has no proper host and port in it"
+    if parts.scheme not in {"http", "https"}:
+        return 'must begin with "https://" or "http://"'
+    if "@" in parts.netloc:
+        return "has credentials in it; put them into 'headers', or use 'oauth'"
+    if "#" in url:
+        return "has a fragment ('#…') in it, which is never sent; leave it out"
+    host = parts.netloc if port is None else parts.netloc.rpartition(":")[0]
+    if port == 0 or not _HOST.fullmatch(host):
+        return "has no proper host and port in it"
+    return ""
+
+
+def _transport(table: Table) -> str:
+    """`transport`, and the rule of what it goes with."""
+    name = table.text("transport")
+    if name is None:
+        return "auto"
+    if table.has("url"):
+        if is_custom(name):
+            known = hint(name, URL_TRANSPORTS)
+            table.error(
+                "transport",
+                f"'{shown(name)}' reaches no URL; {known} (one that a package brings stands alone,"
+                " its settings are in 'options')",
+            )
+            return "auto"
+    elif table.has("command") or table.has("module"):
+        table.error("transport", "is for a server with 'url', or stands alone")
+    elif not is_custom(name):
+        table.error("transport", f"'{name}' is for a server with 'url'; write its URL")
+    return name
+
+
+def _refuse_strays(table: Table, *, custom: bool) -> None:
+    """Settings that would mean nothing for a server of this kind."""
+    for key in ("headers", "oauth"):
+        if table.has(key) and not table.has("url"):
+            table.error(key, "is for a server with 'url'")
+    if table.has("options") and not custom:
+        table.error("options", "is for a transport that a package brings")
+    for key in ("env", "cwd"):
+        if table.has(key) and table.has("url"):
+            table.findings.warning(
+                table.site.at(key), "means nothing for a server that is reached by URL"
+            )
+
+
+def warn_of_plain_text(table: Table, key: str, url: str | None, *, secrets: bool) -> None:
+    """Of `url`, which stands at `key`, if secrets are sent there."""
+    if url is None or not secrets:
+        return
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not units.is_loopback(parts.hostname or ""):
+        table.findings.warning(
+            table.site.at(key), "headers and tokens cross the network unencrypted; use https"
+        )
+
+
+def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | None]:
+    value = table.values.get("oauth")
+    if value is None or isinstance(value, bool):
+        return (OAuth(), OAuth()) if value else (None, None)
+    if not isinstance(value, dict):
+        table.error("oauth", f"must be true or a table, not {kind_of(value)}")
+        return None, None
+    inner = table.table("oauth", "servers.*.oauth")
+    assert inner is not None
+    inner.refuse_unknown()
+    pkce = inner.flag("require_pkce", default=True)
+    return oauth_of(inner, resolving, grant=inner.choice("grant"), require_pkce=pkce)
+
+
+def oauth_of(
+    table: Table,
+    resolving: Resolving,
+    *,
+    grant: str | None = None,
+    require_pkce: bool = True,
+    keys: tuple[str, str, str] = ("client_id", "client_secret", "client_metadata_url"),
+) -> tuple[OAuth, OAuth]:
+    """The settings, and as they are written. `keys`: what the three are called in this file."""
+    written = [table.text(key) for key in keys]
+    found = [
+        None if text is None else resolving.value(text, table.site.at(key))
+        for key, text in zip(keys, written, strict=True)
+    ]
+    scopes = _scopes(table)
+    kind = cast("Grant", grant or "authorization_code")
+    _check_client(table, keys, written, kind)
+    if (url := found[2]) is not None and (why := _document_flaw(url)):
+        table.error(keys[2], why)
+    if written[1] is not None:
+        warn_of_literal("CLIENT_SECRET", written[1], table.site.at(keys[1]), table)
+    made, as_written = (
+        OAuth(
+            client_id=each[0], client_secret=each[1], client_metadata_url=each[2], scopes=scopes,
+            grant=kind, require_pkce=require_pkce,
+        )
+        for each in (found, written)
+    )  # fmt: skip
+    return made, as_written
+
+
+def _scopes(table: Table) -> tuple[str, ...]:
+    value = table.values.get("scopes")
+    foreign = table.section is None and isinstance(value, str)
+    scopes = tuple(str(value).split()) if foreign else table.texts("scopes") or ()
+    for at, scope in enumerate(scopes):
+        if not _SCOPE.fullmatch(scope):
+            table.findings.error(
+                table.site.at("scopes", at),
+                "is not a scope; a scope has no blanks and quotes in it",
+            )
+    if len(scopes) > SCOPES_MAX:
+        table.error("scopes", f"has more than {SCOPES_MAX} scopes")
+    return scopes
+
+
+def _check_client(
+    table: Table, keys: tuple[str, str, str], written: list[str | None], grant: Grant
+) -> None:
+    client_id, secret, document = written
+    if client_id is None and secret is not None:
+        table.error(keys[1], f"there is no '{keys[0]}' that it belongs to")
+    if client_id is not None and document is not None:
+        table.error(keys[2], f"a client has one id; leave this or '{keys[0]}' out")
+    if grant == "client_credentials" and (client_id is None or secret is None):
+        table.error("grant", f"'client_credentials' needs '{keys[0]}' and '{keys[1]}'")
+
+
+def _document_flaw(url: str) -> str:
+    """A URL that serves as the id of a client is fetched by others, over TLS, and has a path."""
+    if why := url_flaw(url):
+        return why
+    parts = urlsplit(url)
+    if parts.scheme != "https" or parts.path in {"", "/"}:
+        return 'must begin with "https://" and have a path'
+    return ""
+
+
+MEMORY_BYTES_MIN = 16 * 1024 * 1024
+"""An interpreter that does nothing needs about as much: a smaller limit can only be a mistake."""
+PROCESSES_MAX = 65_536
+NOFILE_MIN, NOFILE_MAX = 16, 1_048_576
+"""Below, programs do not find their libraries; above, the kernel refuses by default."""
+
+_OF_MEMORY = ("memory_max", "memory_high")
+_OF_PROCESSES = ("memory_rlimit", "cpu_max", "processes_max", "nofile_max")
+
+
+def read_limits(table: Table, server: Server) -> Server:
+    """The server with the limits that are in its table; what does not fit it is reported."""
+    for key in (*_OF_MEMORY, *_OF_PROCESSES):
+        if not table.has(key):
+            continue
+        if server.url is not None:
+            table.error(key, "means nothing for a server with 'url': it has no process here")
+        elif key in _OF_PROCESSES and not server.command:
+            table.error(key, "is only for a server with 'command', which has its own process")
+    most = table.size("memory_max", low=MEMORY_BYTES_MIN)
+    high = table.size("memory_high", low=MEMORY_BYTES_MIN)
+    if most is not None and high is not None and high > most:
+        table.error("memory_high", f"is above memory_max, which is {size_text(most)}")
+    rlimit = table.flag("memory_rlimit", default=False)
+    if rlimit and not table.has("memory_max"):
+        table.error("memory_rlimit", "needs 'memory_max', which says how much")
+    return replace(
+        server,
+        memory_max=most,
+        memory_high=high,
+        memory_rlimit=rlimit,
+        cpu_max=table.cores("cpu_max"),
+        processes_max=_count(table, "processes_max", 1, PROCESSES_MAX),
+        nofile_max=_count(table, "nofile_max", NOFILE_MIN, NOFILE_MAX),
+    )
+
+
+def _count(table: Table, key: str, low: int, high: int) -> int | None:
+    return table.whole(key, default=low, low=low, high=high) if table.has(key) else None

@@ -1,0 +1,346 @@
+"""The configuration in effect, written out as the tables of metamcp.toml, with secrets masked.
+
+Owns: that form, with every default filled in, and which settings are secrets. Never: printing,
+reading files.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from metamcp_supervisor.config.config import (
+    Config,
+    Embeddings,
+    Endpoint,
+    Gateway,
+    Log,
+    Namespace,
+    OAuth,
+    Recording,
+    Server,
+    Tool,
+    Tools,
+    Traces,
+)
+from metamcp_supervisor.config.units import duration_text, size_text
+from metamcp_worker.runtime.masking import MASK, looks_secret
+
+__all__ = (
+    "MASK", "looks_secret", "masked", "masked_url", "secrets_of", "secrets_of_embeddings",
+    "secrets_of_traces",
+)  # fmt: skip
+
+_ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
+_FLAG = re.compile(r"--?[A-Za-z][\w-]{0,63}")
+_BEARER = re.compile(r"\b(Bearer|Basic) +(?!\$\{)\S+", re.IGNORECASE)
+_USERINFO = re.compile(r"://[^/\s@]{1,256}@")
+_PARAMETER = re.compile(r"([^&=]*)(=?)([^&]*)")
+_OPAQUE = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_.~=-]{20,}")
+"""A part of a path that nobody made up to be read: some services hand out a key as a URL."""
+_REFERENCE = re.compile(r"\$\{(?:(file|credential|input):|(?:env:)?([A-Za-z_]\w*))", re.ASCII)
+
+
+def secrets_of(server: Server) -> tuple[str, ...]:
+    """What must not be read anywhere of this server's settings: values whose name or reference says
+    that they are secrets, all headers, and what `masked` and `masked_url` hide."""
+    found = [
+        *_named(server.env, server.env_written),
+        *_named(server.options, server.options_written),
+        *server.headers.values(),
+        *_in_command(server.command, server.command_written),
+        *(_in_url(server.url) if server.url is not None else ()),
+    ]
+    if server.oauth is not None and server.oauth.client_secret is not None:
+        found.append(server.oauth.client_secret)
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def secrets_of_traces(traces: Traces) -> tuple[str, ...]:
+    """The same of where spans go."""
+    return tuple(filter(None, [*traces.headers.values(), *_in_url(traces.endpoint)]))
+
+
+def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
+    """The same of where vectors come from."""
+    return tuple(filter(None, [embeddings.key, *_in_url(embeddings.url)]))
+
+
+def _named(values: Mapping[str, str], written: Mapping[str, str]) -> Iterator[str]:
+    for name, value in values.items():
+        if looks_secret(name) or _leads_to_a_secret(written.get(name, "")):
+            yield value
+
+
+def _in_command(command: Sequence[str], written: Sequence[str]) -> Iterator[str]:
+    named = False
+    for at, argument in enumerate(command):
+        if named or (at < len(written) and _leads_to_a_secret(written[at])):
+            yield argument
+        elif (assigned := _ASSIGNED.fullmatch(argument)) and looks_secret(assigned[1]):
+            yield assigned[2]
+        named = bool(_FLAG.fullmatch(argument)) and looks_secret(argument)
+
+
+def _in_url(url: str) -> Iterator[str]:
+    place, _, query = url.partition("?")
+    yield from filter(_OPAQUE.fullmatch, place.split("/")[3:])
+    for each in query.split("&"):
+        name, equals, value = each.partition("=")
+        yield value if equals else name
+
+
+def _leads_to_a_secret(written: str) -> bool:
+    """Files and credentials are there for secrets; a variable has a name."""
+    return any(kind or looks_secret(name) for kind, name in _REFERENCE.findall(written))
+
+
+def masked(arguments: Sequence[str]) -> tuple[str, ...]:
+    """A command as it may be shown: `--api-key x`, `TOKEN=x`, `Bearer x` and `://user:x@` lose
+    their x. References stay: they are no secret, they say where it is."""
+    shown: list[str] = []
+    named = False
+    for argument in arguments:
+        hidden = named and not _is_reference(argument)
+        shown.append(MASK if hidden else _masked_inside(argument))
+        named = bool(_FLAG.fullmatch(argument)) and looks_secret(argument)
+    return tuple(shown)
+
+
+def masked_url(url: str) -> str:
+    """A URL as it may be shown: values of its query lose what they are, and so do credentials and
+    parts of the path that look like keys. References stay."""
+    place, mark, query = _USERINFO.sub(f"://{MASK}@", url).partition("?")
+    scheme, slashes, rest = place.rpartition("://")
+    parts = rest.split("/")
+    path = [MASK if _OPAQUE.fullmatch(part) else part for part in parts[1:]]
+    return scheme + slashes + "/".join([parts[0], *path]) + mark + _masked_query(query)
+
+
+def _masked_query(query: str) -> str:
+    def hide(found: re.Match[str]) -> str:
+        name, equals, value = found.groups()
+        if not equals:
+            return name if not name or _is_reference(name) else MASK
+        return f"{name}={value if not value or _is_reference(value) else MASK}"
+
+    return "&".join(_PARAMETER.sub(hide, each, count=1) for each in query.split("&"))
+
+
+def _masked_inside(argument: str) -> str:
+    assigned = _ASSIGNED.fullmatch(argument)
+    if assigned and looks_secret(assigned[1]) and not _is_reference(assigned[2]):
+        return f"{assigned[1]}={MASK}"
+    return _USERINFO.sub(f"://{MASK}@", _BEARER.sub(rf"\1 {MASK}", argument))
+
+
+def _is_reference(text: str) -> bool:
+    """A default is a value, so a reference with one is not only a reference."""
+    return text.startswith("${") and text.endswith("}") and ":-" not in text
+
+
+def tables(config: Config) -> dict[str, object]:
+    return {
+        "gateway": _gateway(config.gateway),
+        "log": _log(config.log),
+        "recording": _recording(config.recording),
+        "metrics": {"per_tool": config.metrics.per_tool},
+        "traces": _traces(config.traces),
+        "embeddings": _embeddings(config.embeddings),
+        "servers": {
+            name: server_table(each) for name, each in config.servers.items() if not each.mistake
+        },
+        "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
+        "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
+    }
+
+
+def _gateway(gateway: Gateway) -> dict[str, object]:
+    return {
+        "listen": str(gateway.listen),
+        "ops_listen": str(gateway.ops_listen),
+        **({"health_listen": str(gateway.health_listen)} if gateway.health_listen else {}),
+        "allowed_hosts": list(gateway.allowed_hosts),
+        "fronts": gateway.fronts,
+        "watch": gateway.watch,
+        "state_dir": str(gateway.state_dir),
+        "runtime_dir": str(gateway.runtime_dir),
+        **({"drain_delay": duration_text(gateway.drain_delay_s)} if gateway.drain_delay_s else {}),
+    }
+
+
+def _log(log: Log) -> dict[str, object]:
+    return {"format": log.format, "level": log.level, "levels": dict(log.levels)}
+
+
+def _recording(recording: Recording) -> dict[str, object]:
+    return {
+        "calls": recording.calls,
+        "file_max": size_text(recording.file_max),
+        "files_max": recording.files_max,
+        "body_max": size_text(recording.body_max),
+    }
+
+
+def _traces(traces: Traces) -> dict[str, object]:
+    where = traces.endpoint_written or traces.endpoint
+    return {
+        **({"endpoint": masked_url(where)} if where else {}),
+        "sample": traces.sample,
+        "headers": _hidden(traces.headers),
+    }
+
+
+def _embeddings(embeddings: Embeddings) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if embeddings.url:
+        found["url"] = masked_url(embeddings.url_written or embeddings.url)
+        found["model"] = embeddings.model
+    if embeddings.key:
+        found["key"] = MASK
+    if embeddings.folder is not None:
+        found["folder"] = str(embeddings.folder)
+    return found | {
+        "weight": embeddings.weight,
+        "timeout": duration_text(embeddings.timeout_s),
+        "batch": embeddings.batch,
+    }
+
+
+def server_table(server: Server) -> dict[str, object]:
+    """One of them, as its table in the file would be."""
+    return _run_or_reached(server) | {
+        "enabled": server.enabled,
+        "start": server.start,
+        **({"idle_stop": duration_text(server.rest_s)} if server.idle_stop_s is not None else {}),
+        "depends_on": list(server.depends_on),
+        "sharing": server.sharing,
+        "era": server.era,
+        "spares": server.spares,
+        "required": server.required,
+        **({"recording": server.recording} if server.recording is not None else {}),
+        **({"pinning": server.pinning} if server.pinning is not None else {}),
+        "tools": {name: _tool(tool) for name, tool in server.tools.items()},
+        "restart": server.restart,
+        "restarts_max": server.restarts_max,
+        "restart_window": duration_text(server.restart_window_s),
+        "restart_delay_max": duration_text(server.restart_delay_max_s),
+        "retry": server.retry,
+        "start_timeout": duration_text(server.start_timeout_s),
+        "timeout": duration_text(server.timeout_s),
+        "stop_grace": duration_text(server.stop_grace_s),
+        "probe_interval": duration_text(server.probe_interval_s),
+        "hide_after": duration_text(server.hide_after_s),
+        **({"strict_listing": server.strict_listing} if server.strict_listing is not None else {}),
+        "concurrency": server.concurrency,
+        "queue": server.queue,
+        "message_max": size_text(server.message_max),
+        **_limits(server),
+    }
+
+
+def _limits(server: Server) -> dict[str, object]:
+    """Those that there are: no value of such a key means "no limit"."""
+    found: dict[str, object] = {}
+    if server.memory_max is not None:
+        found |= {
+            "memory_max": size_text(server.memory_max),
+            "memory_rlimit": server.memory_rlimit,
+        }
+    if server.memory_high is not None:
+        found["memory_high"] = size_text(server.memory_high)
+    for key in ("cpu_max", "processes_max", "nofile_max"):
+        if (value := getattr(server, key)) is not None:
+            found[key] = value
+    return found
+
+
+def _run_or_reached(server: Server) -> dict[str, object]:
+    """As the file has it: a reference says where a secret is, and not what it is."""
+    if server.url is not None:
+        return {
+            "url": masked_url(server.url_written or server.url),
+            "transport": server.transport,
+            "headers": _hidden(server.headers),
+            "oauth": _oauth(server.oauth_written),
+        }
+    place = {
+        "env": _hidden(server.env),
+        "inherit_env": list(server.inherit_env),
+        "cwd": str(server.cwd),
+    }
+    if server.command:
+        return {"command": list(masked(server.command_written)), **place}
+    if server.module is not None:
+        return {"module": server.module, **place}
+    return {"transport": server.transport, "options": _hidden(server.options), **place}
+
+
+def _hidden(values: Mapping[str, str]) -> dict[str, str]:
+    return dict.fromkeys(values, MASK)
+
+
+def _oauth(oauth: OAuth | None) -> bool | dict[str, object]:
+    if oauth is None or oauth == OAuth():
+        return oauth is not None
+    found: dict[str, object] = {"grant": oauth.grant, "scopes": list(oauth.scopes)}
+    if not oauth.require_pkce:
+        found["require_pkce"] = False
+    if oauth.client_id is not None:
+        found["client_id"] = oauth.client_id
+    if oauth.client_secret is not None:
+        found["client_secret"] = MASK
+    if oauth.client_metadata_url is not None:
+        found["client_metadata_url"] = masked_url(oauth.client_metadata_url)
+    return found
+
+
+def _namespace(namespace: Namespace) -> dict[str, object]:
+    return {
+        "servers": list(namespace.servers),
+        **({"description": namespace.description} if namespace.description else {}),
+        "tools": _tools(namespace.tools),
+    }
+
+
+def _tools(found: Tools) -> dict[str, object]:
+    return {
+        f"{server}.{name}": _tool(tool)
+        for server, tools in found.items()
+        for name, tool in tools.items()
+    }
+
+
+def _tool(tool: Tool) -> dict[str, object]:
+    """What is said of it, and nothing else."""
+    found: dict[str, object] = {
+        "enabled": tool.enabled,
+        "hidden": tool.hidden,
+        "name": tool.name,
+        "aliases": None if tool.aliases is None else list(tool.aliases),
+        "title": tool.title,
+        "description": tool.description,
+        "fixed": {name: json.loads(text) for name, text in tool.fixed.items()} or None,
+        "defaults": {name: json.loads(text) for name, text in tool.defaults.items()} or None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _endpoint(endpoint: Endpoint) -> dict[str, object]:
+    naming = endpoint.naming
+    return {
+        "namespace": endpoint.namespace,
+        "path": endpoint.path or endpoint.name,
+        "exposure": endpoint.exposure,
+        "view_scope": endpoint.scope,
+        "call_hidden": endpoint.call_hidden,
+        "naming": {
+            "style": naming.style,
+            "separator": naming.separator,
+            "hyphens": naming.hyphens,
+            "length_max": naming.length_max,
+        },
+        "auth": "none",
+        "sse": endpoint.sse,
+        "rest": endpoint.rest,
+        "tools": _tools(endpoint.tools),
+    }

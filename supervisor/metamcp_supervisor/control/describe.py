@@ -1,0 +1,168 @@
+"""Putting together what `describe`, `top` and `views` show.
+
+Owns: what of a server belongs on that screen, and that no secret is in the commands of its
+processes. Never: the sentence about its state (`explain`), printing (`cli`), measuring (`usage`).
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from metamcp_supervisor.config import environment
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.config.show import masked
+from metamcp_supervisor.control import explain
+from metamcp_supervisor.control.services import Steering
+from metamcp_supervisor.telemetry import usage
+from metamcp_supervisor.telemetry.health import READY_STATES
+from metamcp_supervisor.telemetry.logs import LAST_LINES
+from metamcp_supervisor.verbs import (
+    Description,
+    Exit,
+    Footprint,
+    Load,
+    Process,
+    ServerStatus,
+    ViewShown,
+    ViewsShown,
+)
+from metamcp_worker.ipc import costs
+from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.messages import BUCKETS_S
+
+NAME_CHARACTERS_MAX = 64
+"""Told of a name that somebody wrote."""
+HIDDEN_CHARACTERS_MIN = 6
+"""What is shorter is hidden only where it is a whole argument: inside of others it is chance."""
+#: What of a configuration says with which arguments, credentials or files a server works.
+_PRIVATE = frozenset(
+    {"command", "module", "env", "inherit_env", "cwd", "url", "headers", "oauth", "options"}
+)
+
+
+async def describe(steering: Steering, server: ServerStatus, *, private: bool) -> Description:
+    """`private`: with commands, environment and addresses, for whoever may steer the gateway."""
+    known = steering.particulars(server.name)
+    history = steering.journal.histories.of(server.name)
+    tries = structs.replace(known.tries, because=history.because)
+    roots = _workers(server)
+    trees = await asyncio.to_thread(usage.trees, roots) if roots else {}
+    found = [process for tree in trees.values() for process in tree]
+    down = bool(server.reason) and server.state not in READY_STATES
+    withheld = known.withheld if private and down else ()
+    return Description(
+        server=server,
+        why="; ".join(filter(None, (explain.why(server, tries), environment.sentence(withheld)))),
+        withheld=withheld,
+        since=history.since,
+        failures=tries.failures,
+        recent=tries.recent,
+        recent_max=tries.recent_max,
+        window_s=tries.window_s,
+        trips=tries.trips,
+        config={key: each for key, each in known.config.items() if private or key not in _PRIVATE},
+        source=known.source if private else "",
+        endpoints=known.endpoints,
+        list_hash=known.list_hash,
+        exits=tuple(history.ends),
+        processes=tuple(
+            structs.replace(process, command=("metamcp", "worker", server.name))
+            if process.pid in roots  # a fork of the nursery, which it would be called
+            else _shown(process, known.hidden, private=private)
+            for process in found
+        ),
+        overrides=known.overrides,
+        drift=known.drift,
+        left_out=known.left_out,
+        log=tuple(steering.logs.tail(server.name, LAST_LINES)),
+    )
+
+
+async def load(steering: Steering) -> Load:
+    """How much every server does at this moment."""
+    status = steering.status()
+    roots = {server.name: _workers(server) for server in status.servers}
+    trees = await asyncio.to_thread(usage.trees, [pid for pids in roots.values() for pid in pids])
+    found = {
+        name: [process for pid in pids for process in trees.get(pid, ())]
+        for name, pids in roots.items()
+    }
+    return Load(
+        clock=time.monotonic(),
+        status=status,
+        latencies=steering.latencies(),
+        longest_s=steering.longest_s(),
+        bounds_s=BUCKETS_S,
+        footprints={name: _sum(processes) for name, processes in found.items() if processes},
+    )
+
+
+def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
+    """Of these endpoints, or of all. Raises Refused."""
+    known = steering.status().endpoints
+    for name in endpoints:
+        if name not in known:
+            told = name[:NAME_CHARACTERS_MAX]
+            raise Refused(Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(name, known)}")
+    return ViewsShown(
+        token_bytes=costs.TOKEN_BYTES,
+        views=tuple(
+            _view(one)
+            for one in steering.views()
+            if one.endpoint in known and (not endpoints or one.endpoint in endpoints)
+        ),
+    )
+
+
+def _view(one: ViewStats) -> ViewShown:
+    saving = costs.Saving(one.everything, one.tokens)
+    return ViewShown(
+        endpoint=one.endpoint,
+        exposure=one.exposure,
+        principal=one.principal,
+        session=one.session,
+        toolset=one.toolset,
+        tools=one.tools,
+        tokens=one.tokens,
+        offered=one.offered,
+        everything=one.everything,
+        saved=saving.tokens,
+        saved_percent=saving.percent,
+    )
+
+
+def _workers(server: ServerStatus) -> list[int]:
+    """Of all copies of it, the one that serves first."""
+    return [pid for pid in dict.fromkeys((server.worker_pid, *server.worker_pids)) if pid]
+
+
+def command_shown(command: tuple[str, ...], hidden: Mapping[str, str]) -> tuple[str, ...]:
+    """A command without what is secret: by the configuration of the server, or by its look."""
+    return masked([_without(argument, hidden) for argument in command])
+
+
+def _without(argument: str, hidden: Mapping[str, str]) -> str:
+    if argument in hidden:
+        return hidden[argument]
+    # The longest first: one secret may be a part of another.
+    for secret in sorted(hidden, key=len, reverse=True):
+        if len(secret) >= HIDDEN_CHARACTERS_MIN:
+            argument = argument.replace(secret, hidden[secret])
+    return argument
+
+
+def _shown(process: Process, hidden: Mapping[str, str], *, private: bool) -> Process:
+    command = command_shown(process.command, hidden) if private else process.command[:1]
+    return structs.replace(process, command=command)
+
+
+def _sum(tree: list[Process]) -> Footprint:
+    return Footprint(
+        processes=len(tree),
+        rss_bytes=sum(process.rss_bytes for process in tree),
+        cpu_s=sum(process.cpu_s for process in tree),
+        descriptors=sum(process.descriptors or 0 for process in tree),
+    )

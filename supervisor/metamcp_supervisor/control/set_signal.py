@@ -1,0 +1,115 @@
+"""The verbs that reach into one server: `set`, which is for levels of the log too, and `signal`.
+
+Owns: their parameters and limits, which signals there are, what the journal says. Never: reading a
+setting (`config.overrides`, `config.levels`), carrying anything out (the gateway, by `Steering`).
+"""
+
+import signal
+import time
+from collections.abc import Iterable, Mapping
+
+from msgspec import field
+
+from metamcp_supervisor.config import installed, overrides
+from metamcp_supervisor.config.config import ConfigInvalid, Problem
+from metamcp_supervisor.config.overrides import GATEWAY
+from metamcp_supervisor.control.services import Steering
+from metamcp_supervisor.control.stream import Keyed, Line, known
+from metamcp_supervisor.verbs import VERSION, Exit, Overridden
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Refused
+
+SET_S_MAX = 86_400.0
+"""A day: what is to last longer belongs into the file."""
+SIGNAL_MAX = 64
+"""The highest number that Linux has."""
+#: By name, without SIG; what ends a server, what tells it something, and what halts it.
+SIGNALS: dict[str, int] = {
+    name: signal.Signals[f"SIG{name}"].value
+    for name in ("HUP", "INT", "QUIT", "KILL", "USR1", "USR2", "TERM", "CONT", "STOP", "WINCH")
+}
+
+
+class Set(Keyed, frozen=True, kw_only=True):
+    """`name`: of a server; empty for levels of the gateway's log. `settings`: by key, values as in
+    the file, without quotes. `for_s`: how long they are in force. `clear`: everything that was set
+    before is over, and nothing else is set."""
+
+    name: str = GATEWAY
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    for_s: float = 3600.0
+    clear: bool = False
+
+
+class Signal(Keyed, frozen=True, kw_only=True):
+    """`signal`: a name, with SIG or without, or a number."""
+
+    name: str
+    signal: str
+
+
+async def set_(steering: Steering, line: Line, params: Set) -> object:
+    own = params.name == GATEWAY
+    known(steering, [] if own else [params.name])
+    if params.clear is bool(params.settings):
+        raise Refused(Exit.USAGE, "say what to set, as in timeout=5s, or else --clear")
+    if not 0 < params.for_s <= SET_S_MAX:
+        raise Refused(Exit.USAGE, f"a setting can be for at most {SET_S_MAX / 3600:g} h")
+    if params.clear:
+        found = steering.as_written(params.name)
+        _record(steering, line, params.name, "set over", [f"{o.key} {o.written}" for o in found])
+    else:
+        try:
+            if own:
+                _check_rooms(params.settings)
+            steering.override(params.name, params.settings, params.for_s)
+        except ConfigInvalid as error:
+            data = codec.dump({"problems": [str(problem) for problem in error.problems]})
+            raise Refused(Exit.CONFIG, "nothing is set", data) from None
+        name = params.name
+        found = steering.status().overrides if own else steering.particulars(name).overrides
+        new = [sentence(each) for each in found if each.key in params.settings]
+        _record(steering, line, params.name, "set", new)
+    return {"v": VERSION, "name": params.name, "overrides": () if params.clear else found}
+
+
+async def signal_(steering: Steering, line: Line, params: Signal) -> object:
+    known(steering, [params.name])
+    number = number_of(params.signal)
+    pid = steering.signal(params.name, number)
+    what = f"{name_of(number)} to process {pid}"
+    _record(steering, line, params.name, "signal", [what])
+    return {"v": VERSION, "name": params.name, "pid": pid, "signal": name_of(number)}
+
+
+def number_of(text: str) -> int:
+    """Raises Refused."""
+    if text.isascii() and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= SIGNAL_MAX:
+        return int(text)
+    number = SIGNALS.get(text.upper().removeprefix("SIG"))
+    if number is None:
+        there = ", ".join(SIGNALS)
+        why = f"{text[:20]!r} is not a signal; there are: {there}, and 1 to {SIGNAL_MAX}"
+        raise Refused(Exit.USAGE, why)
+    return number
+
+
+def name_of(number: int) -> str:
+    names = {value: f"SIG{name}" for name, value in SIGNALS.items()}
+    return names.get(number, f"signal {number}")
+
+
+def sentence(each: Overridden) -> str:
+    until = time.strftime("%H:%M:%S", time.localtime(each.until))
+    return f"{each.key} {each.value} until {until} (else {each.written})"
+
+
+def _check_rooms(settings: Mapping[str, str]) -> None:
+    """Raises ConfigInvalid."""
+    rooms = overrides.rooms_of(settings)
+    if wrong := installed.unknown(rooms):
+        raise ConfigInvalid(tuple(Problem("", rooms[name], why) for name, why in wrong.items()))
+
+
+def _record(steering: Steering, line: Line, name: str, what: str, details: Iterable[str]) -> None:
+    steering.journal.add(name or "gateway", what, "; ".join([*details, f"asked by {line.caller}"]))

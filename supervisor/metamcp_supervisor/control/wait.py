@@ -1,0 +1,115 @@
+"""The verb `wait`: until servers are as somebody wants them.
+
+Owns: which states fulfil which wish, and when waiting is in vain. Never: making it come true.
+"""
+
+import asyncio
+from typing import Literal
+
+from msgspec import Struct
+
+from metamcp_supervisor.control.explain import CONFIGURATION
+from metamcp_supervisor.control.services import Steering
+from metamcp_supervisor.control.stream import Line, known
+from metamcp_supervisor.telemetry.health import READY_STATES, UNWANTED_STATES
+from metamcp_supervisor.verbs import VERSION, Exit, ServerStatus
+from metamcp_worker.ipc.errors import Refused
+
+WAIT_S_MAX = 24 * 3600.0
+"""Nobody waits longer than a day at a prompt."""
+WAIT_RECHECK_S = 1.0
+"""`wait` looks again at every event, and this often in case one tells nothing."""
+
+Condition = Literal["ready", "active", "idle", "stopped", "error"]
+#: Which states fulfil what `wait` waits for.
+FULFILS: dict[Condition, frozenset[str]] = {
+    "ready": READY_STATES,
+    "active": frozenset({"active"}),
+    "idle": frozenset({"idle"}),
+    "stopped": frozenset({"stopped", "idle"}),
+    "error": frozenset({"error", "quarantined"}),
+}
+#: Those that a start brings about: a server that nobody wants to run is not waited for.
+_UP: frozenset[Condition] = frozenset({"ready", "active"})
+
+
+class Wait(Struct, frozen=True, forbid_unknown_fields=True, rename={"wanted": "for"}):
+    """No names: every server that is wanted. `above`: a server's state counts only once its
+    generation is higher, so that one that is about to restart does not pass as ready."""
+
+    names: tuple[str, ...] = ()
+    wanted: Condition = "ready"
+    timeout_s: float = 30.0
+    above: dict[str, int] = {}
+
+
+async def wait(steering: Steering, line: Line, params: Wait) -> object:
+    known(steering, params.names)
+    timeout_s = min(max(params.timeout_s, 0.0), WAIT_S_MAX)
+    follower = steering.journal.follow(line.wake)
+    clock = asyncio.get_running_loop().time
+    end = clock() + timeout_s
+    try:
+        async with asyncio.timeout_at(end):
+            while _missing(steering, params, end - clock()):
+                await line.woken(WAIT_RECHECK_S)
+                follower.take()
+    except TimeoutError:
+        names = _missing(steering, params, 0.0)
+        if names:
+            raise Refused(
+                Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {'; '.join(names)}"
+            ) from None
+    finally:
+        steering.journal.unfollow(follower)
+    return {"v": VERSION}
+
+
+def _missing(steering: Steering, params: Wait, left_s: float) -> list[str]:
+    """Who is not there yet, and why. `left_s`: for how long it is still waited. Raises Refused for
+    one that will not come by waiting."""
+    missing: list[str] = []
+    status = steering.status()
+    up = params.wanted in _UP
+    if status.state == "starting" and up:
+        missing.append("the gateway is starting")
+    for server in status.servers:
+        if params.names and server.name not in params.names:
+            continue
+        unwanted = server.state in UNWANTED_STATES and not server.required
+        if not params.names and up and unwanted:
+            continue
+        fresh = server.generation > params.above.get(server.name, -1)
+        if fresh and server.state in FULFILS[params.wanted]:
+            continue
+        if up and (fresh or server.reason == CONFIGURATION):
+            _check_hope(server, left_s)
+        why = f" ({server.message or server.reason})" if server.reason or server.message else ""
+        missing.append(f"{server.name} is {server.state}{why}")
+    return missing
+
+
+def _check_hope(server: ServerStatus, left_s: float) -> None:
+    if server.state == "stopped":
+        raise Refused(
+            Exit.SERVER_NOT_RUNNING,
+            f"{server.name} is stopped; start it with 'metamcp ctl start {server.name}'",
+        )
+    if server.phase == "quarantined":
+        raise Refused(
+            Exit.FAILED,
+            f"{server.name} is in quarantine: {server.message or server.reason};"
+            f" 'metamcp ctl clear {server.name}' lets it out",
+        )
+    if server.state != "error" or server.phase == "ready":  # its pipe is tried every second
+        return
+    if server.reason == CONFIGURATION:
+        raise Refused(Exit.FAILED, f"{server.name} is not started: {server.message}")
+    retry_s = server.retry_in_s
+    # Out of this phase no start leads soon: who waits less than that wants to know it now.
+    if retry_s is None or (server.phase == "failed" and retry_s > left_s):
+        coming = "" if retry_s is None else f" (next start in {retry_s:.0f} s)"
+        raise Refused(
+            Exit.FAILED,
+            f"{server.name} failed: {server.message or server.reason}{coming}",
+        )

@@ -1,0 +1,101 @@
+"""What the rest of the gateway does for fronts.
+
+Owns: who is told what a front says: an implementation of `fronts.house.House`. Never: what any of
+them does about it, fronts themselves (`fronts.fronts`).
+"""
+
+from collections.abc import Callable, Sequence
+
+from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.fronts import Fronts
+from metamcp_supervisor.fronts.ports import Forker
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.servers import specs
+from metamcp_supervisor.servers.embedder import Embedder
+from metamcp_supervisor.servers.publish import Routes
+from metamcp_supervisor.servers.tree import Tree
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.views.views import Views
+from metamcp_worker.ipc.disclosure import Change, News
+from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
+
+
+class Household:
+    """`tree`, `views`, `embedder`: set before the first front is there, since all are made for
+    fronts."""
+
+    tree: Tree
+    views: Views
+    embedder: Embedder
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        hopeless: Callable[[str], None],
+        forker: Forker,
+        hearts: Heartbeats,
+    ) -> None:
+        self._metrics = metrics
+        self._hopeless = hopeless
+        self._forker = forker
+        self._hearts = hearts
+
+    def furnish(
+        self, fronts: Fronts, routes: Routes, journal: Journal, config: Callable[[], Config]
+    ) -> None:
+        """Make what only fronts need. `config`: what is in force."""
+        self.views = Views(fronts, routes, journal, config, lambda: self.tree.pinned.kept)
+        self.embedder = Embedder(
+            self._forker,
+            self._hearts,
+            journal,
+            lambda: specs.embeddings_spec(config()),
+            self._metrics.embedded,
+        )
+
+    def welcome(self, front: Front) -> None:
+        self.tree.welcome(front)
+        self.views.welcome(front)
+
+    def wanted(self, server: str, tenant: Tenant | None) -> None:
+        self.tree.wanted(server, tenant)
+
+    def rooted(self, who: str, roots: str) -> None:
+        self.tree.apart.rooted(who, roots)
+
+    def ended(self, sessions: Sequence[str]) -> None:
+        self.tree.apart.ended(sessions)
+        self.views.ended(sessions)
+
+    def asked(self, front: Front, message: Change | Embed | News, blob: bytes) -> None:
+        if isinstance(message, Embed):
+            self.embedder.asked(front, message, blob)
+        elif isinstance(message, News):
+            self.views.news(message.number)
+        else:
+            self.views.asked(front, message.ticket, blob)
+
+    def undelivered(self, front: Front, server: str, generation: int) -> None:
+        if generation:
+            self.tree.deliveries.connect_again(server, front.number)
+        else:
+            self.tree.deliveries.offer_again(server, front.number)
+
+    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None:
+        self._metrics.front_stats(front.number, figures, summary)
+        self.tree.counted(front.number, figures.calls)
+
+    def left(self, number: int) -> None:
+        self._metrics.front_gone(number)
+        self.tree.front_left(number)
+        self.views.left(number)
+
+    async def close(self) -> None:
+        await self.views.close()
+        await self.embedder.close()
+
+    def hopeless(self, reason: str) -> None:
+        self._hopeless(reason)

@@ -1,0 +1,455 @@
+"""The gateway: everything wired together, started in order, steered, reloaded, and ended in order.
+
+Owns: the order of start and stop, the exit code. Never: rules of restarting (`server`), processes
+(`crew`, `fronts`), what is wanted (`sources`, `reloading`), what a signal means (`signals`),
+printing (`cli`).
+
+Up: lock and control socket, listeners, nursery, fronts and servers in parallel. Down: not ready any
+more, fronts finish and end, servers go down their ladders in parallel, then the nursery with
+whatever is left, then the files of the runtime directory.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+
+from msgspec import structs
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.config.config import Address, Config, ConfigInvalid
+from metamcp_supervisor.config.units import DURATION_S_MAX
+from metamcp_supervisor.control.control import DESCRIPTORS_KEPT, Control
+from metamcp_supervisor.control.services import NotNow, Particulars, UnknownName
+from metamcp_supervisor.fronts.fronts import Fronts
+from metamcp_supervisor.fronts.ports import NotRolled
+from metamcp_supervisor.gateway import upgrade_state
+from metamcp_supervisor.gateway.front_services import Household
+from metamcp_supervisor.gateway.reload import Ask, Reloads
+from metamcp_supervisor.gateway.upgrade import Parts, Succession
+from metamcp_supervisor.gateway.upgrade_state import State, Unreadable
+from metamcp_supervisor.processes import cgroups
+from metamcp_supervisor.processes.generations import Nurseries
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.nursery import NurseryDown, WorkerExit
+from metamcp_supervisor.servers import calls_in_flight, scrape, specs, status, tree
+from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.catalogues import Catalogues
+from metamcp_supervisor.servers.gauges import Gauges
+from metamcp_supervisor.servers.publish import Routes
+from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.status import Facts
+from metamcp_supervisor.servers.tokens import Tokens
+from metamcp_supervisor.servers.tree import Tree
+from metamcp_supervisor.signals import Signals
+from metamcp_supervisor.systemd import listen
+from metamcp_supervisor.systemd.sd_notify import Notify
+from metamcp_supervisor.systemd.sd_service import Service
+from metamcp_supervisor.systemd.sd_sockets import Inherited
+from metamcp_supervisor.telemetry.admin import Admin
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.logs import LAST_LINES, ServerLogs
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.traces import Traces
+from metamcp_supervisor.verbs import Calls, Exit, GatewayStatus, Overridden, ReloadPlan, Upgrade
+from metamcp_supervisor.views.views import Views
+from metamcp_worker.http.serve import HttpServer
+from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.errors import MetaMCPError
+
+FRONT_GRACE_S = 20.0
+"""For requests that clients have open when the gateway stops."""
+SERVERS_S_MAX = 60.0
+"""For all ladders of servers together; each has a shorter limit of its own."""
+ADMIN_GRACE_S = 1.0
+"""For a scrape that is under way."""
+START_AGAIN = (
+    "something ends its processes: the events before this one name signals and exit codes, 'dmesg'"
+    " tells of memory that ran out; mend that and start the gateway again"
+)
+"""Said last by a gateway that gave up."""
+#: What keeps the gateway from starting, and the exit code that says so.
+_CODES: dict[type[Exception], Exit] = {
+    runtime.AlreadyRunning: Exit.ALREADY_RUNNING,
+    runtime.RuntimeDirUnfit: Exit.NO_PERMISSION,
+    listen.CannotBind: Exit.CANNOT_BIND,
+    NurseryDown: Exit.INTERNAL,
+    Unreadable: Exit.INTERNAL,
+    ConfigInvalid: Exit.CONFIG,
+}
+
+
+class CannotStart(MetaMCPError):
+    """The gateway cannot start. `code`: the exit code."""
+
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Gateway:
+    """One gateway. It is what `ctl` steers (`steering.Steering`).
+
+    `load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands may
+    not be started, unless it is told that they are confirmed. `environ`: of which servers get a
+    part. `hangup_ends`: see `signals`. `told`, `given`: whom to tell how it goes, and sockets to
+    listen on; both are closed at the end. `handed`: what runs already, of the program before this
+    one (`succession`).
+    """
+
+    _starting: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        permit: Callable[[Config, bool], None],
+        environ: Mapping[str, str],
+        version: str,
+        *,
+        hangup_ends: bool = False,
+        told: Notify | None = None,
+        given: Inherited | None = None,
+        handed: State | None = None,
+    ) -> None:
+        self.version = version
+        self._handed = handed
+        self._loop = asyncio.get_running_loop()
+        self.journal = Journal(time.time)
+        self.logs = ServerLogs(time.time)
+        self.metrics = Metrics(version)
+        self._traces = Traces(version, self.metrics.spans)
+        self._service = Service(told or Notify(), given or {}, self.status, self.journal)
+        self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
+        self._listeners: list[socket.socket] = []
+        if handed is not None:
+            self.listen = Address(*handed.gateway.listen)
+            self.ops_listen = upgrade_state.ops_listen(handed.gateway)
+        self._serving = self._draining = self._closed = False
+        self._signals = Signals(hangup_ends=hangup_ends)
+        self._stopping = self._signals.stopping
+        self._code, self._end = Exit.OK, ""
+        self._nursery = Nurseries(
+            on_exit=self._exited,
+            on_halt=self._halted,
+            on_lost=self.hopeless,
+            on_event=lambda sentence: self._note("nursery", sentence),
+        )
+        self._hearts = Heartbeats(self._nursery.signal, self._loop.time, self.metrics.lag)
+        self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
+        self._fronts = Fronts(
+            self._nursery, self._hearts, self.journal, self._house,
+            lambda: specs.front_spec(self.config, self.version, self.listen, self._tree.pinned),
+            self._listeners, spans=self._traces.take, crowded_out=self._crowded_out,
+        )  # fmt: skip
+        self._routes = Routes(self._fronts)
+        self._catalogues = Catalogues(config.gateway.state_dir, self._note)
+        self._house.tree = self._tree = self._planted(config, environ)
+        self._reloads = Reloads(
+            config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
+            service=self._service, metrics=self.metrics, journal=self.journal, traces=self._traces,
+        )  # fmt: skip
+        self._reloads.processes = self._pids
+        self._control = self._controlled(config)
+        self.succession = self._prepared()
+        own = self._nursery, self._house.embedder
+        self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
+        seen = scrape.Reader(self._tree.entries, self._fronts, self._hearts, *own, self._listeners)
+        where = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
+        admin = Admin(self.status, seen, self.metrics, *where)
+        self._admin = HttpServer(admin, reserve=DESCRIPTORS_KEPT)
+        self._health = HttpServer(admin.health, reserve=DESCRIPTORS_KEPT)
+
+    @property
+    def config(self) -> Config:
+        return self._reloads.config
+
+    @property
+    def shelf(self) -> Views:
+        return self._house.views
+
+    def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
+        return Tree(
+            forker=self._nursery,
+            hearts=self._hearts,
+            routes=self._routes,
+            catalogues=self._catalogues,
+            journal=self.journal,
+            logs=self.logs,
+            metrics=self.metrics,
+            bounds=Bounds(cgroups.delegated(), self.journal, cgroups.around()),
+            tokens=Tokens(config.gateway.state_dir, environ),
+            pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
+            environ=environ,
+            version=self.version,
+        )
+
+    def _controlled(self, config: Config) -> Control:
+        return Control(
+            self,
+            config.gateway.runtime_dir,
+            self.version,
+            state_dir=config.gateway.state_dir,
+            config=str(config.files[0]) if config.files else "",
+        )
+
+    def _prepared(self) -> Succession:
+        self._house.furnish(self._fronts, self._routes, self.journal, lambda: self.config)
+        parts = Parts(
+            self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
+            self._control, self.journal, self.logs, self.metrics,
+        )  # fmt: skip
+        return Succession(
+            self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
+            reloads=self._reloads, service=self._service, views=self.shelf,
+            signals=self._signals, check=self._check_not_ending,
+        )  # fmt: skip
+
+    # Up and down
+
+    async def run(self, on_up: Callable[[], None]) -> int:
+        """Come up, call `on_up`, serve until a signal or a fault of our own ends it, and go down
+        whole. The exit code. Raises CannotStart; then nothing is left."""
+        self._signals.listen()
+        self._service.start()
+        try:
+            if await self._rise():
+                on_up()
+                sampler = asyncio.create_task(self._gauges.run())
+                await self._stopping.wait()
+                sampler.cancel()
+                await asyncio.wait([sampler])
+                await self._wind_down()
+        finally:
+            await self._close()
+            self._signals.close()
+        self.journal.add("gateway", "stopped", self._end)
+        return self._code
+
+    async def _rise(self) -> bool:
+        """Come up; False if it was told to end meanwhile. Raises CannotStart."""
+        try:
+            if (handed := self._handed) is not None:
+                self._handed = None  # it may be large
+                await self.shelf.begin([record for _, record in handed.fronts.sessions])
+                self._starting = await self.succession.go_on(handed)
+                await self._admin.start(self.succession.ops)
+                await self._begin_health()
+                return True
+            await self._control.start()
+            await self._tree.pinned.begin(self.config)
+            self._tree.bounds.adopt()
+            self._starting = asyncio.create_task(self._nursery.start())
+            await self.shelf.begin()
+            ops = self._bind()
+            self._populate()  # at once: whoever asks now is told of every server
+            await self._admin.start(ops)
+            await self._begin_health()
+            return await self._signals.before_the_end(self._starting)
+        except tuple(_CODES) as error:
+            code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
+            raise CannotStart(str(error), code) from None
+
+    def _populate(self) -> None:  # they wait for the nursery themselves
+        self._fronts.start(self.config.gateway.fronts)
+        for server in self.config.servers.values():
+            self._tree.add(server)
+        self._reloads.begin(self._signals.hangup)
+
+    async def _begin_health(self) -> None:
+        """Raises CannotBind."""
+        if address := self.config.gateway.health_listen:
+            await self._health.start(listen.bind(address, "--health-listen"))
+
+    def _pids(self) -> list[int]:
+        fronts = [front.pid for front in self._fronts.slots if front is not None]
+        return [pid for pid in (self._nursery.pid, *fronts) if pid > 0]
+
+    def _bind(self) -> list[socket.socket]:
+        """Listen for clients, and the listeners of the ops port. Raises CannotBind."""
+        clients, self.listen, ops, self.ops_listen = self._service.listeners(self.config.gateway)
+        self._listeners += clients
+        self.succession.ops = ops
+        self._tell_start()
+        return ops
+
+    def _tell_start(self) -> None:
+        main = self.config.files[0] if self.config.files else "none"
+        state = self.config.gateway.state_dir
+        said = f"version {self.version}, configuration {main}, state directory {state}"
+        self.journal.add("gateway", "starting", said)
+        where = f"clients at {self.listen}, metrics and health at {self.ops_listen}"
+        self.journal.add("gateway", "listening", where)
+
+    async def _wind_down(self) -> None:
+        self._draining = True  # from here on /readyz says so
+        self._service.stopping()
+        self.journal.add("gateway", "draining")
+        await self._unless_now(asyncio.sleep(self.config.gateway.drain_delay_s), DURATION_S_MAX)
+        for listener in self._listeners:
+            listener.close()  # the fronts' own copies are the last ones: new clients are refused
+        await self._unless_now(self._fronts.drain(FRONT_GRACE_S), FRONT_GRACE_S * 2)
+        await self._unless_now(self._tree.close(), SERVERS_S_MAX)
+
+    async def _close(self) -> None:
+        """End at once whatever there still is."""
+        self._closed = True
+        await self._reloads.close()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        self._tree.abandon()
+        self._routes.close()
+        await self._fronts.close()
+        await self._house.close()
+        self._hearts.close()
+        await self._nursery.close()
+        await self._traces.close()
+        await self._catalogues.close()
+        await self._tree.pinned.close()
+        await self._admin.drain(ADMIN_GRACE_S)
+        await self._health.drain(ADMIN_GRACE_S)
+        for listener in self._listeners:
+            listener.close()
+        await self._control.close()
+        await self._service.close()
+
+    async def _unless_now(self, work: Coroutine[None, None, None], limit_s: float) -> None:
+        if (error := await self._signals.unless_now(work, limit_s)) is not None:
+            self.journal.add("gateway", "bug", repr(error))
+
+    # Steering
+
+    def status(self) -> GatewayStatus:
+        slots = self._fronts.slots
+        self._serving = self._serving or any(front and front.ready for front in slots)
+        state = "draining" if self._draining else "active" if self._serving else "starting"
+        facts = Facts(
+            version=self.version,
+            state=state,
+            now=self._loop.time(),
+            started=self.succession.started,
+            upgrades=self.succession.upgrades,
+            listen=self.listen,
+            ops_listen=self.ops_listen,
+            config=self.config,
+            config_hash=self._reloads.hash,
+            config_read=self._reloads.read_at,
+            nursery_pid=self._nursery.pid,
+            embedder_pid=self._house.embedder.pid,
+            overrides=self._reloads.overridden(),
+            drift=self._tree.pinned.drift,
+            missing=self._tree.deliveries.missing,
+        )
+        return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
+
+    def _crowded_out(self, signal: int) -> str:
+        return self._tree.crowded_out(signal)
+
+    def longest_s(self) -> dict[str, float]:
+        return self.metrics.longest_s()
+
+    def latencies(self) -> dict[str, tuple[int, ...]]:
+        return self.metrics.latencies()
+
+    def views(self) -> tuple[ViewStats, ...]:
+        return self.metrics.views()
+
+    def particulars(self, name: str) -> Particulars:
+        found = status.particulars(self.config, self._tree.entries[name], self._loop.time())
+        drift = self._tree.pinned.told(name)
+        said = [line.text for line in self.logs.tail(name, LAST_LINES)]
+        return structs.replace(
+            found,
+            overrides=self._reloads.overridden(name),
+            drift=drift,
+            withheld=self._tree.crew.withheld(self._tree.entries[name], said),
+        )
+
+    def start(self, names: Sequence[str]) -> None:
+        self._each(names, self._tree.start)
+
+    def stop(self, names: Sequence[str]) -> None:
+        self._each(names, self._tree.stop)
+
+    def restart(self, names: Sequence[str]) -> None:
+        self._each(names, self._tree.restart)
+
+    def part(self, names: Sequence[str], *, yes: bool) -> None:
+        self._each(names, partial(self._tree.part, yes=yes))
+
+    def quarantine(self, names: Sequence[str], why: str) -> None:
+        self._each(names, partial(self._tree.quarantine, why=why))
+
+    def signal(self, name: str, number: int) -> int:
+        self._each([name], lambda _: None)
+        return tree.send(self._tree.entries[name], number)
+
+    def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
+        self._reloads.override(name, settings, for_s)
+
+    def as_written(self, name: str) -> tuple[Overridden, ...]:
+        return self._reloads.as_written(name)
+
+    async def stacks(self, name: str) -> str:
+        self._each([name], lambda _: None)
+        return await self._tree.crew.stacks(self._tree.entries[name], self._nursery.dump)
+
+    async def calls(self, names: Sequence[str], slow_s: float) -> Calls:
+        self._check_known(names)
+        entries = self._tree.entries.values()
+        return await calls_in_flight.calls(self._fronts.serving(), entries, names, slow_s)
+
+    async def roll(self) -> None:
+        self._check_not_ending()
+        try:
+            await self._fronts.roll()
+        except NotRolled as error:
+            raise NotNow(str(error)) from None
+
+    def _each(self, names: Sequence[str], act: Callable[[str], None]) -> None:
+        """All of them, or none. Raises NotNow and UnknownName."""
+        self._check_not_ending()
+        self._check_known(names)
+        for name in names:
+            act(name)
+
+    def _check_known(self, names: Sequence[str]) -> None:
+        """Raises UnknownName."""
+        if unknown := [name for name in names if name not in self._tree.entries]:
+            raise UnknownName(unknown, self._tree.entries)
+
+    def _check_not_ending(self) -> None:
+        """Raises NotNow."""
+        if self._stopping.is_set():
+            raise NotNow("nothing is changed: the gateway stops")
+
+    async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
+        await self.succession.upgrade(told)
+
+    async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
+        return await self._reloads.reload(dry_run, expect, yes)
+
+    def ask_with(self, ask: Ask) -> None:
+        """There is somebody who can be asked whether what changed may be applied."""
+        self._reloads.ask = ask
+
+    # What fronts, nursery and disk tell
+
+    def hopeless(self, reason: str) -> None:
+        self.journal.add("gateway", "error", f"{reason}; the gateway ends")
+        self._code, self._end = Exit.INTERNAL, f"{reason}; {START_AGAIN}"
+        self._stopping.set()
+
+    def _exited(self, end: WorkerExit) -> None:
+        if not (self._closed or self._fronts.exited(end) or self._house.embedder.exited(end)):
+            self._tree.crew.exited(end)
+
+    def _halted(self, pid: int, yes: bool) -> None:
+        self._hearts.halted(pid, yes)
+        self._fronts.halted(pid, yes)
+        self._tree.crew.halted(pid, yes)
+
+    def _note(self, who: str, sentence: str) -> None:
+        self.journal.add(who, "note", sentence)

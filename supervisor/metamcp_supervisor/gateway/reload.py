@@ -1,0 +1,401 @@
+"""The configuration in force, and how another one takes its place.
+
+Owns: reading anew, whether the new one may be applied, applying it, noticing that a file of it
+changed, and when what was set for a time is over. Never: what differs between two
+(`config.reload`), what can be set (`config.overrides`), what a server does about it
+(`servers.tree`), parsing (`config.sources`).
+
+All of a new configuration counts, or nothing of it, and one reload follows the other. What an
+operator has set of a server for a time stays set over reloads; levels of the log do not.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.approval import lock_io
+from metamcp_supervisor.approval.lock import Lock
+from metamcp_supervisor.config import overrides
+from metamcp_supervisor.config.config import Config, ConfigInvalid
+from metamcp_supervisor.config.confirmation import NotConfirmed, lost
+from metamcp_supervisor.config.overrides import GATEWAY, Override, Overrides, text_of
+from metamcp_supervisor.config.reload import fingerprint, plan, spoilt, staying
+from metamcp_supervisor.config.show import server_table
+from metamcp_supervisor.control.services import NotNow, ReloadRefused, Unconfirmed
+from metamcp_supervisor.fronts.fronts import Fronts
+from metamcp_supervisor.processes import limits
+from metamcp_supervisor.servers import specs
+from metamcp_supervisor.servers.tree import Tree
+from metamcp_supervisor.systemd.sd_service import Service
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.traces import Traces
+from metamcp_supervisor.verbs import Overridden, ReloadPlan
+from metamcp_worker.ipc import sharing
+from metamcp_worker.runtime import logs
+from metamcp_worker.runtime.masking import Masks
+
+WATCH_S = 0.5
+"""Between two looks at the files."""
+QUIET_S = 1.0
+"""Without a change until what changed is read, so that no half of a file is."""
+
+SPOILT = (
+    "a server that runs would be stopped by a mistake in its configuration; the old one stays in"
+    " force, and 'metamcp reload --yes' applies the new one"
+)
+
+Stamp = tuple[int, int, int]
+"""Inode, length and time of the last change of a file."""
+Stamps = dict[Path, Stamp | None]
+"""None for a file that cannot be looked at."""
+
+
+Ask = Callable[[str, str], None]
+"""Shows somebody a question; with a yes, the plan of this hash is applied."""
+
+
+class Quiet:
+    """Says when files that changed are left alone. `known`: as they were read."""
+
+    def __init__(self, known: Stamps) -> None:
+        self.known = self._seen = known
+        self._since = 0.0
+
+    def look(self, found: Stamps, now: float) -> bool:
+        """Are they to be read, as they are now?"""
+        if found != self._seen:
+            self._seen, self._since = found, now
+        return found != self.known and now - self._since >= QUIET_S
+
+
+def nobody(question: str, plan: str) -> None:
+    """There is nobody to ask."""
+
+
+class Reloads:
+    """`config`: in force; `hash`: of what the files say. `load`: reads them anew. `permit`: raises
+    NotConfirmed for one whose commands may not be started, unless its second argument confirms
+    them. `ask`: somebody, if a reload that nobody waits for needs a yes. `check`: raises NotNow
+    while nothing may be changed. What `metamcp.lock` approves is read with it."""
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        permit: Callable[[Config, bool], None],
+        check: Callable[[], None],
+        *,
+        fronts: Fronts,
+        tree: Tree,
+        service: Service,
+        metrics: Metrics,
+        journal: Journal,
+        traces: Traces,
+    ) -> None:
+        self.config = self._written = config
+        self._files = config.files
+        self._overrides = Overrides()
+        self._ending: asyncio.TimerHandle | None = None
+        self.hash = fingerprint(config)
+        self._loop = asyncio.get_running_loop()
+        self.read_at = self._loop.time()
+        self._load = load
+        self._permit = permit
+        self.ask: Ask = nobody
+        self.processes: Callable[[], list[int]] = list
+        """The nursery and the fronts, which need as many open files as the supervisor."""
+        self._check = check
+        self._fronts = fronts
+        self._tree = tree
+        self._service = service
+        self._metrics = metrics
+        self._journal = journal
+        self._traces = traces
+        self._changing = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._speak()
+
+    def begin(self, hangup: asyncio.Event) -> None:
+        """The first configuration is in force. From now on `hangup` asks for a reload, and so does
+        a changed file, if it says so."""
+        self._provide()
+        self._await_end()
+        self._tree.crew.tune()  # workers of the program before speak as that one did
+        self._metrics.reloaded(ok=True, now=time.time())
+        self._attend(self._reload_on(hangup), "hang-ups")
+        if self.config.gateway.watch:
+            stamps = _stamps(self._watched())
+            self._attend(self._watch(stamps), "changed files")
+
+    @property
+    def written(self) -> Config:
+        """What the files said, without what is set for a time."""
+        return self._written
+
+    @property
+    def busy(self) -> bool:
+        """Is a reload under way?"""
+        return self._changing.locked()
+
+    async def close(self) -> None:
+        self._no_end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
+        """Raises ConfigInvalid, NotNow and ReloadRefused; then nothing has changed."""
+        async with self._changing, self._service.reloading(announced=not dry_run):
+            self._check()
+            try:
+                new, lock = await asyncio.to_thread(self._read)
+                if not yes and (problems := spoilt(self._written, new)):
+                    raise ConfigInvalid(problems, new.files, SPOILT)
+            except ConfigInvalid as error:
+                if not dry_run:
+                    self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
+                    self._metrics.reloaded(ok=False, now=time.time())
+                raise
+            draft = await self._tree.pinned.draft(new, lock)
+            found = staying(plan(self._written, new), self._overrides)
+            found = self._tree.pinned.planned(found, draft)
+            if expect is not None and expect != found.hash:
+                raise ReloadRefused(
+                    f"the plan is {found.hash} now and not {expect}: the files have changed since;"
+                    " look at it again with 'metamcp ctl reload --dry-run'"
+                )
+            refusal = await asyncio.to_thread(self._refusal, new, yes and not dry_run)
+            if not dry_run:
+                if refusal is not None:
+                    raise Unconfirmed(str(refusal), refusal.question, found.hash)
+                self._check()  # reading took its time
+                self._tree.pinned.adopt(draft)
+                self._apply(new, found)
+            question = "" if refusal is None else refusal.question
+            return structs.replace(found, applied=not dry_run, question=question)
+
+    def _refusal(self, new: Config, yes: bool) -> NotConfirmed | None:
+        """Why `new` needs a yes that it does not have."""
+        if self._written.servers and not new.servers and not yes:
+            return lost(self._written.servers)
+        try:
+            self._permit(new, yes)
+        except NotConfirmed as refusal:
+            return refusal
+        return None
+
+    def _read(self) -> tuple[Config, Lock | None]:
+        """Raises ConfigInvalid."""
+        new = self._load()
+        return new, lock_io.load(lock_io.beside(new))
+
+    def _watched(self) -> tuple[Path, ...]:
+        return (*self._files, lock_io.beside(self.config))
+
+    def _apply(self, new: Config, found: ReloadPlan) -> None:
+        """Nothing here can be refused any more."""
+        # Where the gateway listens and keeps its files stays as it is until it is started anew.
+        self._written = replace(new, gateway=self.config.gateway)
+        levels_set, self._overrides = self._overrides.of(GATEWAY), self._overrides.kept(new)
+        self.config = self._overrides.applied(self._written)
+        self._files = new.files
+        self.hash = fingerprint(self._written)
+        self.read_at = self._loop.time()
+        self._speak()
+        self._provide()
+        self._fronts.reconfigure()
+        for change in found.changes:
+            if change.action == "add" and change.server in new.servers:
+                self._tree.add(self.config.servers[change.server])
+            elif change.action == "remove" and change.server in self._tree.entries:
+                self._tree.remove(change.server)
+            elif change.action in ("restart", "in-place") and change.server in new.servers:
+                server, restart = self.config.servers[change.server], change.action == "restart"
+                self._tree.change(server, restart=restart)
+        self._metrics.reloaded(ok=True, now=time.time())
+        self._journal.add("gateway", "reloaded", f"plan {found.hash}")
+        for each in levels_set:
+            self._journal.add("gateway", "set over", self._again(each, "the files were read anew"))
+
+    def _provide(self) -> None:
+        """Raise the limit of open files to what this configuration needs, or say what follows."""
+        servers = len(self.config.servers)
+        needed = limits.files_needed(servers, self.config.gateway.fronts)
+        limit = runtime.allow_files(needed, self.processes())
+        if limit < needed:
+            said = limits.too_few_files(needed, limit, servers)
+            self._journal.add("gateway", "descriptors", said)
+
+    def _speak(self) -> None:
+        """As the configuration in force says, and without what is secret in it."""
+        spec = specs.own_log_spec(self.config)
+        logs.tune(spec)
+        self._tree.crew.tune()
+        self._journal.shown = Masks(spec.secrets).text
+        self._traces.adjust(self.config.traces)
+
+    # What is set for a time
+
+    def overridden(self, server: str = GATEWAY) -> tuple[Overridden, ...]:
+        """What is set for this server or GATEWAY, and until when."""
+        if server != GATEWAY and server not in self._written.servers:  # it is on its way out
+            return ()
+        since = time.time() - self._loop.time()
+        return tuple(
+            Overridden(
+                key=each.key, value=each.text, written=self._as_in_file(each),
+                until=since + each.ends,
+            )
+            for each in self._overrides.of(server)
+        )  # fmt: skip
+
+    def override(self, server: str, settings: Mapping[str, str], for_s: float) -> None:
+        """Set these for so long. Raises ConfigInvalid and NotNow; then nothing has changed."""
+        self._check()
+        known = self._known(server)
+        ends = self._loop.time() + for_s
+        if known == GATEWAY:
+            self._overrides = self._overrides.set_levels(self.config.log, settings, ends)
+        else:
+            self._overrides = self._overrides.set(self.config.servers[known], settings, ends)
+        self._tune([server])
+
+    def as_written(self, server: str) -> tuple[Overridden, ...]:
+        """Everything as in the file again; what was set. Raises NotNow."""
+        self._check()
+        found = self.overridden(server)
+        self._overrides = self._overrides.without(self._known(server))
+        self._tune([server])
+        return found
+
+    def handed(self) -> tuple[tuple[str, str, str, float], ...]:
+        """What is set, for the program that goes on: server, setting, value, end."""
+        return tuple((each.server, each.key, each.text, each.ends) for each in self._overrides.all)
+
+    def go_on(self, found: Sequence[tuple[str, str, str, float]]) -> None:
+        """After what the program before had set, before anything of it is taken over."""
+        settings: dict[str, dict[str, tuple[str, float]]] = {}
+        for server, key, text, ends in found:
+            settings.setdefault(server, {})[key] = text, ends
+        for name, each in settings.items():
+            try:
+                if name == GATEWAY:
+                    for key, (text, ends) in each.items():
+                        log = self._written.log
+                        self._overrides = self._overrides.set_levels(log, {key: text}, ends)
+                elif name in self._written.servers:
+                    self._overrides = self._overrides.again(self._written.servers[name], each)
+            except ConfigInvalid as error:
+                why = f"it is not possible any more: {error}"
+                self._journal.add(name or "gateway", "set over", why)
+        self.config = self._overrides.applied(self._written)
+        self._speak()
+
+    def _known(self, server: str) -> str:
+        """Raises NotNow."""
+        if server != GATEWAY and server not in self.config.servers:
+            if sharing.whose(server):
+                base = sharing.base(server)
+                raise NotNow(f"{server} has the settings of '{base}': set them there")
+            raise NotNow(f"{server} is no longer configured")
+        return server
+
+    def _tune(self, servers: Iterable[str]) -> None:
+        """Other settings are in force for these, of the kind that needs no restart."""
+        self.config = self._overrides.applied(self._written)
+        self._speak()
+        self._fronts.reconfigure()
+        for name in servers:
+            if name in self.config.servers and name in self._tree.entries:
+                self._tree.change(self.config.servers[name], restart=False)
+        self._await_end()
+
+    def _await_end(self) -> None:
+        self._no_end()
+        end = self._overrides.next_end()
+        if end is not None:
+            self._ending = self._loop.call_at(end, self._end)
+
+    def _end(self) -> None:
+        """The time of some is over."""
+        now = self._loop.time()
+        over = self._overrides.over(now)
+        self._overrides = self._overrides.after(now)
+        self._tune(dict.fromkeys(each.server for each in over))
+        for each in over:
+            who = each.server or "gateway"
+            self._journal.add(who, "set over", self._again(each, "its time is over"))
+
+    def _again(self, each: Override, why: str) -> str:
+        return f"{each.key} is {self._as_in_file(each)} again: {why}"
+
+    def _as_in_file(self, each: Override) -> str:
+        if each.server == GATEWAY:
+            return overrides.level_text(self._written.log, each.key)
+        return text_of(server_table(self._written.servers[each.server]), each.key)
+
+    def _no_end(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+
+    # Reloads that nobody waits for
+
+    def _attend(self, work: Coroutine[None, None, None], what: str) -> None:
+        task = asyncio.create_task(work, name=what)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            what = f"{task.get_name()} are not attended to any more: {error!r}"
+            self._journal.add("gateway", "bug", what)
+
+    async def _reload_on(self, hangup: asyncio.Event) -> None:
+        """One reload for all hang-ups until it begins, also for those before everything was up."""
+        while True:
+            await hangup.wait()
+            hangup.clear()
+            await self._reload_unasked()
+
+    async def _watch(self, known: Stamps) -> None:
+        """Reload when a file changed, once for each state that lasts."""
+        quiet = Quiet(known)
+        while True:
+            await asyncio.sleep(WATCH_S)
+            now = await asyncio.to_thread(_stamps, tuple(quiet.known))
+            if quiet.look(now, self._loop.time()):
+                await self._reload_unasked()
+                # It may include others now. Those of before may have changed while it was read.
+                others = await asyncio.to_thread(_stamps, self._watched())
+                quiet = Quiet({path: now.get(path, others[path]) for path in others})
+
+    async def _reload_unasked(self) -> None:
+        """Whoever wanted it hears of it in the journal."""
+        try:
+            await self.reload(dry_run=False, expect=None)
+        except (ConfigInvalid, ReloadRefused, NotNow) as error:
+            self._journal.add("gateway", "reload refused", str(error))
+            if isinstance(error, Unconfirmed):
+                self.ask(error.question, error.plan)
+        except Exception as error:  # noqa: BLE001 - the root of a task
+            self._journal.add("gateway", "bug", f"a reload broke off: {error!r}")
+
+
+def _stamps(files: Sequence[Path]) -> Stamps:
+    found: Stamps = {}
+    for path in files:
+        try:
+            state = os.stat(path)
+        except OSError:
+            found[path] = None
+        else:
+            found[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
+    return found

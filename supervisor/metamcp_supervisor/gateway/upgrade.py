@@ -1,0 +1,389 @@
+"""One program of the gateway after another: the state that crosses, and the order of taking over.
+
+Owns: whether the gateway is settled enough, and which parts belong to its state. Never: executing
+the new program (`upgrade_exec`), the values (`upgrade_state`).
+
+Collecting changes nothing, so that the gateway can go on if the next program cannot be executed.
+Taking over starts nothing: processes, sockets and files are there already. What the configuration
+says by now that it did not say before is then done as by a reload.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
+from metamcp_supervisor.config.reload import launched
+from metamcp_supervisor.control.control import Control
+from metamcp_supervisor.fronts.fronts import Fronts, FrontsSnapshot
+from metamcp_supervisor.fronts.ports import NotRolled
+from metamcp_supervisor.gateway import upgrade_state
+from metamcp_supervisor.gateway.reload import Reloads
+from metamcp_supervisor.gateway.upgrade_exec import Upgrades
+from metamcp_supervisor.processes.cgroups import Leaf
+from metamcp_supervisor.processes.generations import Nurseries
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.servers import per_client
+from metamcp_supervisor.servers.catalogues import Catalogues, Offer, offer
+from metamcp_supervisor.servers.entry import Copy, CopySnapshot, Entry, ServerSnapshot
+from metamcp_supervisor.servers.publish import Routes
+from metamcp_supervisor.servers.server import Responds
+from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.servers.tree import Tree
+from metamcp_supervisor.signals import Signals
+from metamcp_supervisor.systemd.sd_service import Service
+from metamcp_supervisor.telemetry.history import History, HistorySnapshot
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.logs import ServerLogs
+from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.views.views import Views
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import sharing as words
+from metamcp_worker.ipc.roots import wider
+
+LOGS_BYTES_MAX = 16 * 1024 * 1024
+"""Of what servers wrote, for all of them together: the newest of each; a moment to pack."""
+SERVING, SPARE, LEAVING = "serving", "spare", "leaving"
+
+
+class Parts(NamedTuple):
+    """What of the gateway lives on."""
+
+    nurseries: Nurseries
+    hearts: Heartbeats
+    fronts: Fronts
+    routes: Routes
+    catalogues: Catalogues
+    tree: Tree
+    control: Control
+    journal: Journal
+    logs: ServerLogs
+    metrics: Metrics
+
+
+def unsettled(parts: Parts) -> str:
+    """Why nothing can be handed over at this moment, as a sentence, or nothing."""
+    if why := parts.nurseries.unsettled() or parts.fronts.unsettled():
+        return why
+    for entry in parts.tree.entries.values():
+        for copy in entry.copies:
+            instance = copy.instance
+            if copy.launch is not None or instance is None:
+                return f"{entry.name} is being started"
+            if instance.silent or instance.end is not None:
+                return f"a worker of {entry.name} ends"
+    if parts.tree.pinned.busy:
+        return "tools are compared with what was approved"
+    if parts.tree.deliveries.owed:
+        return "a front waits for a descriptor"
+    return "a catalogue is being written" if parts.catalogues.busy else ""
+
+
+# Collecting
+
+
+def collect(parts: Parts, gateway: upgrade_state.Gateway) -> upgrade_state.State:
+    """Everything. Only while it is settled."""
+    return upgrade_state.State(
+        gateway=gateway,
+        control=parts.control.handed(),
+        nurseries=parts.nurseries.handed(),
+        fronts=_fronts_of(parts),
+        servers=tuple(_server(parts, entry) for entry in parts.tree.entries.values()),
+        events=tuple(parts.journal.since(0)),
+        last_event=parts.journal.last,
+        histories=_histories_of(parts),
+        lines=tuple(parts.logs.newest(LOGS_BYTES_MAX)),
+        last_line=parts.logs.last,
+        figures=parts.metrics.handed(),
+    )
+
+
+def _fronts_of(parts: Parts) -> FrontsSnapshot:
+    roster, hearts = parts.fronts.roster, parts.hearts
+    return FrontsSnapshot(
+        fronts=tuple(
+            front.handed(halted=hearts.is_halted(front.pid)) for front in roster.serving()
+        ),
+        last=roster.last,
+        crashes=roster.crashes,
+        sessions=tuple(parts.fronts.sessions.handed()),
+        moving=parts.fronts.handovers.handed(),
+    )
+
+
+def _histories_of(parts: Parts) -> tuple[HistorySnapshot, ...]:
+    return tuple(
+        HistorySnapshot(
+            name=name,
+            since=one.since,
+            because=one.because,
+            ready_at=one.ready_at,
+            ends=tuple(one.ends),
+        )
+        for name, one in parts.journal.histories.all().items()
+    )
+
+
+def _server(parts: Parts, entry: Entry) -> ServerSnapshot:
+    known = parts.routes.handed(entry.name)
+    return ServerSnapshot(
+        name=entry.name,
+        enabled=entry.server.enabled,
+        launched=launched(entry.server),
+        life=entry.life,
+        generation=entry.generation,
+        replacing=entry.replacing,
+        spare_failures=entry.spare_failures,
+        restarts=entry.restarts,
+        rested=entry.rested,
+        probe=entry.probe,
+        contested=entry.contested,
+        one_era=entry.one_era,
+        used_at=entry.used_at,
+        tenants=tuple(entry.tenants.values()),
+        asks_roots=entry.offer.asks_roots,
+        removed=entry.removed,
+        answered=entry.answered,
+        copies=tuple(_copies(parts.hearts, entry)),
+        catalogue=known.catalogue,
+        from_cache=entry.offer.from_cache,
+        listed=known.listed,
+        list_changes=known.changes,
+        list_turns_at=known.turns_at,
+        kept=tuple((each.tool, each.reason) for each in parts.tree.pinned.last(entry.name).kept)
+        if entry.own
+        else (),
+    )
+
+
+def _copies(hearts: Heartbeats, entry: Entry) -> Iterator[CopySnapshot]:
+    for copy in entry.copies:
+        assert copy.instance is not None, "nothing is handed over while a copy is forked"
+        serves, spare = copy is entry.serving, copy is entry.spare
+        yield CopySnapshot(
+            role=SERVING if serves else SPARE if spare else LEAVING,
+            generation=copy.generation,
+            instance=copy.instance.handed(),
+            ready=copy.ready,
+            stopping=copy.stopping,
+            halted=hearts.is_halted(copy.instance.pid),
+            lists=copy.lists,
+            leaf=str(copy.leaf.path) if copy.leaf is not None else "",
+            due=copy.due,
+        )
+
+
+# Taking over
+
+
+def take_over(parts: Parts, state: upgrade_state.State, config: Config) -> None:
+    """Go on where the program before ended, with what `config` says now. Raises
+    codec.Malformed."""
+    parts.metrics.go_on(state.figures)
+    parts.logs.go_on(state.lines, state.last_line)
+    for each in state.histories:
+        history = History(each.since, each.because, each.ready_at)
+        history.ends.extend(each.ends)
+        parts.journal.histories.go_on(each.name, history)
+    copies = [copy for server in state.servers for copy in server.copies]
+    parts.tree.bounds.adopt([Path(copy.leaf) for copy in copies if copy.leaf])
+    parts.nurseries.adopt(state.nurseries)
+    _fronts(parts.fronts, state.fronts)
+    found = {server.name: server for server in state.servers}
+    order = [*config.servers, *(name for name in found if name not in config.servers)]
+    for name in order:
+        if name in found:
+            _entry(parts, found[name], per_client.wanted(config.servers, name))
+    for name in order:
+        if not words.whose(name):  # processes for single clients follow their server
+            _reconcile(parts.tree, name, found.get(name), config.servers.get(name))
+
+
+def _fronts(fronts: Fronts, found: FrontsSnapshot) -> None:
+    fronts.sessions.fronts = len(found.fronts)
+    for holder, record in found.sessions:
+        fronts.sessions.keep(holder, record)
+    fronts.roster.last, fronts.roster.crashes = found.last, found.crashes
+    for front in found.fronts:
+        fronts.adopt(front)
+    fronts.handovers.adopt(found.moving)
+
+
+def _entry(parts: Parts, found: ServerSnapshot, wanted: Server | None) -> None:
+    """As it was. `wanted`: None for one that is no longer configured."""
+    tree = parts.tree
+    server = wanted or Server(name=found.name, source="the program before")
+    server = replace(server, enabled=found.enabled)
+    base = tree.entries.get(words.base(found.name))
+    legacy = words.whose(found.name) == words.LEGACY
+    known = Offer() if base is None or legacy else base.offer
+    if found.catalogue:
+        known = offer(found.catalogue, from_cache=found.from_cache)
+    known = replace(known, asks_roots=wider(known.asks_roots, found.asks_roots))
+    entry = tree.entries[found.name] = Entry(server, known)
+    entry.go_on(found)
+    tree.pinned.go_on(found.name, found.kept)
+    if found.catalogue:
+        tree.pinned.offered(found.name, found.catalogue)
+    parts.routes.go_on(found, known.list_hash)
+    if not entry.own:
+        parts.routes.share(found.name, entry.division)
+    for each in found.copies:
+        copy = Copy(entry, each.generation)
+        copy.ready, copy.stopping, copy.lists = each.ready, each.stopping, each.lists
+        copy.leaf = Leaf(Path(each.leaf)) if each.leaf else None
+        if each.role == SERVING:
+            entry.serving = copy
+        elif each.role == SPARE:
+            entry.spare = copy
+        else:
+            entry.leaving.add(copy)
+        tree.crew.adopt(copy, each)
+    serves = next((each for each in found.copies if each.role == SERVING), None)
+    if entry.life.degraded and not (serves and serves.halted):
+        tree.feed(entry, Responds(yes=True))  # it has the full time to show it
+    if entry.life.retry_at is not None:
+        when = max(entry.life.retry_at, asyncio.get_running_loop().time())
+        entry.retry_at(when, tree.retry)
+    if entry.life.phase is Phase.QUEUED:
+        tree.starting.join(entry)
+    tree.apart.settled(entry)
+
+
+def _reconcile(tree: Tree, name: str, found: ServerSnapshot | None, wanted: Server | None) -> None:
+    """What the configuration says now, done."""
+    if wanted is None:
+        tree.remove(name)
+    elif found is None or found.removed:
+        tree.add(wanted)
+    else:
+        other = launched(wanted) != found.launched
+        if other:
+            tree.entries[name].unknown()
+        tree.change(wanted, restart=other or wanted.enabled != found.enabled)
+
+
+class Succession:
+    """`clients`: the listeners for them; `addresses`: what they and those of the ops port listen
+    on; `check`: raises NotNow while nothing may be changed.
+
+    `ops`: the listeners of the ops port; `started`: when the first program did; `upgrades`: how
+    many took over since then; `flush`: writes what is still to be written.
+    """
+
+    def __init__(
+        self,
+        version: str,
+        parts: Parts,
+        clients: list[socket.socket],
+        addresses: Callable[[], tuple[Address, AnyAddress]],
+        *,
+        reloads: Reloads,
+        service: Service,
+        views: Views,
+        signals: Signals,
+        check: Callable[[], None],
+    ) -> None:
+        self.ops: list[socket.socket] = []
+        self.started = asyncio.get_running_loop().time()
+        self.upgrades = 0
+        self.flush: Callable[[], None] = lambda: None
+        self._version = version
+        self._parts = parts
+        self._clients = clients
+        self._addresses = addresses
+        self._reloads = reloads
+        self._service = service
+        self._views = views
+        self._signals = signals
+        self.upgrade = Upgrades(
+            version,
+            check=check,
+            unsettled=self._unsettled,
+            asked=lambda: parts.control.busy,
+            admit=parts.control.admit,
+            collect=self._collect,
+            environ=service.handing_over,
+            undone=service.goes_on,
+            flush=lambda: self.flush(),  # noqa: PLW0108 - it is set later
+            spared=parts.nurseries.spared,
+            journal=parts.journal,
+        ).upgrade
+
+    async def go_on(self, state: upgrade_state.State) -> asyncio.Task[None]:
+        """Begin where the program before ended. The task that makes fronts and nursery those of
+        this program. Raises handing.Unreadable, runtime.RuntimeDirUnfit and ConfigInvalid."""
+        parts, before = self._parts, state.gateway
+        offered = {each.name: each.catalogue for each in state.servers if each.catalogue}
+        lock = state.gateway.lock
+        if await parts.tree.pinned.begin(self._reloads.config, lock, offered):
+            self.read_again()
+        self.started, self.upgrades = before.started, before.upgrades
+        self._clients += [socket.socket(fileno=fd) for fd in before.clients]
+        self.ops = [socket.socket(fileno=fd) for fd in before.ops]
+        address = upgrade_state.ops_listen(before)
+        if before.ops_made and isinstance(address, UnixAddress):
+            self._service.made = address
+        try:
+            parts.journal.go_on(state.events, state.last_event)
+            self._reloads.go_on(before.overrides)  # no server is without its own for a moment
+            take_over(parts, state, self._reloads.config)
+        except codec.Malformed as error:
+            raise upgrade_state.Unreadable(f"what runs cannot be taken over: {error}") from None
+        parts.fronts.reconfigure()
+        self._reloads.begin(self._signals.hangup)
+        await parts.control.start(state.control)
+        kept = sum(bool(server.copies) for server in state.servers)
+        servers = "1 server" if kept == 1 else f"{kept} servers"
+        what = f"{before.version} → {self._version}; {servers} kept"
+        parts.journal.add("gateway", "upgraded", what)
+        return asyncio.create_task(self._renew(), name="renewal")
+
+    def read_again(self) -> None:
+        """What the files say is not what is in force: once more, when everything is up."""
+        self._signals.hangup.set()
+
+    async def _renew(self) -> None:
+        """Fork from a nursery of this program, the fronts first. Workers stay until their servers
+        are started the next time."""
+        parts = self._parts
+        try:
+            if not await parts.nurseries.renew():
+                return
+            await parts.fronts.roll()
+            parts.journal.add("gateway", "renewed", "the fronts are of this version, too")
+        except NotRolled as error:
+            parts.journal.add("gateway", "note", f"fronts are of the version before: {error}")
+        except Exception as error:  # noqa: BLE001 - the root of a task
+            parts.journal.add("gateway", "bug", f"fronts are of the version before: {error!r}")
+
+    def _unsettled(self) -> str:
+        if self._reloads.busy:
+            return "a reload is under way"
+        if self._views.busy:
+            return "an order about tool sets is carried out"
+        return unsettled(self._parts)
+
+    def _collect(self) -> upgrade_state.State:
+        listen, ops = self._addresses()
+        ops_listen, ops_path = upgrade_state.ops_written(ops)
+        gateway = upgrade_state.Gateway(
+            version=self._version,
+            upgrades=self.upgrades + 1,
+            started=self.started,
+            hangup_ends=self._signals.hangup_ends,
+            listen=(listen.host, listen.port),
+            ops_listen=ops_listen,
+            ops_path=ops_path,
+            ops_made=self._service.made is not None,
+            clients=tuple(sock.fileno() for sock in self._clients),
+            ops=tuple(sock.fileno() for sock in self.ops),
+            overrides=self._reloads.handed(),
+            config=upgrade_state.pack_config(self._reloads.written),
+            lock=self._parts.tree.pinned.handed(),
+        )
+        return collect(self._parts, gateway)

@@ -1,0 +1,200 @@
+"""What one program hands to the next that takes over the running gateway, in this very process.
+
+Owns: the values, their bytes, and whether two programs understand each other. Never: collecting
+and restoring (`gateway.adopting`), exec (`upgrading`).
+
+Descriptors are numbers: the next program finds them open under the same ones. Times are of the
+monotonic clock, which goes on. Members with a default may come and go without another `VERSION`.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct, structs
+
+from metamcp_supervisor.config.config import Address, AnyAddress, Config, UnixAddress
+from metamcp_supervisor.control.control import ControlSnapshot
+from metamcp_supervisor.fronts.fronts import FrontsSnapshot
+from metamcp_supervisor.processes.nursery import NurserySnapshot
+from metamcp_supervisor.servers.entry import ServerSnapshot
+from metamcp_supervisor.telemetry.history import HistorySnapshot
+from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
+from metamcp_supervisor.verbs import Event, LogLine
+from metamcp_worker.ipc import disclosure, embedding, frames, messages, spec
+from metamcp_worker.ipc.errors import MetaMCPError
+
+VERSION = 1
+"""Of these values."""
+NO_PORT = ("localhost", 0)
+"""In place of an address where there is a unix socket."""
+CONTRACT_CHARACTERS = 12
+
+
+class Unreadable(MetaMCPError):
+    """What was handed over cannot be used. The text is a sentence."""
+
+
+class Gateway(Struct, frozen=True, kw_only=True):
+    """`version`: of the program that hands over; `upgrades`: how often that happened by now, this
+    time included; `hangup_ends`: see `signals`; `clients`, `ops`: listeners; `ops_path`: of a unix
+    socket in place of `ops_listen`, `ops_made`: its file is the gateway's own; `overrides`: server,
+    setting, value and end; `config`: of the files, packed by `pack_config`; `lock`: what is
+    approved, as `servers.pinning` hands it over."""
+
+    version: str
+    upgrades: int
+    started: float
+    hangup_ends: bool
+    listen: tuple[str, int]
+    ops_listen: tuple[str, int]
+    clients: tuple[int, ...]
+    ops: tuple[int, ...]
+    ops_path: str = ""
+    ops_made: bool = False
+    overrides: tuple[tuple[str, str, str, float], ...] = ()
+    config: bytes = b""
+    lock: bytes = b""
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """Everything."""
+
+    gateway: Gateway
+    control: ControlSnapshot
+    nurseries: tuple[NurserySnapshot, ...]
+    fronts: FrontsSnapshot
+    servers: tuple[ServerSnapshot, ...]
+    events: tuple[Event, ...]
+    last_event: int
+    histories: tuple[HistorySnapshot, ...]
+    lines: tuple[LogLine, ...]
+    last_line: int
+    figures: FiguresSnapshot
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """What a program says of itself when it is tried. `state`: the version of these values that it
+    reads; `contract`: what it says to workers and fronts."""
+
+    version: str
+    state: int = 0
+    contract: str = ""
+
+
+def pack(state: State) -> bytes:
+    return msgspec.msgpack.encode((VERSION, state))
+
+
+def unpack(data: bytes) -> State:
+    """Raises Unreadable."""
+    try:
+        version, rest = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
+        if version != VERSION:
+            raise Unreadable(f"the state of the gateway has version {version}, not {VERSION}")
+        return msgspec.msgpack.decode(rest, type=State)
+    except msgspec.DecodeError as error:
+        raise Unreadable(f"the state of the gateway cannot be read: {error}") from None
+
+
+def pack_config(config: Config) -> bytes:
+    return msgspec.msgpack.encode(config, enc_hook=str)
+
+
+def config(state: State) -> Config | None:
+    """What the files said when they were read last; None if this program has another idea of it."""
+    try:
+        return msgspec.msgpack.decode(
+            state.gateway.config, type=Config, dec_hook=lambda kind, value: kind(value)
+        )
+    except msgspec.DecodeError:
+        return None
+
+
+def ops_written(listen: AnyAddress) -> tuple[tuple[str, int], str]:
+    """`ops_listen` and `ops_path` of Gateway."""
+    if isinstance(listen, UnixAddress):
+        return NO_PORT, str(listen.path)
+    return (listen.host, listen.port), ""
+
+
+def ops_listen(gateway: Gateway) -> AnyAddress:
+    path = gateway.ops_path
+    return UnixAddress(Path(path)) if path else Address(*gateway.ops_listen)
+
+
+def in_force(read: Config, state: State | None) -> Config:
+    """What this program has read, with what only a full restart changes as it was."""
+    before = None if state is None else config(state)
+    return read if before is None else replace(read, gateway=before.gateway)
+
+
+def descriptors(state: State) -> list[int]:
+    """All that must stay open."""
+    found = [*state.gateway.clients, *state.gateway.ops]
+    found += [state.control.lock, state.control.listener]
+    found += [state.control.state] if state.control.state >= 0 else []
+    lines = [front.line for front in state.fronts.fronts]
+    for nursery in state.nurseries:
+        lines.append(nursery.line)
+        found += [fd for _, fd, _ in nursery.stacks]
+    lines += [copy.instance.line for server in state.servers for copy in server.copies]
+    for each in lines:
+        found += [each.fd, *(fd for _, fds in each.waiting for fd in fds)]
+    found += [fd for moving in state.fronts.moving for fd in moving.fds]
+    return found
+
+
+def program(version: str) -> Program:
+    return Program(version=version, state=VERSION, contract=contract())
+
+
+def described(data: bytes) -> Program:
+    """Raises Unreadable."""
+    try:
+        return msgspec.json.decode(data, type=Program)
+    except msgspec.DecodeError:
+        raise Unreadable("it does not say what it is") from None
+
+
+def foreign(ours: Program, theirs: Program) -> str:
+    """Why the other program cannot go on where this one ends, as a sentence, or nothing."""
+    if theirs.state != ours.state:
+        return "it reads another state than this version hands over"
+    if theirs.contract != ours.contract:
+        return "it speaks with workers in another way than this version"
+    return ""
+
+
+def contract() -> str:
+    """The same for all programs whose messages have the same shape."""
+    unions = (
+        messages.ToNursery, messages.FromNursery, messages.ToChild, messages.FromChild,
+        messages.ToFront, messages.FromFront,
+    )  # fmt: skip
+    kinds: list[type[Struct]] = [kind for union in unions for kind in get_args(union)]
+    kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.Figures]
+    kinds += [messages.CallsShown, messages.CallUnderWay, messages.Span]
+    kinds += [disclosure.Wish, disclosure.Everything, disclosure.Outcome]
+    kinds += [disclosure.Shift, disclosure.Applied, embedding.Vectors]
+    kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
+    seen: dict[str, str] = {}
+    while kinds:
+        kind = kinds.pop()
+        if kind.__name__ in seen:
+            continue
+        fields = structs.fields(kind)
+        seen[kind.__name__] = ", ".join(f"{each.name}: {each.type}" for each in fields)
+        kinds += [inner for each in fields for inner in _structs(each.type)]
+    shape = ascii((frames.VERSION, sorted(seen.items())))
+    return hashlib.sha256(shape.encode()).hexdigest()[:CONTRACT_CHARACTERS]
+
+
+def _structs(kind: Any) -> Iterator[type[Struct]]:
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        yield kind
+    for inner in get_args(kind):
+        yield from _structs(inner)

@@ -1,0 +1,159 @@
+"""The nursery that forks, and those of programs before this one that still have workers.
+
+Owns: which nursery a worker belongs to, renewing the one that forks, closing one without workers.
+Never: a nursery itself (`spawn`), who is forked (`crew`, `fronts`).
+
+A nursery is a copy of the program that started it, and so are its workers. After an upgrade the
+new program starts one of its own: from then on it forks there, and the older ones end with the last
+of their workers.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from metamcp_supervisor.processes.nursery import (
+    NotForked,
+    Nursery,
+    NurseryDown,
+    NurserySnapshot,
+    Worker,
+    WorkerExit,
+)
+
+
+class Nurseries:
+    """A `house.Forker`. See `spawn.Nursery` for the callbacks. `spared`: children of this process
+    that are neither nurseries nor orphans."""
+
+    def __init__(
+        self,
+        *,
+        on_exit: Callable[[WorkerExit], None],
+        on_halt: Callable[[int, bool], None],
+        on_lost: Callable[[str], None],
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._on_exit = on_exit
+        self._on_halt = on_halt
+        self._on_lost = on_lost
+        self._on_event = on_event
+        self.spared: set[int] = set()
+        self._older: list[Nursery] = []
+        self._coming: Nursery | None = None
+        self._ends: set[asyncio.Task[None]] = set()
+        self._newest = self._another()
+
+    @property
+    def pid(self) -> int:
+        """Of the nursery that forks; 0 while there is none."""
+        return self._newest.pid
+
+    @property
+    def pids(self) -> list[int]:
+        known = [*self._all(), *filter(None, [self._coming])]
+        return [pid for nursery in known if (pid := nursery.pid)]
+
+    async def start(self) -> None:
+        """Raises NurseryDown."""
+        await self._newest.start()
+
+    def adopt(self, found: Sequence[NurserySnapshot]) -> None:
+        """Go on with those of the program before; the last one forks."""
+        self._older = [self._another() for _ in found[1:]]
+        for nursery, each in zip(self._all(), found, strict=True):
+            nursery.adopt(each)
+        for nursery in self._older:
+            nursery.retired = True
+
+    async def renew(self) -> bool:
+        """Fork from a nursery of this program from now on. False if it does not start; then
+        everything stays as it is."""
+        another = self._coming = self._another()
+        try:
+            await another.start()
+        except NurseryDown as error:
+            self._on_event(f"{error}; fronts and workers are still of the program before")
+            return False
+        except asyncio.CancelledError:
+            await another.close()
+            raise
+        finally:
+            self._coming = None
+        self._newest.retired = True
+        self._older.append(self._newest)
+        self._newest = another
+        self._thin()
+        return True
+
+    def unsettled(self) -> str:
+        """Why nothing can be handed over now, as a sentence, or nothing."""
+        if self._coming or self._ends or not all(nursery.runs for nursery in self._all()):
+            return "a nursery starts or ends, or a fork is under way"
+        return ""
+
+    def handed(self) -> tuple[NurserySnapshot, ...]:
+        """What the program after this one must know. Only while this is settled."""
+        return tuple(nursery.handed() for nursery in self._all())
+
+    async def fork(self, role: str, name: str) -> Worker:
+        """Where it is forked now. Raises spawn.NotForked."""
+        while True:
+            nursery = self._newest
+            try:
+                return await nursery.fork(role, name)
+            except NotForked:
+                if nursery is self._newest:
+                    raise
+            finally:
+                if nursery.retired:  # another one took over meanwhile
+                    self._thin()
+
+    def signal(self, pid: int, number: int) -> None:
+        self._of(pid).signal(pid, number)
+
+    def tune(self) -> None:
+        for nursery in self._all():
+            nursery.tune()
+
+    def suspect(self) -> None:
+        for nursery in self._all():
+            nursery.suspect()
+
+    async def dump(self, pid: int) -> str:
+        """The stacks of a worker as they are now. Raises stacks.NoStacks."""
+        return await self._of(pid).stacks.dump(pid)
+
+    async def close(self) -> None:
+        """End all of them, with everything below."""
+        for end in list(self._ends):
+            await end
+        for nursery in self._all():
+            await nursery.close()
+
+    def _another(self) -> Nursery:
+        return Nursery(
+            on_exit=self._exited,
+            on_halt=self._on_halt,
+            on_lost=self._on_lost,
+            on_event=self._on_event,
+            keep=lambda: {*self.pids, *self.spared},
+        )
+
+    def _all(self) -> list[Nursery]:
+        return [*self._older, self._newest]
+
+    def _of(self, pid: int) -> Nursery:
+        return next((one for one in self._older if one.knows(pid)), self._newest)
+
+    def _exited(self, end: WorkerExit) -> None:
+        self._on_exit(end)
+        self._thin()
+
+    def _thin(self) -> None:
+        """Let go of those that have no worker any more."""
+        for nursery in list(self._older):
+            if nursery.childless:
+                self._older.remove(nursery)
+                task = asyncio.create_task(nursery.close(), name="old nursery")
+                self._ends.add(task)
+                task.add_done_callback(self._ends.discard)

@@ -1,0 +1,159 @@
+"""The process of a nursery, from its start to the end of everything that it left.
+
+Owns: executing it, the control socket to it, the wait for its exit, and the sweep of orphans in
+steps that leave the event loop free. Never: orders to it (`nursery`).
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+from typing import Protocol
+
+from metamcp_worker.ipc import packets
+from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.messages import Born
+from metamcp_worker.runtime import orphans
+
+NO_PROC = "/dev/fd is not there, most likely because /proc is empty; mount proc at /proc"
+# Without -P the folder in which the gateway is started could bring modules of its own.
+DEFAULT_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker", "nursery")
+
+
+class NurseryDown(MetaMCPError):
+    """The nursery did not start."""
+
+
+class NotForked(MetaMCPError):
+    """A worker could not be forked. The text says which and why."""
+
+
+class NurseryGone(NotForked):
+    """It could not, because the nursery died or was replaced: that is nobody else's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A forked process. `sock`: the supervisor's end of its control socket, blocking and not read
+    by anyone yet; it belongs to the caller of `fork`."""
+
+    pid: int
+    role: str
+    name: str
+    sock: socket
+
+
+class Process(Protocol):
+    """A child of this process. `returncode`: as `subprocess` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class Foster:
+    """A child that an earlier program in this process has started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            try:
+                found, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # it was reaped before this program began
+                self.returncode = -signal.SIGKILL
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if found else None
+        return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)  # it is not reaped, so the pid is still its own
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One run of the nursery, from its start to its burial."""
+
+    process: Process
+    born: asyncio.Future[Born | None]
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    channel: packets.Channel | None = None
+
+
+def adopted(pid: int) -> Life:
+    """A nursery that is up, of a program before."""
+    life = Life(Foster(pid), asyncio.get_running_loop().create_future())
+    life.born.set_result(Born(pid=pid))
+    return life
+
+
+def execute(command: Sequence[str]) -> tuple[Process, socket]:
+    """Start a nursery; our end of its control socket. Raises OSError."""
+    if not Path("/dev/fd").exists():
+        raise OSError(NO_PROC)
+    ours, theirs = packets.pair()
+    with theirs, contextlib.ExitStack() as undo:
+        undo.callback(ours.close)
+        process = subprocess.Popen(
+            (*command, "--fd", str(theirs.fileno())),
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # nothing below the nursery writes into the output of the command
+            start_new_session=True,  # ^C on the terminal is the supervisor's alone
+        )
+        undo.pop_all()
+    return process, ours
+
+
+PAUSE_S = 0.005
+"""Between two looks at a process that was killed, or at what is left to sweep. One look holds the
+event loop for well under a millisecond."""
+
+
+async def sweep(spared: Callable[[], Collection[int]]) -> tuple[set[int], bool]:
+    """Kill every child of this process that nobody owns. Whom it had to kill, and whether all of
+    them are gone."""
+    work = orphans.Sweep()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + orphans.SWEEP_S_MAX
+    while not work.step(spared()):
+        if loop.time() > deadline:
+            return work.killed, False
+        await asyncio.sleep(PAUSE_S)
+    return work.killed, True
+
+
+async def ended(process: Process, within_s: float) -> bool:
+    """Has the process ended within this time? It is reaped then."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
+    while process.poll() is None:
+        if loop.time() > deadline:
+            return False
+        await asyncio.sleep(PAUSE_S)
+    return True
+
+
+def how(process: Process) -> str:
+    code = process.returncode
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

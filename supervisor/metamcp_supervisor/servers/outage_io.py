@@ -1,0 +1,80 @@
+"""Trouble that servers share, on the clock: who tries for all, and that its end wakes the others.
+
+Owns: the timer of the next look. Never: when somebody tries and who (`canaries`), what a recovery
+shows and what it changes (`server`), starting (`tree`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from metamcp_supervisor.servers import outage
+from metamcp_supervisor.servers.entry import Entry
+from metamcp_supervisor.servers.outage import Seen
+from metamcp_supervisor.servers.server import Fact, Life, SiblingRecovered, Start, evidence
+from metamcp_supervisor.servers.start_gate_io import Starting
+from metamcp_supervisor.servers.states import Phase
+
+
+class Outages:
+    """`entries`: all servers, by name. `feed(entry, fact, cause)`: let something happen to one."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        starting: Starting,
+        feed: Callable[[Entry, Fact, str], None],
+    ) -> None:
+        self._entries = entries
+        self._starting = starting
+        self._feed = feed
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._look_at(self._loop.time() + outage.PACE_S)  # some may be taken over as they wait
+
+    def heard(self, entry: Entry, before: Life) -> None:
+        """Something happened to this server."""
+        if entry.life.vain is not None:
+            self._look_at(self._loop.time() + outage.PACE_S)
+        reason = evidence(before, entry.life)
+        if reason is None:
+            return
+        for other in list(self._entries.values()):
+            if other is not entry and other.launcher == entry.launcher:
+                self._feed(other, SiblingRecovered(reason), "")
+
+    def close(self) -> None:
+        self._closed = True
+        self._no_timer()
+
+    def _look_at(self, when: float) -> None:
+        """Look then, unless a look is planned before."""
+        if self._closed or (self._timer is not None and self._timer.when() <= when):
+            return
+        self._no_timer()
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _no_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        seen = [
+            Seen(entry.name, entry.launcher, entry.life, held=self._held(entry))
+            for entry in self._entries.values()
+            if entry.life.vain is not None and not entry.own  # those come back when they are called
+        ]
+        chosen, again = outage.turns(seen, self._loop.time())
+        if again is not None:
+            self._look_at(again)
+        for turn in chosen:
+            cause = f"to see for {turn.others} more whether what they need is back"
+            self._feed(self._entries[turn.name], Start("others"), cause)
+
+    def _held(self, entry: Entry) -> bool:
+        """Does an earlier copy of it still leave, or does it wait for another server?"""
+        if entry.life.phase is Phase.WARMING:
+            return False
+        return entry.removed or entry.running or bool(self._starting.missing(entry))

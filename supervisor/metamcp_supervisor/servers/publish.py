@@ -1,0 +1,393 @@
+"""The knowledge of the fronts about servers: catalogues, states, and the pipes to the instances.
+
+Owns: the last word about each server, and the next try after one that found no free descriptor.
+Never: what a front does with it.
+
+A front that starts late is told everything that the others know. The order towards a front is
+catalogue, pipe, state: whoever hears of a ready server can list and call it.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from msgspec import structs
+
+from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.rations import left_out
+from metamcp_supervisor.servers import rate_limits
+from metamcp_supervisor.servers.catalog_changes import changes
+from metamcp_supervisor.servers.catalogues import Offer, offer
+from metamcp_supervisor.servers.entry import Entry, ServerSnapshot
+from metamcp_supervisor.servers.instances import Instance
+from metamcp_supervisor.servers.per_client import PARTED, Division, Refusal
+from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.server import Life
+from metamcp_supervisor.servers.states import DOWN, PUBLIC, ExitClass, Phase
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.catalogue import MODERN_SINCE
+from metamcp_worker.ipc.messages import (
+    AttachServer,
+    Catalogue,
+    ForgetServer,
+    Message,
+    ServerState,
+)
+from metamcp_worker.ipc.roots import wider
+
+SILENT = "its worker does not answer"
+
+
+class Ahead(Protocol):
+    """A front, as far as it is told about servers."""
+
+    @property
+    def number(self) -> int: ...
+
+    def send(self, message: Message, fds: Iterable[int] = ()) -> None:
+        """Takes the descriptors."""
+        ...
+
+
+class Fronts(Protocol):
+    def serving(self) -> Iterable[Ahead]:
+        """Those that know their task already."""
+        ...
+
+
+class Known:
+    """What the fronts know of one server. `changes`: when it was listed or hidden (`damping`)."""
+
+    def __init__(self) -> None:
+        self.catalogue = b""
+        self.list_hash = ""
+        self.life: tuple[Server, Life] | None = None
+        self.state: ServerState | None = None
+        self.listed = False
+        self.division = Division()
+        self.changes: tuple[float, ...] = ()
+        self._planned: asyncio.TimerHandle | None = None
+
+    @property
+    def planned(self) -> bool:
+        """Is it to be listed, or hidden, in a while?"""
+        return self._planned is not None
+
+    @property
+    def turns_at(self) -> float | None:
+        """When that is, if it is to be."""
+        return None if self._planned is None else self._planned.when()
+
+    def plan(self, wait_s: float, then: Callable[[], None]) -> None:
+        self.keep()
+        self._planned = asyncio.get_running_loop().call_later(wait_s, then)
+
+    def keep(self) -> None:
+        """It stays as it is."""
+        if self._planned is not None:
+            self._planned.cancel()
+            self._planned = None
+
+
+class Routes:
+    def __init__(self, fronts: Fronts) -> None:
+        self._fronts = fronts
+        self._known: dict[str, Known] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def offers(self, server: str, data: bytes, list_hash: str) -> bytes:
+        """The server has this catalogue; the one before, or nothing. Raises OSError without free
+        descriptors."""
+        known = self._known.setdefault(server, Known())
+        before = known.catalogue
+        if before != data:  # a restart rarely changes it
+            known.catalogue, known.list_hash = data, list_hash
+            for front in self._fronts.serving():
+                _send_catalogue(front, server, known)
+        return before
+
+    def handed(self, server: str) -> Known:
+        """What the program after this one must know."""
+        return self._known.get(server, Known())
+
+    def go_on(self, found: ServerSnapshot, list_hash: str) -> None:
+        """After what the program before told the fronts."""
+        known = self._known[found.name] = Known()
+        known.catalogue, known.list_hash = found.catalogue, list_hash
+        known.listed, known.changes = found.listed, found.list_changes
+        if found.list_turns_at is not None:
+            wait_s = max(0.0, found.list_turns_at - self._loop.time())
+            known.plan(wait_s, partial(self._turn_later, known, listed=not found.listed))
+
+    def offer_again(self, server: str, number: int) -> None:
+        """The front with this number did not get the catalogue. Raises OSError."""
+        known = self._known.get(server)
+        for front in self._fronts.serving():
+            if front.number == number and known is not None and known.catalogue:
+                _send_catalogue(front, server, known)
+
+    def show(self, server: Server, life: Life) -> None:
+        """Tell the fronts how the server stands, and list its tools or hide them."""
+        known = self._known.setdefault(server.name, Known())
+        self._list(known, server, life)
+        self._tell(known, server, life)
+
+    def share(self, server: str, division: Division) -> bool:
+        """Who calls this server shares its process from now on, or has one of its own. Is that
+        news?"""
+        known = self._known.setdefault(server, Known())
+        if known.division == division:
+            return False
+        known.division = division
+        if known.life is not None:
+            self._tell(known, *known.life)
+        return True
+
+    def refuse(self, server: str, why: Refusal) -> None:
+        """Nothing is started for the client that called this process of its own."""
+        state = ServerState(
+            server=server, state=why.state, listed=False, reason=why.reason, message=why.message
+        )
+        for front in self._fronts.serving():
+            front.send(state)
+            front.send(ForgetServer(server=server))
+
+    def connect(self, instance: Instance, number: int | None) -> None:
+        """A fresh pipe between the instance and the front with this number, or all of them. Raises
+        OSError."""
+        for front in self._fronts.serving():
+            if number not in (None, front.number):
+                continue
+            one, other = socket.socketpair()  # what a `multiprocessing.Pipe` is
+            with one, other:
+                ours = os.dup(one.fileno())
+                try:
+                    theirs = os.dup(other.fileno())
+                except OSError:
+                    os.close(ours)
+                    raise
+            instance.attach(front.number, theirs)
+            message = AttachServer(
+                server=instance.server,
+                generation=instance.generation,
+                legacy=instance.protocol < MODERN_SINCE,
+            )
+            front.send(message, [ours])
+
+    def introduce(self, front: Ahead) -> None:
+        """Tell a new front what the others know, all but the pipes. Raises OSError."""
+        for server, known in self._known.items():
+            if known.catalogue:
+                _send_catalogue(front, server, known)
+            if known.state is not None:
+                front.send(known.state)
+
+    def forget(self, server: str) -> None:
+        """The server is no longer configured."""
+        known = self._known.pop(server, None)
+        if known is not None:
+            known.keep()
+        for front in self._fronts.serving():
+            front.send(ForgetServer(server=server))
+
+    def close(self) -> None:
+        for known in self._known.values():
+            known.keep()
+
+    def _list(self, known: Known, server: Server, life: Life) -> None:
+        """Listed from the first time that it is ready until somebody takes it away. One that went
+        down by itself or restarts has `hide_after` to come back before its tools go; one that goes
+        down again and again stays as it is for a while (`damping`)."""
+        damped_s = rate_limits.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
+        if life.phase is Phase.READY or (server.lazy and _at_rest(life) and known.catalogue):
+            if known.listed or not damped_s:
+                self._turn(known, listed=True, counts=life.failures > 0)
+            elif not known.planned:
+                known.plan(damped_s, partial(self._turn_later, known, listed=True))
+        elif not _comes_back(life) or server.strict_listing or not known.listed:
+            self._turn(known, listed=False, counts=life.failures > 0)
+        elif not known.planned:
+            wait_s = max(server.hide_after_s, damped_s)
+            known.plan(wait_s, partial(self._turn_later, known, listed=False))
+
+    def _turn(self, known: Known, *, listed: bool, counts: bool) -> None:
+        """List its tools, or hide them, from now on."""
+        known.keep()
+        if counts and listed != known.listed:
+            known.changes = rate_limits.noted(known.changes, self._loop.time())
+        known.listed = listed
+
+    def _turn_later(self, known: Known, *, listed: bool) -> None:
+        self._turn(known, listed=listed, counts=True)
+        if known.life is not None:
+            self._tell(known, *known.life)
+
+    def _tell(self, known: Known, server: Server, life: Life) -> None:
+        known.life = server, life
+        state = _state(server, life, known.listed, self._loop.time())
+        division = known.division
+        known.state = structs.replace(
+            state, by=division.by, roots=division.roots, both=division.both
+        )
+        for front in self._fronts.serving():
+            front.send(known.state)
+
+
+def _at_rest(life: Life) -> bool:
+    """Does it wait for a call, or is it on its way there?"""
+    return life.phase is Phase.IDLE or life.resting
+
+
+def _starts(life: Life) -> bool:
+    return life.phase in (Phase.QUEUED, Phase.WARMING)
+
+
+def _comes_back(life: Life) -> bool:
+    """Is it down only until it is up again?"""
+    if life.phase in (Phase.DRAINING, Phase.STOPPING):
+        return life.restarting
+    return life.phase in (Phase.QUEUED, Phase.WARMING, Phase.BACKOFF, Phase.FAILED)
+
+
+def _state(server: Server, life: Life, listed: bool, now: float) -> ServerState:
+    if life.degraded and life.phase is Phase.READY:
+        # No new calls go there; they wait a moment, as for a server that is just coming back.
+        return ServerState(
+            server=server.name,
+            state="error",
+            listed=listed,
+            generation=life.generation,
+            reason=ExitClass.HANG,
+            message=SILENT,
+            retry_after_ms=0,
+        )
+    state = "idle" if life.resting else "draining" if life.parted else PUBLIC[life.phase]
+    return ServerState(
+        server=server.name,
+        state=state,
+        listed=listed,
+        generation=life.generation,
+        reason=str(life.reason or "") if state in DOWN else "",
+        message=PARTED if life.parted else life.message if state in DOWN else "",
+        retry_after_ms=_retry_after_ms(life, now),
+        hold_ms=round(server.start_timeout_s * 1000) if server.lazy or _starts(life) else -1,
+    )
+
+
+def _retry_after_ms(life: Life, now: float) -> int:
+    if _starts(life) or life.restarting:
+        return 0
+    return -1 if life.retry_at is None else max(0, round((life.retry_at - now) * 1000))
+
+
+def _send_catalogue(front: Ahead, server: str, known: Known) -> None:
+    message = Catalogue(server=server, list_hash=known.list_hash)
+    front.send(message, [packets.blob(known.catalogue)])
+
+
+LEFT_OUT_TOLD_MAX = 10
+"""Definitions that one line of the log names; 'metamcp tools' names all."""
+AGAIN_S = 1.0
+"""After a pipe that found no free descriptor at its end."""
+
+
+class Deliveries:
+    """`entries`: all servers, by name. `owed`: how many deliveries are to be tried again.
+    `missing`: why a server that is ready cannot be called, while a pipe to it is not there."""
+
+    def __init__(
+        self, entries: Mapping[str, Entry], routes: Routes, pinned: Pinned, journal: Journal
+    ) -> None:
+        self.owed = 0
+        self.missing: dict[str, str] = {}
+        self._pinned = pinned
+        self._entries = entries
+        self._routes = routes
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def connect(self, server: str, front: int | None) -> None:
+        """A pipe between the server, if it is ready, and this front, or all of them."""
+        entry = self._entries.get(server)
+        if entry is None or entry.instance is None or entry.life.phase is not Phase.READY:
+            self.missing.pop(server, None)
+            return
+        try:
+            self._routes.connect(entry.instance, front)
+            self.missing.pop(server, None)
+        except OSError as error:
+            self._journal.add(server, "error", no_descriptor(error), entry.life.generation)
+            self.connect_again(server, front, no_descriptor(error))
+
+    def connect_again(self, server: str, front: int | None, why: str = "") -> None:
+        """The pipe did not arrive for want of a descriptor: make another one in a while. `why`: who
+        has none, as a sentence."""
+        if not self._closed:
+            self.owed += 1
+            self.missing[server] = why or "its worker or a front has no free descriptor"
+            self._loop.call_later(AGAIN_S, self._connect_now, server, front)
+
+    def offer(self, entry: Entry, data: bytes) -> tuple[ExitClass, str] | None:
+        """Take in and send its catalogue, and say what is other in it than before. Why the server
+        counts as broken, if it does."""
+        try:
+            self.judged(entry, entry.offer, found := offer(data))
+            # Once seen, it is so until it is another server.
+            asks_roots = wider(found.asks_roots, entry.offer.asks_roots)
+            entry.offer = replace(found, asks_roots=asks_roots)
+            self._pinned.offered(entry.name, data)
+            if entry.own and not entry.legacy:
+                return None  # what its client is listed is what the server itself offers
+            before = self._routes.offers(entry.name, data, entry.offer.list_hash)
+            if before and (changed := changes(before, data)):
+                self._tell(entry, changed)
+        except codec.Malformed as error:
+            return ExitClass.PROTOCOL, f"its catalogue cannot be read: {error}"
+        except OSError as error:
+            return ExitClass.EXIT, no_descriptor(error)
+        return None
+
+    def judged(self, entry: Entry, before: Offer, now: Offer) -> None:
+        """Say which of its definitions lists leave out, if they are others than before."""
+        if now.left_out and now.left_out != before.left_out:
+            said = "; ".join(now.left_out[:LEFT_OUT_TOLD_MAX])
+            if (more := now.invalid - LEFT_OUT_TOLD_MAX) > 0:
+                said += f"; and {more} more, which 'metamcp tools {entry.base}' names"
+            self._journal.add(entry.name, "left out", said, entry.life.generation)
+
+    def _tell(self, entry: Entry, changed: str) -> None:
+        missing = entry.changes.take(self._loop.time())
+        if missing is not None:
+            what = changed + left_out(missing)
+            self._journal.add(entry.name, "lists changed", what, entry.life.generation)
+
+    def offer_again(self, server: str, front: int) -> None:
+        """The catalogue did not arrive for want of a descriptor: send it again in a while."""
+        if not self._closed:
+            self.owed += 1
+            self._loop.call_later(AGAIN_S, self._offer, server, front)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _connect_now(self, server: str, front: int | None) -> None:
+        self.owed -= 1
+        self.connect(server, front)
+
+    def _offer(self, server: str, front: int) -> None:
+        self.owed -= 1
+        try:
+            self._routes.offer_again(server, front)
+        except OSError as error:
+            self._journal.add(server, "error", no_descriptor(error))
+            self.offer_again(server, front)
+
+
+def no_descriptor(error: OSError) -> str:
+    return f"the gateway has no free descriptor for it: {error.strerror}"

@@ -1,0 +1,358 @@
+"""Tools that are not as somebody approved them: found when a catalogue arrives, and kept back.
+
+Owns: the lock and the first sight of servers while the gateway runs, the order in which a catalogue
+is looked at, the file of what was seen first, the words in the journal. Never: the decision
+(`pins`), what a front does with it, `metamcp.lock` itself, which people write.
+
+Before a catalogue goes to the fronts they have heard what of it they must keep back: everything
+that is not known to be well. A thread then judges, and what is harmless is released. One task does
+that for all servers, and it alone writes the file.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from metamcp_supervisor.approval import lock as locks
+from metamcp_supervisor.approval import lock_drift, lock_io
+from metamcp_supervisor.approval.lock import Lock
+from metamcp_supervisor.approval.lock_drift import Quarantined
+from metamcp_supervisor.approval.quarantine import Judged, Pins, counts
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
+from metamcp_supervisor.config.document import shown
+from metamcp_supervisor.rations import Ration, left_out
+from metamcp_supervisor.servers.catalogues import Catalogues
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.verbs import ReloadPlan
+from metamcp_worker.ipc import catalogue, codec, sharing
+
+TOLD_MAX = 6
+"""In a minute, of one server; of more only how many they were."""
+TOOLS_TOLD_MAX = 50
+"""That drifted, of one server, for people; 'metamcp tools' tells all."""
+RETRY_S = 0.5
+"""Until a judgement is tried again that had no descriptor to load what it needs."""
+
+
+class Draft(NamedTuple):
+    """What there will be with other files. `judged`: by server, of the catalogue in `data`;
+    `changed`: is the lock another one?"""
+
+    pins: Pins
+    judged: Mapping[str, Judged]
+    data: Mapping[str, bytes]
+    changed: bool
+
+
+class Pinned:
+    """`tell()`: every front is to hear what `quarantined` is by now. `drift`: how many tools are
+    not as approved, by `families.DRIFT`, of the servers that have any."""
+
+    def __init__(self, state_dir: Path, journal: Journal, tell: Callable[[], None]) -> None:
+        self._state_dir = state_dir
+        self._journal = journal
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._pins = Pins(Lock())
+        self._data: dict[str, bytes] = {}
+        self._waiting: dict[str, bytes] = {}
+        self._unsaved: Lock | None = None
+        self._announced: dict[str, frozenset[Quarantined]] = {}
+        self.drift: dict[str, dict[str, int]] = {}
+        self._rations: dict[str, Ration] = {}
+        self._worker: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def begin(
+        self,
+        config: Config,
+        approved: bytes | None = None,
+        offered: Mapping[str, bytes] | None = None,
+    ) -> bool:
+        """Before any front or server is there: read the lock file, and judge the last catalogues.
+        `approved`, `offered`: the lock (see `handed`) and the catalogues by server that the
+        program before had in force stay so. Says whether the file has changed since. Raises
+        ConfigInvalid."""
+        begun = await asyncio.to_thread(self._first, config, approved, offered)
+        self._pins, self._data, judged, note, outdated = begun
+        if note:
+            self._journal.add("gateway", "note", note)
+        for each in judged:
+            self._take(each, tell=False)
+        return outdated
+
+    def offered(self, server: str, data: bytes) -> None:
+        """It offers this from now on, which no front has heard yet. Raises codec.Malformed."""
+        if self._data.get(server) == data:  # a restart rarely changes it
+            return
+        whole = self._data.get(sharing.base(server))
+        if whole is not None and whole == data:  # what is kept back of it, is of all its processes
+            self.forget(server)
+            self._data[server] = whole
+            return
+        tools = _tools(data)
+        before, self._data[server] = self._data.get(server), data
+        if self._pins.mode(server) == "off":
+            return
+        # Its processes that offered the same still do, and are judged for themselves from now on.
+        same = [name for name, each in self._data.items() if before is not None and each is before]
+        holds = [self._hold(self._pins.at_once(server, tools))]
+        holds += [self._hold(self._pins.at_once(name, _tools(self._data[name]))) for name in same]
+        if any(holds):
+            self._tell()
+        self._waiting |= {name: self._data[name] for name in (server, *same)}
+        self._work_on()
+
+    def told(self, server: str) -> tuple[str, ...]:
+        """Its tools that are not as approved, for people."""
+        judged = self._pins.last(server)
+        kept = {each.tool for each in judged.kept}
+        said = [
+            f"{shown(each.tool)}: {each.word}{', in quarantine' if each.tool in kept else ''}"
+            for each in judged.drifts
+            if each.is_news
+        ]
+        more = len(said) - TOOLS_TOLD_MAX
+        return tuple(said[:TOOLS_TOLD_MAX]) + ((f"and {more} more",) if more > 0 else ())
+
+    def last(self, server: str) -> Judged:
+        """What was decided last about it."""
+        return self._pins.last(server)
+
+    def quarantined(self) -> tuple[tuple[str, str, str], ...]:
+        """As `spec.FrontSpec` has it."""
+        kept = self._pins.quarantined
+        return tuple(sorted((each.server, each.tool, each.reason) for each in kept))
+
+    def held(self) -> tuple[str, ...]:
+        """As `spec.FrontSpec` has it."""
+        return self._pins.held
+
+    @property
+    def kept(self) -> frozenset[tuple[str, str]]:
+        """What is in quarantine, by server and tool."""
+        return frozenset((each.server, each.tool) for each in self._pins.quarantined)
+
+    def forget(self, server: str) -> None:
+        """It is not there any more. What it offered at first stays known."""
+        for each in (self._data, self._waiting, self._announced, self._rations, self.drift):
+            each.pop(server, None)
+        kept = self._pins.last(server).kept
+        self._pins.forget(server)
+        if kept:
+            self._tell()
+
+    # A reload
+
+    async def draft(self, config: Config, lock: Lock | None) -> Draft:
+        """What would come of this configuration with this `metamcp.lock`. Changes nothing."""
+        return await asyncio.to_thread(_draft, self._pins, lock, config, dict(self._data))
+
+    def planned(self, plan: ReloadPlan, draft: Draft) -> ReloadPlan:
+        """With what the lock changes."""
+        return lock_drift.planned(plan, self._pins.lock, draft.pins.lock) if draft.changed else plan
+
+    def adopt(self, draft: Draft) -> None:
+        """It is in force from now on. Telling the fronts is left to the caller."""
+        before = self._pins.lock
+        self._pins.adopt(draft.pins.lock, draft.pins.pinnings, draft.pins.definitions)
+        if draft.changed:
+            what = locks.difference(before, draft.pins.lock)
+            self._journal.add("gateway", lock_io.FILE, what)
+        for server, data in self._data.items():
+            judged = draft.judged.get(server)
+            if judged is not None and draft.data.get(server) is data:
+                self._take(judged, tell=False)
+            elif sharing.base(server) in draft.pins.pinnings:  # it came just now
+                self._hold(self._pins.at_once(server, _tools(data)))
+                self._waiting[server] = data
+                self._work_on()
+
+    # An upgrade
+
+    def handed(self) -> bytes:
+        """The lock in force."""
+        lock = self._pins.lock
+        return b"" if lock is None else zlib.compress(locks.text(lock).encode())
+
+    def go_on(self, server: str, kept: Iterable[tuple[str, str]]) -> None:
+        """What the program before kept back of a process for one client."""
+        if sharing.whose(server) and (found := [Quarantined(server, *each) for each in kept]):
+            self._pins.go_on(server, found)
+
+    @property
+    def busy(self) -> bool:
+        """Is something being judged, or on its way to the disk?"""
+        return self._worker is not None and not self._worker.done()
+
+    async def close(self) -> None:
+        """Wait until everything is on the disk."""
+        self._closed = True
+        self._waiting.clear()
+        if self._worker is not None:
+            await self._worker
+
+    # Underneath
+
+    def _first(
+        self,
+        config: Config,
+        approved: bytes | None,
+        offered: Mapping[str, bytes] | None,
+    ) -> tuple[Pins, dict[str, bytes], list[Judged], str, bool]:
+        """In a thread. Raises ConfigInvalid."""
+        there, outdated = _lock(config, approved)
+        note, seen = "", None
+        try:
+            seen = lock_io.load(self._state_dir / lock_io.SEEN) or Lock()
+        except ConfigInvalid as error:
+            note = f"what servers offered at first cannot be read and is left alone: {error}"
+        known = locks.definitions(config.servers.values())
+        pins = Pins(None if seen is None else locks.folded(seen), there, _pinnings(config), known)
+        data: dict[str, bytes] = {}
+        if offered is None:
+            kept = Catalogues(self._state_dir, lambda server, why: None)
+            for name, server in config.servers.items():
+                if pins.mode(name) == "enforce" and (found := kept.load(server)):
+                    data[name] = found
+        else:
+            data |= {name: each for name, each in offered.items() if pins.mode(name) == "enforce"}
+        judged = [_judged(pins, name, each) for name, each in data.items()]
+        return pins, data, judged, note, outdated
+
+    def _hold(self, held: Judged | None) -> bool:
+        """Must the fronts hear of it?"""
+        if held is None:
+            return False
+        self._count(held)
+        return self._pins.hold(held)
+
+    def _count(self, judged: Judged) -> None:
+        if found := counts(judged):
+            self.drift[judged.server] = found
+        else:
+            self.drift.pop(judged.server, None)
+
+    def _take(self, judged: Judged, *, tell: bool = True) -> None:
+        news = self._pins.take(judged)
+        self._count(judged)
+        if news.seen is not None:
+            self._unsaved = news.seen
+            self._work_on()
+        if news.fronts and tell:
+            self._tell()
+        server, kept = judged.server, judged.kept
+        released = bool(self._announced.get(server)) and not kept
+        self._announced[server] = kept
+        if news.sentence:
+            self._say(server, "tools drifted", news.sentence)
+        elif released:
+            self._say(server, "tools released", "nothing of it is in quarantine any more")
+
+    def _say(self, server: str, what: str, cause: str) -> None:
+        ration = self._rations.setdefault(server, Ration(TOLD_MAX))
+        missing = ration.take(self._loop.time())
+        if missing is not None:
+            self._journal.add(server, what, cause + left_out(missing))
+
+    def _work_on(self) -> None:
+        if not self.busy:
+            self._worker = self._loop.create_task(self._work(), name="pinning")
+
+    async def _work(self) -> None:
+        while self._waiting or self._unsaved is not None:
+            if self._waiting:
+                server = next(iter(self._waiting))
+                await self._judge(server, self._waiting.pop(server))
+            else:
+                seen, self._unsaved = self._unsaved, None
+                assert seen is not None
+                try:
+                    await asyncio.to_thread(_save, self._state_dir, seen)
+                except OSError as error:
+                    why = f"what servers offered at first could not be kept: {error.strerror}"
+                    self._journal.add("gateway", "error", why)
+
+    async def _judge(self, server: str, data: bytes) -> None:
+        try:
+            judged = await asyncio.to_thread(_judged, self._pins, server, data)
+        except OSError as error:  # what compares cannot be loaded, as without a free descriptor
+            why = f"its tools are not judged yet, what is kept back stays so: {error.strerror}"
+            self._say(server, "error", why)
+            if self._data.get(server) is data and not self._closed:
+                self._waiting[server] = data
+                await asyncio.sleep(RETRY_S)
+            return
+        except Exception as error:  # noqa: BLE001 - what is kept back stays so
+            self._journal.add(server, "bug", f"its tools cannot be judged: {error!r}")
+            return
+        if self._data.get(server) is not data:
+            return  # it offers something else by now, which waits, or it is gone
+        if judged.edition != self._pins.edition:  # by files that are not in force any more
+            self._waiting[server] = data
+        else:
+            self._take(judged)
+
+
+def _pinnings(config: Config) -> dict[str, Pinning | None]:
+    return {name: server.pinning for name, server in config.servers.items()}
+
+
+def _lock(config: Config, approved: bytes | None) -> tuple[Lock | None, bool]:
+    """The lock in force at first, and whether the file has another. Raises ConfigInvalid."""
+    path = lock_io.beside(config)
+    if approved is None:
+        there = lock_io.load(path)
+        return None if there is None else locks.folded(there), False
+    text = zlib.decompress(approved).decode() if approved else ""
+    try:
+        before = locks.folded(locks.read(text, str(path))) if text else None
+    except ConfigInvalid:  # another version wrote it, in another way
+        there = lock_io.load(path)
+        return None if there is None else locks.folded(there), False
+    try:
+        there = lock_io.load(path)
+    except ConfigInvalid:
+        return before, True
+    return before, text != ("" if there is None else locks.text(there))
+
+
+def _draft(
+    pins: Pins,
+    lock: Lock | None,
+    config: Config,
+    data: Mapping[str, bytes],
+) -> Draft:
+    """In a thread."""
+    lock = None if lock is None else locks.folded(lock)
+    pinnings = _pinnings(config)
+    other = pins.draft(lock, pinnings, locks.definitions(config.servers.values()))
+    judged = {
+        name: _judged(other, name, each)
+        for name, each in data.items()
+        if sharing.base(name) in pinnings
+    }
+    return Draft(other, judged, data, locks.prints(lock) != locks.prints(pins.lock))
+
+
+def _tools(data: bytes) -> Sequence[bytes | Raw]:
+    """Of a catalogue. Raises codec.Malformed."""
+    return catalogue.unpack(data).tools
+
+
+def _judged(pins: Pins, server: str, data: bytes) -> Judged:
+    """In a thread."""
+    try:
+        return pins.judge(server, _tools(data))
+    except codec.Malformed:  # it was read once, so this cannot be
+        return Judged(server, edition=pins.edition)
+
+
+def _save(state_dir: Path, seen: Lock) -> None:
+    """Raises OSError."""
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock_io.save(state_dir / lock_io.SEEN, seen)

@@ -1,0 +1,124 @@
+"""What there is to see of the lives at the moment of a scrape.
+
+Owns: looking at entries, heartbeats and listening sockets. Never: what it is called (`watched`),
+changing anything.
+"""
+
+import socket
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.fronts import Fronts
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.limits import limits_of
+from metamcp_supervisor.servers.entry import Copy, Entry
+from metamcp_supervisor.telemetry.snapshot import Pulse, Readings
+
+_WAITING = struct.Struct("=24xI")
+"""Of `struct tcp_info`: what a listening socket has in the place of unacknowledged segments is how
+many connections wait to be accepted."""
+
+
+class Single(Protocol):
+    """A process of which there is one at most."""
+
+    @property
+    def pid(self) -> int:
+        """0: there is none."""
+        ...
+
+
+class Reader:
+    """Where to look."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        fronts: Fronts,
+        hearts: Heartbeats,
+        nursery: Single,
+        embedder: Single,
+        listeners: Sequence[socket.socket],
+    ) -> None:
+        self._entries = entries
+        self._fronts = fronts
+        self._hearts = hearts
+        self._nursery = nursery
+        self._embedder = embedder
+        self._listeners = listeners
+
+    def read(self) -> Readings:
+        every = list(self._entries.values())
+        copies = [copy for entry in every for copy in entry.copies]
+        return Readings(
+            beat_ages_s=_ages(
+                copies, self._fronts.slots, self._embedder.pid, self._hearts.ages_s()
+            ),
+            queued=_sums((one.entry.base, one.instance.queued) for one in copies if one.instance),
+            spares=_sums((each.base, int(_spare_ready(each))) for each in every),
+            limits_bytes={
+                each.name: most
+                for each in every
+                if not each.own and (most := limits_of(each.server).memory_max) is not None
+            },
+            oom_kills=_sums((one.entry.base, one.leaf.oom_kills()) for one in copies if one.leaf),
+            accept_queue=accept_queue(self._listeners),
+            probing=frozenset(each.name for each in every if each.life.probing),
+        )
+
+    def pulse(self) -> Pulse:
+        """However many servers there are, this looks at none."""
+        return Pulse(
+            fronts=tuple(map(front_state, self._fronts.slots)),
+            nursery_pid=self._nursery.pid,
+            loop_lag_s=self._hearts.lag_s(),
+        )
+
+
+def front_state(front: Front | None) -> str:
+    """In a word of the status."""
+    if front is None:
+        return "error"
+    return "ready" if front.ready else "warming"
+
+
+def accept_queue(listeners: Sequence[socket.socket]) -> int | None:
+    """Connections that the kernel has taken and nobody has accepted."""
+    try:
+        told = [
+            each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING.size)
+            for each in listeners
+        ]
+    except (OSError, AttributeError):  # AttributeError: not on every system
+        return None
+    return sum(int(_WAITING.unpack(each)[0]) for each in told if len(each) == _WAITING.size)
+
+
+def _ages(
+    copies: Iterable[Copy],
+    fronts: Iterable[Front | None],
+    embedder_pid: int,
+    ages_s: Mapping[int, float],
+) -> dict[tuple[str, str], float]:
+    """The oldest of each server, of the fronts, and of the process that makes vectors."""
+    beating = [(("", "front"), front.pid) for front in fronts if front is not None]
+    beating.append((("", "embedder"), embedder_pid))
+    beating += [((one.entry.base, "worker"), one.instance.pid) for one in copies if one.instance]
+    found: dict[tuple[str, str], float] = {}
+    for key, pid in beating:
+        if pid in ages_s:
+            found[key] = max(found.get(key, 0.0), ages_s[pid])
+    return found
+
+
+def _spare_ready(entry: Entry) -> bool:
+    return entry.spare is not None and entry.spare.ready
+
+
+def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, n in pairs:
+        found[name] = found.get(name, 0) + n
+    return found

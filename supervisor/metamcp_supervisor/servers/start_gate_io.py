@@ -1,0 +1,78 @@
+"""Whose turn it is to start: the start gate on the clock, and servers that wait for others.
+
+Owns: the gate and its timer, who is held back by a dependency or by what is left of an earlier
+instance. Never: the gate's rules (`gate`), starting (`tree`).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+
+from metamcp_supervisor.servers import start_gate
+from metamcp_supervisor.servers.entry import Entry
+from metamcp_supervisor.servers.states import Phase
+
+
+class Starting:
+    """`entries`: all servers, by name. `admit(entry)`: its turn has come."""
+
+    def __init__(self, entries: Mapping[str, Entry], admit: Callable[[Entry], None]) -> None:
+        self._entries = entries
+        self._admit = admit
+        self._loop = asyncio.get_running_loop()
+        self._gate = start_gate.for_cores(os.cpu_count() or 1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def join(self, entry: Entry) -> None:
+        self._gate = start_gate.join(self._gate, entry.name, entry.life.failures)
+        self.soon()
+
+    def leave(self, entry: Entry) -> None:
+        self._gate = start_gate.leave(self._gate, entry.name)
+        self.soon()
+
+    def soon(self) -> None:
+        """Look at the gate in the next turn of the loop, once."""
+        self._open_at(self._loop.time())
+
+    def crowded(self) -> None:
+        """The kernel killed a process for want of memory: nobody starts for a while."""
+        self._gate = start_gate.crowded(self._gate, self._loop.time())
+        self.soon()
+
+    def missing(self, entry: Entry) -> list[Entry]:
+        """The servers that this one waits for."""
+        needed = (self._entries.get(name) for name in entry.server.depends_on)
+        return [one for one in needed if one is not None and one.life.phase is not Phase.READY]
+
+    def dependents(self, entry: Entry) -> list[Entry]:
+        """The servers that run and depend on this one: they stop before it."""
+        return [
+            one
+            for one in self._entries.values()
+            if one.running and entry.name in one.server.depends_on
+        ]
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _open_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if self._closed else self._loop.call_at(when, self._open)
+
+    def _open(self) -> None:
+        self._timer = None
+        held = {
+            entry.name
+            for entry in self._entries.values()
+            if entry.running or (entry.life.phase is Phase.QUEUED and self.missing(entry))
+        }
+        self._gate, names, again = start_gate.admit(self._gate, self._loop.time(), held)
+        if again is not None:
+            self._open_at(again)
+        for name in names:
+            self._admit(self._entries[name])

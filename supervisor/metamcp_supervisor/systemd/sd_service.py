@@ -1,0 +1,278 @@
+"""The gateway as a service of systemd: what it is told, and the sockets that it lends and keeps.
+
+Owns: when readiness, reloads, the end and signs of life are told; which listeners are taken over
+and which are given to keep. Never: the form of the messages (`notify`), reading the environment
+(`inherited`), what is worth a sign of life (`vitals`).
+
+Without systemd nothing here runs: listeners are bound, and that is all.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterator
+
+from metamcp_supervisor.config import places
+from metamcp_supervisor.config.config import Address, AnyAddress, Gateway, UnixAddress
+from metamcp_supervisor.config.units import is_loopback
+from metamcp_supervisor.systemd import listen, sd_notify, sd_sockets, sd_status
+from metamcp_supervisor.systemd.sd_notify import Notify
+from metamcp_supervisor.systemd.sd_sockets import Inherited
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.verbs import GatewayStatus
+
+LOOK_S = 0.1
+"""Between two looks whether something happened. A look at a quiet gateway compares two numbers."""
+BEATS = 2
+"""Signs of life within the time that systemd allows, as sd_watchdog_enabled(3) advises."""
+LOOKS = 10
+"""Looks within that time, at least: what is well again soon is not taken for dead."""
+LAG_PART_MAX = 0.25
+"""Part of that time which the event loop may be late. Later, and this is no sign of life."""
+PAIRS_MAX = 50
+"""Of ports, one after the other, when nobody chose any."""
+LONGER_S = 15.0
+"""By how much the end is put off while it makes progress. Every step of it is bounded by itself."""
+LONGER_EVERY_S = 5.0
+"""How often that is told: twice it may be lost."""
+
+
+class Service:
+    """`given`: sockets from systemd; they belong to this object from now on. `made`: a unix socket
+    whose file is removed at the end."""
+
+    def __init__(
+        self,
+        told: Notify,
+        given: Inherited,
+        status: Callable[[], GatewayStatus],
+        journal: Journal,
+    ) -> None:
+        self.made: UnixAddress | None = None
+        self._told = told
+        self._given = given
+        self._status = status
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._owed: list[str] = []
+        """What must arrive in this order and did not yet."""
+        self._ready = self._stopping = self._refused = self._unwell = False
+        self._seen, self._said = -1, ""
+        self._beat_at = self._longer_at = 0.0
+        self._front_at = self._nursery_at = self._loop.time()
+
+    # Listeners
+
+    def listeners(
+        self, wanted: Gateway
+    ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
+        """For clients, and for metrics and health. Ports that nobody chose are those of the last
+        run, or the next free pair. Raises listen.CannotBind."""
+        last = places.ports(wanted.state_dir) if wanted.movable else None
+        *others, final = _pairs(wanted, last)
+        for listening, ops_listening in others:
+            with contextlib.suppress(listen.PortTaken):
+                return self._both(listening, ops_listening, wanted)
+        return self._both(*final, wanted)
+
+    def _both(
+        self, listening: Address, ops_listening: AnyAddress, wanted: Gateway
+    ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
+        """Raises listen.CannotBind; then neither is bound."""
+        sockets, address = self.clients(listening)
+        try:
+            ops, ops_address = self.ops(ops_listening)
+        except listen.CannotBind:
+            for sock in sockets:
+                sock.close()
+            raise
+        if wanted.movable and isinstance(ops_address, Address):
+            places.keep_ports(wanted.state_dir, address.port, ops_address.port)
+        return sockets, address, ops, ops_address
+
+    def clients(self, address: Address) -> tuple[list[socket.socket], Address]:
+        """Listeners for `address` and the address that they have: of the socket unit, or kept from
+        the last run, or bound now and given to keep. Raises listen.CannotBind."""
+        name = sd_sockets.CLIENTS
+        _refuse_strangers(self._given.get(name, []))
+        if unit := self._of_unit(name, address):
+            return unit, listen.address_of(unit)
+        return self._own(address, "--listen", name)
+
+    def ops(self, address: AnyAddress) -> tuple[list[socket.socket], AnyAddress]:
+        """The same for metrics and health. A unix socket is not given to keep: its file would not
+        be."""
+        if unit := self._of_unit(sd_sockets.OPS, address):
+            return unit, listen.any_address_of(unit)
+        if isinstance(address, UnixAddress):
+            bound = listen.bind_file(address, "--ops-listen")
+            self.made = address
+            return [bound], address
+        return self._own(address, "--ops-listen", sd_sockets.OPS)
+
+    def _of_unit(self, name: str, address: AnyAddress) -> list[socket.socket]:
+        """Those of the socket unit. Kept ones that are not wanted now are given up."""
+        unit = self._given.pop(name, [])
+        kept = self._given.get(sd_sockets.STORED + name, [])
+        if kept and (unit or not listen.fits(address, kept)):
+            listen.give_up(kept)
+            self._owe(sd_notify.forget(sd_sockets.STORED + name))
+            del self._given[sd_sockets.STORED + name]
+        if unit:
+            self._journal.add("gateway", "note", f"{name}: listens on the sockets of systemd")
+        return unit
+
+    def _own(self, address: Address, flag: str, name: str) -> tuple[list[socket.socket], Address]:
+        if kept := self._given.pop(sd_sockets.STORED + name, []):
+            self._journal.add("gateway", "note", f"{name}: goes on with the sockets of before")
+            return kept, listen.bound(address, kept)
+        bound = listen.bind(address, flag)
+        if len(bound) <= sd_notify.FDS_MAX:  # not kept: a restart binds them again, that is all
+            self._told.send(
+                sd_notify.store(sd_sockets.STORED + name), fds=[sock.fileno() for sock in bound]
+            )
+        return bound, listen.bound(address, bound)
+
+    # News
+
+    def start(self) -> None:
+        """From now on, until `close`."""
+        if self._told.wanted:
+            self._task = asyncio.create_task(self._attend(), name="service")
+
+    @contextlib.asynccontextmanager
+    async def reloading(self, *, announced: bool) -> AsyncGenerator[None, None]:
+        """Around a reload. It is over for systemd also when it is refused. `announced`: False for
+        a dry run."""
+        tell = announced and self._ready
+        if tell:
+            self._owe(sd_notify.reloading())
+        try:
+            yield
+            self._refused = self._refused and not announced
+        except Exception:
+            self._refused = self._refused or announced
+            raise
+        finally:
+            self._seen = -1  # the sentence may be another one
+            if tell:
+                self._owe(sd_notify.READY)
+
+    def handing_over(self) -> dict[str, str]:
+        """Another program goes on in this process, and will say that it is ready. What it needs of
+        the environment for that."""
+        if self._ready:
+            self._owe(sd_notify.reloading())
+        return self._told.environ()
+
+    def goes_on(self) -> None:
+        """No other program does."""
+        if self._ready:
+            self._owe(sd_notify.READY)
+
+    def stopping(self) -> None:
+        self._stopping = True
+        self._longer_at = self._loop.time() + LONGER_EVERY_S
+        self._owe(f"{sd_notify.STOPPING}\n{sd_notify.longer(LONGER_S)}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        sd_sockets.close(self._given)
+        if self.made is not None:  # nobody listens there any more
+            listen.remove(self.made)
+        self._told.close()
+
+    async def _attend(self) -> None:
+        watchdog_s = self._told.watchdog_s
+        look_s = min(LOOK_S, watchdog_s / LOOKS) if watchdog_s else LOOK_S
+        while True:
+            due = self._loop.time() + look_s
+            await asyncio.sleep(look_s)
+            try:
+                self._look(late_s=self._loop.time() - due)
+            except Exception as error:  # noqa: BLE001 - the root of a task
+                if not self._unwell:
+                    self._journal.add("gateway", "bug", f"no sign of life to systemd: {error!r}")
+                self._unwell = True
+
+    def _look(self, *, late_s: float) -> None:
+        """One look. What is told twice does no harm; what is not told is told at the next one."""
+        now = self._loop.time()
+        beat = bool(self._told.watchdog_s) and now >= self._beat_at
+        if beat or self._seen != self._journal.last:
+            self._seen = self._journal.last
+            status = self._status()
+            self._tell(status)
+            if beat and self._is_well(status, late_s, now) and self._told.send(sd_notify.WATCHDOG):
+                self._beat_at = now + self._told.watchdog_s / BEATS
+        if (
+            self._stopping
+            and now >= self._longer_at
+            and self._told.send(sd_notify.longer(LONGER_S))
+        ):
+            self._longer_at = now + LONGER_EVERY_S
+        self._pay()
+
+    def _tell(self, status: GatewayStatus) -> None:
+        said = sd_notify.status(sd_status.sentence(status, refused=self._refused))
+        if not self._ready and status.state == "active":
+            self._ready = True
+            self._owe(sd_notify.READY)
+        if said != self._said and self._told.send(said):
+            self._said = said
+
+    def _is_well(self, status: GatewayStatus, late_s: float, now: float) -> bool:
+        if sd_status.has_front(status):
+            self._front_at = now
+        if status.nursery_pid:
+            self._nursery_at = now
+        faults = sd_status.faults(
+            status, frontless_s=now - self._front_at, unnursed_s=now - self._nursery_at
+        )
+        if late_s > self._told.watchdog_s * LAG_PART_MAX:
+            faults.append(f"the event loop is {late_s:.1f} s late")
+        if faults and not self._unwell:
+            self._journal.add("gateway", "error", f"no sign of life: {'; '.join(faults)}")
+        self._unwell = bool(faults)
+        return not faults
+
+    def _owe(self, message: str) -> None:
+        """Say it now, or as soon as it can be said."""
+        self._owed.append(message)
+        self._pay()
+
+    def _pay(self) -> None:
+        while self._owed and self._told.send(self._owed[0]):
+            del self._owed[0]
+
+
+def _pairs(wanted: Gateway, last: tuple[int, int] | None) -> Iterator[tuple[Address, AnyAddress]]:
+    """What to listen on, in the order of trying."""
+
+    address, ops = wanted.listen, wanted.ops_listen
+    first = address.port, ops.port if isinstance(ops, Address) else 0
+    more = PAIRS_MAX if wanted.movable else 1
+    pairs = [
+        *([last] if last else []),
+        *((first[0] + 2 * n, first[1] + 2 * n) for n in range(more)),
+    ]
+    for clients_port, ops_port in pairs:
+        if "listen" in wanted.movable:
+            address = Address(address.host, clients_port)
+        if "ops_listen" in wanted.movable and isinstance(ops, Address):
+            ops = Address(ops.host, ops_port)
+        yield address, ops
+
+
+def _refuse_strangers(sockets: list[socket.socket]) -> None:
+    """The same rule as for `listen` in the configuration. Raises listen.CannotBind."""
+    for sock in sockets:
+        address = listen.address_of([sock])
+        if not is_loopback(address.host):
+            raise listen.CannotBind(
+                f"other machines could reach {address}, a socket of systemd, and nothing there asks"
+                ' for a key; use ListenStream=127.0.0.1:PORT ("systemctl edit metamcp.socket")'
+            )

@@ -1,0 +1,401 @@
+"""Figures that only grow, added up over processes that come and go.
+
+Owns: the sums over fronts and over workers, and what stays of a process that is gone. Never: names
+of metrics (`families`), measuring (the fronts, the workers).
+
+A process reports cumulative figures of its own life. Its last report replaces the one before, and
+when the process is gone the report is folded into a base: sums never go down.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import add
+
+from msgspec import Struct, structs
+
+from metamcp_supervisor.telemetry.histograms import Histogram
+from metamcp_supervisor.telemetry.metric_names import METHODS, OTHER
+from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.messages import (
+    BUCKETS_S,
+    OVERHEAD_BUCKETS_S,
+    AnswerStats,
+    CallStats,
+    Durations,
+    Figures,
+    FrontStats,
+    ToolStats,
+)
+
+ERROR_TYPES_MAX = 32
+"""Per server and method; servers may invent codes, and each would be a time series for ever."""
+OUTCOMES_MAX = 8
+"""Of calls that were to be sent once more; fronts know three."""
+TOOLS_MAX = 200
+"""Per server, with figures of their own."""
+VERSIONS_MAX = 16
+"""Revisions of the protocol per server; fronts know five."""
+
+Key = tuple[str, str, str, str, str]
+"""Server, method, revision, error type and, if times are kept of each one, tool."""
+
+
+Seen = dict[tuple[str, ...], set[str]]
+"""Values of labels that have series of their own, by kind and what they are values of."""
+
+
+class TallySnapshot(Struct, frozen=True, kw_only=True):
+    """What is kept of fronts that are gone. `late`: answers that nobody waited for, by server;
+    `recorded`: calls by what became of their lines."""
+
+    figures: Figures = Figures()
+    refused: dict[str, int] = {}
+    late: dict[str, int] = {}
+    recorded: dict[str, int] = {}
+
+
+class AnsweringSnapshot(Struct, frozen=True, kw_only=True):
+    """The last word of a worker on how long its server took. `transport`: to it, `pipe` or
+    `tcp`."""
+
+    server: str
+    transport: str
+    stats: tuple[AnswerStats, ...]
+
+
+class Sums:
+    """What fronts counted, added up. `seen`: sums that share it give the same values a series,
+    whatever is added first."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.calls: dict[Key, Histogram] = {}
+        self.tools: dict[str, ToolStats] = {}
+        """By server."""
+        self.overhead: dict[str, Histogram] = {}
+        self.retries: dict[str, dict[str, int]] = {}
+        self._seen = seen
+
+    def add(self, figures: Figures) -> None:
+        for one in figures.calls:
+            self.add_calls(one)
+        for tools in figures.tools:
+            self._add_tools(tools)
+        for stage, times in figures.overhead.items():
+            histogram = self.overhead.setdefault(stage, Histogram(OVERHEAD_BUCKETS_S))
+            histogram.add(times.seconds, times.buckets)
+        for server, outcomes in figures.retries.items():
+            add_counts(self.retries.setdefault(server, {}), outcomes, OUTCOMES_MAX)
+
+    def _add_tools(self, one: ToolStats) -> None:
+        """Nearly always nothing has to be looked at tool by tool."""
+        seen = self._seen.setdefault(("tool", one.server), set())
+        if not seen.issuperset(one.tools):
+            names = tuple(_bounded(seen, name, TOOLS_MAX) for name in one.tools)
+            one = structs.replace(one, tools=names)
+        before = self.tools.get(one.server)
+        if before is not None and before.tools == one.tools:
+            counts = tuple(map(add, before.counts, one.counts))
+            errors = tuple(map(add, before.errors, one.errors))
+            self.tools[one.server] = ToolStats(one.server, one.tools, counts, errors)
+        elif before is None and one.tools.count(OTHER) <= 1:
+            self.tools[one.server] = one
+        else:
+            self.tools[one.server] = _merged(before or ToolStats(one.server, (), (), ()), one)
+
+    def add_calls(self, one: CallStats) -> None:
+        told = (one.server, one.method, one.version, one.error_type, one.tool)
+        found = self.calls.get(told) or self._calls(one)
+        found.add(one.seconds, one.buckets, one.longest_s)
+
+    def _calls(self, one: CallStats) -> Histogram:
+        """Of calls of which there are none yet, or that are one too many of a kind."""
+        server, method = one.server, one.method if one.method in METHODS else OTHER
+        error = self._bounded("error", (server, method), one.error_type, ERROR_TYPES_MAX)
+        version = self._bounded("version", (server,), one.version, VERSIONS_MAX)
+        tool = self._bounded("tool", (server,), one.tool, TOOLS_MAX)
+        key = (server, method, version, error, tool)
+        found = self.calls.get(key)
+        if found is None:
+            found = self.calls[key] = Histogram(BUCKETS_S)
+        return found
+
+    def figures(self) -> Figures:
+        return Figures(
+            calls=tuple(
+                CallStats(
+                    server, method, sum(one.durations.buckets), one.durations.seconds,
+                    one.durations.buckets, error, version, tool, one.longest_s,
+                )
+                for (server, method, version, error, tool), one in self.calls.items()
+            ),
+            tools=tuple(self.tools.values()),
+            overhead={stage: one.durations for stage, one in self.overhead.items()},
+            retries=self.retries,
+        )  # fmt: skip
+
+    def forget(self, server: str) -> None:
+        for key in [key for key in self.calls if key[0] == server]:
+            del self.calls[key]
+        self.tools.pop(server, None)
+        for seen in [seen for seen in self._seen if seen[1] == server]:
+            del self._seen[seen]
+        self.retries.pop(server, None)
+
+    def _bounded(self, kind: str, of: tuple[str, ...], value: str, most: int) -> str:
+        """The value, or OTHER if it is one too many of its kind."""
+        return _bounded(self._seen.setdefault((kind, *of), set()), value, most) if value else ""
+
+
+class _Front(Struct):
+    """The last report of one front. It exists as long as the front does."""
+
+    figures: Figures
+    summary: FrontStats
+
+
+class _Total:
+    """All calls of one server."""
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.histogram = Histogram(BUCKETS_S)
+
+
+class Fronts:
+    """The sums over all fronts, those that live and those that did."""
+
+    def __init__(self) -> None:
+        self._live: dict[int, _Front] = {}
+        self._seen: Seen = {}
+        self._base = Sums(self._seen)
+        self._refused: dict[str, int] = {}
+        self._late: dict[str, int] = {}
+        self._recorded: dict[str, int] = {}
+        self._sums: Sums | None = None
+        self._totals: dict[str, _Total] | None = None
+        """Of all methods by server; like the sums, until the next report."""
+
+    def report(self, front: int, figures: Figures, summary: FrontStats) -> None:
+        self._live[front] = _Front(figures, summary)
+        self._sums = self._totals = None
+
+    def gone(self, front: int) -> None:
+        last = self._live.pop(front, None)
+        self._sums = self._totals = None
+        if last is not None:
+            self._base.add(last.figures)
+            add_counts(self._refused, last.summary.refused, ERROR_TYPES_MAX)
+            self._late = _added((self._late, last.figures.late_replies))
+            self._recorded = _added((self._recorded, last.summary.recorded))
+
+    def forget(self, server: str) -> None:
+        """The server is no longer configured. What live fronts still report of it comes again."""
+        self._sums = self._totals = None
+        self._base.forget(server)
+        self._late.pop(server, None)
+
+    def handed(self) -> TallySnapshot:
+        """Of those that are gone, for the program that goes on with it."""
+        return TallySnapshot(
+            figures=self._base.figures(), refused=self._refused, late=self._late,
+            recorded=self._recorded,
+        )  # fmt: skip
+
+    def live(self) -> tuple[tuple[int, Figures, FrontStats], ...]:
+        """The last reports."""
+        return tuple((n, front.figures, front.summary) for n, front in self._live.items())
+
+    def go_on(self, found: TallySnapshot) -> None:
+        """After what the program before counted."""
+        self._base.add(found.figures)
+        self._refused, self._late = dict(found.refused), dict(found.late)
+        self._recorded = dict(found.recorded)
+
+    def sums(self) -> Sums:
+        if self._sums is None:
+            self._sums = Sums(self._seen)
+            self._sums.add(self._base.figures())
+            for front in self._live.values():
+                self._sums.add(front.figures)
+        return self._sums
+
+    def of_server(self, server: str) -> tuple[int, int, int]:
+        """Calls, errors and calls in flight."""
+        inflight = sum(front.figures.inflight.get(server, 0) for front in self._live.values())
+        total = self._by_server().get(server)
+        if total is None:
+            return 0, 0, inflight
+        return sum(total.histogram.durations.buckets), total.errors, inflight
+
+    def buckets_of(self, server: str) -> Sequence[int]:
+        """How many calls of one server took how long; nothing before its first one."""
+        total = self._by_server().get(server)
+        return total.histogram.durations.buckets if total is not None else ()
+
+    def longest_s(self) -> dict[str, float]:
+        """The longest call so far, by server."""
+        return {name: one.histogram.longest_s for name, one in self._by_server().items()}
+
+    def buckets(self) -> dict[str, tuple[int, ...]]:
+        """How many calls took how long, by server: counts per bucket of BUCKETS_S."""
+        return {name: one.histogram.durations.buckets for name, one in self._by_server().items()}
+
+    def inflight(self) -> dict[str, int]:
+        return _added(front.figures.inflight for front in self._live.values())
+
+    def held(self) -> dict[str, int]:
+        return _added(front.figures.held for front in self._live.values())
+
+    def sessions(self) -> dict[str, int]:
+        return _added(front.summary.sessions for front in self._live.values())
+
+    def refused(self) -> dict[str, int]:
+        live = (front.summary.refused for front in self._live.values())
+        return _added((self._refused, *live))
+
+    def late(self) -> dict[str, int]:
+        """Answers that came to a front when nobody waited any more, by server."""
+        live = (front.figures.late_replies for front in self._live.values())
+        return _added((self._late, *live))
+
+    def recorded(self) -> dict[str, int]:
+        """Calls of which a line was to be written, by what became of it."""
+        live = (front.summary.recorded for front in self._live.values())
+        return _added((self._recorded, *live))
+
+    def connections(self) -> int:
+        return sum(front.summary.connections for front in self._live.values())
+
+    def streams(self) -> int:
+        return sum(front.summary.streams for front in self._live.values())
+
+    def views(self) -> tuple[ViewStats, ...]:
+        """Each once: all fronts show the same, and the newest one knows it best."""
+        found: dict[tuple[str, str, str], ViewStats] = {}
+        for front in self._live.values():
+            for one in front.figures.views:
+                found[one.endpoint, one.principal, one.session] = one
+        return tuple(found.values())
+
+    def _by_server(self) -> Mapping[str, _Total]:
+        if self._totals is None:
+            self._totals = {}
+            for (name, _, _, error, _), one in self.sums().calls.items():
+                total = self._totals.setdefault(name, _Total())
+                times = one.durations
+                total.histogram.add(times.seconds, times.buckets, one.longest_s)
+                total.errors += sum(times.buckets) if error else 0
+        return self._totals
+
+
+class Workers:
+    """How long servers took for their answers, over all workers, those that live and those that
+    did. A worker is told by the name of its server and its generation."""
+
+    def __init__(self) -> None:
+        self._live: dict[tuple[str, int], AnsweringSnapshot] = {}
+        self._base: dict[tuple[str, str, str, str], Histogram] = {}
+        self._seen: Seen = {}
+        self._totals: dict[str, tuple[int, int]] | None = None
+        """Calls and errors by server, until the next report."""
+
+    def report(self, name: str, generation: int, found: AnsweringSnapshot) -> None:
+        self._live[name, generation] = found
+        self._totals = None
+
+    def gone(self, name: str, generation: int) -> None:
+        last = self._live.pop((name, generation), None)
+        if last is not None:
+            self._fold(self._base, last)
+
+    def forget(self, server: str) -> None:
+        self._totals = None
+        for key in [key for key in self._base if key[0] == server]:
+            del self._base[key]
+        for seen in [seen for seen in self._seen if seen[0] == server]:
+            del self._seen[seen]
+        for worker in [key for key, one in self._live.items() if one.server == server]:
+            del self._live[worker]
+
+    def durations(self) -> dict[tuple[str, str, str, str], Durations]:
+        """By server, method, error type and transport."""
+        total: dict[tuple[str, str, str, str], Histogram] = {}
+        for key, one in self._base.items():
+            found = total[key] = Histogram(BUCKETS_S)
+            found.add(one.durations.seconds, one.durations.buckets)
+        for live in self._live.values():
+            self._fold(total, live)
+        return {key: one.durations for key, one in total.items()}
+
+    def of_server(self, server: str) -> tuple[int, int]:
+        """Calls that workers saw end, and errors among them."""
+        if self._totals is None:
+            self._totals = {}
+            for (name, _, error, _), one in self.durations().items():
+                calls, errors = self._totals.get(name, (0, 0))
+                count = sum(one.buckets)
+                self._totals[name] = calls + count, errors + (count if error else 0)
+        return self._totals.get(server, (0, 0))
+
+    def handed(self) -> tuple[tuple[tuple[str, str, str, str], Durations], ...]:
+        return tuple((key, one.durations) for key, one in self._base.items())
+
+    def live(self) -> tuple[tuple[str, int, AnsweringSnapshot], ...]:
+        return tuple((*key, one) for key, one in self._live.items())
+
+    def go_on(self, base: Iterable[tuple[tuple[str, str, str, str], Durations]]) -> None:
+        for key, times in base:
+            self._error(key[0], key[1], key[2])
+            one = self._base[key] = Histogram(BUCKETS_S)
+            one.add(times.seconds, times.buckets)
+
+    def _fold(
+        self, total: dict[tuple[str, str, str, str], Histogram], found: AnsweringSnapshot
+    ) -> None:
+        for one in found.stats:
+            method = one.method if one.method in METHODS else OTHER
+            error = self._error(found.server, method, one.error_type)
+            key = (found.server, method, error, found.transport)
+            histogram = total.get(key)
+            if histogram is None:
+                histogram = total[key] = Histogram(BUCKETS_S)
+            histogram.add(one.seconds, one.buckets)
+
+    def _error(self, server: str, method: str, error: str) -> str:
+        known = self._seen.setdefault((server, method), set())
+        return _bounded(known, error, ERROR_TYPES_MAX) if error else ""
+
+
+def _bounded(known: set[str], value: str, most: int) -> str:
+    """The value, or OTHER if it is one too many. What is known stays so for good: one that had a
+    series and is OTHER then would be two counters that fell."""
+    if value in known or value == OTHER:
+        return value
+    if len(known) >= most:
+        return OTHER
+    known.add(value)
+    return value
+
+
+def _merged(one: ToolStats, other: ToolStats) -> ToolStats:
+    counts: dict[str, int] = {}
+    errors: dict[str, int] = {}
+    for each in (one, other):
+        for tool, called, failed in zip(each.tools, each.counts, each.errors, strict=True):
+            counts[tool] = counts.get(tool, 0) + called
+            errors[tool] = errors.get(tool, 0) + failed
+    return ToolStats(one.server, tuple(counts), tuple(counts.values()), tuple(errors.values()))
+
+
+def add_counts(total: dict[str, int], more: Mapping[str, int], keys_max: int) -> None:
+    """Add, and gather under OTHER what would be a key too many."""
+    for key, n in more.items():
+        kept = key if key in total or len(total) < keys_max else OTHER
+        total[kept] = total.get(kept, 0) + n
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for more in counts:
+        for key, n in more.items():
+            total[key] = total.get(key, 0) + n
+    return total

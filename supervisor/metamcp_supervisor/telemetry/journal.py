@@ -1,0 +1,130 @@
+"""The journal: what happened to the gateway and its parts, in order, the newest thousands of it.
+
+Owns: the numbering of events, the bound of what is kept, and how followers are fed. Never: what an
+event means, a clock (it is given one), sockets, printing.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from metamcp_supervisor.telemetry.history import Histories
+from metamcp_supervisor.verbs import Event
+
+T = TypeVar("T")
+
+EVENTS_MAX = 4096
+"""Events kept: some hours of a gateway with trouble, about a megabyte."""
+FOLLOWER_ITEMS_MAX = 4096
+"""Items that may wait for one follower; one more and it is cut."""
+FOLLOWERS_MAX = 64
+"""More than the control socket has connections: a leak shows here first."""
+
+
+class TooManyFollowers(RuntimeError):
+    """More followers than any number of people would open: someone forgets to close them."""
+
+
+class Follower(Generic[T]):
+    """A bounded queue of what was added since `follow`. `wake` is called when something arrives.
+
+    Once it is `lagged` it gets nothing more: the gap would be silent otherwise.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._waiting: deque[T] = deque()
+        self.lagged = False
+
+    def push(self, item: T) -> None:
+        if self.lagged:
+            return
+        if len(self._waiting) >= FOLLOWER_ITEMS_MAX:
+            self.lagged = True
+        else:
+            self._waiting.append(item)
+        self._wake()
+
+    def take(self) -> list[T]:
+        """Everything that waits, oldest first."""
+        items = list(self._waiting)
+        self._waiting.clear()
+        return items
+
+
+class Feed(Generic[T]):
+    """Hands every item to a set of followers."""
+
+    def __init__(self) -> None:
+        self._followers: list[Follower[T]] = []
+
+    def follow(self, wake: Callable[[], None]) -> Follower[T]:
+        """A new follower; give it back with `unfollow`."""
+        if len(self._followers) >= FOLLOWERS_MAX:
+            raise TooManyFollowers(f"{FOLLOWERS_MAX} followers are open already")
+        follower: Follower[T] = Follower(wake)
+        self._followers.append(follower)
+        return follower
+
+    def unfollow(self, follower: Follower[T]) -> None:
+        if follower in self._followers:
+            self._followers.remove(follower)
+
+    def push(self, item: T) -> None:
+        for follower in self._followers:
+            follower.push(item)
+
+
+class Journal:
+    """Append-only. `now`: seconds since the epoch. `sink` sees every event at once, for printing;
+    it may be set later and must not raise. `shown`: a cause as it may be read, without secrets; it
+    may be set later too. `histories`: what outlasts the newest thousands."""
+
+    def __init__(
+        self, now: Callable[[], float], sink: Callable[[Event], None] | None = None
+    ) -> None:
+        self._now = now
+        self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self._feed: Feed[Event] = Feed()
+        self._last = 0
+        self.sink = sink
+        self.shown: Callable[[str], str] = str
+        self.histories = Histories()
+
+    @property
+    def last(self) -> int:
+        """The number of the newest event, 0 before the first."""
+        return self._last
+
+    def add(self, who: str, what: str, cause: str = "", generation: int = 0) -> Event:
+        self._last += 1
+        event = Event(
+            seq=self._last,
+            time=self._now(),
+            who=who,
+            what=what,
+            cause=self.shown(cause) if cause else "",
+            generation=generation,
+        )
+        self._events.append(event)
+        self.histories.take(event)
+        self._feed.push(event)
+        if self.sink is not None:
+            self.sink(event)
+        return event
+
+    def since(self, seq: int, seconds: float | None = None) -> list[Event]:
+        """The kept events with a number above `seq`, of the last `seconds`; oldest first."""
+        oldest = float("-inf") if seconds is None else self._now() - seconds
+        return [event for event in self._events if event.seq > seq and event.time >= oldest]
+
+    def go_on(self, events: Iterable[Event], last: int) -> None:
+        """After those of the program before. `last`: the number of its newest event."""
+        self._events.extend(events)
+        self._last = last
+
+    def follow(self, wake: Callable[[], None]) -> Follower[Event]:
+        return self._feed.follow(wake)
+
+    def unfollow(self, follower: Follower[Event]) -> None:
+        self._feed.unfollow(follower)

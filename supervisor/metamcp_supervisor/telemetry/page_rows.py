@@ -1,0 +1,202 @@
+"""From counters to the rows of a page, and the limit of series on one page.
+
+Owns: forms that several metrics share, and the order in which labels are given up. Never: sums
+(`metrics`, `counters`), text (`text_format`).
+
+Labels are given up where they cost most and tell least, server by server, the one with the most
+series first: times of single tools, then counts of single tools, then methods and revisions of
+times, then kinds of errors. What is folded is added up under `_OTHER`, so no call is lost. A server
+that was folded stays so, because a series that comes and goes looks like a counter that fell.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Set as AbstractSet
+from itertools import chain, product
+from operator import add
+
+from metamcp_supervisor.telemetry.histograms import Histogram
+from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER
+from metamcp_supervisor.telemetry.text_format import Columns, Labels, Row
+from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.messages import Durations
+
+Values = Iterable[Row]
+
+
+def of_views(views: Iterable[ViewStats]) -> Iterator[tuple[str, Values]]:
+    """By endpoint, so that no label grows with clients: the fullest view counts."""
+    everything: dict[str, int] = {}
+    shown: dict[str, int] = {}
+    for view in views:
+        everything[view.endpoint] = view.everything
+        shown[view.endpoint] = max(shown.get(view.endpoint, 0), view.tokens)
+    yield "metamcp_endpoint_tokens", by_one(everything)
+    yield "metamcp_view_tokens", by_one(shown)
+
+
+def histograms(found: Mapping[str, Histogram]) -> Values:
+    return (((key,), one.durations) for key, one in found.items())
+
+
+def by_one(counts: Mapping[str, int]) -> Values:
+    return (((key,), n) for key, n in counts.items())
+
+
+def by_two(
+    counts: Mapping[str, Mapping[str, int]], known: Iterable[str] = (), keys: Iterable[str] = ()
+) -> Values:
+    """These keys of known servers are there before anything happened: `increase` of Prometheus does
+    not see the value with which a series begins."""
+    found: dict[Labels, int] = dict.fromkeys(product(known, keys), 0)
+    found |= {(server, key): n for server, inner in counts.items() for key, n in inner.items()}
+    return found.items()
+
+
+def configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row] | Columns:
+    """Without those of servers that are not configured: fronts still tell of them, and the last
+    process of one may have been measured after it was forgotten."""
+    if isinstance(rows, Columns):
+        return Columns({server: part for server, part in rows.parts.items() if server in names})
+    if FAMILIES[name].labels[:1] != ("server",):
+        return list(rows)
+    return [row for row in rows if row[0][0] in names]
+
+
+SERIES_MAX = 20_000
+"""Of a page; each bucket of a histogram is one."""
+
+_TOOL, _METHOD = "gen_ai_tool_name", "mcp_method_name"
+_SERVED, _ANSWERED = (
+    "mcp_server_operation_duration_seconds",
+    "mcp_client_operation_duration_seconds",
+)
+_STEPS: tuple[Mapping[str, frozenset[str]], ...] = (
+    {_SERVED: frozenset({_TOOL})},
+    {
+        "metamcp_tool_calls_total": frozenset({_TOOL}),
+        "metamcp_tool_errors_total": frozenset({_TOOL}),
+    },
+    {
+        _SERVED: frozenset({_METHOD, "mcp_protocol_version"}),
+        _ANSWERED: frozenset({_METHOD}),
+    },
+    {
+        _SERVED: frozenset({"error_type"}),
+        _ANSWERED: frozenset({"error_type"}),
+        "metamcp_call_errors_total": frozenset({_METHOD, "error_type"}),
+    },
+)
+"""Which labels are given up in which families, one step after the other."""
+
+Table = dict[str, list[Row] | Columns]
+Parts = dict[str, dict[str, list[Row]]]
+"""By family and server, so that folding one server does not walk through the others."""
+
+
+def weight(name: str) -> int:
+    """Series that one row of this family is."""
+    bounds = len(FAMILIES[name].bounds_s)
+    return bounds + 3 if bounds else 1
+
+
+def size(table: Mapping[str, Sized]) -> int:
+    return sum(len(rows) * weight(name) for name, rows in table.items())
+
+
+class Caps:
+    """`dropped`: how many series were given up so far, each counted once; `hidden`: the most of a
+    single page; `folded`: which servers gave up labels, and how many steps of it."""
+
+    def __init__(self, series_max: int = SERIES_MAX) -> None:
+        self.dropped = self.hidden = 0
+        self.folded: dict[str, int] = {}
+        self._series_max = series_max
+
+    def hold(self, table: Table) -> Table:
+        """The same, within the limit."""
+        before = size(table)
+        if self.folded or before > self._series_max:
+            self._give_up(table, before)
+        _cut(table, size(table) - self._series_max)
+        hidden = before - size(table)
+        self.dropped += max(0, hidden - self.hidden)
+        self.hidden = max(hidden, self.hidden)
+        return table
+
+    def forget(self, server: str) -> None:
+        self.folded.pop(server, None)
+
+    def _give_up(self, table: Table, series: int) -> None:
+        """Fold whoever was folded before, and as many more as it takes. `series`: of all rows."""
+        parts = _parts(table)
+        series -= sum(_fold(parts, server, step) for server, step in self.folded.items())
+        for step in range(1, len(_STEPS) + 1):
+            for server in _largest(parts, step):
+                if series <= self._series_max:
+                    break
+                if self.folded.get(server, 0) < step:
+                    self.folded[server] = step
+                    series -= _fold(parts, server, step)
+        for name, servers in parts.items():
+            table[name] = list(chain.from_iterable(servers.values()))
+
+
+def _parts(table: Table) -> Parts:
+    """Of the families in which anything can be given up."""
+    found: Parts = {}
+    for name in dict.fromkeys(chain.from_iterable(_STEPS)):
+        if name in table:
+            servers = found[name] = {}
+            for row in table[name]:
+                servers.setdefault(row[0][0], []).append(row)
+    return found
+
+
+def _largest(parts: Parts, step: int) -> list[str]:
+    """The servers with series in the families of this step, the one with the most of them first."""
+    counts: dict[str, int] = {}
+    for name in _STEPS[step - 1]:
+        for server, rows in parts.get(name, {}).items():
+            counts[server] = counts.get(server, 0) + len(rows) * weight(name)
+    return sorted(counts, key=lambda server: (-counts[server], server))
+
+
+def _fold(parts: Parts, server: str, steps: int) -> int:
+    """Give up what the first so many steps do, for this server. How many series that saves."""
+    saved = 0
+    for step in _STEPS[:steps]:
+        for name, given_up in step.items():
+            rows = parts.get(name, {}).get(server, [])
+            at = [i for i, label in enumerate(FAMILIES[name].labels) if label in given_up]
+            kept: dict[Labels, float | Durations] = {}
+            for labels, value in rows:
+                key = _without(labels, at)
+                kept[key] = _sum(kept[key], value) if key in kept else value
+            if rows:
+                parts[name][server] = list(kept.items())
+                saved += (len(rows) - len(kept)) * weight(name)
+    return saved
+
+
+def _without(labels: Labels, at: Sequence[int]) -> Labels:
+    """What is empty says that there is nothing to name, and stays so."""
+    return tuple(OTHER if i in at and label else label for i, label in enumerate(labels))
+
+
+def _sum(one: float | Durations, other: float | Durations) -> float | Durations:
+    if isinstance(one, Durations) and isinstance(other, Durations):
+        buckets = tuple(map(add, one.buckets, other.buckets))
+        return Durations(one.seconds + other.seconds, buckets)
+    assert not isinstance(one, Durations)
+    assert not isinstance(other, Durations)
+    return one + other
+
+
+def _cut(table: Table, excess: int) -> None:
+    """What is still too much is left out, of the largest families first."""
+    while excess > 0:
+        name = max(table, key=lambda each: len(table[each]) * weight(each))
+        rows, each = list(table[name]), weight(name)
+        gone = min(len(rows), max(1, min(-(-excess // each), len(rows) // 2)))
+        table[name] = rows[: len(rows) - gone]
+        excess -= gone * each

@@ -1,0 +1,97 @@
+"""References in values."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metamcp_supervisor.config.references import (
+    Input,
+    References,
+    Unresolved,
+    expand,
+    input_variable,
+    refers,
+)
+
+
+def references(**environ: str) -> References:
+    return References(
+        environ=environ,
+        secret=lambda path: f"<{path}>",
+        credential=lambda name: f"[{name}]",
+        inputs={"token": Input("Your token"), "region": Input("", "eu")},
+        folders={"workspaceFolder": "/w", "/": "/"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("${A}", "a"),
+        ("${env:A}", "a"),
+        ("x${A}y${A}", "xaya"),
+        ("${NO:-d}${env:NO:-e}", "de"),
+        ("${EMPTY}|${EMPTY:-d}|${NO:-}", "|d|"),
+        ("${NO:-https://x:1/-}", "https://x:1/-"),
+        ("${NESTED}", "${A}"),
+        ("$${A} $$${A} $$$${A}", "${A} $a $${A}"),
+        ("$HOME pa$$word $ {A} $", "$HOME pa$$word $ {A} $"),
+        ("${file:/run/x y}", "</run/x y>"),
+        ("${credential:api-key}", "[api-key]"),
+        ("${input:region}", "eu"),
+        ("${workspaceFolder}${/}bin", "/w/bin"),
+    ],
+)
+@pytest.mark.promise("M16")
+def test_references_become_their_values(text: str, expected: str) -> None:
+    assert expand(text, references(A="a", EMPTY="", NESTED="${A}")) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("${NO}", "the environment variable NO is not set"),
+        ("${env:NO}", "the environment variable NO is not set"),
+        ("${input:token}", r"the input 'token' \(Your token\) is missing; .* variable TOKEN"),
+        ("${A", "has no '}'"),
+        ("${A:-${A}}", "cannot be nested"),
+        ("${A B}", "is not a reference"),
+        ("${}", "is not a reference"),
+        ("${cred:x}", "not available in this version"),
+        ("${vault:x}", "is not a kind of reference"),
+    ],
+)
+def test_what_leads_nowhere_is_told(text: str, words: str) -> None:
+    with pytest.raises(Unresolved, match=words):
+        expand(text, references(A="a"))
+
+
+def test_an_input_is_the_variable_of_its_name_in_upper_case() -> None:
+    assert input_variable("github-token.v2") == "GITHUB_TOKEN_V2"
+    assert expand("${input:region}", references(REGION="us")) == "us"
+
+
+def test_a_credential_without_a_service_manager_is_told() -> None:
+    with pytest.raises(Unresolved, match=r"'key': \$CREDENTIALS_DIRECTORY is not set; .*systemd"):
+        expand("${credential:key}", References(environ={}, secret=str))
+
+
+@given(st.text())
+def test_text_without_references_stays_as_it_is(text: str) -> None:
+    if "${" not in text:
+        assert expand(text, references()) == text
+        assert not refers(text)
+
+
+@given(st.text(), st.text())
+def test_a_value_is_put_in_once_and_never_looked_into(before: str, value: str) -> None:
+    before = before.replace("$", "")
+    assert expand(before + "${A}", references(A=value)) == before + value
+
+
+@given(st.text(st.sampled_from(list("${}A:-env"))))
+def test_any_text_is_expanded_or_refused(text: str) -> None:
+    with suppress(Unresolved):
+        expand(text, references(A="a"))

@@ -1,0 +1,216 @@
+"""What one program hands to the next: nothing is lost on the way, and no stranger takes over."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from metamcp_supervisor.config.config import Address, OAuth, UnixAddress
+from metamcp_supervisor.control.answers import AnswerSnapshot
+from metamcp_supervisor.control.control import ControlSnapshot
+from metamcp_supervisor.fronts.front import FrontSnapshot
+from metamcp_supervisor.fronts.fronts import FrontsSnapshot
+from metamcp_supervisor.fronts.handover import MovingSnapshot
+from metamcp_supervisor.gateway import upgrade_state
+from metamcp_supervisor.processes.nursery import NurserySnapshot
+from metamcp_supervisor.servers.entry import CopySnapshot, ServerSnapshot
+from metamcp_supervisor.servers.instances import InstanceSnapshot
+from metamcp_supervisor.servers.server import Life
+from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_supervisor.telemetry.counters import TallySnapshot
+from metamcp_supervisor.telemetry.history import HistorySnapshot
+from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
+from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.verbs import Ended, Event, LogLine
+from metamcp_worker.ipc.messages import CallStats, Figures, FrontStats
+from metamcp_worker.ipc.packets import ChannelSnapshot
+from tests.supervisor.configs import config, server
+
+SHAPES = {1: "8de2bd3919e2"}
+"""Of the members without a default, by `handing.VERSION`. One that no release has may change."""
+SUMMARY = FrontStats(connections=2, streams=1, sessions={"2025-11-25": 2}, refused={})
+CALLS = CallStats("git", "tools/call", 3, 0.5, (1, 2), "-32601")
+COUNTED = Figures(calls=(CALLS,), inflight={"git": 1})
+COPY = CopySnapshot(
+    role="serving",
+    generation=4,
+    instance=InstanceSnapshot(
+        pid=41,
+        line=ChannelSnapshot(21, ((b"packet", (22, 23)),)),
+        server_pid=42,
+        protocol="2025-11-25",
+        start_s=0.2,
+        inflight=1,
+        probes_missed=0,
+        reported=False,
+        told_of=("unroutable_request",),
+        condemned=ExitClass.HANG,
+    ),
+    ready=True,
+    stopping=False,
+    halted=False,
+    lists=b"\x00\xff",
+    due=7.5,
+)
+STATE = upgrade_state.State(
+    gateway=upgrade_state.Gateway(
+        version="1.0",
+        upgrades=2,
+        started=1.5,
+        hangup_ends=True,
+        listen=("127.0.0.1", 6270),
+        ops_listen=("127.0.0.1", 6271),
+        clients=(3, 4),
+        ops=(5,),
+        overrides=(("git", "timeout", "5s", 99.0),),
+        config=b"config",
+    ),
+    control=ControlSnapshot(
+        directory="/run/metamcp",
+        lock=6,
+        listener=7,
+        token="secret",
+        answers=(
+            AnswerSnapshot(uid=0, key="k", order=("stop", b"{}"), given_at=1.0, result=b"{}"),
+            AnswerSnapshot(uid=0, key="l", order=("stop", b"{}"), given_at=1.0, code=8),
+        ),
+    ),
+    nurseries=(
+        NurserySnapshot(pid=40, line=ChannelSnapshot(8), workers=(41,), stacks=((41, 9, "git#4"),)),
+    ),
+    fronts=FrontsSnapshot(
+        fronts=(
+            FrontSnapshot(
+                number=5, slot=0, pid=43, since=2.0, line=ChannelSnapshot(10), summary=SUMMARY
+            ),
+        ),
+        last=5,
+        crashes=(1.0,),
+        sessions=((5, b"{}"), (None, b"{}")),
+        moving=(MovingSnapshot(to=None, asker=5, message=b"m", fds=(11, 12), size_bytes=0),),
+    ),
+    servers=(
+        ServerSnapshot(
+            name="git",
+            enabled=True,
+            launched="abc",
+            life=Life(phase=Phase.BACKOFF, reason=ExitClass.SIGNAL, window=(1.0,), retry_at=9.0),
+            generation=4,
+            replacing=False,
+            spare_failures=1,
+            restarts=2,
+            rested=False,
+            probe=True,
+            removed=False,
+            answered={5: 3},
+            copies=(COPY,),
+            catalogue=b"catalogue",
+            from_cache=False,
+            listed=True,
+        ),
+    ),
+    events=(Event(seq=1, time=1.0, who="git", what="ready→error"),),
+    last_event=1,
+    histories=(
+        HistorySnapshot(
+            name="git",
+            since=1.0,
+            because="why",
+            ready_at=0.0,
+            ends=(Ended(time=1.0, generation=3, reason="exit", message="", ready_s=1.0, next="x"),),
+        ),
+    ),
+    lines=(LogLine(seq=1, time=1.0, server="git", stream="stderr", text="zß水\x1b"),),
+    last_line=1,
+    figures=FiguresSnapshot(
+        base=TallySnapshot(figures=COUNTED, refused={"host": 1}),
+        live=((5, COUNTED, SUMMARY),),
+        counts={"metamcp_late_replies_total": {"git": 1}},
+        broken={},
+        restarts={"git": {"exit": 2}},
+        cpu_s=(("server", "git", 0.5),),
+        usages=((Part("server", "git"), Usage(pid=42)),),
+    ),
+)
+
+
+def test_everything_arrives_as_it_was() -> None:
+    assert upgrade_state.unpack(upgrade_state.pack(STATE)) == STATE
+
+
+def test_every_descriptor_is_kept_open_once() -> None:
+    assert sorted(upgrade_state.descriptors(STATE)) == [*range(3, 13), 21, 22, 23]
+
+
+def test_what_must_be_there_is_other_only_under_another_version() -> None:
+    parts = msgspec.json.schema(upgrade_state.State)["$defs"]
+    needed = {
+        name: {key: part["properties"][key] for key in part.get("required", ())}
+        for name, part in parts.items()
+        if "properties" in part
+    }
+    found = hashlib.sha256(json.dumps(needed, sort_keys=True).encode()).hexdigest()[:12]
+    assert found == SHAPES[upgrade_state.VERSION], (
+        "a released program could not read it: raise VERSION"
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", upgrade_state.pack(STATE)[:-1], b"\x92\x01\x80"])
+def test_what_is_no_state_is_refused_with_a_sentence(data: bytes) -> None:
+    with pytest.raises(upgrade_state.Unreadable, match="the state of the gateway cannot be read"):
+        upgrade_state.unpack(data)
+
+
+def test_a_state_of_another_version_is_not_guessed_at() -> None:
+    data = upgrade_state.pack(STATE)
+    with pytest.raises(upgrade_state.Unreadable, match="has version 9, not 1"):
+        upgrade_state.unpack(data[:1] + b"\x09" + data[2:])
+
+
+def test_what_the_files_said_arrives_with_its_secrets_and_folders() -> None:
+    known = config(
+        server("git", env={"TOKEN": "t"}, cwd=Path("/srv"), env_written={"TOKEN": "${env:T}"}),
+        server("docs", url="https://host/mcp", oauth=OAuth(client_id="x"), command=()),
+    )
+    state = structs.replace(
+        STATE, gateway=structs.replace(STATE.gateway, config=upgrade_state.pack_config(known))
+    )
+    arrived = upgrade_state.config(upgrade_state.unpack(upgrade_state.pack(state)))
+    assert arrived is not None
+    assert arrived == known
+    assert arrived.servers["git"].env_written == {"TOKEN": "${env:T}"}
+    other = replace(known, gateway=replace(known.gateway, fronts=9), servers={})
+    assert upgrade_state.in_force(other, state) == replace(known, servers={})
+    assert upgrade_state.in_force(other, STATE) is other
+
+
+def test_a_unix_socket_arrives_as_one() -> None:
+    address = UnixAddress(Path("/run/ops.sock"))
+    known = config(ops_listen=address)
+    port, path = upgrade_state.ops_written(address)
+    gateway = structs.replace(
+        STATE.gateway, ops_listen=port, ops_path=path, config=upgrade_state.pack_config(known)
+    )
+    arrived = upgrade_state.unpack(upgrade_state.pack(structs.replace(STATE, gateway=gateway)))
+    assert upgrade_state.ops_listen(arrived.gateway) == address
+    assert upgrade_state.config(arrived) == known
+    assert upgrade_state.ops_listen(STATE.gateway) == Address("127.0.0.1", 6271)
+    assert upgrade_state.ops_written(Address("::1", 5)) == (("::1", 5), "")
+
+
+def test_a_program_takes_over_only_if_both_mean_the_same() -> None:
+    ours = upgrade_state.program("1.0")
+    assert upgrade_state.foreign(ours, structs.replace(ours, version="1.1")) == ""
+    assert "another state" in upgrade_state.foreign(ours, structs.replace(ours, state=2))
+    assert "with workers" in upgrade_state.foreign(ours, structs.replace(ours, contract="other"))
+    assert "another state" in upgrade_state.foreign(ours, upgrade_state.Program(version="0.9"))
+
+
+def test_what_says_nothing_of_itself_is_no_program_of_the_gateway() -> None:
+    with pytest.raises(upgrade_state.Unreadable):
+        upgrade_state.described(b"Hello\n")
+    assert upgrade_state.described(b'{"version":"1.1","more":1}\n').version == "1.1"

@@ -1,0 +1,82 @@
+"""Nurseries of two programs side by side, with real processes."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from metamcp_supervisor.processes.generations import Nurseries
+from metamcp_supervisor.processes.nursery import Worker
+from tests.fakes.nursery_hand import WAIT_S, subreaper
+from tests.live.processes import below
+
+pytestmark = pytest.mark.process
+
+
+async def taken_over(nurseries: Nurseries) -> tuple[int, asyncio.Task[Worker]]:
+    """Another one forks from now on. The older one is stopped, and so is a fork that was asked of
+    it."""
+    older = nurseries.pid
+    os.kill(older, signal.SIGSTOP)
+    forked = asyncio.create_task(nurseries.fork("child", "git"))
+    assert await nurseries.renew()
+    return older, forked
+
+
+def test_a_fork_that_was_asked_of_the_older_one_is_not_lost_when_another_takes_over() -> None:
+    async def play(nurseries: Nurseries, ends: asyncio.Queue[int]) -> None:
+        older, forked = await taken_over(nurseries)
+        os.kill(older, signal.SIGCONT)
+        worker = await forked
+        assert older in nurseries.pids
+        worker.sock.close()
+        assert await ends.get() == worker.pid
+        await settled(nurseries)
+        assert nurseries.pids == [nurseries.pid]
+        assert nurseries.pid != older
+
+    played(play)
+
+
+def test_a_fork_that_the_older_one_cannot_do_any_more_is_one_of_the_newer_one() -> None:
+    async def play(nurseries: Nurseries, ends: asyncio.Queue[int]) -> None:
+        older, forked = await taken_over(nurseries)
+        os.kill(older, signal.SIGKILL)
+        worker = await forked
+        assert worker.pid in below(nurseries.pid)
+        worker.sock.close()
+        assert await ends.get() == worker.pid
+        await settled(nurseries)
+        assert nurseries.pids == [nurseries.pid]
+
+    played(play)
+
+
+def played(play: Callable[[Nurseries, asyncio.Queue[int]], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        ends: asyncio.Queue[int] = asyncio.Queue()
+        nurseries = Nurseries(
+            on_exit=lambda end: ends.put_nowait(end.pid),
+            on_halt=lambda _pid, _yes: None,
+            on_lost=lambda _reason: None,
+            on_event=lambda _sentence: None,
+        )
+        nurseries.spared |= below(os.getpid())
+        try:
+            async with asyncio.timeout(2 * WAIT_S):
+                await nurseries.start()
+                await play(nurseries, ends)
+        finally:
+            await nurseries.close()
+
+    try:
+        asyncio.run(whole())
+    finally:
+        subreaper(False)
+
+
+async def settled(nurseries: Nurseries) -> None:
+    while nurseries.unsettled():
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.01)

@@ -1,0 +1,148 @@
+"""Who gets a process for itself: the decisions, with values."""
+
+from dataclasses import replace
+
+import pytest
+
+from metamcp_supervisor.config.config import Server, Sharing
+from metamcp_supervisor.servers import per_client
+from metamcp_supervisor.servers.per_client import Count, Division, Refusal
+from metamcp_supervisor.servers.server import Life
+from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_worker.ipc.roots import Asked
+from metamcp_worker.ipc.sharing import CLIENT_PROCESSES_MAX, PROCESSES_MAX, SESSIONS_PROCESSES_MAX
+
+READY = Life(phase=Phase.READY)
+
+
+@pytest.mark.parametrize(
+    ("policy", "contested", "asks_roots", "division"),
+    [
+        ("shared", True, "ahead", Division()),
+        ("per-workspace", True, "ahead", Division()),
+        ("per-session", False, "", Division("client")),
+        ("per-session", False, "ahead", Division("client", "ahead")),
+        ("per-project", False, "", Division("project", "ahead")),
+        ("auto", False, "", Division()),
+        ("auto", True, "", Division("client")),
+        ("auto", False, "in calls", Division()),
+        ("auto", True, "in calls", Division("client", "in calls")),
+        ("auto", False, "ahead", Division("", "ahead")),
+        ("auto", True, "ahead", Division("client", "ahead")),
+    ],
+)
+def test_auto_is_shared_until_the_server_needs_to_know_its_client(
+    policy: Sharing, contested: bool, asks_roots: Asked, division: Division
+) -> None:
+    server = Server(name="git", source="x", sharing=policy)
+    assert per_client.division(server, contested=contested, asks_roots=asks_roots) == division
+
+
+def test_a_process_that_is_not_for_all_rests_sooner_unless_the_configuration_says_when() -> None:
+    server = Server(name="git", source="x", start="lazy")
+    assert (server.rest_s, per_client.own(server, "git@1").rest_s) == (600.0, 300.0)
+    server = replace(server, idle_stop_s=900.0)
+    assert (server.rest_s, per_client.own(server, "git@1").rest_s) == (900.0, 900.0)
+
+
+def test_a_process_for_one_client_is_started_as_its_server_is_but_by_a_call_and_alone() -> None:
+    server = Server(
+        name="git", source="x", command=("git",), spares=1, required=True, depends_on=("db",)
+    )
+    own = per_client.own(server, "git@1f")
+    assert (own.name, own.lazy, own.spares, own.required) == ("git@1f", True, 0, False)
+    assert (own.command, own.depends_on) == (server.command, server.depends_on)
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        READY,
+        Life(phase=Phase.IDLE),
+        Life(phase=Phase.BACKOFF),
+        Life(phase=Phase.FAILED),
+        Life(phase=Phase.STOPPING, restarting=True),
+        Life(phase=Phase.DRAINING, resting=True),
+    ],
+)
+def test_a_client_gets_its_own_however_the_server_itself_is(life: Life) -> None:
+    assert per_client.refusal(life, shared=False, count=Count(SESSIONS_PROCESSES_MAX - 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("life", "state"),
+    [
+        (Life(phase=Phase.DISABLED), "stopped"),
+        (Life(phase=Phase.DRAINING), "stopped"),
+        (Life(phase=Phase.STOPPING), "stopped"),
+        (Life(phase=Phase.READY, parted=True), "draining"),
+        (None, "stopped"),
+    ],
+)
+def test_of_a_server_that_an_operator_keeps_from_calls_nobody_gets_one(
+    life: Life | None, state: str
+) -> None:
+    refused = per_client.refusal(life, shared=False, count=Count())
+    assert refused is not None
+    assert refused.state == state
+
+
+def test_of_a_server_in_quarantine_nobody_gets_one_and_all_are_told_why() -> None:
+    life = Life(phase=Phase.QUARANTINED, reason=ExitClass.OPERATOR, message="it eats files")
+    refused = per_client.refusal(life, shared=False, count=Count())
+    assert refused == Refusal("quarantined", "operator", "it eats files")
+
+
+def test_of_a_shared_server_nobody_gets_one() -> None:
+    refused = per_client.refusal(READY, shared=True, count=Count())
+    assert refused is not None
+    assert "try again" in refused.message
+
+
+def test_there_are_not_more_than_there_may_be() -> None:
+    refused = per_client.refusal(READY, shared=False, count=Count(SESSIONS_PROCESSES_MAX))
+    assert refused is not None
+    assert (refused.state, refused.reason) == ("error", "no_place")
+    assert refused.message.startswith("64 clients have a process of it")
+
+
+def test_one_that_will_not_run_again_makes_room_for_another() -> None:
+    assert per_client.spent(Life(phase=Phase.FAILED), running=False)
+    assert per_client.spent(Life(phase=Phase.DISABLED), running=False)
+    assert not per_client.spent(Life(phase=Phase.FAILED), running=True)
+    assert not per_client.spent(Life(phase=Phase.BACKOFF), running=False)
+
+
+def test_one_that_its_client_forgot_is_not_started_again() -> None:
+    down = Life(phase=Phase.BACKOFF)
+    assert per_client.forgotten(down, 600.0, 600.0)
+    assert not per_client.forgotten(down, 599.0, 600.0)
+    assert not per_client.forgotten(READY, 9999.0, 600.0)
+
+
+def test_processes_for_single_clients_stand_below_their_server() -> None:
+    names = ["git", "db", "git@2", "old@1", "db@1", "git@1"]
+    assert per_client.in_order(names) == ["old@1", "git", "git@1", "git@2", "db", "db@1"]
+
+
+def test_what_is_wanted_under_a_name_is_a_server_or_one_for_a_client() -> None:
+    git = Server(name="git", source="x")
+    assert per_client.wanted({"git": git}, "git") is git
+    assert per_client.wanted({"git": git}, "git@1") == per_client.own(git, "git@1")
+    assert per_client.wanted({"git": git}, "db@1") is None
+
+
+@pytest.mark.parametrize(
+    ("count", "reason", "words"),
+    [
+        (Count(gateway=PROCESSES_MAX), "no_place", "256 processes serve single clients"),
+        (Count(client=CLIENT_PROCESSES_MAX), "too_many_roots", "this client has 16 processes"),
+    ],
+)
+def test_neither_one_client_nor_all_of_them_take_every_place(
+    count: Count, reason: str, words: str
+) -> None:
+    refused = per_client.refusal(READY, shared=False, count=count)
+    assert refused is not None
+    assert refused.reason == reason
+    assert refused.message.startswith(words)

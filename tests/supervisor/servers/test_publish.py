@@ -1,0 +1,167 @@
+"""What fronts are told of servers: catalogues, states, pipes, and what is listed when."""
+
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.servers.entry import ServerSnapshot
+from metamcp_supervisor.servers.publish import Known, Routes
+from metamcp_worker.ipc.messages import (
+    AttachFailed,
+    AttachFront,
+    AttachServer,
+    Beat,
+    Catalogue,
+    ServerState,
+)
+from tests.supervisor.gateway.test_upgrade_state import STATE
+from tests.supervisor.stage import Stage, front_up, played, states, until
+
+pytestmark = pytest.mark.process
+
+GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"})
+
+
+def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        await until(lambda: ("ready", True) in states(front), "told that it is ready")
+        kinds = [type(m) for m in front.heard if isinstance(m, Catalogue | AttachServer)]
+        assert kinds == [Catalogue, AttachServer]
+        assert isinstance(front.heard[-1], ServerState)
+        await until(lambda: worker.told(AttachFront), "the worker's end")
+        with Connection(front.fds.pop()) as ours, Connection(worker.fds.pop()) as theirs:
+            ours.send_bytes(b"through")
+            assert theirs.recv_bytes() == b"through"
+
+    played(tmp_path, play)
+
+
+def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts_again(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        (await stage.up("git")).down()
+        await stage.up("git", 2)
+        await until(lambda: len([m for m in front.heard if isinstance(m, AttachServer)]) == 2, "up")
+        assert len([m for m in front.heard if isinstance(m, Catalogue)]) == 1
+
+    played(tmp_path, play)
+
+
+def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
+        (await stage.up("git")).down()
+        await until(lambda: ("error", True) in states(front), "down, but listed")
+        await until(lambda: not states(front)[-1][1], "hidden after a while")
+        await stage.up("git", 2)
+        await until(lambda: states(front)[-1] == ("ready", True), "listed again")
+
+    played(tmp_path, play)
+
+
+def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
+        (await stage.up("git")).down()
+        await until(lambda: ("error", True) in states(front), "down, but listed")
+        known = stage.routes.handed("git")
+        after = Routes(stage.fronts)
+        after.go_on(handed(known), known.list_hash)
+        assert after.handed("git").turns_at == pytest.approx(known.turns_at, abs=0.1)
+        await until(lambda: not after.handed("git").listed, "hidden after a while")
+        await until(lambda: not known.listed, "and here")
+        assert len(known.changes) == 1
+        after.go_on(handed(known), known.list_hash)
+        assert after.handed("git").changes == known.changes
+        assert after.handed("git").turns_at is None
+
+    played(tmp_path, play)
+
+
+def handed(known: Known) -> ServerSnapshot:
+    return structs.replace(
+        STATE.servers[0], listed=known.listed, list_changes=known.changes,
+        list_turns_at=known.turns_at,
+    )  # fmt: skip
+
+
+def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(Server(name="git", source="x", command=("x",), strict_listing=True))
+        (await stage.up("git")).down()
+        await until(lambda: ("error", False) in states(front), "hidden")
+        assert ("error", True) not in states(front)
+
+    played(tmp_path, play)
+
+
+def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        worker.say(Beat(seq=1))
+        stage.hearts.halted(worker.pid, True)
+        await until(lambda: states(front)[-1] == ("error", True), "not routed")
+        assert front.told(ServerState)[-1].reason == "hang"
+        stage.hearts.halted(worker.pid, False)
+        await until(lambda: states(front)[-1] == ("ready", True), "routed again")
+
+    played(tmp_path, play)
+
+
+def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        front = await front_up(stage)
+        await until(lambda: front.told(AttachServer), "the pipe")
+        assert states(front) == [("ready", True)]
+        assert [m.server for m in front.told(Catalogue)] == ["git"]
+        await until(lambda: worker.told(AttachFront), "the other end")
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize("who", ["front", "worker"])
+def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        await until(lambda: front.told(AttachServer), "the first pipe")
+        if who == "front":
+            front.say(AttachFailed(what="git", number=1))
+        else:
+            worker.say(AttachFailed(what="front", number=0))
+        await until(lambda: len(front.told(AttachServer)) == 2, "another pipe")
+        await until(lambda: len(worker.told(AttachFront)) == 2, "its other end")
+
+    played(tmp_path, play)
+
+
+def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        await stage.up("git")
+        front.say(AttachFailed(what="git", number=0))
+        await until(lambda: len(front.told(Catalogue)) == 2, "again")
+
+    played(tmp_path, play)

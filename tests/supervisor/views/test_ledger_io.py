@@ -1,0 +1,356 @@
+"""Orders one after the other, on a real database: who waits, who does not, and what is in force."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamcp_supervisor.views.ledger_io import IN_PROGRESS, LATE, STOPS, TURN_S_MAX, Keeper
+from metamcp_supervisor.views.store import BUSY_S_MAX, FILE, Store
+from metamcp_worker.front import builtins
+from metamcp_worker.ipc.disclosure import (
+    Activate,
+    Amend,
+    AnyOrder,
+    Build,
+    Delete,
+    Equip,
+    Everything,
+    Load,
+    Outcome,
+    Save,
+    Shown,
+    ToolSet,
+    Unequip,
+    Whose,
+    Wish,
+)
+from tests.supervisor.locker import locked
+from tests.supervisor.stage import until
+
+pytestmark = pytest.mark.process
+
+ME, ANN = Whose("desk", "local"), Whose("desk", "ann")
+SESSION = Whose("desk", "local", "8a01")
+STATUS, LOG = ("git", "status"), ("git", "log")
+NOW = 7.0
+DEV = ToolSet("dev", (STATUS,), "", NOW, NOW)
+
+
+class Kept:
+    """A keeper with what it told and noted."""
+
+    def __init__(self, folder: Path, *, busy_s: float = 20.0, turn_s: float = 20.0) -> None:
+        self.told: list[Everything] = []
+        self.notes: list[str] = []
+        self.path = folder / FILE
+        store = Store(folder, busy_s=busy_s)
+        self.keeper = Keeper(store, self.told.append, self.notes.append, lambda: NOW, turn_s=turn_s)
+
+    async def ordered(self, order: AnyOrder, whose: Whose = ME) -> Outcome:
+        return await self.keeper.carry_out(Wish(whose, order))
+
+    def begun(self, order: AnyOrder, whose: Whose = ME) -> asyncio.Task[Outcome]:
+        return asyncio.create_task(self.ordered(order, whose))
+
+    async def file(self) -> Everything:
+        """What is on disk."""
+        store = Store(self.path.parent, busy_s=0.1)
+        try:
+            return await store.read(())
+        finally:
+            await store.close()
+
+
+def kept(
+    folder: Path,
+    test: Callable[[Kept], Coroutine[Any, Any, None]],
+    *,
+    begin: bool = True,
+    busy_s: float = 20.0,
+    turn_s: float = 20.0,
+) -> None:
+    async def main() -> None:
+        one = Kept(folder, busy_s=busy_s, turn_s=turn_s)
+        if begin:
+            await one.keeper.begin(())
+        try:
+            await test(one)
+        finally:
+            await one.keeper.close()
+
+    asyncio.run(asyncio.wait_for(main(), 50))
+
+
+# What is in force is what is written
+
+
+@pytest.mark.promise("M31")
+def test_an_order_is_written_then_told_and_then_answered(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        assert await one.ordered(Build("dev", (STATUS,))) == Outcome(toolset=DEV)
+        equipped = Shown((STATUS,), toolset="dev")
+        assert await one.ordered(Equip("dev")) == Outcome(after=equipped, toolset=DEV)
+        now = Everything(((ME, equipped),), (DEV,))
+        assert one.told == [Everything((), (DEV,)), now]
+        assert one.keeper.everything() == await one.file() == now
+        assert await one.ordered(Delete("dev")) == Outcome(before=equipped)
+        assert one.keeper.everything() == await one.file() == Everything()
+        assert not one.keeper.busy
+
+    kept(tmp_path, test)
+
+
+def test_outcomes_tell_of_the_tool_set_that_the_order_was_about(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Load((STATUS,)))
+        assert (await one.ordered(Save("dev"))).toolset == DEV
+        amended = (await one.ordered(Amend("dev", add=(LOG,)))).toolset
+        assert amended is not None
+        assert amended.tools == (STATUS, LOG)
+        assert (await one.ordered(Equip("dev"))).toolset == amended
+        assert (await one.ordered(Unequip())).toolset is None
+
+    kept(tmp_path, test)
+
+
+def test_what_may_not_be_done_is_answered_with_the_sentence_and_the_view(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Activate("git"))
+        shown = Shown(servers=("git",))
+        assert await one.ordered(Equip("dev")) == Outcome(
+            "there is no tool set 'dev'; there are: none yet", shown, shown
+        )
+        assert len(one.told) == 1
+
+    kept(tmp_path, test)
+
+
+def test_what_changes_nothing_is_neither_written_nor_told(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        assert await one.ordered(Unequip()) == Outcome()
+        assert not one.path.exists()
+        await one.ordered(Activate("git"))
+        with locked(one.path):
+            shown = Shown(servers=("git",))
+            assert await one.ordered(Activate("git")) == Outcome("", shown, shown)
+        assert len(one.told) == 1
+
+    kept(tmp_path, test)
+
+
+def test_an_order_that_cannot_be_written_has_changed_nothing_and_is_said_once(
+    tmp_path: Path,
+) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Build("dev", (STATUS,)))
+        before = one.keeper.everything()
+        why = f"{one.path} cannot be written: another program keeps it locked; try again"
+        with locked(one.path):
+            for order in (Equip("dev"), Delete("dev"), Build("new", (LOG,), equip=True)):
+                assert await one.ordered(order) == Outcome(why)
+                assert one.keeper.everything() == before
+        assert one.notes == [f"tool sets and views cannot be kept: {why}"]
+        assert len(one.told) == 1
+        assert await one.file() == before
+        assert (await one.ordered(Equip("dev"))).error == ""
+        with locked(one.path):
+            await one.ordered(Unequip())
+        assert len(one.notes) == 2, "it is told again when it happens again"
+
+    kept(tmp_path, test, busy_s=0.05)
+
+
+def test_an_order_whose_asker_goes_away_is_carried_out_whole(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Build("dev", (STATUS,)))
+        with locked(one.path) as lock:
+            order = one.begun(Equip("dev"))
+            await until(lambda: one.keeper.busy, "it is under way")
+            order.cancel()
+            await asyncio.wait([order])
+            assert order.cancelled()
+            assert one.keeper.busy
+            await asyncio.to_thread(lock.release)
+            await until(lambda: not one.keeper.busy, "it is done")
+        assert one.keeper.everything() == await one.file() != Everything((), (DEV,))
+
+    kept(tmp_path, test)
+
+
+# Turns
+
+
+def test_while_an_order_is_carried_out_an_equip_fails_at_once_and_an_unequip_waits(
+    tmp_path: Path,
+) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Build("dev", (STATUS,)))
+        with locked(one.path) as lock:
+            first = one.begun(Equip("dev"))
+            await until(lambda: one.keeper.busy, "it is under way")
+            for order in (Equip("dev"), Build("new", (LOG,), equip=True)):
+                assert await one.ordered(order) == Outcome(IN_PROGRESS)
+            last = one.begun(Unequip())
+            done, _ = await asyncio.wait([first, last], timeout=0.1)
+            assert not done
+            await asyncio.to_thread(lock.release)
+            equipped = Shown((STATUS,), toolset="dev")
+            assert await first == Outcome(after=equipped, toolset=DEV)
+            assert await last == Outcome(before=equipped)
+        assert one.told[-2:] == [Everything(((ME, equipped),), (DEV,)), Everything((), (DEV,))]
+        assert (await one.ordered(Equip("dev"))).error == "", "nothing is in progress any more"
+
+    kept(tmp_path, test)
+
+
+def test_the_view_of_somebody_else_is_not_in_progress(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Build("dev", (STATUS,)))
+        with locked(one.path) as lock:
+            both = [one.begun(Equip("dev")), one.begun(Equip("dev"), ANN)]
+            done, _ = await asyncio.wait(both, timeout=0.1)
+            assert not done
+            await asyncio.to_thread(lock.release)
+            assert [each.error for each in await asyncio.gather(*both)] == ["", ""]
+
+    kept(tmp_path, test)
+
+
+def test_an_order_that_waits_too_long_for_its_turn_is_told_so(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Build("dev", (STATUS,)))
+        with locked(one.path) as lock:
+            first = one.begun(Equip("dev"))
+            await until(lambda: one.keeper.busy, "it is under way")
+            assert await one.ordered(Unequip()) == Outcome(LATE)
+            await asyncio.to_thread(lock.release)
+            assert (await first).error == ""
+        assert one.keeper.everything() == await one.file()
+
+    kept(tmp_path, test, turn_s=0.1)
+
+
+def test_a_front_hears_of_its_order_before_it_gives_up() -> None:
+    assert TURN_S_MAX + 3 * BUSY_S_MAX < builtins.ORDER_S_MAX
+
+
+# Files that are no good
+
+
+def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
+    tmp_path: Path,
+) -> None:
+    garbage = b"this is no database\n" * 100
+    (tmp_path / FILE).write_bytes(garbage)
+
+    async def test(one: Kept) -> None:
+        why = (
+            f"{one.path} cannot be read and is left alone: file is not a database; repair it, or"
+            " move it away to begin anew"
+        )
+        assert one.notes == [f"tool sets and views cannot be kept: {why}"]
+        assert one.keeper.everything() == Everything()
+        for order in (Build("dev", (STATUS,)), Unequip(), Equip("dev")):
+            assert await one.ordered(order) == Outcome(why)
+        assert len(one.notes) == 1
+        assert one.path.read_bytes() == garbage
+        one.path.rename(tmp_path / "away")
+        assert (await one.ordered(Build("dev", (STATUS,)))).error == ""
+        assert (await one.file()).toolsets == (DEV,)
+
+    kept(tmp_path, test)
+
+
+def test_what_could_not_be_read_at_first_is_told_when_it_can(tmp_path: Path) -> None:
+    async def write(one: Kept) -> None:
+        await one.ordered(Build("dev", (STATUS,), equip=True))
+
+    async def test(one: Kept) -> None:
+        with locked(one.path):
+            await one.keeper.begin(())
+        assert (one.told, len(one.notes)) == ([], 1)
+        assert (await one.ordered(Unequip(), ANN)).error == ""
+        assert one.told == [Everything(((ME, Shown((STATUS,), toolset="dev")),), (DEV,))]
+
+    kept(tmp_path, write)
+    kept(tmp_path, test, begin=False, busy_s=0.05)
+
+
+# Sessions, and the end
+
+
+def test_sessions_that_end_take_their_own_views_with_them(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        for whose in (ME, SESSION):
+            await one.ordered(Activate("git"), whose)
+        await one.keeper.forget(["ffff"])
+        assert len(one.told) == 2
+        await one.keeper.forget(["8a01"])
+        left = Everything(((ME, Shown(servers=("git",))),))
+        assert one.told[-1] == one.keeper.everything() == await one.file() == left
+
+    kept(tmp_path, test)
+
+
+def test_a_session_that_ends_during_its_order_leaves_no_view(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Build("dev", (STATUS,)))
+        with locked(one.path) as lock:
+            order = one.begun(Equip("dev"), SESSION)
+            await until(lambda: one.keeper.busy, "it is under way")
+            over = asyncio.create_task(one.keeper.forget(["8a01"]))
+            done, _ = await asyncio.wait([order, over], timeout=0.1)
+            assert not done
+            await asyncio.to_thread(lock.release)
+            await over
+            assert (await order).error == ""
+        assert one.keeper.everything() == Everything((), (DEV,))
+
+    kept(tmp_path, test)
+
+
+def test_a_session_that_ends_while_nothing_can_be_written_has_no_view_either(
+    tmp_path: Path,
+) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Activate("git"), SESSION)
+        with locked(one.path):
+            await one.keeper.forget(["8a01"])
+        assert one.told[-1] == one.keeper.everything() == Everything()
+        assert len(one.notes) == 1
+        assert await one.file() == Everything(), "who starts next does not read it"
+
+    kept(tmp_path, test, busy_s=0.05)
+
+
+def test_the_end_waits_for_what_is_under_way_and_takes_no_more_orders(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        await one.ordered(Build("dev", (STATUS,)))
+        with locked(one.path) as lock:
+            order = one.begun(Equip("dev"))
+            await until(lambda: one.keeper.busy, "it is under way")
+            close = asyncio.create_task(one.keeper.close())
+            done, _ = await asyncio.wait([order, close], timeout=0.1)
+            assert not done
+            assert await one.ordered(Unequip()) == Outcome(STOPS)
+            await asyncio.to_thread(lock.release)
+            assert (await order).error == ""
+            await close
+        assert (await one.file()).views == ((ME, Shown((STATUS,), toolset="dev")),)
+
+    kept(tmp_path, test)
+
+
+def test_a_gateway_without_tool_sets_has_no_file_and_no_thread(tmp_path: Path) -> None:
+    async def test(one: Kept) -> None:
+        assert one.keeper.everything() == Everything()
+        await one.keeper.forget(["8a01"])
+        assert len(os.listdir("/proc/self/task")) <= threads, "those of other tests may end"
+
+    threads = len(os.listdir("/proc/self/task"))
+    kept(tmp_path, test)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,394 @@
+"""Orders about views from fronts that the tests play, over real control sockets, on a real disk."""
+
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from metamcp_supervisor.config.config import Endpoint
+from metamcp_supervisor.processes.nursery import WorkerExit
+from metamcp_supervisor.views.store import FILE
+from metamcp_supervisor.views.views import NO_DESCRIPTOR, Views
+from metamcp_worker.ipc import codec, packets, sharing
+from metamcp_worker.ipc.disclosure import (
+    Activate,
+    Amend,
+    Announce,
+    AnyOrder,
+    Applied,
+    Build,
+    Delete,
+    Equip,
+    Everything,
+    News,
+    Outcome,
+    Shift,
+    Shown,
+    Told,
+    Unequip,
+    Whose,
+    Wish,
+)
+from metamcp_worker.ipc.messages import (
+    Adopt,
+    Beat,
+    Change,
+    Changed,
+    Disclosed,
+    Listen,
+    Message,
+    ServeOn,
+    SessionKept,
+    SessionRecord,
+    SessionsOver,
+)
+from tests.supervisor.configs import config, server
+from tests.supervisor.locker import locked
+from tests.supervisor.stage import Player, Stage, played, until
+
+pytestmark = pytest.mark.process
+
+M = TypeVar("M", bound=Message)
+ME = Whose("desk", "local")
+BUILD = Build("dev", (("git", "status"),), equip=True)
+EQUIPPED = Shown((("git", "status"),), toolset="dev")
+
+
+def blobs(player: Player, kind: type[M]) -> list[tuple[M, bytes]]:
+    """What a front was told in such messages, with their content."""
+    return [
+        (message, packets.read_blob(os.dup(fds[0])))
+        for message, fds in player.sent
+        if isinstance(message, kind)
+    ]
+
+
+def seen(player: Player) -> Everything | None:
+    """What it knows of views."""
+    known: Everything | None = None
+    for message, blob in blobs(player, Disclosed):
+        if message.whole:
+            known = codec.typed(Everything, blob)
+        else:
+            known = shifted(known or Everything(), codec.typed(Shift, blob))
+    return known
+
+
+def shifted(known: Everything, news: Shift) -> Everything:
+    views = dict(known.views) | {whose: one for one, those in news.views for whose in those}
+    sets = {one.name: one for one in (*known.toolsets, *news.put)}
+    kept = tuple(sets[name] for name in sorted(sets.keys() - set(news.drop)))
+    return Everything(tuple((w, one) for w, one in views.items() if one != Shown()), kept)
+
+
+async def outcome(player: Player, ticket: int) -> Outcome:
+    def found() -> Outcome | None:
+        told = [blob for message, blob in blobs(player, Changed) if message.ticket == ticket]
+        return codec.typed(Outcome, told[0]) if told else None
+
+    return await until(found, f"the outcome of {ticket}")
+
+
+async def ordered(player: Player, order: AnyOrder, ticket: int = 1, whose: Whose = ME) -> Outcome:
+    player.say(Change(ticket=ticket), codec.dump(Wish(whose, order)))
+    return await outcome(player, ticket)
+
+
+async def up(stage: Stage, *names: str) -> list[Player]:
+    found: list[Player] = []
+    for name in names:
+        player = await stage.player(name)
+        player.ready()
+        found.append(player)
+    await until(lambda: [f for f in stage.fronts.serving() if f.ready], "they are ready")
+    return found
+
+
+def shown(
+    folder: Path, play: Callable[[Stage, Views], Coroutine[Any, Any, None]], fronts: int = 2
+) -> None:
+    """A play with views, which begin before the fronts."""
+
+    async def whole(stage: Stage) -> None:
+        wanted = config(server("git"), state_dir=folder)
+        stage.views = Views(stage.fronts, stage.routes, stage.journal, lambda: wanted)
+        await stage.views.begin()
+        stage.fronts.start(fronts)
+        try:
+            await play(stage, stage.views)
+        finally:
+            await stage.views.close()
+
+    played(folder, whole)
+
+
+@pytest.mark.promise("M31")
+def test_every_front_knows_of_a_change_before_who_ordered_it_hears_that_it_is_done(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        one, other = await up(stage, "front-0", "front-1")
+        found = await ordered(one, BUILD)
+        assert (found.error, found.before, found.after) == ("", Shown(), EQUIPPED)
+        assert [type(each) for each in one.heard[-3:]] == [Disclosed, Announce, Changed]
+        await until(lambda: seen(other), "the other front")
+        everything = views.everything()
+        assert everything.views == ((ME, EQUIPPED),)
+        assert seen(one) == seen(other) == everything
+        assert not other.told(Changed)
+
+    shown(tmp_path, play)
+
+
+@pytest.mark.promise("M32")
+def test_nobody_hears_of_a_change_before_the_slowest_front_has_made_its_lists(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        one, other = await up(stage, "front-0", "front-1")
+        other.builds = False
+        one.say(Change(ticket=1), codec.dump(Wish(ME, BUILD)))
+        await until(lambda: other.told(Disclosed), "the slow front is told")
+        await until(lambda: not stage.fronts.unsettled(), "a few turns")
+        assert views.busy
+        assert not one.told(Announce)
+        assert not one.told(Changed)
+        other.say(Applied(number=other.told(Disclosed)[-1].number))
+        await outcome(one, 1)
+        assert len(one.told(Announce)) == len(other.told(Announce)) == 1
+
+    shown(tmp_path, play)
+
+
+def test_a_front_that_hangs_or_dies_keeps_a_change_from_nobody(tmp_path: Path) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        one, other = await up(stage, "front-0", "front-1")
+        other.builds = False
+        assert (await ordered(one, BUILD)).error == ""
+        assert len(other.told(Announce)) == 1, "it finds it behind what it has not read yet"
+        one.say(Change(ticket=2), codec.dump(Wish(ME, Unequip())))
+        await until(lambda: len(other.told(Disclosed)) == 2, "the second change")
+        other.leave()
+        assert (await outcome(one, 2)).after == Shown()
+
+    shown(tmp_path, play)
+
+
+@pytest.mark.promise("M28")
+def test_lists_that_servers_changed_are_announced_when_all_fronts_have_them(tmp_path: Path) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        one, other = await up(stage, "front-0", "front-1")
+        other.builds = False
+        one.say(News(number=0))
+        (told,) = await until(lambda: other.told(Disclosed), "a round")
+        other.say(News(number=0))
+        other.say(Beat(seq=1, lag_ms=0, inflight=0, queued=0))
+        await until(lambda: one.told(Disclosed), "the same one")
+        assert views.busy
+        assert not one.told(Announce)
+        other.say(Applied(number=told.number))
+        await until(lambda: one.told(Announce) and other.told(Announce), "all have it")
+        assert one.told(Disclosed) == other.told(Disclosed) == [told], "one is enough for all"
+        assert blobs(one, Disclosed)[0][1] == codec.dump(Shift())
+        one.say(News(number=told.number))
+        await until(lambda: len(one.told(Announce)) == 2, "who hangs is not waited for longer")
+        one.say(News(number=told.number + 1))
+        await until(lambda: len(other.told(Disclosed)) == 3, "the next one")
+        other.leave()
+        await until(lambda: len(one.told(Announce)) == 3, "nobody waits for who is gone")
+
+    shown(tmp_path, play)
+
+
+def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announced(
+    tmp_path: Path,
+) -> None:
+    record = SessionRecord(id="s", endpoint="desk", protocol="2025-11-25", caller="{}")
+
+    async def play(stage: Stage, views: Views) -> None:
+        one, other = await up(stage, "front-0", "front-1")
+        other.say(SessionKept(), codec.dump(record))
+        await until(lambda: stage.fronts.sessions.held(1), "its session is known")
+        stage.exited(WorkerExit(other.pid, 1, 0, 0, "exit"))
+        await until(lambda: stage.fronts.roster.leaving, "it ended, and its socket did not")
+        one.say(Change(ticket=1), codec.dump(Wish(ME, BUILD)))
+        await outcome(one, 1)
+        assert [type(each) for each in one.heard[-4:]] == [Disclosed, Adopt, Announce, Changed]
+
+    shown(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("says", "untold"),
+    [
+        pytest.param((), True, id="nothing"),
+        pytest.param((Applied(number=1),), True, id="that it has the lists"),
+        pytest.param((Applied(number=1), Told(number=1)), False, id="that its clients know"),
+        pytest.param((Told(number=7),), True, id="something of the program before"),
+    ],
+)
+def test_what_a_front_may_not_have_told_its_clients_the_heir_of_their_sessions_tells(
+    tmp_path: Path, says: tuple[Message, ...], untold: bool
+) -> None:
+    record = SessionRecord(id="s", endpoint="desk", protocol="2025-11-25", caller="{}")
+
+    async def play(stage: Stage, views: Views) -> None:
+        one, other = await up(stage, "front-0", "front-1")
+        other.builds = False
+        other.say(SessionKept(), codec.dump(record))
+        one.say(Change(ticket=1), codec.dump(Wish(ME, BUILD)))
+        await until(lambda: other.told(Disclosed), "the round begins")
+        for each in says:
+            other.say(each)
+        await outcome(one, 1)
+        await until(lambda: views.busy == untold, "an upgrade waits for who has not told it")
+        other.leave()
+        (adopt,) = await until(lambda: one.told(Adopt), "its session is with the other one")
+        assert adopt.untold == untold
+
+    shown(tmp_path, play)
+
+
+def test_a_front_is_told_what_changed_and_not_all_that_there_is(tmp_path: Path) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        (one,) = await up(stage, "front-0")
+        await ordered(one, BUILD, 1)
+        for number in range(2, 5):
+            await ordered(one, Equip("dev"), number, Whose("desk", "local", f"s{number}"))
+        last = codec.typed(Shift, blobs(one, Disclosed)[-1][1])
+        assert last == Shift(((EQUIPPED, (Whose("desk", "local", "s4"),)),))
+        await ordered(one, Amend("dev", add=(("git", "log"),)), 5)
+        (several,) = codec.typed(Shift, blobs(one, Disclosed)[-1][1]).views
+        assert len(several[1]) == 4, "what is shown to many is said once"
+        assert seen(one) == views.everything()
+
+    shown(tmp_path, play, fronts=1)
+
+
+def test_a_front_that_starts_is_told_everything_before_it_listens(tmp_path: Path) -> None:
+    async def first(stage: Stage, views: Views) -> None:
+        (one,) = await up(stage, "front-0")
+        assert [type(each) for each in one.heard] == [ServeOn, Listen], "there is nothing yet"
+        await ordered(one, BUILD)
+        one.leave()
+        await until(lambda: stage.players[-1] is not one, "another front")
+        (after,) = await up(stage, "front-0")
+        assert [type(each) for each in after.heard] == [ServeOn, Disclosed, Listen]
+        assert seen(after) == views.everything()
+
+    async def second(stage: Stage, views: Views) -> None:
+        (one,) = await up(stage, "front-0")
+        assert [type(each) for each in one.heard] == [ServeOn, Disclosed, Listen]
+        assert seen(one) == views.everything()
+        assert views.everything().views == ((ME, EQUIPPED),)
+
+    shown(tmp_path, first, fronts=1)
+    shown(tmp_path, second, fronts=1)
+
+
+@pytest.mark.promise("M31")
+def test_what_an_earlier_gateway_left_can_be_taken_away(tmp_path: Path) -> None:
+    async def first(stage: Stage, views: Views) -> None:
+        (one,) = await up(stage, "front-0")
+        await ordered(one, BUILD)
+
+    async def second(stage: Stage, views: Views) -> None:
+        (one,) = await up(stage, "front-0")
+        await ordered(one, Unequip(), 1)
+        await ordered(one, Delete("dev"), 2)
+        assert seen(one) == views.everything() == Everything()
+
+    shown(tmp_path, first, fronts=1)
+    shown(tmp_path, second, fronts=1)
+
+
+def test_a_front_that_dies_between_its_order_and_the_outcome_costs_nothing(tmp_path: Path) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        one, other = await up(stage, "front-0", "front-1")
+        await ordered(one, BUILD)
+        with locked(tmp_path / FILE) as lock:
+            one.say(Change(ticket=2), codec.dump(Wish(ME, Unequip())))
+            await until(lambda: views.busy, "the order is being carried out")
+            one.leave()
+            await until(lambda: stage.gone_fronts, "the front is gone")
+            assert views.busy, "no upgrade begins now"
+            lock.release()
+            await until(lambda: not views.busy, "it is carried out")
+        await until(lambda: (found := seen(other)) and not found.views, "the other front")
+        await until(lambda: stage.players[-1] is not other, "a front in its place")
+        (after,) = await up(stage, "front-0")
+        assert views.everything().toolsets
+        assert seen(after) == views.everything()
+
+    shown(tmp_path, play)
+
+
+def test_an_order_whose_content_was_lost_on_the_way_is_answered(tmp_path: Path) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        (one,) = await up(stage, "front-0")
+        one.say(Change(ticket=7))
+        assert await outcome(one, 7) == Outcome(NO_DESCRIPTOR)
+        assert views.everything() == Everything()
+
+    shown(tmp_path, play, fronts=1)
+
+
+def test_the_view_of_a_session_goes_with_it(tmp_path: Path) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        (one,) = await up(stage, "front-0")
+        own = Whose("desk", "local", sharing.of_session("its-id"))
+        await ordered(one, Activate("git"), 1)
+        await ordered(one, Activate("git"), 2, own)
+        assert len(views.everything().views) == 2
+        one.say(SessionsOver(ids=("its-id",)))
+        await until(lambda: len(views.everything().views) == 1, "its view is gone")
+        await until(lambda: seen(one) == views.everything(), "and the front knows")
+
+    shown(tmp_path, play, fronts=1)
+
+
+def test_a_file_that_cannot_be_read_is_in_the_journal_and_orders_hear_of_it(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"no database\n" * 100)
+
+    async def play(stage: Stage, views: Views) -> None:
+        (one,) = await up(stage, "front-0")
+        found = [await ordered(one, Unequip(), ticket) for ticket in (1, 2)]
+        (event,) = [each for each in stage.journal.since(0) if each.what == "error"]
+        assert event.who == "gateway"
+        assert [event.cause] * 2 == [
+            f"tool sets and views cannot be kept: {f.error}" for f in found
+        ]
+
+    shown(tmp_path, play, fronts=1)
+
+
+def test_what_operators_may_name_is_what_servers_offered_and_what_is_configured(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage, views: Views) -> None:
+        await up(stage, "front-0")
+        stage.tree.add(server("git"))
+        assert views.tools("git") == frozenset()
+        await stage.up("git")
+        assert views.tools("git") == {"t0"}
+        assert views.tools("nowhere") == frozenset()
+
+    shown(tmp_path, play, fronts=1)
+
+
+@pytest.mark.parametrize("default", ["default", "b"])
+def test_the_default_endpoint_is_the_first(default: str, tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        names = ("b", "a", "default") if default == "default" else ("b", "a")
+        made = {
+            name: Endpoint(name=name, namespace="default", exposure="toolset") for name in names
+        }
+        wanted = config(endpoints=made)
+        views = Views(stage.fronts, stage.routes, stage.journal, lambda: wanted)
+        found = views.endpoints()
+        assert next(iter(found)) == default
+        assert found == dict.fromkeys(names, "toolset")
+
+    played(tmp_path, play)
