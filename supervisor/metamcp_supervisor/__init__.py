@@ -1,8 +1,7 @@
-"""The supervisor package: lives. Who runs, why, and what an operator sees of it.
+"""The supervisor: the processes, their policy, the files on disk, and everything an operator sees.
 
-Four rooms, each of which imports only those before it: `wanted` (the configuration), `watched` (the
-journal, logs, metrics, the control socket), `lives` (states, workers, fronts), `cli` (the command).
-At the top: `run` wires them, `runtime` owns the runtime directory, `verbs` is what ctl is told.
+A tool call never comes here. Each package has one purpose, which its docstring says;
+`tests/test_tidy.py` holds which package may import which.
 """
 
 VERSION = "0.1.0.dev0"

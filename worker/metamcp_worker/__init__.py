@@ -1,5 +1,5 @@
-"""The worker package: bytes. MCP in, MCP out, and the pipes between.
+"""The workers: MCP towards clients and servers, and the pipes between.
 
-The files at this level are the contract that the supervisor may import; `front` and `child` are
-the two kinds of worker and know nothing of each other.
+`front` and `child` are the two kinds of worker and never import each other. The supervisor imports
+`ipc`, `http`, `runtime`, `oauth` and `bridge`, and nothing else from here.
 """

@@ -1,1 +1,4 @@
-"""Getting authorized towards remote servers, as an OAuth client: for workers, and for login."""
+"""OAuth towards remote servers: tokens for workers, and for `metamcp login`.
+
+Never: the requests of MCP (`child`).
+"""
