@@ -1,19 +1,35 @@
-"""The READMEs of both packages say what their folders are for."""
+"""READMEs and docstrings name the folders and modules that exist, and say what they are for."""
 
 import ast
+import re
 
 import pytest
 
-from tests.house import ROOT
+from tests.house import ROOT, SOURCES, module_name
 from tests.test_tidy import MAY_IMPORT
+
+SENT_TO = re.compile(r"\(`([a-z_]+(?:\.[a-z_]+)*)`\)")
+"""A name alone in parentheses and backquotes."""
 
 
 @pytest.mark.parametrize("side", MAY_IMPORT)
 def test_the_readme_names_every_package_with_the_first_sentence_of_its_docstring(side: str) -> None:
     top = ROOT / side.removeprefix("metamcp_")
-    lines = []
+    lines: list[str] = []
     for name in MAY_IMPORT[side]:
         doc = ast.get_docstring(ast.parse((top / side / name / "__init__.py").read_text())) or ""
         lines.append(f"- `{name}/`: {' '.join(doc.partition(chr(10) * 2)[0].split())}")
     readme = (top / "README.md").read_text().splitlines()
     assert [line for line in readme if line.startswith("- `")] == lines
+
+
+def test_a_docstring_that_sends_a_reader_to_another_module_names_one_that_exists() -> None:
+    known = {part for path in SOURCES for part in module_name(path).split(".")}
+    wrong = [
+        f"{module_name(path)}: {target}"
+        for path in SOURCES
+        if module_name(path).startswith("metamcp_supervisor")
+        for target in SENT_TO.findall(ast.get_docstring(ast.parse(path.read_text())) or "")
+        if not known.issuperset(target.split("."))
+    ]
+    assert wrong == []

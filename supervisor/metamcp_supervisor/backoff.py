@@ -5,7 +5,7 @@ Owns: the numbers of restarting and their arithmetic. Never: sleeping, reading a
 
 Times are seconds of a monotonic clock. The delay has a floor, so that a server that dies at once
 does not spin, and full jitter above it, so that servers that lost the same upstream do not come
-back in one wave; the start gate (`gate`) cuts the wave that is left.
+back in one wave; the start gate (`start_gate`) cuts the wave that is left.
 """
 
 from collections.abc import Sequence

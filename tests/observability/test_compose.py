@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from metamcp_supervisor.config import installed
+from metamcp_supervisor.config import installation
 from metamcp_supervisor.config.options import option
 from tests.observability import rules
 from tests.observability.boards import FOLDER, ROOT
@@ -86,7 +86,7 @@ def test_grafana_finds_prometheus_and_the_dashboards() -> None:
 def test_the_image_has_what_traces_need() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     (default,) = re.findall(r"^ARG EXTRAS=\[(.*)\]$", text, re.MULTILINE)
-    assert installed.TRACES.name in default.split(",")
+    assert installation.TRACES.name in default.split(",")
     assert re.search(r'^RUN pip install .*"\.\$\{EXTRAS\}"', text, re.MULTILINE)
     assert text.index("FROM ") < text.index("ARG EXTRAS"), "before it, the build would not know it"
     given = SERVICES["gateway"]["build"].get("args", {})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Embeddings
-from metamcp_supervisor.config.installed import MEANING, lacking
+from metamcp_supervisor.config.installation import MEANING, lacking
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Traces
-from metamcp_supervisor.config.installed import TRACES, Extra, lacking
+from metamcp_supervisor.config.installation import TRACES, Extra, lacking
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables

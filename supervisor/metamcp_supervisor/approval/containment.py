@@ -1,7 +1,7 @@
 """Is everything that is valid for one schema valid for another? And if not, where not?
 
 Owns: the walk through both schemas together, the cases of the first, the choices of the second, and
-the limits of that work. Never: what single keywords come to (`checks`, `members`).
+the limits of that work. Never: what single keywords come to (`keywords`).
 
 The question is asked of a *have* (parts that all hold) and a *want* (one schema). Each keyword of
 the want must follow from what is known of the have. A have that is one of several things (`anyOf`,

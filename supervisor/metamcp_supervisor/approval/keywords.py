@@ -53,7 +53,7 @@ _SPOKEN = {
     "string": "a string", "integer": "a whole number", FRACTION: "a number that is not whole",
 }  # fmt: skip
 _MEANINGS = ("format", "contentEncoding", "contentMediaType", "contentSchema")
-"""What a text is to be, beyond what JSON Schema checks by itself."""
+"""Keywords about texts that JSON Schema does not check by itself."""
 
 
 def spoken(types: Iterable[str]) -> str:
@@ -80,7 +80,7 @@ def check(known: Known, want: Part, found: Findings) -> None:
 
 
 def blame(known: Known) -> Verdict:
-    """Of what does not follow."""
+    """Verdict on a keyword that does not follow."""
     return Verdict.UNKNOWN if known.unclear else Verdict.BREAKING
 
 

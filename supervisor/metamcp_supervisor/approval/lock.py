@@ -75,10 +75,10 @@ MEMBERS = (
     "name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons",
     "execution",
 )  # fmt: skip
-"""Of a definition, those that count."""
+"""Members of a definition that count."""
 SCHEME, RAW_SCHEME = "v1:", "raw:"
 DEPTH_MAX = 100
-"""Of nested values. Schemas that people write have less than twenty."""
+"""Levels of nested values. Schemas that people write have less than twenty."""
 _POINT_DIGITS_MAX = 6
 """Zeros behind the point before JavaScript writes an exponent."""
 
@@ -88,7 +88,7 @@ class Ambiguous(Malformed):
 
 
 def fingerprint(definition: bytes | Raw) -> str:
-    """Of a tool's definition as it came. Never raises: what cannot be read goes by its bytes."""
+    """Fingerprint of a tool's definition as it came, or of its bytes if broken. Never raises."""
     try:
         return fingerprint_of(read_definition(definition))
     except Malformed:
@@ -96,7 +96,7 @@ def fingerprint(definition: bytes | Raw) -> str:
 
 
 def fingerprint_of(definition: Mapping[str, object]) -> str:
-    """Of a definition that was read. Raises Ambiguous."""
+    """Fingerprint of a definition that was read. Raises Ambiguous."""
     return SCHEME + hashlib.sha256(canonical(counted(definition))).hexdigest()
 
 

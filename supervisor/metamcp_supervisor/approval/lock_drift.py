@@ -1,6 +1,6 @@
 """What a server offers beside what was approved: what drifted, and what is kept from clients.
 
-Owns: the decision, as data, and its sentences. Never: the file (`lock`, `lockfile`), how bad a
+Owns: the decision, as data, and its sentences. Never: the file (`lock`, `lock_io`), how bad a
 difference is (`metamcp_supervisor.approval.comparison`), keeping anything from anybody (the fronts
 do).
 
@@ -8,7 +8,7 @@ Two things decide: whether there is something to compare with, and whether diffe
 consequences.
 
 - What was approved is the entry of the server in `metamcp.lock`. Without one it is what the server
-  offered when it was first seen, which the gateway keeps (`lockfile`).
+  offered when it was first seen, which the gateway keeps (`lock_io`).
 - Differences have consequences with `pinning = "enforce"`, and without any word on it for a server
   that has an entry in `metamcp.lock`: who writes that file wants it to hold. `record` tells and
   does nothing; `off` does not even look.

@@ -1,8 +1,8 @@
 """Which tools clients do not get at this moment, because they are not what somebody approved.
 
 Owns: the lock in force, what servers offered when they were first seen, and the last decision about
-each server. Never: files (`approval.lockfile`), the decision itself (`approval.lockdrift`), telling
-fronts, journals and metrics (`pinning`).
+each server. Never: files (`approval.lock_io`), the decision itself (`approval.lock_drift`), telling
+fronts, journals and metrics (`quarantine_io`).
 
 A decision has two steps, since judging a large catalogue takes time. `at_once` is cheap: whatever
 is not known to be well is kept back. `judge` only reads, and may run in a thread: it finds what

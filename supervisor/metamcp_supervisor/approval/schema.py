@@ -18,9 +18,9 @@ from msgspec import Struct
 from metamcp_supervisor.approval.lock import canonical
 
 FINDINGS_MAX = 100
-"""Of one comparison; more are counted, and their weight counts."""
+"""Findings of one comparison that are kept; more are counted, and their weight counts."""
 WORD_CHARACTERS_MAX = 64
-"""Of a word of the definition that a sentence repeats."""
+"""Characters of a word of the definition that a sentence repeats."""
 
 
 class Verdict(IntEnum):

@@ -1,7 +1,7 @@
 """`metamcp confirm`: shows what a changed configuration starts, asks, and applies it.
 
 Owns: the verb, its question and exit codes. Never: what has to be confirmed (`config.confirm`),
-reloading (`reloading`), the same question on the terminal of `metamcp up` (`terminal`).
+reloading (`reload`), the same question on the terminal of `metamcp up` (`screen`).
 """
 
 import contextlib

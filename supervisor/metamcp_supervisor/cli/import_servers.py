@@ -1,7 +1,7 @@
 """`metamcp import`: the servers that other clients have, in metamcp.toml.
 
 Owns: which files are read, what is told, and the writing. Never: what is taken over and how
-(`client_files.moving`), shapes (`client_files.entries`).
+(`client_files.transfer`), shapes (`client_files.entries`).
 """
 
 import os

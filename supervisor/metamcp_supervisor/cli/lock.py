@@ -1,7 +1,7 @@
 """`metamcp lock`: write down which definitions of tools are approved, see what drifted, approve it.
 
 Owns: the verbs, their options and exit codes, what they print. Never: the file (`approval.lock`),
-what drifted (`approval.lockdrift`), where it is looked for (`offered`).
+what drifted (`approval.lock_drift`), where it is looked for (`offers`).
 """
 
 import json

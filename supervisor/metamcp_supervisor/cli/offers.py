@@ -1,7 +1,7 @@
 """What the servers of a configuration offered last, beside what was approved.
 
 Owns: finding the configuration, the lock and the catalogues in the state directory, and which
-tools somebody means. Never: what a difference means (`lockdrift`), tables and sentences (`lock`,
+tools somebody means. Never: what a difference means (`lock_drift`), tables and sentences (`lock`,
 `tools`).
 
 The catalogues are those that the gateway keeps on disk, so this works with a gateway that runs,

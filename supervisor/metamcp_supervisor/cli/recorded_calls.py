@@ -1,7 +1,7 @@
 """`metamcp calls`: the calls that are over and were recorded, as a table, as lines, or one of them.
 
 Owns: the options, which calls fit, the table and the page of one call. Never: reading the files
-(`recorded`), calls under way (`metamcp ctl calls`).
+(`recordings`), calls under way (`metamcp ctl calls`).
 """
 
 import heapq

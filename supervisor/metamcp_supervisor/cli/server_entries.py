@@ -1,7 +1,7 @@
 """`metamcp init`, `add` and `remove`: the configuration that is in use, edited as text.
 
-Owns: these verbs, which file it is, what an entry says. Never: text (`client_files.jsonedit`,
-`client_files.tomledit`), bytes (`client_files.disk`), what a configuration means (`sources`).
+Owns: these verbs, which file it is, what an entry says. Never: text (`client_files.json_edit`,
+`client_files.toml_edit`), bytes (`client_files.disk`), what a configuration means (`sources`).
 """
 
 import os

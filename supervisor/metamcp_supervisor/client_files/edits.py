@@ -1,6 +1,6 @@
 """What the editors of all formats share: the refusal, and what an edit must come to.
 
-Owns: these two. Never: text (`jsonedit`, `tomledit`, `yamledit`).
+Owns: these two. Never: text (`json_edit`, `toml_edit`, `yaml_edit`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """What an entry of a client says: the one of ours, and those of others.
 
 Owns: the keys of each client's shape, both ways, how our entry is told from others, and the command
-in it. Never: text (`jsonedit` and its kin), where entries are (`known`).
+in it. Never: text (`json_edit` and its kin), where entries are (`clients`).
 """
 
 import re

@@ -1,7 +1,7 @@
 """The file of a client as text: what it has, and our entry in it or not.
 
 Owns: which editor a format has, and the file as a whole: when nothing is left in it, and when it
-becomes again what it was. Never: positions (`jsonedit`, `tomledit`, `yamledit`), files.
+becomes again what it was. Never: positions (`json_edit`, `toml_edit`, `yaml_edit`), files.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The first launch of a configuration that was found, not named: its commands are confirmed.
 
 Owns: what is confirmed (a digest of everything that decides which code runs, and who is sent what
-of this user's secrets), whether to ask, and the words. Never: terminals, files (`confirmed`), where
-a configuration is found (`sources`).
+of this user's secrets), whether to ask, and the words. Never: terminals, files (`confirmation_io`),
+where a configuration is found (`sources`).
 
 A repository that one clones may bring a configuration, and starting it runs what its author wrote.
 So the commands are shown once, and again whenever they change.

@@ -1,7 +1,7 @@
 """JSON as people write it: with comments, commas too many and a line number for each key.
 
 Owns: taking comments and trailing commas out without moving anything else, decoding, and finding
-what a decoder hides (keys written twice, lines). Never: what the keys mean (`shapes`).
+what a decoder hides (keys written twice, lines). Never: what the keys mean (`foreign_files`).
 """
 
 import json

@@ -1,7 +1,8 @@
 """Every key of metamcp.toml: its kind, its default, and what a change of it costs.
 
 Owns: the one list that the parser, the plan of a reload, `metamcp config schema` and
-docs/configuration.md agree on. Never: reading a value (`table`), the defaults as values (`config`).
+docs/configuration.md agree on. Never: reading a value (`document`), the defaults as values
+(`config`).
 """
 
 from collections.abc import Sequence

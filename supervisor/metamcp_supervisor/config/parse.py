@@ -1,6 +1,6 @@
 """metamcp.toml: what one such file says, with every error in it.
 
-Owns: the reading of its tables. Never: single values (`table`), the programs of servers
+Owns: the reading of its tables. Never: single values (`document`), the programs of servers
 (`program`), anything that needs a second file (`assemble`).
 """
 

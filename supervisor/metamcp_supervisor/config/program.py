@@ -1,7 +1,7 @@
 """What a server runs: command, environment and directory, as every shape of file writes them.
 
 Owns: the reading and expanding of `command`, `args`, `env` and `cwd`, and their limits. Never: the
-other settings of a server (`parse`), where files of a foreign shape keep these (`shapes`).
+other settings of a server (`parse`), where files of a foreign shape keep these (`foreign_files`).
 """
 
 import itertools

@@ -2,7 +2,7 @@
 environment, the command line.
 
 Owns: the order of the look-up, the reading of all files, and which source wins. Never: what files
-say (`parse`, `shapes`), how they fit together (`assemble`).
+say (`parse`, `foreign_files`), how they fit together (`assemble`).
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import cast
 from metamcp_supervisor.config import (
     files,
     foreign_files,
-    installed,
+    installation,
     jsonc,
     parse,
     places,
@@ -98,14 +98,14 @@ def load(
             movable=frozenset({"listen", "ops_listen"} if any_port else ()),
         ),
         files=tuple(reading.files),
-        transports=installed.installed,
+        transports=installation.installed,
         findings=findings,
     )
-    if config.traces.endpoint and (why := installed.lacking(installed.TRACES)):
+    if config.traces.endpoint and (why := installation.lacking(installation.TRACES)):
         findings.error(reading.drafts[0].site.at("traces", "endpoint"), why)
-    if config.embeddings.folder is not None and (why := installed.lacking(installed.MEANING)):
+    if config.embeddings.folder is not None and (why := installation.lacking(installation.MEANING)):
         findings.error(reading.drafts[0].site.at("embeddings", "folder"), why)
-    for name, why in installed.unknown(config.log.levels).items():
+    for name, why in installation.unknown(config.log.levels).items():
         findings.error(reading.drafts[0].site.at("log", "levels", name), why)
     config = listed_strictly(_shown_as(config, flags, cwd, findings))
     if form := _log_format(environ, flags, cwd, findings):

@@ -1,7 +1,7 @@
 """Who is at the other end of the control socket, and how far the socket is shared.
 
 Owns: asking the kernel for the other side, the group with which a gateway shares its socket, the
-modes that follow from that. Never: what a role may do (`roles`, `orders`), the runtime directory
+modes that follow from that. Never: what a role may do (`access`, `orders`), the runtime directory
 itself (`runtime`).
 
 The runtime directory decides: it is shared when it belongs to the group `metamcp` and lets that

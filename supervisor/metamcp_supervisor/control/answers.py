@@ -1,7 +1,7 @@
 """What was answered to orders with a key, so that one that comes again is not carried out again.
 
 Owns: the table of keys, its bounds and how long it remembers. Never: what an order does (`orders`),
-who may give it (`roles`).
+who may give it (`access`).
 
 A script that got no answer, because its connection broke, cannot know whether its order arrived: it
 gives the order once more with the same key.

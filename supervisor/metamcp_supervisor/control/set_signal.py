@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import field
 
-from metamcp_supervisor.config import installed, overrides
+from metamcp_supervisor.config import installation, overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Problem
 from metamcp_supervisor.config.overrides import GATEWAY
 from metamcp_supervisor.control.services import Steering
@@ -107,7 +107,7 @@ def sentence(each: Overridden) -> str:
 def _check_rooms(settings: Mapping[str, str]) -> None:
     """Raises ConfigInvalid."""
     rooms = overrides.rooms_of(settings)
-    if wrong := installed.unknown(rooms):
+    if wrong := installation.unknown(rooms):
         raise ConfigInvalid(tuple(Problem("", rooms[name], why) for name, why in wrong.items()))
 
 

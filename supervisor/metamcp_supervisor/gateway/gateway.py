@@ -1,7 +1,7 @@
 """The gateway: everything wired together, started in order, steered, reloaded, and ended in order.
 
 Owns: the order of start and stop, the exit code. Never: rules of restarting (`server`), processes
-(`crew`, `fronts`), what is wanted (`sources`, `reloading`), what a signal means (`signals`),
+(`crew`, `fronts`), what is wanted (`sources`, `reload`), what a signal means (`signals`),
 printing (`cli`).
 
 Up: lock and control socket, listeners, nursery, fronts and servers in parallel. Down: not ready any

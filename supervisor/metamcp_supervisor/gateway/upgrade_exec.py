@@ -1,7 +1,7 @@
 """Another version of this program takes over the running gateway, in this very process.
 
 Owns: trying it, waiting for the moment, executing it, finding what it is handed. Never: the values
-(`handing`), collecting and restoring them (`gateway.adopting`).
+(`upgrade_state`), collecting and restoring them (`gateway.upgrade`).
 
 The process stays the same one, so systemd, the lock and the children see no change, and a call does
 not notice: it never comes by here. What belongs to the gateway crosses the exec as open descriptors

@@ -1,7 +1,7 @@
 """What one program hands to the next that takes over the running gateway, in this very process.
 
 Owns: the values, their bytes, and whether two programs understand each other. Never: collecting
-and restoring (`gateway.adopting`), exec (`upgrading`).
+and restoring (`gateway.upgrade`), exec (`upgrade_exec`).
 
 Descriptors are numbers: the next program finds them open under the same ones. Times are of the
 monotonic clock, which goes on. Members with a default may come and go without another `VERSION`.

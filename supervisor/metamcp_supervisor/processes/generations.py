@@ -1,7 +1,7 @@
 """The nursery that forks, and those of programs before this one that still have workers.
 
 Owns: which nursery a worker belongs to, renewing the one that forks, closing one without workers.
-Never: a nursery itself (`spawn`), who is forked (`crew`, `fronts`).
+Never: a nursery itself (`nursery`), who is forked (`crew`, `fronts`).
 
 A nursery is a copy of the program that started it, and so are its workers. After an upgrade the
 new program starts one of its own: from then on it forks there, and the older ones end with the last

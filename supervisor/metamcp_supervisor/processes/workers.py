@@ -1,7 +1,7 @@
 """The book of forked workers: each end is told once, and never before the birth.
 
 Owns: which workers there are, and what was heard of those whose `fork` has not returned yet. Never:
-processes, sockets, the event loop (`spawn`).
+processes, sockets, the event loop (`nursery`).
 
 Theory. A worker may die before the coroutine that asked for it runs again: both pieces of news come
 in one read of the nursery's socket. So a worker is first *expected* and what is heard of it waits;

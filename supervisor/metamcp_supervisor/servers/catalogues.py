@@ -1,7 +1,7 @@
 """What each server offered last, kept on disk over restarts.
 
 Owns: the folder `catalogue` of the state directory and its files, one for each server as it is
-started now, and the figures read out of one catalogue. Never: what a front is told (`routes`), a
+started now, and the figures read out of one catalogue. Never: what a front is told (`publish`), a
 definition's meaning.
 
 A file is written whole under another name and then renamed, so that a full disk or a crash leaves

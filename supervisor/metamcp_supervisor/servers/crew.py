@@ -2,7 +2,7 @@
 
 Owns: forking, the deadlines of processes on their way up or down, killing, the order of last words
 and death. Never: the rules (`server`), who shall run and which copy serves (`tree`, `spares`),
-pipes (`routes`).
+pipes (`publish`).
 
 An instance is over when two things have come, in any order: the nursery's word that the worker and
 everything below it is gone, and the end of its control socket, in which its last words may wait.

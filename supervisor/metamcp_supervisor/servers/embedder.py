@@ -2,7 +2,7 @@
 
 Owns: when it is started, when it is left to end, which front asked what, and what a front is told
 when it cannot be asked. Never: making vectors (`metamcp_worker.embedder`), who needs them (fronts),
-settings (`config.meanings`).
+settings (`config.gateway_sections`).
 
 It is forked for the first texts and ends when nobody asks for a while, so a gateway without such
 searches has no such process. Its failures delay nothing: fronts never wait for it.

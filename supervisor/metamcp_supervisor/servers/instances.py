@@ -1,7 +1,7 @@
 """One running copy of a server, as the supervisor sees it: a worker process and its control socket.
 
 Owns: the packets to and from one child worker, and what it said of its server. Never: what follows
-from that (`server`, `tree`), the pipes between fronts and workers (`routes`).
+from that (`server`, `tree`), the pipes between fronts and workers (`publish`).
 """
 
 import asyncio

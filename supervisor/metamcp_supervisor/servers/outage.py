@@ -1,13 +1,14 @@
 """Which of many servers that wait for the same thing tries it for all of them, and when.
 
 Owns: what an outage is that servers share, and how often somebody looks whether it is over. Never:
-clocks, timers, starting anything (`outages`), what a try in vain means for who made it (`server`).
+clocks, timers, starting anything (`outage_io`), what a try in vain means for who made it
+(`server`).
 
 Theory. Full jitter and open circuits make each server wait longer, and that is right for one that
 is broken; of fifty that lost the same upstream the next one to try may be a minute away when it is
 back. So one of them tries for all, in turns, when nobody has for a moment. Such a start costs its
 server nothing: when it fails as the last one did, it waits for its own time as before. When it
-succeeds, that wakes the others (`server.evidence`). An outage that lasts is looked at less often:
+succeeds, that wakes the others (`server`). An outage that lasts is looked at less often:
 the wait that is added stays small beside the time for which everything was gone already.
 """
 

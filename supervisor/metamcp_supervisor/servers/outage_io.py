@@ -1,6 +1,6 @@
 """Trouble that servers share, on the clock: who tries for all, and that its end wakes the others.
 
-Owns: the timer of the next look. Never: when somebody tries and who (`canaries`), what a recovery
+Owns: the timer of the next look. Never: when somebody tries and who (`outage`), what a recovery
 shows and what it changes (`server`), starting (`tree`).
 """
 

@@ -1,6 +1,7 @@
 """Who gets a process of a server for itself, what such a process is, and when there is none.
 
-Owns: these decisions. Never: starting and stopping (`apart`), the names (the worker's `sharing`).
+Owns: these decisions. Never: starting and stopping (`per_client_io`), the names (the worker's
+`sharing`).
 
 Theory. A process that serves one client alone is a server like any other: it has a life of its own,
 with everything that belongs to that. It differs in what is wanted of it: it starts when its client

@@ -2,7 +2,7 @@
 
 Owns: the lock and the first sight of servers while the gateway runs, the order in which a catalogue
 is looked at, the file of what was seen first, the words in the journal. Never: the decision
-(`pins`), what a front does with it, `metamcp.lock` itself, which people write.
+(`quarantine`), what a front does with it, `metamcp.lock` itself, which people write.
 
 Before a catalogue goes to the fronts they have heard what of it they must keep back: everything
 that is not known to be well. A thread then judges, and what is harmless is released. One task does

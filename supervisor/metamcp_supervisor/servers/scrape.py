@@ -1,6 +1,6 @@
 """What there is to see of the lives at the moment of a scrape.
 
-Owns: looking at entries, heartbeats and listening sockets. Never: what it is called (`watched`),
+Owns: looking at entries, heartbeats and listening sockets. Never: what it is called (`telemetry`),
 changing anything.
 """
 

@@ -2,7 +2,7 @@
 
 Owns: when a spare is started, what becomes of one that does not come up, and the exchange of a
 server for its spare. Never: which event of a life calls for it (`server`), workers (`crew`), pipes
-(`routes`).
+(`publish`).
 
 A spare costs what a server costs, and buys a restart without a gap: when the first copy goes down
 the second one has its handshake behind it. The same exchange serves a restart that somebody asks

@@ -1,7 +1,7 @@
 """Whose turn it is to start: the start gate on the clock, and servers that wait for others.
 
 Owns: the gate and its timer, who is held back by a dependency or by what is left of an earlier
-instance. Never: the gate's rules (`gate`), starting (`tree`).
+instance. Never: the gate's rules (`start_gate`), starting (`tree`).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What systemd is told: datagrams to the socket named in NOTIFY_SOCKET (the sd_notify protocol).
 
-Owns: the form of the messages, and sending them. Never: when what is said (`systemd.service`), what
-systemd hands in (`inherited`).
+Owns: the form of the messages, and sending them. Never: when what is said (`systemd.sd_service`),
+what systemd hands in (`sd_sockets`).
 
 Nothing here raises into the caller or waits. A service manager that does not read must not hold up
 the gateway: what cannot be sent now is answered with False, and the caller says it again.

@@ -1,8 +1,8 @@
 """The gateway as a service of systemd: what it is told, and the sockets that it lends and keeps.
 
 Owns: when readiness, reloads, the end and signs of life are told; which listeners are taken over
-and which are given to keep. Never: the form of the messages (`notify`), reading the environment
-(`inherited`), what is worth a sign of life (`vitals`).
+and which are given to keep. Never: the form of the messages (`sd_notify`), reading the environment
+(`sd_sockets`), what is worth a sign of life (`sd_status`).
 
 Without systemd nothing here runs: listeners are bound, and that is all.
 """

@@ -2,7 +2,7 @@
 descriptors that systemd keeps over a restart (the LISTEN_FDS protocol).
 
 Owns: reading LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and what is no listener of ours. Never:
-binding (`systemd.listen`), which of several sockets is used (`lives.listening`).
+binding (`systemd.listen`), which of several sockets is used (`listen`).
 
 The descriptors belong to us only if LISTEN_PID names this process. Either way the variables are
 removed, so that no server takes them for its own.

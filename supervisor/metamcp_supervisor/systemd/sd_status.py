@@ -1,7 +1,7 @@
 """Is the gateway itself well, and what is there to say of it in one line?
 
 Owns: what a sign of life to systemd is worth, and the sentence for `systemctl status`. Never: the
-health pages (`telemetry.health`), sending anything (`service`).
+health pages (`telemetry.health`), sending anything (`sd_service`).
 
 No server matters for the sign of life: a restart of the whole gateway does not heal a server.
 """

@@ -1,7 +1,7 @@
 """What became of spans, and which trace was the last one in each bucket of times.
 
 Owns: these counts, the exemplars of the histogram of requests. Never: exporting (`traces`), text of
-the page but for the end of such a line (`rendering`), other figures.
+the page but for the end of such a line (`text_format`), other figures.
 
 An exemplar is told only of a span that the collector has: whoever follows it finds something.
 """

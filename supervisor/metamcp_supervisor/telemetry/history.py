@@ -1,7 +1,7 @@
 """What happened to each server, in short: since when it is what it is, and how it went down before.
 
 Owns: reading that out of the journal's events, and the bounds of what is kept. Never: the journal
-itself (`events`), what a phase means, clocks.
+itself (`journal`), what a phase means, clocks.
 
 The journal is one ring for everything: a server that flaps would push out of it why another one
 went down an hour ago. This is kept for each server by itself.

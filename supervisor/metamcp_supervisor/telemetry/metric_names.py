@@ -1,7 +1,7 @@
 """Every metric: its name, kind, labels and help in one list.
 
-Owns: the list, the buckets, what a label may say. Never: values (`tallies`, `metrics`), text
-(`rendering`).
+Owns: the list, the buckets, what a label may say. Never: values (`counters`, `metrics`), text
+(`text_format`).
 
 No label can grow with traffic: servers are the configured ones, methods, revisions and states are
 closed sets, error types are bounded, tools are those that a server lists. What a client or server

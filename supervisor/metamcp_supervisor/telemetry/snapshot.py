@@ -1,6 +1,6 @@
 """What is read at the moment of a scrape, beside the status, and for the question of life.
 
-Owns: the values. Never: reading them (`servers.reading`), names of metrics.
+Owns: the values. Never: reading them (`servers.scrape`), names of metrics.
 """
 
 from msgspec import Struct

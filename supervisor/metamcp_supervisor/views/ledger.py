@@ -1,7 +1,7 @@
 """What an order changes in the views and the tool sets, if it may.
 
 Owns: the rules of every order, what is refused and why, what is to be written. Never: writing it
-(`store`), when an order is carried out (`keeper`), whether tools exist: the front that asked has
+(`store`), when an order is carried out (`ledger_io`), whether tools exist: the front that asked has
 looked, and a tool set is kept while a server is away.
 """
 

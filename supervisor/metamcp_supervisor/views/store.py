@@ -1,7 +1,7 @@
 """The database: what is remembered over restarts.
 
 Owns: the file `metamcp.db` of the state directory, its tables and their versions. Never: what is
-written means (`ledger`), whose turn it is (`keeper`), secrets, configuration.
+written means (`ledger`), whose turn it is (`ledger_io`), secrets, configuration.
 
 A change is one transaction on disk before anybody hears of it. A file that cannot be read is left
 alone, and so is one that took the place of the one that was read: nothing is written over what is

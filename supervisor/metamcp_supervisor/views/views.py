@@ -4,7 +4,7 @@ Owns: the way of an order from a front and back, and how far each front is with 
 fronts hear. Never: the rules of an order (`ledger`).
 
 All fronts are told what changed, and only what changed; when the lists of all of them are new
-(`rounds`), their clients hear of it, and so does who ordered it. Lists that servers changed are
+(`Rounds`), their clients hear of it, and so does who ordered it. Lists that servers changed are
 announced with a round, too, in which nothing else is told.
 """
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Config, Log, OAuth, Recording, Server
-from metamcp_supervisor.config.installed import unknown
+from metamcp_supervisor.config.installation import unknown
 from metamcp_supervisor.config.overrides import Overrides
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import secrets_of, tables
