@@ -31,7 +31,7 @@ from tests.fakes.http_server import FLOODS, Json, Options, Server, event, refuse
 from tests.faults.soak_report import grown
 from tests.faults.soak_watch import Figures, bugs, figures
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import Gateway
+from tests.live.gateway import Gateway, until
 from tests.worker.scripted import Request, Wire, serving
 
 CLIENTS = 8
@@ -53,6 +53,8 @@ SERVERS: dict[str, dict[str, Any]] = {
     "modern-events": {"era": "modern", "answer": "events"},
     "both": {"era": "both"},
 }
+OLDER = "both@legacy"
+"""The second connection of a server of both eras. The first call of a client of 2025 starts it."""
 #: What a server does in its turn -> words of the journal that name it, or nothing for what hurts
 #: only single calls, whose answers name it.
 MANNERS: dict[str, str] = {
@@ -157,6 +159,7 @@ class Soak:
                 if manner != "lines" or options["era"] == "legacy"  # with a stream of its own
             ]
             await self._turn(*turns[0])  # whatever grows once grows now
+            await asyncio.to_thread(until, self._older_is_there, f"{OLDER} is there")
             before = await self._look()
             end = time.monotonic() + seconds
             for name, manner in itertools.cycle(turns):
@@ -171,6 +174,10 @@ class Soak:
             await calling
         self.books.problems += grown(before.by_role, after.by_role)
         self.books.problems += self._doubled()
+
+    def _older_is_there(self) -> bool:
+        states = {one["name"]: one["state"] for one in self.gateway.status()["servers"]}
+        return states.get(OLDER) == "active"
 
     async def _turn(self, name: str, manner: str) -> None:
         """One server misbehaves in one way, and has to be well again after it."""
