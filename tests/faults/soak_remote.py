@@ -31,7 +31,8 @@ from tests.fakes.http_server import FLOODS, Json, Options, Server, event, refuse
 from tests.faults.soak_report import grown
 from tests.faults.soak_watch import Figures, bugs, figures
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import Gateway, until
+from tests.live.gateway import Gateway
+from tests.waiting import until
 from tests.worker.scripted import Request, Wire, serving
 
 CLIENTS = 8
