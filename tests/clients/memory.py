@@ -5,6 +5,7 @@ What it had before counts for nothing: most of that it shares with the others of
 
 from pathlib import Path
 
+from metamcp_worker.front.run import TRIM_S
 from tests.live import processes
 from tests.waiting import until
 
@@ -39,6 +40,7 @@ class Watched:
         return resident(self.pid) - self.before
 
     def returns(self, kept_bytes: int = 0) -> None:
-        """Wait until it has given back all but this."""
+        """Wait until it has given back all but this. A front keeps up to 8 MiB of its heap for the
+        next message until it trims."""
         most = kept_bytes + SLACK_BYTES
-        until(lambda: self.kept <= most, f"process {self.pid} gives memory back", 10)
+        until(lambda: self.kept <= most, f"process {self.pid} gives memory back", TRIM_S + 10)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from metamcp_supervisor.config import environment
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
+from metamcp_worker.ipc.spec import CALLBACK_PORT
 
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
@@ -145,6 +146,7 @@ class OAuth:
     scopes: tuple[str, ...] = ()
     grant: Grant = "authorization_code"
     require_pkce: bool = True
+    callback_port: int = CALLBACK_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -269,6 +269,8 @@ OPTIONS: tuple[Option, ...] = (
            ("authorization_code", "client_credentials")),
     Option("servers.*.oauth", "require_pkce", "boolean", "true", "restart",
            "`false`: also an authorization server that does not name `S256` in its metadata."),
+    Option("servers.*.oauth", "callback_port", "integer", "6273", "restart",
+           "The port of 127.0.0.1 to which the browser comes back; another one if that is in use."),
     Option("servers.*", "tools", "table", "{}", "in place",
            "What is to be otherwise about single tools: `tools.reset = { enabled = false }`."),
     *_tool("servers.*.tools.*"),

@@ -18,6 +18,7 @@ from metamcp_supervisor.config.program import warn_of_literal
 from metamcp_supervisor.config.references import Resolving, input_variable
 from metamcp_supervisor.config.show import looks_secret
 from metamcp_supervisor.config.units import size_text
+from metamcp_worker.ipc.spec import CALLBACK_PORT
 
 URL_BYTES_MAX = 8 * 1024
 """Common servers refuse a longer one."""
@@ -214,7 +215,9 @@ def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | No
     assert inner is not None
     inner.refuse_unknown()
     pkce = inner.flag("require_pkce", default=True)
-    return oauth_of(inner, resolving, grant=inner.choice("grant"), require_pkce=pkce)
+    made = oauth_of(inner, resolving, grant=inner.choice("grant"), require_pkce=pkce)
+    port = inner.whole("callback_port", default=CALLBACK_PORT, low=1, high=65535)
+    return replace(made[0], callback_port=port), replace(made[1], callback_port=port)
 
 
 def oauth_of(

@@ -23,6 +23,7 @@ from metamcp_supervisor.config.config import (
     Traces,
 )
 from metamcp_supervisor.config.units import duration_text, size_text
+from metamcp_worker.ipc.spec import CALLBACK_PORT
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
@@ -283,6 +284,8 @@ def _oauth(oauth: OAuth | None) -> bool | dict[str, object]:
     if oauth is None or oauth == OAuth():
         return oauth is not None
     found: dict[str, object] = {"grant": oauth.grant, "scopes": list(oauth.scopes)}
+    if oauth.callback_port != CALLBACK_PORT:
+        found["callback_port"] = oauth.callback_port
     if not oauth.require_pkce:
         found["require_pkce"] = False
     if oauth.client_id is not None:

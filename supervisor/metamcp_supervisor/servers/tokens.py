@@ -59,6 +59,7 @@ class Tokens:
             scopes=oauth.scopes,
             grant=oauth.grant,
             require_pkce=oauth.require_pkce,
+            callback_port=oauth.callback_port,
         )
 
     def _find(self) -> str:

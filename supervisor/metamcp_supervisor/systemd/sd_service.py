@@ -30,7 +30,9 @@ LOOKS = 10
 LAG_PART_MAX = 0.25
 """Part of that time which the event loop may be late. Later, and this is no sign of life."""
 PAIRS_MAX = 50
-"""Of ports, one after the other, when nobody chose any."""
+"""Pairs of ports to try, one after the other, when nobody chose any."""
+PAIR_STEP = 4
+"""From one pair to the next. Between them lies the port to which a browser comes back (OAuth)."""
 LONGER_S = 15.0
 """By how much the end is put off while it makes progress. Every step of it is bounded by itself."""
 LONGER_EVERY_S = 5.0
@@ -257,7 +259,7 @@ def _pairs(wanted: Gateway, last: tuple[int, int] | None) -> Iterator[tuple[Addr
     more = PAIRS_MAX if wanted.movable else 1
     pairs = [
         *([last] if last else []),
-        *((first[0] + 2 * n, first[1] + 2 * n) for n in range(more)),
+        *((first[0] + PAIR_STEP * n, first[1] + PAIR_STEP * n) for n in range(more)),
     ]
     for clients_port, ops_port in pairs:
         if "listen" in wanted.movable:

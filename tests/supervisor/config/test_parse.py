@@ -107,6 +107,7 @@ client_id = "me"
 client_secret = "${HOME}"
 scopes = ["read"]
 require_pkce = true
+callback_port = 7001
 grant = "client_credentials"
 
 [servers.mail]
@@ -230,7 +231,8 @@ def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path)
     assert wiki.headers == {"X-Team": "a", "Cookie": "id=/h"}
     assert wiki.headers_written == {"X-Team": "a", "Cookie": "id=${HOME}"}
     oauth = OAuth(
-        client_id="me", client_secret="/h", scopes=("read",), grant="client_credentials"
+        client_id="me", client_secret="/h", scopes=("read",), grant="client_credentials",
+        callback_port=7001,
     )  # fmt: skip
     assert wiki.oauth == oauth
     assert wiki.oauth_written == replace(oauth, client_secret="${HOME}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.login import login
 from metamcp_worker.oauth.vault import Record, Vault, bare
 from tests.fakes.oauth_server import CANARY, World
+from tests.live.gateway import free_port
 
 KEY = bytes(range(32))
 PERSON_S = 10.0
@@ -19,10 +21,17 @@ DOCUMENT = "https://me.example/client.json"
 
 
 def spec(world: World, folder: Path, *, url: str = "", **oauth: Any) -> ServerSpec:
-    """A server with these settings of `oauth`."""
+    """A server with these settings of `oauth`. Tests that run beside this one take other ports."""
     key = base64.b64encode(KEY).decode()
-    given = OAuthSpec(store=str(folder / "oauth"), key=key, **oauth)
+    port = callback_port(world.issuer)
+    given = OAuthSpec(store=str(folder / "oauth"), key=key, callback_port=port, **oauth)
     return ServerSpec(name="far", url=url or world.url, oauth=given)
+
+
+@functools.cache
+def callback_port(issuer: str) -> int:
+    """The port to which browsers come back from this authorization server."""
+    return free_port()
 
 
 def stored(of: ServerSpec) -> list[Record]:
@@ -66,4 +75,15 @@ def known(client_id: str, **more: Any) -> dict[str, Any]:
     return {client_id: {"client_id": client_id, **more}}
 
 
-__all__ = ["CANARY", "DOCUMENT", "KEY", "Person", "browse", "known", "put", "spec", "stored"]
+__all__ = [
+    "CANARY",
+    "DOCUMENT",
+    "KEY",
+    "Person",
+    "browse",
+    "callback_port",
+    "known",
+    "put",
+    "spec",
+    "stored",
+]

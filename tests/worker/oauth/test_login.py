@@ -14,7 +14,7 @@ from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.oauth.login import logout
 from tests.fakes.oauth_server import CANARY, World, protected
-from tests.worker.oauth.people import DOCUMENT, Person, known, spec, stored
+from tests.worker.oauth.people import DOCUMENT, Person, callback_port, known, spec, stored
 from tests.worker.rawhttp import run
 
 pytestmark = pytest.mark.process
@@ -39,6 +39,8 @@ def test_a_gateway_that_nobody_knows_registers_itself_and_gets_tokens(tmp_path: 
             assert (asked["client_name"], asked["application_type"]) == ("MetaMCP", "native")
             said = query(person.links[0])
             assert (said["resource"], said["code_challenge_method"]) == (world.url, "S256")
+            port = callback_port(world.issuer)
+            assert asked["redirect_uris"] == [f"http://127.0.0.1:{port}/callback"]
             assert said["redirect_uri"] in asked["redirect_uris"]
             assert world.said("/token")[0]["resource"] == world.url
             assert "You can close this page" in await person.pages[0]

@@ -42,6 +42,11 @@ class RecordingSpec(Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()
 
 
+CALLBACK_PORT = 6273
+"""Always the same if it is free, because some authorization servers know an address only as it was
+registered; next to the ports of the gateway."""
+
+
 class OAuthSpec(Struct, frozen=True, kw_only=True):
     """How to authorize towards a remote server.
 
@@ -60,6 +65,8 @@ class OAuthSpec(Struct, frozen=True, kw_only=True):
     """Or `client_credentials`: nobody is asked, the gateway has a credential of its own."""
     require_pkce: bool = True
     """Refuse an authorization server that does not name S256 in its metadata."""
+    callback_port: int = CALLBACK_PORT
+    """The port of this machine to which a browser comes back; another one if that is in use."""
 
 
 class LimitsSpec(Struct, frozen=True, kw_only=True):

@@ -16,9 +16,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct
 
-PORT = 6273
-"""Always the same if it is free, because some authorization servers know an address only as it was
-registered; next to the ports of the gateway."""
 PATH = "/callback"
 PERSON_S_MAX = 600.0
 """For a person to open a link, to find their password, and to agree."""
@@ -56,7 +53,7 @@ class Callback:
     """`port`: the one that is wanted; another one is taken if it is in use. Close it. Raises
     OSError."""
 
-    def __init__(self, port: int = PORT) -> None:
+    def __init__(self, port: int) -> None:
         self._sock = _bound(port)
         self._host = f"127.0.0.1:{self._sock.getsockname()[1]}"
         self._state = ""

@@ -35,7 +35,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth import guarded
-from metamcp_worker.oauth.callback import PERSON_S_MAX, PORT, Callback
+from metamcp_worker.oauth.callback import PERSON_S_MAX, Callback
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
 from metamcp_worker.oauth.guarded import Guarded
 from metamcp_worker.oauth.shelf import Shelf
@@ -161,11 +161,12 @@ class Flow:
             machine.shelf = shelf
             return machine
         scope = shelf.record.scope if shelf.record is not None else ""
+        back = shelf.callback_url or f"http://127.0.0.1:{oauth.callback_port}"
         person = _Person(
             shelf.url,
             OAuthClientMetadata(
                 client_name="MetaMCP",
-                redirect_uris=[AnyUrl(shelf.callback_url or f"http://127.0.0.1:{PORT}")],
+                redirect_uris=[AnyUrl(back)],
                 scope=scope or None,
             ),
             shelf,

@@ -29,7 +29,7 @@ from pydantic import AnyUrl, BaseModel, ValidationError
 
 from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
-from metamcp_worker.oauth.callback import PATH, PORT
+from metamcp_worker.oauth.callback import PATH
 from metamcp_worker.oauth.challenge import NotAuthorized, scopes
 from metamcp_worker.oauth.vault import CHANGE, LOCK_S_MAX, REFRESH, Record, Vault, VaultUnfit, bare
 
@@ -68,7 +68,7 @@ class Shelf:
             parts = urlsplit(url)
             if parts.hostname == "127.0.0.1" and parts.path == PATH and parts.port:
                 return parts.port
-        return PORT
+        return self._oauth.callback_port
 
     # --- what the SDK asks and tells --------------------------------------------------------
 
