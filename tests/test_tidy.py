@@ -52,17 +52,18 @@ CONTRACT = {"bridge", "http", "ipc", "oauth", "runtime"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
-    "metamcp_supervisor": "backoff rations verbs",
     "metamcp_supervisor.approval": (
         "comparison containment keywords known lock lock_drift quarantine schema"
     ),
+    "metamcp_supervisor": "backoff rations verbs",
+    "metamcp_supervisor.cli": "tool_costs",
     "metamcp_supervisor.client_files": (
         "clients edits entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble config confirmation document environment foreign_files gateway_sections headers"
-        " jsonc naming options overrides parse program references reload schema server_sections"
-        " show toml_lines tools units"
+        "assemble config confirmation document environment foreign_files gateway_sections"
+        " headers jsonc naming options overrides parse program references reload schema"
+        " server_sections show toml_lines tools units"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -78,8 +79,8 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.views": "ledger",
     "metamcp_worker.bridge": "answers exchanges legacy modern session",
     "metamcp_worker.builtin_tools": (
-        "activating behind builtin discovering equipping families found indexing loading meaning"
-        " picking portions wording"
+        "activating behind builtin discovering equipping families found indexing loading"
+        " meaning picking portions wording"
     ),
     "metamcp_worker.catalog": (
         "capabilities catalog exposing mending offers overriding parts referring uris views"
@@ -92,14 +93,14 @@ PURE_BY_ROOM = {
     "metamcp_worker.embedder": "answers",
     "metamcp_worker.front": (
         "answers asked asking elsewhere eras faults guard inbound levels methods modern_roots"
-        " mrtr openapi outlays page params parked peers processes recording resume retries session"
-        " showing stats task_ids tracing viewers watches"
+        " mrtr openapi outlays page params parked peers processes recording resume retries"
+        " session showing stats task_ids tracing viewers watches"
     ),
-    "metamcp_worker.http": "bounds headers hosts http1 sse tracecontext",
+    "metamcp_worker.http": "hosts http1 mcp_headers sse trace_context",
     "metamcp_worker.ipc": (
-        "catalogue codec costs disclosure embedding errors figures finished frames framing"
-        " glimpse message messages moves names owntools priced records roots sampling sharing"
-        " spans spec validation"
+        "builtin_definitions call_records codec disclosure embedding errors exposed_names"
+        " figures frame_bytes frames log_records message_base messages process_names roots"
+        " server_catalog spec token_cost validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking repeats",

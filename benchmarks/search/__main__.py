@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Sets
 from metamcp_worker.builtin_tools import found
-from metamcp_worker.ipc import costs
+from metamcp_worker.ipc import token_cost
 from metamcp_worker.search.fusing import EXTRA_WEIGHT
 from metamcp_worker.search.index import Document, Index
 
@@ -64,11 +64,11 @@ def main() -> int:
 
 def _saved(chosen: Sets, index: Index) -> str:
     """What five definitions cost instead of all of them."""
-    everything = costs.together(document.definition for document in chosen.documents)
+    everything = token_cost.together(document.definition for document in chosen.documents)
     texts = [query.text for queries in chosen.queries.values() for query in queries]
     answers = [len(found.markdown(index.search(text, 5), "full").encode()) for text in texts]
-    shown = costs.of_bytes(round(statistics.fmean(answers)))
-    saving = costs.Saving(everything, shown)
+    shown = token_cost.of_bytes(round(statistics.fmean(answers)))
+    saving = token_cost.Saving(everything, shown)
     return (
         f"all definitions: about {everything} tokens; an answer with five full ones: about {shown},"
         f" {saving.percent} % less"

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Raw
 
-from metamcp_worker.ipc import costs, owntools, priced
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_supervisor.cli import tool_costs
+from metamcp_worker.ipc import builtin_definitions, token_cost
 from metamcp_worker.ipc.disclosure import Exposure
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.index import Document
 
 
-def savings(documents: Sequence[Document]) -> dict[Exposure, costs.Saving]:
+def savings(documents: Sequence[Document]) -> dict[Exposure, token_cost.Saving]:
     """By exposure; `shown` is what is in context at the start."""
     tools: dict[str, list[Raw]] = {}
     for document in documents:
@@ -25,11 +26,11 @@ def savings(documents: Sequence[Document]) -> dict[Exposure, costs.Saving]:
         for server, found in tools.items()
     }
     endpoint = EndpointSpec(name="default", servers=tuple(catalogues))
-    behind = priced.tools(endpoint, catalogues)
-    everything = priced.at_start("all", behind)
+    behind = tool_costs.tools(endpoint, catalogues)
+    everything = tool_costs.at_start("all", behind)
     return {
-        exposure: costs.Saving(everything, priced.at_start(exposure, behind))
-        for exposure in priced.EXPOSURES
+        exposure: token_cost.Saving(everything, tool_costs.at_start(exposure, behind))
+        for exposure in tool_costs.EXPOSURES
     }
 
 
@@ -37,6 +38,6 @@ def table(documents: Sequence[Document]) -> Iterator[str]:
     yield "| exposure | definitions at the start | tokens | less than `all` |"
     yield "|---|---|---|---|"
     for exposure, saving in savings(documents).items():
-        count = len(owntools.of(exposure)) or len(documents)
+        count = len(builtin_definitions.of(exposure)) or len(documents)
         less = f"{saving.tokens / saving.everything:.1%}"
         yield f"| `{exposure}` | {count} | {saving.shown:,} | {less} |"

@@ -21,15 +21,15 @@ def take_out() -> None:
     from metamcp_worker.child.timing import Timing
     from metamcp_worker.front import calls
     from metamcp_worker.front.stats import Stats
-    from metamcp_worker.ipc import sampling
+    from metamcp_worker.ipc import figures
 
     for owner, name, instead in (
         (Stats, "observe", nothing),
         (calls, "_is_error", nothing),  # opens answers to know what they count as
         (Timing, "answered", nothing),
         (Timing, "ended", nothing),
-        (sampling, "MASK", NO_CALL),
-        (sampling, "NEXT", NO_CALL),
+        (figures, "MASK", NO_CALL),
+        (figures, "NEXT", NO_CALL),
     ):
         if not hasattr(owner, name):
             sys.exit(f"{owner} has no {name} to take out")  # Python goes on after any other error

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from metamcp_worker.runtime import lean
+from metamcp_worker.runtime import lazy_import
 
 CTL = ""
 """In the place of a file: a verb of `ctl` that stands alone, too."""
@@ -140,9 +140,9 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         if cmd_name in STAYING:
-            lean.import_when_used("asyncio.sslproto", "msgspec.inspect")
-            lean.import_without("ssl", "asyncio")
-            lean.import_without("typing_extensions", "msgspec")
+            lazy_import.import_when_used("asyncio.sslproto", "msgspec.inspect")
+            lazy_import.import_without("ssl", "asyncio")
+            lazy_import.import_without("typing_extensions", "msgspec")
         place = VERBS[cmd_name][0]
         if place == CTL:
             from metamcp_supervisor.cli import ctl
@@ -170,9 +170,9 @@ def _meant(word: str) -> str:
     """The second half of a sentence about an unknown verb."""
     from metamcp_supervisor.cli.ctl import ctl
     from metamcp_supervisor.config.naming import hint
-    from metamcp_worker.ipc import owntools
+    from metamcp_worker.ipc import builtin_definitions
 
-    if word in owntools.names():
+    if word in builtin_definitions.names():
         return "it is a tool: clients call it at an endpoint, operators have 'metamcp toolsets'"
     if word in ctl.list_commands(click.Context(ctl)):
         return f"it is one of ctl: 'metamcp ctl {word}'"

@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Query
+from metamcp_supervisor.cli import tool_costs
 from metamcp_worker.builtin_tools import found
-from metamcp_worker.ipc import costs, owntools, priced
+from metamcp_worker.ipc import builtin_definitions, token_cost
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.search.index import Index
 from tests.house import ROOT
@@ -66,12 +67,12 @@ def test_an_answer_costs_a_fraction_of_all_definitions(own: sets.Sets, index: In
 
 
 @pytest.mark.promise("M38")
-@pytest.mark.parametrize("exposure", [one for one in priced.EXPOSURES if one != "all"])
+@pytest.mark.parametrize("exposure", [one for one in tool_costs.EXPOSURES if one != "all"])
 def test_public_tools_cost_fifty_times_what_an_exposure_begins_with(exposure: Exposure) -> None:
-    start = priced.at_start(exposure, ())
-    saving = costs.Saving(PUBLIC_TOKENS, start)
+    start = tool_costs.at_start(exposure, ())
+    saving = token_cost.Saving(PUBLIC_TOKENS, start)
     assert saving.percent >= 98
-    count, less = len(owntools.of(exposure)), f"{saving.tokens / PUBLIC_TOKENS:.1%}"
+    count, less = len(builtin_definitions.of(exposure)), f"{saving.tokens / PUBLIC_TOKENS:.1%}"
     assert count <= 13
     row = f"| `{exposure}` | {count} | {start} | {less} |"
     assert row in VIEWS.read_text(), "it is measured with python -m benchmarks.search FOLDER"
@@ -82,8 +83,8 @@ def test_public_tools_cost_fifty_times_what_an_exposure_begins_with(exposure: Ex
 def test_the_same_reckoning_is_made_of_any_set(own: sets.Sets) -> None:
     found = exposed.savings(own.documents)
     assert found["all"].tokens == 0
-    assert found["all"].everything > costs.together(one.definition for one in own.documents)
-    assert found["search"].shown == costs.of_bytes(owntools.size("search"))
+    assert found["all"].everything > token_cost.together(one.definition for one in own.documents)
+    assert found["search"].shown == token_cost.of_bytes(builtin_definitions.size("search"))
     assert list(exposed.table(own.documents))[2].startswith(f"| `all` | {len(own.documents)} | ")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from metamcp_supervisor import verbs
 from metamcp_supervisor.control import client
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from tests.live.gateway import ROOT, Gateway
 
 SERVER = [sys.executable, str(ROOT / "tests" / "fakes" / "soak_server.py")]
@@ -63,7 +63,7 @@ class Soaked(Gateway):
         super().__init__(self.entries, extra=f"[gateway]\nfronts = {FRONTS}\n", wait=False)
 
     def lazy(self, name: str) -> bool:
-        return self.entries.get(sharing.base(name), {}).get("start") == "lazy"
+        return self.entries.get(process_names.base(name), {}).get("start") == "lazy"
 
     def copies(self, name: str) -> int:
         """How many processes it has when all is well."""

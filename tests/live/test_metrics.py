@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from metamcp_supervisor.telemetry.metric_names import FAMILIES
-from metamcp_worker.ipc.sampling import SAMPLED_OF_CALLS
+from metamcp_worker.ipc.figures import SAMPLED_OF_CALLS
 from tests.waiting import until
 
 from .client import MODERN, Client

@@ -12,7 +12,7 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp.client.subscriptions import ServerEvent, ToolsListChanged
 
-from metamcp_worker.ipc import moves
+from metamcp_worker.ipc import messages
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.crowd import Crowd, Ear
@@ -60,7 +60,7 @@ def done(client: Client, tool: str, **arguments: Any) -> None:
 def askers(port: int) -> list[Ear]:
     """Sessions with a connection each, of which every front has made some."""
     found: list[Ear] = []
-    while len({moves.maker(ear.session.decode()) for ear in found}) < 2:
+    while len({messages.maker(ear.session.decode()) for ear in found}) < 2:
         assert len(found) < ASKERS_MAX, "one front takes all connections"
         found.append(Ear(port, LEGACY, "/mcp").opened())
     return found

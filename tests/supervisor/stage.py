@@ -28,7 +28,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views
-from metamcp_worker.ipc import catalogue, messages, packets
+from metamcp_worker.ipc import messages, packets, server_catalog
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.messages import (
@@ -92,12 +92,12 @@ class Player:
             return
         tool = b'{"name":"t%d","inputSchema":{"type":"object"}}'
         named = tuple(Raw(tool % number) for number in range(tools))
-        lists = catalogue.ServerCatalogue(protocol="2025-11-25", tools=named)
+        lists = server_catalog.ServerCatalogue(protocol="2025-11-25", tools=named)
         message = ServerReady(
             protocol="2025-11-25", start_s=0.1, tools=tools, prompts=0, resources=0,
-            list_hash=catalogue.list_hash(lists),
+            list_hash=server_catalog.list_hash(lists),
         )  # fmt: skip
-        self.say(message, catalogue.pack(lists))
+        self.say(message, server_catalog.pack(lists))
 
     def down(self, reason: str = "exit", message: str = "it ended with status 1") -> None:
         """Its server is gone, and then it is."""

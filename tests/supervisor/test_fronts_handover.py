@@ -10,8 +10,7 @@ import pytest
 
 from metamcp_supervisor.fronts import handover
 from metamcp_worker.ipc import packets
-from metamcp_worker.ipc.messages import Adopt, HandOver, SessionKept, Taken
-from metamcp_worker.ipc.moves import HOPS_MAX
+from metamcp_worker.ipc.messages import HOPS_MAX, Adopt, HandOver, SessionKept, Taken
 from tests.live.processes import descriptors
 from tests.supervisor.fronts.test_fronts import names, nth, ready, session
 from tests.supervisor.stage import Player, Stage, played, until

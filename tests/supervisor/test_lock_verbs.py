@@ -11,8 +11,8 @@ from metamcp_supervisor.__main__ import main
 from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.approval.lock import Lock, definitions, text
 from metamcp_supervisor.config.reload import launched
-from metamcp_worker.ipc import catalogue
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import server_catalog
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.supervisor.configs import loaded
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
 
@@ -44,7 +44,7 @@ class Place:
             serverInfo=Raw(b'{"name":"mcp-files","version":"1.2","title":"x"}'),
             tools=tuple(map(Raw, tools)),
         )
-        path.write_bytes(catalogue.pack(offered))
+        path.write_bytes(server_catalog.pack(offered))
 
     def saw(self, server: str, *tools: bytes) -> Path:
         """What it offered when it was first seen."""

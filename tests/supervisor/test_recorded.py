@@ -16,7 +16,7 @@ from metamcp_supervisor.cli.replay import outcome_of, repeated
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.finished import FinishedCall, word
+from metamcp_worker.ipc.call_records import FinishedCall, word
 
 pytestmark = pytest.mark.promise("M89")
 

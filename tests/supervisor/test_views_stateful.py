@@ -17,7 +17,6 @@ from metamcp_worker.front.builtins import Builtins
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.viewers import Viewers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
 from metamcp_worker.ipc.disclosure import (
     Activate,
     Amend,
@@ -38,6 +37,7 @@ from metamcp_worker.ipc.disclosure import (
     shift,
 )
 from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from tests.examples import examples
 from tests.viewmodel import BUILTINS, Exposure, Model, Place, Seen, Tool, Who, exposed

@@ -40,7 +40,7 @@ from metamcp_supervisor.approval.lock import (
 from metamcp_supervisor.config import reload
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.config.document import listed, shown
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.codec import Malformed
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def quarantined(
 def reason(drift: ToolDrift, *, locked: bool) -> str:
     """For who calls it. Of a tool alone it is only spoken where there is an entry to put it into;
     and a name that a shell would take for something else is not in a command."""
-    server = sharing.base(drift.server)
+    server = process_names.base(drift.server)
     one = f"{server}.{drift.tool}" if _PLAIN.fullmatch(drift.tool) else server
     look, approve = f"lock diff {one}", f"lock approve {one}"
     if not locked:
@@ -184,8 +184,8 @@ def reason(drift: ToolDrift, *, locked: bool) -> str:
 def waiting(server: str) -> str:
     """The same for all that is not judged yet."""
     return (
-        f"this tool of '{sharing.base(server)}' is in quarantine until it is compared with what was"
-        " approved; try again in a moment"
+        f"this tool of '{process_names.base(server)}' is in quarantine until it is compared with"
+        " what was approved; try again in a moment"
     )
 
 

@@ -9,7 +9,7 @@ is not known to be well is kept back. `judge` only reads, and may run in a threa
 really drifted and what may pass. `take` makes either of them count. A definition that was judged is
 known by its bytes, so that a server which offers the same again is not judged again.
 
-A process for a single client (`sharing`) is judged by what its server has.
+A process for a single client (`process_names`) is judged by what its server has.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from metamcp_supervisor.approval.lock import Lock, LockedServer, fingerprint, fo
 from metamcp_supervisor.approval.lock_drift import Quarantined, ToolDrift
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.telemetry.metric_names import DRIFT
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 
 AT_ONCE_BYTES_MAX = 64 * 1024
 """Of unknown definitions whose fingerprint is made while everybody waits: less than 10 ms, and all
@@ -83,7 +83,7 @@ class Pins:
         was."""
         self.lock, self.pinnings, self.definitions = lock, dict(pinnings), definitions
         self.edition += 1
-        for name in [name for name in self._last if sharing.base(name) not in pinnings]:
+        for name in [name for name in self._last if process_names.base(name) not in pinnings]:
             self.forget(name)
 
     def draft(
@@ -97,7 +97,7 @@ class Pins:
 
     def mode(self, server: str) -> Pinning:
         """What is in force for it."""
-        base = sharing.base(server)
+        base = process_names.base(server)
         if base not in self.pinnings:
             return "off"
         return lock_drift.mode(self.pinnings[base], locked=self._held(base) is not None)
@@ -134,7 +134,7 @@ class Pins:
         approved = self._approved(server)
         if approved is None:
             first = None
-            if self.seen is not None and not sharing.whose(server):
+            if self.seen is not None and not process_names.whose(server):
                 first = folded_server(lock_drift.taken(LockedServer(), offered, None, {}))
             return Judged(server, first=first, edition=edition)
         named = [(lock_drift.name_of(one), _digest(one), one) for one in offered]
@@ -219,7 +219,7 @@ class Pins:
 
     def _held(self, server: str) -> LockedServer | None:
         """What `metamcp.lock` says."""
-        return None if self.lock is None else self.lock.servers.get(sharing.base(server))
+        return None if self.lock is None else self.lock.servers.get(process_names.base(server))
 
     def _approved(self, server: str) -> LockedServer | None:
         """What it is held against; None: it is taken as it comes."""
@@ -231,7 +231,7 @@ class Pins:
         return self.seen.servers.get(self._key(server))
 
     def _key(self, server: str) -> str:
-        base = sharing.base(server)
+        base = process_names.base(server)
         return self.definitions.get(base, base)
 
 

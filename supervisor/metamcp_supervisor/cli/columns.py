@@ -16,7 +16,7 @@ from metamcp_supervisor.verbs import (
     ReloadPlan,
     ServerStatus,
 )
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 
 STATUS = (
     "SERVER", "STATE", "GEN", "PID", "UP", "TOOLS", "TOKENS", "CALLS", "INFL", "P95", "MEM",
@@ -35,9 +35,9 @@ _SIGNS = {"add": "+", "remove": "-", "unchanged": "="}
 def status_rows(status: GatewayStatus, names: Sequence[str] = ()) -> list[tuple[str, ...]]:
     """A row for each server, those that are not ready first. The process of a single client stays
     with its server."""
-    missed = {sharing.base(server.name) for server in not_ready(status, names)}
+    missed = {process_names.base(server.name) for server in not_ready(status, names)}
     shown = [server for server in status.servers if not names or server.name in names]
-    return [_row(s) for s in sorted(shown, key=lambda s: sharing.base(s.name) not in missed)]
+    return [_row(s) for s in sorted(shown, key=lambda s: process_names.base(s.name) not in missed)]
 
 
 def status_head(status: GatewayStatus) -> str:

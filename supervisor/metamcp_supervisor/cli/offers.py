@@ -26,8 +26,8 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.services import UnknownName
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import catalogue, codec, validation
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import codec, server_catalog, validation
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.validation import Invalid
 
 
@@ -123,7 +123,7 @@ def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> Kept:
     notes: list[str] = []
     found = Catalogues(folder, lambda server, why: notes.append(f"{server}: {why}"))
     catalogues = {
-        name: catalogue.unpack(data) if (data := found.load(server)) else None
+        name: server_catalog.unpack(data) if (data := found.load(server)) else None
         for name, server in config.servers.items()
         if server.enabled
     }

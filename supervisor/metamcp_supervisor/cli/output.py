@@ -15,7 +15,7 @@ import time
 from metamcp_supervisor import signals
 from metamcp_supervisor.verbs import Event, LogLine
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.records import Record
+from metamcp_worker.ipc.log_records import Record
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 

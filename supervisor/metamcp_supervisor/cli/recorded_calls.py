@@ -18,9 +18,9 @@ from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.cli.recordings import Line, Place
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import codec, finished
+from metamcp_worker.ipc import call_records, codec
+from metamcp_worker.ipc.call_records import FinishedCall
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.finished import FinishedCall
 
 LINES = 50
 """Of the past, when nothing else is asked for."""
@@ -196,8 +196,8 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
     }
     for key, value in known.items():
         click.echo(show.printable(f"  {key:<10}  {value}"))
-    _body(call, finished.ARGUMENTS, call.arguments, call.arguments_bytes)
-    _body(call, finished.RESULT, call.result, call.result_bytes)
+    _body(call, call_records.ARGUMENTS, call.arguments, call.arguments_bytes)
+    _body(call, call_records.RESULT, call.result, call.result_bytes)
 
 
 def _body(call: FinishedCall, what: str, body: Raw | UnsetType, size: int) -> None:

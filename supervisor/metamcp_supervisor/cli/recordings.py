@@ -2,7 +2,7 @@
 
 Owns: where they are, reading them in order, what comes while one looks, and why there are none.
 Never: writing them
-(the fronts do), tables (`finished`), calling anything again (`replay`).
+(the fronts do), tables (`call_records`), calling anything again (`replay`).
 
 The files are read as they are, so that this works without a gateway.
 """
@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import codec, finished
-from metamcp_worker.ipc.finished import FinishedCall, Gap
+from metamcp_worker.ipc import call_records, codec
+from metamcp_worker.ipc.call_records import FinishedCall, Gap
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
 """Two bodies of the largest size, in which every character is an escape."""
@@ -69,7 +69,7 @@ def place(state_dir: str | None, path: Path | None) -> Place:
     """For this state directory, or for that of the configuration that `metamcp up` would take.
     Raises Failed."""
     if state_dir is not None and path is None:  # whose it is nobody has said
-        return Place(Path(state_dir) / finished.FOLDER)
+        return Place(Path(state_dir) / call_records.FOLDER)
     from metamcp_supervisor.config import sources
     from metamcp_supervisor.config.config import ConfigInvalid
 
@@ -81,7 +81,7 @@ def place(state_dir: str | None, path: Path | None) -> Place:
         raise Failed(Exit.CONFIG, what, problems) from None
     wanted = [found.recording.calls, *(each.recording for each in found.servers.values())]
     return Place(
-        (found.gateway.state_dir if state_dir is None else Path(state_dir)) / finished.FOLDER,
+        (found.gateway.state_dir if state_dir is None else Path(state_dir)) / call_records.FOLDER,
         ", ".join(map(str, found.files)) or "the configuration",
         any(each not in {None, "off"} for each in wanted),
     )
@@ -111,7 +111,7 @@ def files(where: Path) -> list[Path]:
     except OSError as error:
         what = f"recorded calls cannot be read: {where}: {error.strerror}"
         raise Failed(Exit.DENIED, what) from None
-    return [where / name for name in sorted(names) if finished.is_file_name(name)]
+    return [where / name for name in sorted(names) if call_records.is_file_name(name)]
 
 
 class _Place(Struct):

@@ -23,10 +23,10 @@ from metamcp_supervisor.cli.recorded_calls import config_option, pretty, state_o
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
-from metamcp_worker.http import headers
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.call_records import ARGUMENTS, RESULT, FinishedCall
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.finished import ARGUMENTS, RESULT, FinishedCall
 from metamcp_worker.runtime.masking import MASK
 
 MODERN = "2026-07-28"
@@ -170,11 +170,11 @@ def _message(error: bytes | Raw) -> str:
 def repeated(method: str, params: Mapping[str, object], tool: Mapping[str, Any]) -> dict[str, str]:
     """What of a request revision 2026-07-28 wants in its headers too."""
     raw = codec.level(codec.dump(params))
-    found = headers.routing(method, raw)
+    found = mcp_headers.routing(method, raw)
     try:
-        wishes = headers.wanted(codec.dump(tool.get("inputSchema", {})))
-        return found | headers.repeated(wishes, raw.get("arguments", Raw(b"")))
-    except (headers.Unfit, codec.Malformed):  # of such a tool the gateway wants none
+        wishes = mcp_headers.wanted(codec.dump(tool.get("inputSchema", {})))
+        return found | mcp_headers.repeated(wishes, raw.get("arguments", Raw(b"")))
+    except (mcp_headers.Unfit, codec.Malformed):  # of such a tool the gateway wants none
         return found
 
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli import columns, show, tool_costs
 from metamcp_supervisor.config.config import UNIX
 from metamcp_supervisor.telemetry.history import NEXT
 from metamcp_supervisor.verbs import Event, GatewayStatus
-from metamcp_worker.ipc import priced
 
 if TYPE_CHECKING:
     from metamcp_supervisor.gateway.gateway import Gateway
@@ -112,7 +111,7 @@ def first_screen(status: GatewayStatus) -> str:
 
 def _less(tokens: int) -> str:
     """Where to look, if there is anything to save."""
-    worth = tokens > priced.at_start("search", ())
+    worth = tokens > tool_costs.at_start("search", ())
     return "; 'metamcp tools --tokens' says what would save most of them" if worth else ""
 
 

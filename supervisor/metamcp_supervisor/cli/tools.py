@@ -2,7 +2,7 @@
 in tokens.
 
 Owns: the options, the tables, the sums. Never: what drifted (`approval.lock_drift`), the estimate
-(`metamcp_worker.ipc.costs`).
+(`metamcp_worker.ipc.token_cost`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,19 +15,20 @@ from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
-from metamcp_supervisor.cli import lock, offers, recordings, show
+from metamcp_supervisor.cli import lock, offers, recordings, show, tool_costs
 from metamcp_supervisor.cli.offers import Kept, Sight, Wish
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.servers.specs import front_spec
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_worker.ipc import catalogue, codec, costs, priced
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import codec, server_catalog, token_cost
 from metamcp_worker.ipc.disclosure import Exposure, Pair
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.ipc.validation import NOUNS
 
 ENDPOINTS = (
-    "ENDPOINT", "EXPOSURE", "TOOLS", "AT START", "SAVED", "%", *map(str.upper, priced.EXPOSURES),
+    "ENDPOINT", "EXPOSURE", "TOOLS", "AT START", "SAVED", "%",
+    *map(str.upper, tool_costs.EXPOSURES),
 )  # fmt: skip
 SERVERS = ("SERVER", "TOOLS", "TOKENS", "%", "LARGEST TOOL")
 TOOLS = ("TOOL", "TOKENS", "% OF SERVER")
@@ -78,7 +79,7 @@ class EndpointCost(Struct, frozen=True):
         other = self.exposures[ADVISED]
         if self.exposure != "all" or other >= self.all:
             return ""
-        percent = costs.Saving(self.all, other).percent
+        percent = token_cost.Saving(self.all, other).percent
         return f'{self.name}: exposure = "{ADVISED}" would make it {other} tokens, {percent} % less'
 
 
@@ -92,7 +93,7 @@ class Costs(Struct, frozen=True):
     unseen: tuple[str, ...]
     v: int = VERSION
     estimated: bool = True
-    token_bytes: int = costs.TOKEN_BYTES
+    token_bytes: int = token_cost.TOKEN_BYTES
 
 
 def tell(
@@ -122,7 +123,7 @@ def reckoned(found: Kept) -> Costs:
     """From what is on disk."""
     seen = {name: each for name, each in found.catalogues.items() if each is not None}
     tools = sorted(_tools(seen), key=lambda one: -one.tokens)
-    sums = {name: costs.together(each.tools) for name, each in seen.items()}
+    sums = {name: token_cost.together(each.tools) for name, each in seen.items()}
     total = sum(sums.values())
     servers = [
         ServerCost(
@@ -137,7 +138,7 @@ def reckoned(found: Kept) -> Costs:
     withheld = _withheld(found, seen)
     return Costs(
         tuple(
-            _endpoint(one, priced.tools(one, seen, withheld))
+            _endpoint(one, tool_costs.tools(one, seen, withheld))
             for one in front_spec(found.config, "").endpoints
         ),
         tuple(servers),
@@ -148,15 +149,15 @@ def reckoned(found: Kept) -> Costs:
 
 def _tools(seen: Mapping[str, ServerCatalogue]) -> Iterator[ToolCost]:
     for name, each in seen.items():
-        for one in catalogue.keyed("tools", each.tools):
-            yield ToolCost(name, one.key, costs.tokens(one.raw))
+        for one in server_catalog.keyed("tools", each.tools):
+            yield ToolCost(name, one.key, token_cost.tokens(one.raw))
 
 
-def _endpoint(spec: EndpointSpec, tools: Sequence[priced.Priced]) -> EndpointCost:
+def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> EndpointCost:
     exposures: dict[Exposure, int] = {
-        exposure: priced.at_start(exposure, tools) for exposure in priced.EXPOSURES
+        exposure: tool_costs.at_start(exposure, tools) for exposure in tool_costs.EXPOSURES
     }
-    saving = costs.Saving(exposures["all"], exposures[spec.exposure])
+    saving = token_cost.Saving(exposures["all"], exposures[spec.exposure])
     return EndpointCost(
         spec.name,
         spec.exposure,
@@ -193,7 +194,9 @@ def _wish(what: str | None, found: Kept) -> Wish:
 
     def tools(server: str) -> list[str] | None:
         each = found.catalogues[server]
-        return None if each is None else [one.key for one in catalogue.keyed("tools", each.tools)]
+        return (
+            None if each is None else [one.key for one in server_catalog.keyed("tools", each.tools)]
+        )
 
     return offers.wished(what, found.catalogues, tools)
 
@@ -265,7 +268,7 @@ def _words(found: Costs) -> Iterator[str]:
 
 def _estimate() -> str:
     return (
-        f"tokens are estimated: {costs.TOKEN_BYTES} bytes of a definition each;"
+        f"tokens are estimated: {token_cost.TOKEN_BYTES} bytes of a definition each;"
         " 'metamcp ctl views' has what is in view now"
     )
 

@@ -40,7 +40,7 @@ from metamcp_supervisor.config.document import (
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.tools import Pair
-from metamcp_worker.ipc import names, owntools
+from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.spec import NamingSpec
 
 
@@ -111,10 +111,10 @@ class Check:
         """`layers`: what is said of its tools; what goes first comes last."""
         given, aliases = _given(layers)
         naming = spec_of(endpoint.naming)
-        own = {tool.name for tool in owntools.of(endpoint.exposure)}
+        own = {tool.name for tool in builtin_definitions.of(endpoint.exposure)}
         known: dict[str, _Given] = {}
         for one in given:
-            why = names.flaw(one.name, naming)
+            why = exposed_names.flaw(one.name, naming)
             if one.name in own:
                 why = "is the name of a built-in tool"
             elif not why and (other := known.setdefault(one.name, one)) is not one:

@@ -1,7 +1,7 @@
 """Names of servers, namespaces and endpoints: the rule for good ones, and the known word most like
 a mistyped one.
 
-Never: names of tools (`metamcp_worker.ipc.names`).
+Never: names of tools (`metamcp_worker.ipc.exposed_names`).
 
 A server's name becomes part of the names of its tools, `server__tool`, and of URLs and labels.
 """

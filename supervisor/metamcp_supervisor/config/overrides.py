@@ -15,7 +15,7 @@ from metamcp_supervisor.config.document import Document, Findings, Site, Table, 
 from metamcp_supervisor.config.options import OPTIONS, Option, option
 from metamcp_supervisor.config.parse import tuned
 from metamcp_supervisor.config.show import server_table
-from metamcp_worker.ipc.records import ROOMS
+from metamcp_worker.ipc.log_records import ROOMS
 
 PREFIX = "log."
 """Before what is no setting of a server: no name of one has a dot."""

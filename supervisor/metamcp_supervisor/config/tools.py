@@ -24,7 +24,7 @@ from metamcp_supervisor.config.document import (
     table_of,
 )
 from metamcp_supervisor.config.options import Section, keys
-from metamcp_worker.ipc.names import alias_flaw
+from metamcp_worker.ipc.exposed_names import alias_flaw
 
 ALIASES_MAX = 32
 """Of one tool: each is looked up by nobody but who knows it."""

@@ -31,7 +31,7 @@ from metamcp_supervisor.control.access import Role, role
 from metamcp_supervisor.control.answers import Answers, AnswerSnapshot
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_worker.http.accepting import Acceptor
+from metamcp_worker.http.accept import Acceptor
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, PeerGone, Refused
 

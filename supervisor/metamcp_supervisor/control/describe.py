@@ -28,7 +28,7 @@ from metamcp_supervisor.verbs import (
     ViewShown,
     ViewsShown,
 )
-from metamcp_worker.ipc import costs
+from metamcp_worker.ipc import token_cost
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import Refused
 from metamcp_worker.ipc.messages import BUCKETS_S
@@ -108,7 +108,7 @@ def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
             told = name[:NAME_CHARACTERS_MAX]
             raise Refused(Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(name, known)}")
     return ViewsShown(
-        token_bytes=costs.TOKEN_BYTES,
+        token_bytes=token_cost.TOKEN_BYTES,
         views=tuple(
             _view(one)
             for one in steering.views()
@@ -118,7 +118,7 @@ def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
 
 
 def _view(one: ViewStats) -> ViewShown:
-    saving = costs.Saving(one.everything, one.tokens)
+    saving = token_cost.Saving(one.everything, one.tokens)
     return ViewShown(
         endpoint=one.endpoint,
         exposure=one.exposure,

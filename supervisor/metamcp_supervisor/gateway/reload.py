@@ -37,7 +37,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.traces import Traces
 from metamcp_supervisor.verbs import Overridden, ReloadPlan
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 from metamcp_worker.runtime import logs
 from metamcp_worker.runtime.masking import Masks
 
@@ -301,8 +301,8 @@ class Reloads:
     def _known(self, server: str) -> str:
         """Raises NotNow."""
         if server != GATEWAY and server not in self.config.servers:
-            if sharing.whose(server):
-                base = sharing.base(server)
+            if process_names.whose(server):
+                base = process_names.base(server)
                 raise NotNow(f"{server} has the settings of '{base}': set them there")
             raise NotNow(f"{server} is no longer configured")
         return server

@@ -41,7 +41,7 @@ from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc import sharing as words
+from metamcp_worker.ipc import process_names as words
 from metamcp_worker.ipc.roots import wider
 
 LOGS_BYTES_MAX = 16 * 1024 * 1024

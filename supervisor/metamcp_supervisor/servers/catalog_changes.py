@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Raw
 
-from metamcp_worker.ipc import catalogue, codec
-from metamcp_worker.ipc.catalogue import KINDS
+from metamcp_worker.ipc import codec, server_catalog
+from metamcp_worker.ipc.server_catalog import KINDS
 
 CHANGES_TOLD_MAX = 6
 """In a minute, of one server; of more only how many they were."""
@@ -30,7 +30,7 @@ _KEYS: Mapping[str, str] = {
 def changes(before: bytes, after: bytes) -> str:
     """`tools: new added, old removed, echo changed (12 in all)`; empty if the lists are the same.
     Raises codec.Malformed for bytes that are no catalogue."""
-    old, new = catalogue.unpack(before), catalogue.unpack(after)
+    old, new = server_catalog.unpack(before), server_catalog.unpack(after)
     found = (_of_kind(kind, old.of(kind), new.of(kind)) for kind in KINDS)
     return "; ".join(filter(None, found))
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import launched
-from metamcp_worker.ipc import catalogue, codec, costs, packets, validation
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import codec, packets, server_catalog, validation
 from metamcp_worker.ipc.roots import Asked
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
+from metamcp_worker.ipc.token_cost import together
 
 LEFT_OUT_MAX = 50
 """Definitions of one server that are not valid and told one by one; 'metamcp tools' names all."""
@@ -50,7 +51,7 @@ class Offer:
 
 def offer(data: bytes, *, from_cache: bool = False) -> Offer:
     """The figures of a packed catalogue. Raises codec.Malformed."""
-    found = catalogue.unpack(data)
+    found = server_catalog.unpack(data)
     invalid = tuple(validation.invalid(found))
     unlisted = [each for each in invalid if not each.fault.legacy]
     gone = Counter(each.kind for each in unlisted)
@@ -59,21 +60,23 @@ def offer(data: bytes, *, from_cache: bool = False) -> Offer:
         tools=len(found.tools) - gone["tools"],
         prompts=len(found.prompts) - gone["prompts"],
         resources=len(found.resources) - gone["resources"],
-        token_cost=costs.together(one for one in found.tools if bytes(one) not in tools),
-        list_hash=catalogue.list_hash(found),
+        token_cost=together(one for one in found.tools if bytes(one) not in tools),
+        list_hash=server_catalog.list_hash(found),
         from_cache=from_cache,
         asks_roots=found.asksRoots,
         invalid=len(invalid),
         left_out=tuple(map(str, invalid[:LEFT_OUT_MAX])),
-        modern=found.protocol >= catalogue.MODERN_SINCE,
+        modern=found.protocol >= server_catalog.MODERN_SINCE,
         identity=hashlib.sha256(bytes(found.serverInfo)).hexdigest()[:16],
     )
 
 
 def one_era(data: bytes) -> bytes:
     """What is kept as the other catalogue of a server that has none: nothing but who it is."""
-    found = catalogue.unpack(data)
-    return catalogue.pack(ServerCatalogue(protocol=found.protocol, serverInfo=found.serverInfo))
+    found = server_catalog.unpack(data)
+    return server_catalog.pack(
+        ServerCatalogue(protocol=found.protocol, serverInfo=found.serverInfo)
+    )
 
 
 class Catalogues:
@@ -94,7 +97,7 @@ class Catalogues:
             return b""
         try:
             data = files.data(path, packets.BLOB_BYTES_MAX)
-            catalogue.unpack(data)
+            server_catalog.unpack(data)
         except files.Unreadable as why:
             self._on_trouble(server.name, f"{path} {why}; it is left alone")
             return b""

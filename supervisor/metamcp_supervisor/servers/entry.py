@@ -23,7 +23,7 @@ from metamcp_supervisor.servers.instances import Instance, InstanceSnapshot
 from metamcp_supervisor.servers.rate_limits import Flood
 from metamcp_supervisor.servers.server import Life
 from metamcp_supervisor.servers.states import Phase
-from metamcp_worker.ipc import sharing as words
+from metamcp_worker.ipc import process_names as words
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
 

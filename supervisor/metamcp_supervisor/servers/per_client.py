@@ -16,15 +16,15 @@ from metamcp_supervisor.config.config import TENANT_IDLE_STOP_S, Server
 from metamcp_supervisor.config.references import PROJECT
 from metamcp_supervisor.servers.server import Life
 from metamcp_supervisor.servers.states import DOWN, PUBLIC, Phase
-from metamcp_worker.ipc import roots, sharing
+from metamcp_worker.ipc import process_names, roots
 from metamcp_worker.ipc.messages import Tenant
-from metamcp_worker.ipc.roots import Asked
-from metamcp_worker.ipc.sharing import (
+from metamcp_worker.ipc.process_names import (
     CLIENT_PROCESSES_MAX,
     PROCESSES_MAX,
     SESSIONS_PROCESSES_MAX,
     By,
 )
+from metamcp_worker.ipc.roots import Asked
 
 CONTESTED = "contested_request"
 """The counter of questions that a server asked while several callers could have caused them."""
@@ -91,7 +91,7 @@ def own(server: Server, name: str) -> Server:
     """What is wanted of the process of this name, which serves one client of `server`, or those of
     one era: what these build up there stays for as long as with the server itself."""
     one = replace(server, name=name, spares=0, required=False)
-    if sharing.whose(name) == sharing.LEGACY:
+    if process_names.whose(name) == process_names.LEGACY:
         return replace(one, era="legacy")
     rest_s = TENANT_IDLE_STOP_S if server.idle_stop_s is None else server.idle_stop_s
     return replace(one, start="lazy", idle_stop_s=rest_s)
@@ -100,9 +100,9 @@ def own(server: Server, name: str) -> Server:
 def wanted(servers: Mapping[str, Server], name: str) -> Server | None:
     """What is wanted under this name: a server that is configured, or a process of one for a single
     client. None: nothing."""
-    if not sharing.whose(name):
+    if not process_names.whose(name):
         return servers.get(name)
-    server = servers.get(sharing.base(name))
+    server = servers.get(process_names.base(name))
     return None if server is None else own(server, name)
 
 
@@ -143,7 +143,7 @@ def refusal(life: Life | None, *, shared: bool, count: Count) -> Refusal | None:
         return Refusal("error", TOO_MANY_ROOTS, _FULL_CLIENT)
     if count.server >= SESSIONS_PROCESSES_MAX or count.gateway >= PROCESSES_MAX:
         full = count.server >= SESSIONS_PROCESSES_MAX
-        return Refusal("error", sharing.NO_PLACE, _FULL if full else _FULL_GATEWAY)
+        return Refusal("error", process_names.NO_PLACE, _FULL if full else _FULL_GATEWAY)
     return None
 
 
@@ -169,4 +169,7 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Each server, and below it the processes that it has for single clients."""
     every = list(names)
     places = {name: place for place, name in enumerate(every)}
-    return sorted(every, key=lambda name: (places.get(sharing.base(name), -1), sharing.whose(name)))
+    return sorted(
+        every,
+        key=lambda name: (places.get(process_names.base(name), -1), process_names.whose(name)),
+    )

@@ -1,8 +1,8 @@
 """Processes that serve one client each: there when it calls, gone when it has gone.
 
 Owns: which there are of a server, starting one for a client, and what ends them. Never: the rules
-(`sharing`), their lives, which are those of any other server (`tree`), who a client is (the fronts
-know, and put a word for it into the name).
+(`process_names`), their lives, which are those of any other server (`tree`), who a client is (the
+fronts know, and put a word for it into the name).
 
 A server that speaks both eras has one more, for its clients of the earlier one, as it decides at
 its first request which of them it speaks. Whether it speaks both is not asked beforehand, as that
@@ -27,7 +27,7 @@ from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server import Fact, Parted, Start, WentDown
 from metamcp_supervisor.servers.states import ExitClass, Phase
 from metamcp_supervisor.telemetry.journal import Journal
-from metamcp_worker.ipc import sharing as words
+from metamcp_worker.ipc import process_names as words
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import wider
 

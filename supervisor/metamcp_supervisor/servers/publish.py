@@ -30,7 +30,6 @@ from metamcp_supervisor.servers.server import Life
 from metamcp_supervisor.servers.states import DOWN, PUBLIC, ExitClass, Phase
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.catalogue import MODERN_SINCE
 from metamcp_worker.ipc.messages import (
     AttachServer,
     Catalogue,
@@ -39,6 +38,7 @@ from metamcp_worker.ipc.messages import (
     ServerState,
 )
 from metamcp_worker.ipc.roots import wider
+from metamcp_worker.ipc.server_catalog import MODERN_SINCE
 
 SILENT = "its worker does not answer"
 

@@ -28,7 +28,7 @@ from metamcp_supervisor.rations import Ration, left_out
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import ReloadPlan
-from metamcp_worker.ipc import catalogue, codec, sharing
+from metamcp_worker.ipc import codec, process_names, server_catalog
 
 TOLD_MAX = 6
 """In a minute, of one server; of more only how many they were."""
@@ -89,7 +89,7 @@ class Pinned:
         """It offers this from now on, which no front has heard yet. Raises codec.Malformed."""
         if self._data.get(server) == data:  # a restart rarely changes it
             return
-        whole = self._data.get(sharing.base(server))
+        whole = self._data.get(process_names.base(server))
         if whole is not None and whole == data:  # what is kept back of it, is of all its processes
             self.forget(server)
             self._data[server] = whole
@@ -167,7 +167,7 @@ class Pinned:
             judged = draft.judged.get(server)
             if judged is not None and draft.data.get(server) is data:
                 self._take(judged, tell=False)
-            elif sharing.base(server) in draft.pins.pinnings:  # it came just now
+            elif process_names.base(server) in draft.pins.pinnings:  # it came just now
                 self._hold(self._pins.at_once(server, _tools(data)))
                 self._waiting[server] = data
                 self._work_on()
@@ -181,7 +181,7 @@ class Pinned:
 
     def go_on(self, server: str, kept: Iterable[tuple[str, str]]) -> None:
         """What the program before kept back of a process for one client."""
-        if sharing.whose(server) and (found := [Quarantined(server, *each) for each in kept]):
+        if process_names.whose(server) and (found := [Quarantined(server, *each) for each in kept]):
             self._pins.go_on(server, found)
 
     @property
@@ -334,14 +334,14 @@ def _draft(
     judged = {
         name: _judged(other, name, each)
         for name, each in data.items()
-        if sharing.base(name) in pinnings
+        if process_names.base(name) in pinnings
     }
     return Draft(other, judged, data, locks.prints(lock) != locks.prints(pins.lock))
 
 
 def _tools(data: bytes) -> Sequence[bytes | Raw]:
     """Of a catalogue. Raises codec.Malformed."""
-    return catalogue.unpack(data).tools
+    return server_catalog.unpack(data).tools
 
 
 def _judged(pins: Pins, server: str, data: bytes) -> Judged:

@@ -15,7 +15,7 @@ from metamcp_supervisor.config.references import PROJECT
 from metamcp_supervisor.config.show import secrets_of, secrets_of_embeddings, secrets_of_traces
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.servers.quarantine_io import Pinned
-from metamcp_worker.ipc import finished, roots, sharing
+from metamcp_worker.ipc import call_records, process_names, roots
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
 from metamcp_worker.ipc.spec import (
@@ -59,10 +59,10 @@ def server_spec(
     was seen to ask for roots."""
     place = _place(server, tenant)
     passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
-    session = sharing.has_session(sharing.whose(server.name))
+    session = process_names.has_session(process_names.whose(server.name))
     earlier = not probe or (session if tenant is None else not tenant.modern)
     return ServerSpec(
-        name=sharing.base(server.name),
+        name=process_names.base(server.name),
         command=tuple(map(place, server.command)),
         env={**passed, **{name: place(value) for name, value in server.env.items()}},
         cwd=None if server.cwd is None else place(str(server.cwd)),
@@ -138,7 +138,7 @@ def recording_spec(config: Config) -> RecordingSpec:
     }
     full = [name for name, level in levels.items() if level == "full"]
     return RecordingSpec(
-        folder=str(config.gateway.state_dir / finished.FOLDER),
+        folder=str(config.gateway.state_dir / call_records.FOLDER),
         servers=levels,
         file_bytes=wanted.file_max,
         files=wanted.files_max,

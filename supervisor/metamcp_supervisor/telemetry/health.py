@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from metamcp_supervisor.telemetry.snapshot import Pulse
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 
 #: States in which a server does its work; an idle one starts with the first call.
 READY_STATES = frozenset({"ready", "active", "idle"})
@@ -83,7 +83,7 @@ def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerSt
     missed only by name."""
     if names:
         return [s for s in status.servers if s.name in names and s.state not in READY_STATES]
-    every = [s for s in status.servers if not sharing.whose(s.name)]
+    every = [s for s in status.servers if not process_names.whose(s.name)]
     missed = [s for s in every if s.state not in READY_STATES]
     return [s for s in missed if s.required or s.state not in UNWANTED_STATES]
 

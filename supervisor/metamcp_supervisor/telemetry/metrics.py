@@ -47,7 +47,7 @@ from metamcp_supervisor.telemetry.snapshot import Readings
 from metamcp_supervisor.telemetry.text_format import Columns
 from metamcp_supervisor.telemetry.usage import Part, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.messages import BUCKETS_S, AnswerStats, Durations, Figures, FrontStats
 
@@ -138,7 +138,7 @@ class Metrics:
     ) -> None:
         """The newest report of a worker; its figures are cumulative. `transport`: between it and
         its server."""
-        server = sharing.base(name)
+        server = process_names.base(name)
         found = AnsweringSnapshot(server=server, transport=transport, stats=stats)
         self._workers.report(name, generation, found)
 
@@ -302,7 +302,7 @@ class Metrics:
     def table(self, status: GatewayStatus, readings: Readings) -> Table:
         """All rows by family, as many as a page may have."""
         # What serves a single client counts with its server: no label grows with clients.
-        servers = [one for one in status.servers if not sharing.whose(one.name)]
+        servers = [one for one in status.servers if not process_names.whose(one.name)]
         known = sorted(server.name for server in servers)
         found: Table = {}
         for name, rows in chain(  # one after the other: what a family is made of changes

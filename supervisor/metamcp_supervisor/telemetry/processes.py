@@ -7,7 +7,7 @@ Owns: memory and descriptors of now, processor time so far, by role and server. 
 from collections.abc import Callable, Iterable, Mapping
 
 from metamcp_supervisor.telemetry.usage import Part, Usage
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 
 Key = tuple[str, str]
 """Role and server."""
@@ -75,11 +75,11 @@ class Processes:
 def _of_server(part: Part) -> Part:
     """What serves a single client, or those with a session, is one of several processes of its
     server. The word for it has 48 bits, which leaves room for the number of a copy."""
-    who = sharing.whose(part.server)
+    who = process_names.whose(part.server)
     if not who:
         return part
-    word = int.from_bytes(who.encode()) if who == sharing.LEGACY else int(who, 16)
-    return Part(part.role, sharing.base(part.server), (word << 12) + part.number)
+    word = int.from_bytes(who.encode()) if who == process_names.LEGACY else int(who, 16)
+    return Part(part.role, process_names.base(part.server), (word << 12) + part.number)
 
 
 def _share(found: tuple[int, int] | None) -> float:

@@ -21,7 +21,7 @@ from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.views.ledger_io import Keeper
 from metamcp_supervisor.views.store import Store
-from metamcp_worker.ipc import catalogue, codec, packets, sharing
+from metamcp_worker.ipc import codec, packets, process_names, server_catalog
 from metamcp_worker.ipc.disclosure import (
     Announce,
     Changed,
@@ -166,7 +166,7 @@ class Views:
 
     def ended(self, sessions: Sequence[str]) -> None:
         """These sessions of clients are over."""
-        self._begin(self._keeper.forget([sharing.of_session(one) for one in sessions]))
+        self._begin(self._keeper.forget([process_names.of_session(one) for one in sessions]))
 
     # For the control socket: steering.Shelf
 
@@ -194,7 +194,7 @@ class Views:
         packed = self._routes.handed(server).catalogue
         if not packed:
             return frozenset()
-        named = (codec.level(tool).get("name", b"") for tool in catalogue.unpack(packed).tools)
+        named = (codec.level(tool).get("name", b"") for tool in server_catalog.unpack(packed).tools)
         return frozenset(name for raw in named if (name := codec.text(raw)) is not None)
 
     def _note(self, why: str) -> None:
@@ -269,6 +269,6 @@ class Views:
 def _word(record: bytes) -> str:
     """That stands for the session in views. What cannot be read is said by who adopts it."""
     try:
-        return sharing.of_session(codec.typed(SessionRecord, record).id)
+        return process_names.of_session(codec.typed(SessionRecord, record).id)
     except codec.Malformed:
         return ""

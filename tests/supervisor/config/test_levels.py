@@ -8,7 +8,7 @@ import pytest
 from metamcp_supervisor.config import overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Log
 from metamcp_supervisor.config.overrides import GATEWAY, KEYS, Overrides, level_text, read_level
-from metamcp_worker.ipc.records import ROOMS
+from metamcp_worker.ipc.log_records import ROOMS
 from tests.supervisor.configs import config, server
 
 pytestmark = pytest.mark.promise("M89")

@@ -8,14 +8,14 @@ from msgspec import Raw
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.catalog_changes import CHANGES_TOLD_MAX, changes
-from metamcp_worker.ipc import catalogue
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import server_catalog
 from metamcp_worker.ipc.messages import Listed
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.supervisor.stage import Stage, played, until
 
 
 def lists(tools: Sequence[bytes] = (), resources: Sequence[bytes] = ()) -> bytes:
-    return catalogue.pack(
+    return server_catalog.pack(
         ServerCatalogue(
             protocol="x", tools=tuple(map(Raw, tools)), resources=tuple(map(Raw, resources))
         )

@@ -12,11 +12,11 @@ from msgspec import Raw
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import launched
 from metamcp_supervisor.servers.catalogues import Catalogues, Offer, offer
-from metamcp_worker.ipc import catalogue
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import server_catalog
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 TOOL = Raw(b'{"name":"a","inputSchema":{"type":"object"}}')
-DATA = catalogue.pack(ServerCatalogue(protocol="x", tools=(TOOL, TOOL), prompts=(TOOL,)))
+DATA = server_catalog.pack(ServerCatalogue(protocol="x", tools=(TOOL, TOOL), prompts=(TOOL,)))
 
 
 GIT = Server(name="git", source="x", command=("git-server",))
@@ -44,7 +44,7 @@ def test_the_cost_of_tools_is_a_token_for_four_bytes() -> None:
 
 
 def test_what_was_kept_last_is_found_by_the_next_start(tmp_path: Path) -> None:
-    other = catalogue.pack(ServerCatalogue(protocol="x"))
+    other = server_catalog.pack(ServerCatalogue(protocol="x"))
     found, trouble = kept(tmp_path, other, DATA)
     assert found == offer(DATA, from_cache=True)
     assert trouble == []
@@ -85,7 +85,7 @@ def test_a_disk_that_takes_nothing_is_told_and_leaves_the_old_file(tmp_path: Pat
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
-        found, trouble = kept(tmp_path, catalogue.pack(ServerCatalogue(protocol="x")))
+        found, trouble = kept(tmp_path, server_catalog.pack(ServerCatalogue(protocol="x")))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)

@@ -9,8 +9,12 @@ from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.per_client import Count, Division, Refusal
 from metamcp_supervisor.servers.server import Life
 from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_worker.ipc.process_names import (
+    CLIENT_PROCESSES_MAX,
+    PROCESSES_MAX,
+    SESSIONS_PROCESSES_MAX,
+)
 from metamcp_worker.ipc.roots import Asked
-from metamcp_worker.ipc.sharing import CLIENT_PROCESSES_MAX, PROCESSES_MAX, SESSIONS_PROCESSES_MAX
 
 READY = Life(phase=Phase.READY)
 

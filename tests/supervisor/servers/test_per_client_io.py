@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.catalogues import offer
-from metamcp_worker.ipc import catalogue, sharing
+from metamcp_worker.ipc import process_names, server_catalog
 from metamcp_worker.ipc.messages import (
     Beat,
     Catalogue,
@@ -21,14 +21,14 @@ from metamcp_worker.ipc.messages import (
     Tenant,
     Wanted,
 )
-from metamcp_worker.ipc.sharing import SESSIONS_PROCESSES_MAX
+from metamcp_worker.ipc.process_names import SESSIONS_PROCESSES_MAX
 from tests.supervisor.small_gateway import SmallGateway
 from tests.supervisor.stage import Player, Stage, front_up, played, until
 
 pytestmark = pytest.mark.process
 
 GIT = Server(name="git", source="x", command=("git-server",), sharing="per-session")
-ADA, BOB = (sharing.own("git", sharing.of_session(name)) for name in ("ada", "bob"))
+ADA, BOB = (process_names.own("git", process_names.of_session(name)) for name in ("ada", "bob"))
 
 
 async def served(stage: Stage, server: Server = GIT) -> tuple[Player, Player]:
@@ -111,7 +111,10 @@ def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
         await until(lambda: len(stage.tree.entries) == len(names) + 1, "all are there")
         front.say(Wanted(server=ADA))
         await until(lambda: ForgetServer(server=ADA) in front.heard, "refused")
-        assert (last(front, ADA).state, last(front, ADA).reason) == ("error", sharing.NO_PLACE)
+        assert (last(front, ADA).state, last(front, ADA).reason) == (
+            "error",
+            process_names.NO_PLACE,
+        )
         (await stage.player(f"{names[0]}#1")).down()
         await stage.phase(names[0], "failed")
         await until(lambda: not stage.tree.entries[names[0]].running, "nothing of it runs")
@@ -252,8 +255,8 @@ def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> N
     async def play(stage: Stage) -> None:
         front, worker = await served(stage, auto)
         assert not last(front, "git").roots
-        asks = catalogue.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
-        worker.say(Listed(tools=0, prompts=0, resources=0, list_hash=""), catalogue.pack(asks))
+        asks = server_catalog.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
+        worker.say(Listed(tools=0, prompts=0, resources=0, list_hash=""), server_catalog.pack(asks))
         await until(lambda: last(front, "git").roots, "the front knows")
         worker.ready()
         assert "sharing" in stage.told("git")
@@ -267,10 +270,10 @@ def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> N
 
 @pytest.mark.promise("M82")
 def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path) -> None:
-    name = sharing.own("git", sharing.of_project("local", ["file:///p"]))
+    name = process_names.own("git", process_names.of_project("local", ["file:///p"]))
 
     def tenant(session: str) -> Tenant:
-        return Tenant(who=sharing.of_session(session))
+        return Tenant(who=process_names.of_session(session))
 
     async def play(stage: Stage) -> None:
         front, _ = await served(stage, replace(GIT, sharing="per-project"))
@@ -290,7 +293,7 @@ def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path
 def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
-        who = sharing.whose(ADA)
+        who = process_names.whose(ADA)
         front.say(Wanted(server=ADA, tenant=Tenant(who=who, roots='{"roots":[1]}')))
         await stage.up(ADA)
         front.say(Rooted(who=who, roots='{"roots":[2]}'))

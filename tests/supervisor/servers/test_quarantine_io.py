@@ -19,7 +19,7 @@ from metamcp_supervisor.approval.lock_drift import planned
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
 from metamcp_supervisor.config.reload import plan
 from metamcp_supervisor.servers.quarantine_io import Pinned
-from metamcp_worker.ipc import catalogue, codec, sharing
+from metamcp_worker.ipc import codec, process_names, server_catalog
 from metamcp_worker.ipc.messages import Catalogue, Listed, Reconfigure, ServeOn, ServerReady
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config, server
@@ -31,8 +31,8 @@ GIT = server("git")
 
 
 def blob(*tools: bytes) -> bytes:
-    found = catalogue.ServerCatalogue(protocol="2025-11-25", tools=tuple(map(Raw, tools)))
-    return catalogue.pack(found)
+    found = server_catalog.ServerCatalogue(protocol="2025-11-25", tools=tuple(map(Raw, tools)))
+    return server_catalog.pack(found)
 
 
 def ready(worker: Player, *tools: bytes) -> None:
@@ -174,7 +174,7 @@ def test_what_is_seen_first_is_on_the_disk_and_held_to_by_the_next_gateway(tmp_p
 def test_a_process_for_one_client_is_held_to_what_it_offers_when_its_server_offers_something_else(
     tmp_path: Path,
 ) -> None:
-    own = sharing.own("git", "word")
+    own = process_names.own("git", "word")
 
     async def play(stage: Stage) -> None:
         pinned = stage.tree.pinned

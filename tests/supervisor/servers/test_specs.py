@@ -26,7 +26,7 @@ from metamcp_supervisor.servers.specs import (
     reachable,
     server_spec,
 )
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.spec import LimitsSpec, OAuthSpec
 
@@ -79,7 +79,9 @@ def test_a_server_gets_variables_that_are_named_for_it_and_never_those_of_the_ga
 @pytest.mark.promise("M83")
 @pytest.mark.parametrize("modern", [True, False])
 def test_a_process_for_a_project_speaks_the_era_of_its_first_client(modern: bool) -> None:
-    server = replace(SERVER, name=sharing.own("git", sharing.of_project("", ["file:///a"])))
+    server = replace(
+        SERVER, name=process_names.own("git", process_names.of_project("", ["file:///a"]))
+    )
     tenant = Tenant(who="0", caller="{}", modern=modern)
     found = server_spec(server, {}, probe=True, tenant=tenant).era
     assert found == ("auto" if modern else "legacy-first")

@@ -11,7 +11,7 @@ from metamcp_supervisor.config.config import Endpoint
 from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.views.store import FILE
 from metamcp_supervisor.views.views import NO_DESCRIPTOR, Views
-from metamcp_worker.ipc import codec, packets, sharing
+from metamcp_worker.ipc import codec, packets, process_names
 from metamcp_worker.ipc.disclosure import (
     Activate,
     Amend,
@@ -338,7 +338,7 @@ def test_an_order_whose_content_was_lost_on_the_way_is_answered(tmp_path: Path) 
 def test_the_view_of_a_session_goes_with_it(tmp_path: Path) -> None:
     async def play(stage: Stage, views: Views) -> None:
         (one,) = await up(stage, "front-0")
-        own = Whose("desk", "local", sharing.of_session("its-id"))
+        own = Whose("desk", "local", process_names.of_session("its-id"))
         await ordered(one, Activate("git"), 1)
         await ordered(one, Activate("git"), 2, own)
         assert len(views.everything().views) == 2

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.bridge.pipes import Cutter, Input, Output, Overlong, apart
-from metamcp_worker.ipc.glimpse import Glimpse
+from metamcp_worker.ipc.codec import Glimpse
 from tests.worker.rawhttp import run
 
 

@@ -7,7 +7,7 @@ import pytest
 from metamcp_worker.bridge import session
 from metamcp_worker.bridge.exchanges import Failure, Stop, Warn, Write
 from metamcp_worker.http.sse import Event
-from metamcp_worker.ipc.glimpse import Glimpse
+from metamcp_worker.ipc.codec import Glimpse
 from tests.worker.bridge.talk import (
     AWAY,
     line,

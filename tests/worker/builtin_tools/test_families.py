@@ -12,7 +12,7 @@ from msgspec.structs import fields as struct_fields
 
 from metamcp_worker.builtin_tools import builtin, families
 from metamcp_worker.builtin_tools.builtin import Ask, Builtin, Reply
-from metamcp_worker.ipc import codec, costs
+from metamcp_worker.ipc import codec, token_cost
 from metamcp_worker.ipc.disclosure import Exposure, Outcome, Shown
 from tests.worker.front.offers import offer, tool
 from tests.worker.front.places import Place, toolset
@@ -53,8 +53,8 @@ VALIDATORS = {
 @pytest.mark.parametrize("exposure", EXPOSURES)
 def test_what_a_family_costs_has_a_limit(exposure: Exposure) -> None:
     family = families.of(exposure)
-    assert costs.together(item.raw for item in family.items) <= TOKENS_MAX[exposure]
-    assert costs.of_bytes(len(family.guide)) <= 60
+    assert token_cost.together(item.raw for item in family.items) <= TOKENS_MAX[exposure]
+    assert token_cost.of_bytes(len(family.guide)) <= 60
 
 
 @every

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.builtin_tools import found
 from metamcp_worker.builtin_tools.found import ANSWER_BYTES_MAX
-from metamcp_worker.ipc.owntools import DETAILS, Detail
+from metamcp_worker.ipc.builtin_definitions import DETAILS, Detail
 from metamcp_worker.search.index import HITS_MAX, Document, Found, Hit
 
 COMMIT: dict[str, Any] = {

@@ -10,7 +10,7 @@ from metamcp_worker.catalog.capabilities import Declared, of_many, of_one
 from metamcp_worker.catalog.catalog import Catalog
 from metamcp_worker.catalog.views import View
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.worker.front.offers import LEGACY, MODERN, endpoint, offer
 
 CELLS = pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.catalog.offers import Owner
-from metamcp_worker.ipc.catalogue import Hint, ServerCatalogue
+from metamcp_worker.ipc.server_catalog import Hint, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
 from tests.worker.front.offers import MODERN, endpoint, offer, prompt, resource, tool
 

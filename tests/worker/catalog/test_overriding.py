@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from metamcp_worker.catalog.offers import Item, Owner
 from metamcp_worker.catalog.overriding import ORIGINAL, Overrides
-from metamcp_worker.ipc import codec, names
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import codec, exposed_names
 from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, ToolOverride
 from tests.worker.catalog.test_catalog import catalog, listed, merged
 from tests.worker.front.called import Front, request, with_front
@@ -134,7 +134,7 @@ def test_a_name_is_the_one_that_is_given_and_leads_to_the_tool() -> None:
 def test_a_given_name_wins_and_the_tool_that_the_rule_calls_so_gets_its_hash() -> None:
     spec = overridden(endpoint("a", "b", style="bare"), over("x", "b", name="y"))
     found = merged(spec, a=offer("y", "x"), b=offer("x"))
-    (hashed,) = names.expose([("a", "y")], spec.naming, ["y"])
+    (hashed,) = exposed_names.expose([("a", "y")], spec.naming, ["y"])
     assert listed(found, "tools") == [hashed, "x", "y"]
     away = merged(spec, a=offer("y", "x"))
     assert listed(away, "tools") == listed(found, "tools")[:2], "no name depends on who is there"
@@ -288,7 +288,9 @@ pairs = st.tuples(st.sampled_from(SERVERS), st.sampled_from(["x", "y", "x_y", "b
 short = st.sampled_from(["x", "y", "a_x", "b__x", "a__y", "x_y", "go", "gone", "größe"])
 
 
-def _wanted(pair: names.Pair, name: str, aliases: list[str], *, hidden: bool) -> ToolOverride:
+def _wanted(
+    pair: exposed_names.Pair, name: str, aliases: list[str], *, hidden: bool
+) -> ToolOverride:
     return over(pair[1], pair[0], name=name, aliases=tuple(aliases), hidden=hidden)
 
 
@@ -343,7 +345,7 @@ def test_names_stay_unique_and_lead_back_whatever_is_renamed(
         assert {name: _pair(owner) for name, owner in again.tools.items()} == back
 
 
-def _pair(owner: Owner) -> names.Pair:
+def _pair(owner: Owner) -> exposed_names.Pair:
     return owner.server, codec.text(owner.original) or ""
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as some
 from msgspec import Raw, structs
 
 from metamcp_worker.catalog.catalog import Catalog, Merged
-from metamcp_worker.ipc.catalogue import ServerCatalogue
 from metamcp_worker.ipc.disclosure import Pair
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec, ToolOverride
 from tests.examples import examples
 from tests.worker.front.offers import (

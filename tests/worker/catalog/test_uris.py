@@ -8,7 +8,7 @@ from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX, under
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.worker.front.offers import MODERN, endpoint, offer, resource, template
 
 

@@ -13,9 +13,9 @@ from metamcp_worker.catalog import policy, views
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.viewers import Viewers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import DISCOVER, Hint, ServerCatalogue
 from metamcp_worker.ipc.disclosure import Whose
 from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.server_catalog import DISCOVER, Hint, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from tests.worker.front.offers import endpoint, offer, prompt, resource, template, tool
 

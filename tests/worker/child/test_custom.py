@@ -16,7 +16,7 @@ from metamcp_worker.child.actions import Drop
 from metamcp_worker.child.custom import Connect, Custom, custom
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.lines import Overlong
-from metamcp_worker.ipc.glimpse import Glimpse
+from metamcp_worker.ipc.codec import Glimpse
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.worker.child.far import Ear
 from tests.worker.child.worker import ROOT, ChildWorker

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.child.lines import LineCutter, LogCutter, Overlong, reason
-from metamcp_worker.ipc.glimpse import Glimpse
+from metamcp_worker.ipc.codec import Glimpse
 
 LIMIT = 64
 

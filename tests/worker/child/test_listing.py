@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from metamcp_worker.child import listing
 from metamcp_worker.child.listing import ITEM_BYTES_MAX, ITEMS_MAX, PAGES_MAX, Listing, declared
-from metamcp_worker.ipc.catalogue import Hint
+from metamcp_worker.ipc.server_catalog import Hint
 
 
 def raw(value: object) -> bytes:

@@ -9,9 +9,9 @@ from metamcp_worker.child.actions import Announce, Count, Relisted, Reply, Stray
 from metamcp_worker.child.listening import LISTEN_AGAIN_S
 from metamcp_worker.child.opening import RELISTS
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.catalogue import DISCOVER, Hint
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Notice, Progress, Result
+from metamcp_worker.ipc.server_catalog import DISCOVER, Hint
 from tests.worker.child.talk import ECHO, Talk, error_of, modern, ready_legacy, ready_modern
 
 

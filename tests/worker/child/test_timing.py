@@ -3,9 +3,8 @@
 import pytest
 
 from metamcp_worker.child.timing import OTHER, SERIES_MAX, TIMED_MAX, Timing
-from metamcp_worker.ipc import sampling
-from metamcp_worker.ipc.figures import BUCKETS_S
-from metamcp_worker.ipc.sampling import Timed
+from metamcp_worker.ipc import figures
+from metamcp_worker.ipc.figures import BUCKETS_S, Timed
 
 
 def ends(timing: Timing) -> dict[tuple[str, str], int]:
@@ -56,23 +55,23 @@ def test_the_workers_own_time_is_without_the_servers() -> None:
     timing = Timing()
     timing.sent(3, 31, came=10.0, now=10.25)
     notice = timing.replied(3, 31, heard=12.0, now=12.5)
-    assert notice.method == sampling.NOTICE
-    assert sampling.unpack(notice.body) == Timed(31, 2.5, 0.75)
+    assert notice.method == figures.NOTICE
+    assert figures.unpack(notice.body) == Timed(31, 2.5, 0.75)
 
 
 def test_calls_that_never_end_are_forgotten_in_time() -> None:
     timing = Timing()
     for call in range(3 * TIMED_MAX):
         timing.sent(0, call, came=1.0, now=1.0)
-    timed = sampling.unpack(timing.replied(0, 0, heard=2.0, now=2.0).body)
+    timed = figures.unpack(timing.replied(0, 0, heard=2.0, now=2.0).body)
     assert timed == Timed(0, 0.0, 0.0)
-    last = sampling.unpack(timing.replied(0, 3 * TIMED_MAX - 1, heard=2.0, now=2.0).body)
+    last = figures.unpack(timing.replied(0, 3 * TIMED_MAX - 1, heard=2.0, now=2.0).body)
     assert last is not None
     assert last.total_s == 1.0
 
 
 def test_what_a_server_writes_is_no_notice_of_the_worker() -> None:
-    assert sampling.unpack(b"") is None
-    assert sampling.unpack(b'{"a":1}') is None
-    forged = sampling.unpack(b'{"a":123456789012345678}')
+    assert figures.unpack(b"") is None
+    assert figures.unpack(b'{"a":1}') is None
+    forged = figures.unpack(b'{"a":123456789012345678}')
     assert forged is None or forged.id > 2**62, "no call has such a number"

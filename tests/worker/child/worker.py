@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metamcp_worker.ipc import catalogue, codec, framing, messages, packets
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import codec, frame_bytes, messages, packets, server_catalog
 from metamcp_worker.ipc.errors import PeerGone
 from metamcp_worker.ipc.frames import Call, Down, Error, Frame, Progress, Result
 from metamcp_worker.ipc.messages import (
@@ -26,6 +25,7 @@ from metamcp_worker.ipc.messages import (
     ServerReady,
     Stop,
 )
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import ServerSpec
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -50,7 +50,7 @@ class Front:
         """What came that was not asked for: progress, notices."""
 
     def send(self, frame: Frame) -> None:
-        self._near.send_bytes(framing.pack(frame)[4:])
+        self._near.send_bytes(frame_bytes.pack(frame)[4:])
 
     def call(self, method: str, params: str | bytes = b"{}", **options: Any) -> int:
         """Send a call; its number."""
@@ -65,7 +65,7 @@ class Front:
 
     def read(self) -> Frame:
         assert self._near.poll(WAIT_S), "no frame came"
-        return framing.unpack(self._near.recv_bytes())
+        return frame_bytes.unpack(self._near.recv_bytes())
 
     def quiet(self) -> bool:
         """Does nothing come, for a moment?"""
@@ -177,7 +177,7 @@ class ChildWorker:
 
     def ready(self) -> ServerCatalogue:
         """Wait until the server is ready; its catalogue."""
-        return catalogue.unpack(self.read(ServerReady)[1])
+        return server_catalog.unpack(self.read(ServerReady)[1])
 
     def down(self) -> ServerDown:
         return self.read(ServerDown)[0]

@@ -9,11 +9,11 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Answer, Calls, Request
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
 from metamcp_worker.ipc.errors import Refused
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.frames import Error, Result
 from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint

@@ -6,10 +6,10 @@ from typing import Any
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.http import App
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.http.moved import MovableServer
+from metamcp_worker.http.movable import MovableServer
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
 from metamcp_worker.ipc.messages import ServerState, SessionRecord
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, NamingSpec
 
 from ..rawhttp import Client, Reply, listener, post, run

@@ -3,7 +3,7 @@
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"

@@ -6,7 +6,7 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
-from metamcp_worker.ipc import codec, framing
+from metamcp_worker.ipc import codec, frame_bytes
 from metamcp_worker.ipc.frames import Call, Cancel, Frame, Keep
 
 WAIT_S = 30.0
@@ -45,13 +45,13 @@ class Peer:
         return not self._ahead
 
     def write(self, frame: Frame) -> None:
-        self._far.send_bytes(framing.pack(frame)[4:])  # it puts the length in front by itself
+        self._far.send_bytes(frame_bytes.pack(frame)[4:])  # it puts the length in front by itself
 
     def close(self) -> None:
         self._far.close()
 
     def _note(self, payload: bytes) -> None:
-        frame = framing.unpack(payload)
+        frame = frame_bytes.unpack(payload)
         if isinstance(frame, Keep):
             self.kept.append(frame)
         else:

@@ -10,9 +10,9 @@ from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.viewers import Viewers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
 from metamcp_worker.ipc.disclosure import Exposure, Outcome, Pair, Shown, ToolSet, Whose
 from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint

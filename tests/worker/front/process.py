@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from metamcp_worker.ipc import catalogue, codec, framing, messages, packets
+from metamcp_worker.ipc import codec, frame_bytes, messages, packets, server_catalog
 from metamcp_worker.ipc.frames import Call, Frame
 from metamcp_worker.ipc.messages import (
     AttachServer,
@@ -67,7 +67,7 @@ class Front:
             self.send(Listen())
 
     def offer(self, server: str, *tools: str, state: str = "ready") -> None:
-        found = packets.blob(catalogue.pack(offer(*tools)))
+        found = packets.blob(server_catalog.pack(offer(*tools)))
         self.send(Catalogue(server=server, list_hash=""), [found])
         self.send(ServerState(server=server, state=state, listed=True))
 
@@ -121,12 +121,12 @@ class Worker:
 
     def call(self) -> Call:
         assert self._far.poll(WAIT_S), "the front sent nothing"
-        frame = framing.unpack(self._far.recv_bytes())
+        frame = frame_bytes.unpack(self._far.recv_bytes())
         assert isinstance(frame, Call)
         return frame
 
     def write(self, frame: Frame) -> None:
-        self._far.send_bytes(framing.pack(frame)[4:])
+        self._far.send_bytes(frame_bytes.pack(frame)[4:])
 
     def close(self) -> None:
         self._far.close()

@@ -13,7 +13,7 @@ from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.viewers import Changed
 from metamcp_worker.ipc import codec, disclosure
 from metamcp_worker.ipc.disclosure import Applied, Disclosed, Everything, News, Shift, Shown, Whose
-from metamcp_worker.ipc.message import Message
+from metamcp_worker.ipc.message_base import Message
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import FrontSpec
 

@@ -12,8 +12,16 @@ from metamcp_worker.front import handover
 from metamcp_worker.front.elsewhere import Elsewhere, missing
 from metamcp_worker.front.handover import Handover
 from metamcp_worker.http.http1 import Left
-from metamcp_worker.ipc import codec, messages, moves, packets
-from metamcp_worker.ipc.messages import FrontReady, HandOver, Message, Taken
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.messages import (
+    HOPS_MAX,
+    FrontReady,
+    HandOver,
+    Message,
+    Taken,
+    maker,
+    marked,
+)
 
 from .door import LEGACY, bodiless, legacy, modern
 from .peers import WAIT_S
@@ -28,14 +36,14 @@ STATE = f"metamcp.x.7.{FOREIGN}"
 
 @pytest.mark.parametrize("front", [0, 7, 123_456_789])
 def test_a_name_says_which_front_made_it(front: int) -> None:
-    assert moves.maker(moves.marked("token-_", front)) == front
+    assert maker(marked("token-_", front)) == front
 
 
 @pytest.mark.parametrize(
     "name", ["", "token", "token.", ".x", "a.1b", "a.²", "a." + "1" * 10, "7", "a" * 255 + ".1"]
 )
 def test_a_name_that_no_front_made_says_nothing(name: str) -> None:
-    assert moves.maker(name) is None
+    assert maker(name) is None
     why = KeyError()
     assert missing(name, why) is why
 
@@ -107,7 +115,7 @@ def test_a_connection_that_asks_for_what_another_front_has_goes_there(kind: str)
             first, _, body = read.partition(b"\r\n")
             assert first == request.partition(b"\r\n")[0]
             assert body.endswith(request.partition(b"\r\n\r\n")[2])
-            back = structs.replace(message, hops=moves.HOPS_MAX)
+            back = structs.replace(message, hops=HOPS_MAX)
             one.send(back, [packets.blob(read), fd])
             told(one, Taken)
             status, error = answer(client)

@@ -8,10 +8,10 @@ import pytest
 
 from metamcp_worker.front import run
 from metamcp_worker.front.elsewhere import NOBODY
-from metamcp_worker.ipc import messages, moves, packets
+from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.errors import PeerGone
 from metamcp_worker.ipc.frames import Result
-from metamcp_worker.ipc.messages import FrontReady, HandOver, Message, Stop, Taken
+from metamcp_worker.ipc.messages import HOPS_MAX, FrontReady, HandOver, Message, Stop, Taken
 
 from .door import Door, bodiless, legacy, modern, with_door
 from .peers import WAIT_S
@@ -66,7 +66,7 @@ def test_a_front_that_ends_answers_every_connection_that_it_has_taken(time: int)
     with front() as one:
         one.serve()
         one.heard(FrontReady)
-        movers = [Mover(PING, moves.HOPS_MAX) for _ in range(COMING)]
+        movers = [Mover(PING, HOPS_MAX) for _ in range(COMING)]
         movers[0].go(one)
         one.send(Stop(grace_s=10.0, heirs=True))
         taken = 0
@@ -95,7 +95,7 @@ def test_a_front_that_ends_leaves_new_streams_to_the_others(kind: str) -> None:
         running = one.post("tools/call", name="git__t")
         call = worker.call()
         one.send(Stop(grace_s=10.0, heirs=True))
-        with Mover(STREAMS[kind]).go(one), Mover(STREAMS[kind], moves.HOPS_MAX).go(one) as last:
+        with Mover(STREAMS[kind]).go(one), Mover(STREAMS[kind], HOPS_MAX).go(one) as last:
             message, read, fd = handed(one)
             packets.close_all([fd])
             assert message == HandOver(name="", maker=NOBODY, hops=2)

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
+from metamcp_supervisor.cli import tool_costs
 from metamcp_worker.catalog.catalog import Entry
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import outlays
 from metamcp_worker.front.outlays import Outlays
 from metamcp_worker.front.viewers import Viewers
-from metamcp_worker.ipc import codec, costs, owntools, priced
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import builtin_definitions, codec, token_cost
 from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewStats, Whose
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, NamingSpec, ToolOverride
 
 from .offers import MODERN, endpoint, offer, tool
@@ -52,7 +53,7 @@ def told(found: Viewers) -> dict[Whose, ViewStats]:
 
 @pytest.mark.promise("M38")
 @pytest.mark.parametrize("style", ["namespaced", "flat", "dotted", "bare"])
-@pytest.mark.parametrize("exposure", priced.EXPOSURES)
+@pytest.mark.parametrize("exposure", tool_costs.EXPOSURES)
 def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
     style: str, exposure: Exposure
 ) -> None:
@@ -61,16 +62,16 @@ def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
     )
     offers = {"git": GIT, "db": DB}
     found = viewers(spec, **offers)
-    tools = priced.tools(spec, offers)
-    assert priced.at_start(exposure, tools) == costs.together(sent(found))
+    tools = tool_costs.tools(spec, offers)
+    assert tool_costs.at_start(exposure, tools) == token_cost.together(sent(found))
     if exposure == "all":
         assert [one.size for one in tools] == [len(raw) for raw in sent(found)]
         assert [one.exposed for one in tools] == [json.loads(raw)["name"] for raw in sent(found)]
     else:
-        assert sent(found) == [one.definition() for one in owntools.of(exposure)]
+        assert sent(found) == [one.definition() for one in builtin_definitions.of(exposure)]
     view = told(found)[Whose("default", "local")]
-    assert (view.tools, view.tokens) == (len(sent(found)), costs.together(sent(found)))
-    assert (view.offered, view.everything) == (len(tools), priced.at_start("all", tools))
+    assert (view.tools, view.tokens) == (len(sent(found)), token_cost.together(sent(found)))
+    assert (view.offered, view.everything) == (len(tools), tool_costs.at_start("all", tools))
 
 
 @given(
@@ -86,20 +87,20 @@ def test_whatever_tools_are_called_both_reckon_the_same(names: list[str], style:
     broken = Raw(b'{"x":1}'), Raw(b'{"name":"no"}')
     offers = {"a": offer(*named, protocol=MODERN), "b": offer(*named, *broken)}
     found = viewers(spec, **offers)
-    assert [one.size for one in priced.tools(spec, offers)] == [len(raw) for raw in sent(found)]
+    assert [one.size for one in tool_costs.tools(spec, offers)] == [len(raw) for raw in sent(found)]
 
 
 def test_tools_that_are_withheld_or_hidden_cost_nothing_and_keep_their_names() -> None:
     spec = endpoint("git", "db", style="bare")
-    whole = {(one.server, one.name): one for one in priced.tools(spec, {"git": GIT, "db": DB})}
-    left = priced.tools(spec, {"git": GIT, "db": DB}, withheld={("git", "log")})
+    whole = {(one.server, one.name): one for one in tool_costs.tools(spec, {"git": GIT, "db": DB})}
+    left = tool_costs.tools(spec, {"git": GIT, "db": DB}, withheld={("git", "log")})
     assert left == [one for pair, one in whole.items() if pair != ("git", "log")]
-    assert priced.tools(spec, {}) == []
+    assert tool_costs.tools(spec, {}) == []
     hidden = ToolOverride(server="git", tool="log", hidden=True)
     named = ToolOverride(server="db", tool="query", name="ask")
     spec = replace(spec, overrides=(hidden, named))
     listed = [json.loads(raw)["name"] for raw in sent(viewers(spec, git=GIT, db=DB))]
-    assert [one.exposed for one in priced.tools(spec, {"git": GIT, "db": DB})] == listed
+    assert [one.exposed for one in tool_costs.tools(spec, {"git": GIT, "db": DB})] == listed
     assert "ask" in listed
 
 
@@ -114,9 +115,9 @@ def test_what_comes_into_view_is_counted_for_whom_it_does() -> None:
     })  # fmt: skip
     found.refresh()
     views = told(found)
-    start = costs.of_bytes(owntools.size("toolset"))
+    start = token_cost.of_bytes(builtin_definitions.size("toolset"))
     assert (views[Whose("default", "local")].tokens, views[ann].toolset) == (start, "dev")
-    assert views[own].tokens == costs.together(sent(found, "8a"))
+    assert views[own].tokens == token_cost.together(sent(found, "8a"))
     assert [views[one].tools for one in (ann, own)] == [7 + 2, 7 + 1]
     found.set_listed("git", False)
     found.refresh()

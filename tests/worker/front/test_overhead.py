@@ -2,9 +2,9 @@
 
 import pytest
 
-from metamcp_worker.ipc import sampling
+from metamcp_worker.ipc import figures
+from metamcp_worker.ipc.figures import SAMPLED_OF_CALLS, Timed
 from metamcp_worker.ipc.frames import Notice, Result
-from metamcp_worker.ipc.sampling import SAMPLED_OF_CALLS, Timed
 
 from .called import Front, request, with_front
 from .offers import offer, tool
@@ -33,9 +33,9 @@ def test_one_call_of_many_is_timed_in_each_part_of_the_gateway() -> None:
         call = front.calls.start(front.view, ASKED, None)
         assert not armed(front)
         sent = await front.peers["a"].call()
-        assert sent.id & sampling.MASK == sampling.MASK
-        timed = sampling.pack(Timed(sent.id, 0.0, 0.002))
-        front.peers["a"].write(Notice(sampling.NOTICE, timed))
+        assert sent.id & figures.MASK == figures.MASK
+        timed = figures.pack(Timed(sent.id, 0.0, 0.002))
+        front.peers["a"].write(Notice(figures.NOTICE, timed))
         front.peers["a"].write(Result(sent.id, b"{}"))
         await call.answer
         await front.answered("a", ASKED, b"{}")  # some turns of the loop
@@ -56,7 +56,7 @@ async def _sampled(front: Front, timed: Timed) -> None:
     call = front.calls.start(front.view, ASKED, None)
     sent = await front.peers["a"].call()
     assert sent.id == timed.id
-    front.peers["a"].write(Notice(sampling.NOTICE, sampling.pack(timed)))
+    front.peers["a"].write(Notice(figures.NOTICE, figures.pack(timed)))
     front.peers["a"].write(Result(sent.id, b"{}"))
     await call.answer
     await front.answered("a", ASKED, b"{}")  # some turns of the loop
@@ -65,8 +65,8 @@ async def _sampled(front: Front, timed: Timed) -> None:
 
 def test_a_notice_that_means_no_call_changes_nothing() -> None:
     async def talk(front: Front) -> None:
-        for body in (b"", b"{}", sampling.pack(Timed(31, 1.0, 1.0))):
-            front.peers["a"].write(Notice(sampling.NOTICE, body))
+        for body in (b"", b"{}", figures.pack(Timed(31, 1.0, 1.0))):
+            front.peers["a"].write(Notice(figures.NOTICE, body))
         await front.answered("a", ASKED, b"{}")
         assert not any(counts(front).values())
 
@@ -84,7 +84,7 @@ def test_a_call_that_was_sent_once_more_says_nothing_about_the_gateway() -> None
         second = await front.attach("a", 2)
         first.close()
         assert (await second.call()).id == sent.id
-        second.write(Notice(sampling.NOTICE, sampling.pack(Timed(sent.id, 0.000001, 0.002))))
+        second.write(Notice(figures.NOTICE, figures.pack(Timed(sent.id, 0.000001, 0.002))))
         second.write(Result(sent.id, b"{}"))
         await call.answer
         await front.answered("a", ASKED, b"{}")  # some turns of the loop

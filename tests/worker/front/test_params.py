@@ -9,7 +9,7 @@ from mcp.shared import inbound
 from msgspec import Raw
 
 from metamcp_worker.front import params
-from metamcp_worker.http import headers
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, Refused
 from metamcp_worker.ipc.frames import Result
@@ -106,7 +106,7 @@ def test_headers_that_say_something_else_are_refused(
 )  # fmt: skip
 def test_what_others_send_for_any_arguments_passes(arguments: dict[str, Any]) -> None:
     sent = inbound.mcp_param_headers(inbound.x_mcp_header_map(SCHEMA), arguments)
-    assert headers.repeated(WISHES, codec.dump(arguments)) == sent
+    assert mcp_headers.repeated(WISHES, codec.dump(arguments)) == sent
     assert why_not(arguments, *sent.items()) == ""
 
 

@@ -2,7 +2,7 @@
 
 from metamcp_worker.front.peers import FIRST, PEERS_MAX, Peer, Peers
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.sharing import IDENTITY_BYTES_MAX
+from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX
 
 
 def test_a_client_keeps_its_number_and_shares_it_with_no_other_principal_or_endpoint() -> None:

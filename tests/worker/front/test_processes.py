@@ -4,14 +4,14 @@ import pytest
 
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.processes import CALLER_BYTES_MAX, Processes, Unasked
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.messages import ServerState, Wanted
+from metamcp_worker.ipc.process_names import By
 from metamcp_worker.ipc.roots import Asked
-from metamcp_worker.ipc.sharing import By
 
 pytestmark = pytest.mark.promise("M77")
 
-ADA, BOB = (sharing.of_session(name) for name in ("ada", "bob"))
+ADA, BOB = (process_names.of_session(name) for name in ("ada", "bob"))
 HERE = b'{"roots":[{"uri":"file:///here"}]}'
 
 
@@ -106,7 +106,7 @@ def test_nobody_is_asked_ahead_whose_server_asks_in_the_call(who: str, modern: b
 
 @pytest.mark.promise("M83")
 def test_clients_with_a_session_share_the_process_of_their_era() -> None:
-    both, eve = Told(both=True), client(sharing.of_client("", "", b"eve"), modern=True)
+    both, eve = Told(both=True), client(process_names.of_client("", "", b"eve"), modern=True)
     assert both.find("git", client()) == both.find("git", client(BOB)) == "git@legacy"
     assert both.find("git", eve) == both.find("git", client("", modern=True)) == "git"
     assert both.heir("git@legacy") == "git@legacy"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from metamcp_worker.catalog.catalog import Catalog
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.front.run import EXIT_FAILED
-from metamcp_worker.ipc import codec, packets, sharing
+from metamcp_worker.ipc import codec, packets, process_names
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.messages import FrontReady, Reconfigure, ServerState
@@ -151,7 +151,7 @@ def test_what_one_process_offers_otherwise_only_its_own_client_does_without() ->
     async def talk(front: Front) -> None:
         state = ServerState(server="git", state="ready", listed=True, by="client")
         front.calls.server_state(state)
-        own = sharing.own("git", "0123456789ab")
+        own = process_names.own("git", "0123456789ab")
         front.calls.configure(spec((own, "status", WHY)))
         front.calls.refresh()
         assert [entry.key for entry in front.view.merged.lists["tools"]] == ["git__status"]

@@ -12,7 +12,7 @@ from msgspec import Raw
 from metamcp_worker.front import recording as limits
 from metamcp_worker.front.links import Answer, Call, Origin
 from metamcp_worker.front.recording import Recording, Slice
-from metamcp_worker.ipc.finished import ID_CHARACTERS, word
+from metamcp_worker.ipc.call_records import ID_CHARACTERS, word
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime.masking import MASK

@@ -9,21 +9,21 @@ from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.process_names import By
 from metamcp_worker.ipc.roots import Asked
-from metamcp_worker.ipc.sharing import By
 
 from ..rawhttp import until
 from .peers import Peer, error_data
 from .routed import Front, with_front
 
 WHO = "0123456789ab"
-OWN = sharing.own("git", WHO)
-OTHER = sharing.own("git", "ba9876543210")
+OWN = process_names.own("git", WHO)
+OTHER = process_names.own("git", "ba9876543210")
 ADA = Request("tools/call", {}, {}, b"", modern=False, who=WHO, rooted="r", project="p")
 NOBODY = Request("tools/call", {}, {}, b"", modern=False)
 CHOICES: list[tuple[By, Asked, str]] = [
@@ -85,12 +85,17 @@ def test_what_cannot_be_started_is_refused_under_the_name_of_its_server() -> Non
 def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
     async def talk(front: Front) -> None:
         call = start(front)
-        told(front, "error", reason=sharing.NO_PLACE, message="64 clients have a process of it")
+        told(
+            front, "error", reason=process_names.NO_PLACE, message="64 clients have a process of it"
+        )
         answer = await call.answer
         assert answer.code == Code.OVERLOADED
         assert "'git' has too much to do: 64 clients" in codec.value(answer.body)["message"]
         data = error_data(answer.body)
-        assert (data["limit"], data["may_have_run"]) == (sharing.SESSIONS_PROCESSES_MAX, False)
+        assert (data["limit"], data["may_have_run"]) == (
+            process_names.SESSIONS_PROCESSES_MAX,
+            False,
+        )
         front.routing.forget(OWN)
         assert front.wanted == [OWN]
         assert (await start(front, OTHER).answer).code == Code.OVERLOADED
@@ -155,7 +160,7 @@ def test_who_has_a_process_of_its_own_is_the_supervisors_word() -> None:
 @pytest.mark.promise("M83")
 def test_a_call_in_an_era_that_its_server_does_not_speak_goes_to_the_server_itself() -> None:
     async def talk(front: Front) -> None:
-        legacy = sharing.own("git", sharing.LEGACY)
+        legacy = process_names.own("git", process_names.LEGACY)
         peer = await front.attach()
         call = start(front, legacy)
         front.routing.forget(legacy, "git")

@@ -11,9 +11,9 @@ from metamcp_worker.front.links import Answer
 from metamcp_worker.front.task_ids import ID_BYTES_MAX, exposed
 from metamcp_worker.front.tasks import BYTES_MAX, WATCHER_TASKS_MAX, Tasks
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
 from metamcp_worker.ipc.errors import Code, Refused
 from metamcp_worker.ipc.frames import Ask, Notice, Result, Tell
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 from .called import Front, request, with_front
 from .callers import Caller

@@ -8,12 +8,11 @@ from msgspec import Raw
 
 from metamcp_worker.front.tracer import BATCH_SPANS, QUEUED_MAX, Tracer
 from metamcp_worker.front.witness import witness
-from metamcp_worker.ipc import codec, packets, spans
+from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.frames import Notice, Result
-from metamcp_worker.ipc.messages import Message, Span, Spans
-from metamcp_worker.ipc.spans import Leg
+from metamcp_worker.ipc.messages import Leg, Message, Span, Spans
 from tests.waiting import until
 
 from .called import Front, request, with_front
@@ -51,7 +50,7 @@ def with_tracer(
     async def main(front: Front) -> None:
         supervisor = Supervisor()
         tracer = Tracer(0, supervisor.send, lambda: supervisor.queued)
-        front.calls.on_notice(spans.NOTICE, tracer.told)
+        front.calls.on_notice(messages.NOTICE, tracer.told)
         front.calls.witness = witness(None, tracer.adjust(sample))
         await talk(front, supervisor, tracer)
 
@@ -70,7 +69,9 @@ def test_a_traced_call_is_told_within_a_second() -> None:
         trace, there = parent_of(sent).split("-")[1:3]
         peer = front.peers["a"]
         now = asyncio.get_running_loop().time()
-        peer.write(Notice(spans.NOTICE, spans.pack(Leg(sent.id, now, now + 0.001, False))))
+        peer.write(
+            Notice(messages.NOTICE, messages.pack_leg(Leg(sent.id, now, now + 0.001, False)))
+        )
         peer.write(Result(sent.id, b"{}"))
         await asyncio.to_thread(until, lambda: supervisor.told, "spans", 5.0)
         server, client = supervisor.spans

@@ -10,9 +10,9 @@ from msgspec import Raw
 from metamcp_worker.front.links import Answer, Call, Link, Origin, Wire
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.tracing import PENDING_MAX, UNDER_WAY_MAX, Tracing
-from metamcp_worker.ipc import codec, spans
+from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import Call as CallFrame
-from metamcp_worker.ipc.spans import Leg, Span
+from metamcp_worker.ipc.messages import Leg, Span
 
 pytestmark = pytest.mark.promise("M88")
 
@@ -101,7 +101,7 @@ def test_a_call_of_a_client_that_traces_is_a_child_and_its_server_a_grandchild()
         assert call.frame.traced
         meta = told(call)
         assert (meta["tracestate"], meta["baggage"], meta["other"]) == ("a=1", "user=x", 1)
-        tracing.told(spans.pack(Leg(call.id, 10.5, 11.5, False)))
+        tracing.told(messages.pack_leg(Leg(call.id, 10.5, 11.5, False)))
         server, client = over(tracing, call)
         assert {server.trace_id, client.trace_id} == {TRACE}
         assert (server.parent_id, server.far) == (SPAN, True)
@@ -228,7 +228,7 @@ def test_a_server_elsewhere_is_reached_over_the_network() -> None:
     def talk() -> None:
         tracing = traced()
         call = begun(tracing)
-        tracing.told(spans.pack(Leg(call.id, 9.0, 13.0, True)))
+        tracing.told(messages.pack_leg(Leg(call.id, 9.0, 13.0, True)))
         server, client = over(tracing, call)
         assert client.attributes["network.transport"] == "tcp"
         assert (client.start, client.end) == (server.start, server.end), "never outside of it"
@@ -304,7 +304,7 @@ def test_traces_that_are_switched_off_leave_nothing_behind() -> None:
         call = begun(tracing)
         tracing.forget()
         assert over(tracing, call) == []
-        tracing.told(spans.pack(Leg(call.id, 1.0, 2.0, False)))
+        tracing.told(messages.pack_leg(Leg(call.id, 1.0, 2.0, False)))
         tracing.told(b"no notice")
 
     with_loop(talk)

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from metamcp_worker.http import bounds, http1
+from metamcp_worker.http import client_limits, http1
 from metamcp_worker.http.requests import Pending, Request
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.http.test_serve import CHUNKED, OK, Served, echo, served
@@ -75,7 +75,7 @@ UNKNOWN = {
     "the end of the connection": post(b"ab", "Connection: close"),
     "HTTP/1.0": post(b"ab").replace(b"HTTP/1.1", b"HTTP/1.0"),
     "a wait": post(b"ab", "Expect: 100-continue"),
-    "its size": post(b"ab", "X: " + "x" * bounds.KNOWN_BYTES_MAX),
+    "its size": post(b"ab", "X: " + "x" * client_limits.KNOWN_BYTES_MAX),
     "another protocol": b"CONNECT /mcp HTTP/1.1\r\nHost: a\r\n\r\n",
     "two requests": post(b"ab") + post(b"ab"),
 }
@@ -113,7 +113,7 @@ def test_a_known_request_behind_one_that_closes_the_connection_keeps_no_client_f
 def test_heads_do_not_pile_up() -> None:
     async def talk(one: Served) -> None:
         client = await one.connect()
-        for at in range(bounds.KNOWN_HEADS_MAX + 1):
+        for at in range(client_limits.KNOWN_HEADS_MAX + 1):
             await client.ask(post(b"", f"X-Number: {at}"))
         assert len(known(one)) == 1
 

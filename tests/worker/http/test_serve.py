@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metamcp_worker.http import http1
-from metamcp_worker.http.bounds import LINGER_BYTES_MAX
+from metamcp_worker.http.client_limits import LINGER_BYTES_MAX
 from metamcp_worker.http.requests import Handler, Request
 from metamcp_worker.http.serve import HttpServer, Limits
 from tests.worker.rawhttp import WAIT_S, Client, listener, post, run, until

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.ipc import frames, framing
+from metamcp_worker.ipc import frame_bytes, frames
 from metamcp_worker.ipc.errors import FrameBroken, TooLarge
+from metamcp_worker.ipc.frame_bytes import Cutter
 from metamcp_worker.ipc.frames import (
     Ask,
     Call,
@@ -24,7 +25,6 @@ from metamcp_worker.ipc.frames import (
     Tell,
     Withdraw,
 )
-from metamcp_worker.ipc.framing import Cutter
 
 ids = st.integers(min_value=0, max_value=2**64 - 1)
 numbers = st.integers(min_value=0, max_value=frames.NUMBER_MAX)
@@ -63,17 +63,17 @@ any_frame = st.one_of(
 
 
 def payload(frame: Frame) -> bytes:
-    return framing.pack(frame)[4:]
+    return frame_bytes.pack(frame)[4:]
 
 
 @given(any_frame)
 def test_a_frame_comes_back_as_it_went(frame: Frame) -> None:
-    assert framing.unpack(payload(frame)) == frame
+    assert frame_bytes.unpack(payload(frame)) == frame
 
 
 @given(st.lists(any_frame, max_size=8), st.data())
 def test_frames_are_cut_out_of_any_pieces(sent: list[Frame], data: st.DataObject) -> None:
-    stream = b"".join(map(framing.pack, sent))
+    stream = b"".join(map(frame_bytes.pack, sent))
     cutter, got, at = Cutter(), list[Frame](), 0
     while at < len(stream):
         size = data.draw(st.integers(min_value=1, max_value=len(stream) - at))
@@ -94,7 +94,7 @@ def test_a_frame_above_the_limit_is_refused_before_it_is_held() -> None:
     assert isinstance(cutter.broken, TooLarge)
     assert "the limit is" in str(cutter.broken)
     with pytest.raises(TooLarge):
-        framing.pack(Result(1, bytes(frames.FRAME_BYTES_MAX)))
+        frame_bytes.pack(Result(1, bytes(frames.FRAME_BYTES_MAX)))
 
 
 def test_a_negative_length_is_refused() -> None:
@@ -106,7 +106,7 @@ def test_a_negative_length_is_refused() -> None:
 @given(st.lists(any_frame, max_size=4), st.binary(max_size=60))
 def test_frames_before_a_broken_one_count(sent: list[Frame], behind: bytes) -> None:
     cutter = Cutter()
-    stream = b"".join(map(framing.pack, sent))
+    stream = b"".join(map(frame_bytes.pack, sent))
     assert cutter.feed(stream + b"\0\0\0\x20\x63" + bytes(40) + behind) == sent
     assert isinstance(cutter.broken, FrameBroken)
 
@@ -114,15 +114,15 @@ def test_frames_before_a_broken_one_count(sent: list[Frame], behind: bytes) -> N
 @pytest.mark.parametrize("spoil", [b"\x02\x01", b"", b"\x01\x09" + bytes(30)])
 def test_a_foreign_version_kind_or_length_is_refused(spoil: bytes) -> None:
     with pytest.raises(FrameBroken):
-        framing.unpack(spoil)
+        frame_bytes.unpack(spoil)
 
 
 def test_lengths_that_exceed_the_frame_are_refused() -> None:
     whole = payload(Call(1, "tools/call", b"{}", meta=b"12345"))
     with pytest.raises(FrameBroken, match="exceed"):
-        framing.unpack(whole[:30])
+        frame_bytes.unpack(whole[:30])
 
 
 def test_a_method_name_has_a_limit() -> None:
     with pytest.raises(TooLarge, match="a method name"):
-        framing.pack(Call(1, "m" * 257, b"{}"))
+        frame_bytes.pack(Call(1, "m" * 257, b"{}"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.ipc import frames, framing, pipe
+from metamcp_worker.ipc import frame_bytes, frames, pipe
 from metamcp_worker.ipc.errors import PipeFull
 from metamcp_worker.ipc.frames import Call, Frame, Notice, Result
 from metamcp_worker.ipc.pipe import Pipe
@@ -57,9 +57,9 @@ async def _zero(main: Awaitable[None]) -> int:
 def test_a_plain_connection_reads_and_writes_the_same_frames() -> None:
     async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
         end.send(Call(7, "tools/call", b'{"name":"x"}'))
-        got = framing.unpack(await asyncio.to_thread(far.recv_bytes))
+        got = frame_bytes.unpack(await asyncio.to_thread(far.recv_bytes))
         assert got == Call(7, "tools/call", b'{"name":"x"}')
-        far.send_bytes(framing.pack(Result(7, b"{}"))[4:])
+        far.send_bytes(frame_bytes.pack(Result(7, b"{}"))[4:])
         assert await inbox.frames.get() == Result(7, b"{}")
 
     with_pipe(talk)
@@ -71,7 +71,7 @@ def test_many_frames_of_one_tick_arrive_in_order() -> None:
             end.send(Result(number, b"x" * number))
 
         def read() -> list[Frame]:
-            return [framing.unpack(far.recv_bytes()) for _ in range(500)]
+            return [frame_bytes.unpack(far.recv_bytes()) for _ in range(500)]
 
         got = await asyncio.to_thread(read)
         assert got == [Result(number, b"x" * number) for number in range(500)]
@@ -103,7 +103,7 @@ def test_a_large_frame_does_not_overtake_what_waits() -> None:
         for frame in sent:
             end.send(frame)
         for frame in sent:
-            assert framing.unpack(await asyncio.to_thread(far.recv_bytes)) == frame
+            assert frame_bytes.unpack(await asyncio.to_thread(far.recv_bytes)) == frame
 
     with_pipe(talk)
 
@@ -165,7 +165,7 @@ def test_a_peer_that_talks_nonsense_is_cut_off() -> None:
 
 def test_what_came_before_nonsense_is_delivered() -> None:
     async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
-        os.write(far.fileno(), framing.pack(Result(1, b"{}")) + b"\0\0\0\x20\x63" + bytes(40))
+        os.write(far.fileno(), frame_bytes.pack(Result(1, b"{}")) + b"\0\0\0\x20\x63" + bytes(40))
         assert "not a frame" in await inbox.gone.get()
         assert inbox.frames.get_nowait() == Result(1, b"{}")
 
@@ -176,6 +176,8 @@ def test_what_waits_is_sent_before_a_close() -> None:
     async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
         end.send(Result(1, b"last words"))
         end.close()
-        assert framing.unpack(await asyncio.to_thread(far.recv_bytes)) == Result(1, b"last words")
+        assert frame_bytes.unpack(await asyncio.to_thread(far.recv_bytes)) == Result(
+            1, b"last words"
+        )
 
     with_pipe(talk)

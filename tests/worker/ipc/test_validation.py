@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, ValidationError
 
 from metamcp_worker.ipc import validation
-from metamcp_worker.ipc.catalogue import ServerCatalogue, pack, unpack
+from metamcp_worker.ipc.server_catalog import ServerCatalogue, pack, unpack
 from metamcp_worker.ipc.validation import Fault, fault
 from tests import malformed
 from tests.examples import examples

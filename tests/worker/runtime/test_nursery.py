@@ -12,8 +12,8 @@ import pytest
 
 from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.messages import Forked, ForkFailed, Halted, Resumed, Tune
+from metamcp_worker.runtime.after_fork import STACKS_SIGNAL
 from metamcp_worker.runtime.memory import GC_OBJECTS
-from metamcp_worker.runtime.newborn import STACKS_SIGNAL
 from metamcp_worker.runtime.nursery import BACKLOG_PACKETS_MAX
 from tests.fakes.nursery_hand import ROLES, THREADED, Hand, facts, litter, said, sleepers, tasks
 from tests.live.processes import alive, below, descriptors

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from metamcp_worker.bridge.answers import Answer, Malformed, Reader
-from metamcp_worker.http import causes
+from metamcp_worker.http import tcp
 from metamcp_worker.http.fetch import Broken, Unreachable
-from metamcp_worker.http.incoming import Incoming
+from metamcp_worker.http.response import Incoming
 from metamcp_worker.ipc.errors import MetaMCPError
 
 AHEAD_BYTES = 64 * 1024
@@ -201,7 +201,7 @@ class Line(asyncio.Protocol):
         try:
             self._reader.ended()
         except Malformed as why:
-            self._fail(causes.words(exc) if exc else str(why))
+            self._fail(tcp.words(exc) if exc else str(why))
         else:
             if reply is not None:
                 self._ended(reply)

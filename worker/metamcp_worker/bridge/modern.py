@@ -21,7 +21,7 @@ from metamcp_worker.bridge.exchanges import (
     Write,
 )
 from metamcp_worker.bridge.legacy import POST
-from metamcp_worker.http import headers
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code
@@ -111,13 +111,13 @@ class Modern:
     def _headers(self, method: str, params: Mapping[str, Raw]) -> dict[str, str | bytes]:
         found: dict[str, str | bytes] = {
             **POST,
-            "MCP-Protocol-Version": headers.written(self._version),
-            **headers.routing(method, params),
+            "MCP-Protocol-Version": mcp_headers.written(self._version),
+            **mcp_headers.routing(method, params),
         }
         if method == _CALL:
             name = codec.text(params.get("name", _NONE)) or ""
             arguments = params.get("arguments", _NONE)
-            found |= headers.repeated(self._wishes.get(name, {}), arguments)
+            found |= mcp_headers.repeated(self._wishes.get(name, {}), arguments)
         return found
 
     def _ask(self, exchange: Exchange, cursor: Raw = _NONE) -> Send:
@@ -163,8 +163,8 @@ def members(data: Raw) -> dict[str, Raw]:
 def _wishes(schema: Raw) -> Wishes:
     """A tool that asks in a forbidden way gets nothing repeated."""
     try:
-        return headers.wanted(schema) if schema else {}
-    except (headers.Unfit, codec.Malformed):
+        return mcp_headers.wanted(schema) if schema else {}
+    except (mcp_headers.Unfit, codec.Malformed):
         return {}
 
 

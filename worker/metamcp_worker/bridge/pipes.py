@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from metamcp_worker.bridge import ends
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.glimpse import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from metamcp_worker.bridge.answers import Unfit, request
 from metamcp_worker.bridge.line import Line, Redirected, Reply, Then
-from metamcp_worker.http import causes, keepalive
+from metamcp_worker.http import tcp
 from metamcp_worker.http.fetch import Limits, Origin, Response, Unreachable
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -219,7 +219,7 @@ class Plain:
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setblocking(False)
-                for option in keepalive.OPTIONS:
+                for option in tcp.OPTIONS:
                     sock.setsockopt(*option)
                 async with asyncio.timeout(ADDRESS_S if left else None):
                     await self._loop.sock_connect(sock, address)
@@ -247,4 +247,4 @@ class Plain:
 def _reason(error: OSError) -> str:
     """The system's words for it; those of the loop hold the address instead."""
     number = error.errno or 0
-    return os.strerror(number) if number > 0 else causes.words(error)
+    return os.strerror(number) if number > 0 else tcp.words(error)

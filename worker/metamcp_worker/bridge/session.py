@@ -27,9 +27,8 @@ from metamcp_worker.bridge.legacy import Legacy
 from metamcp_worker.bridge.modern import VERSION, Modern, members
 from metamcp_worker.http.sse import Event
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.codec import Envelope, Glimpse, glimpse
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.glimpse import Glimpse, glimpse
 
 INFLIGHT_MAX = 1024
 """Requests at once: as many as the gateway takes of one session."""

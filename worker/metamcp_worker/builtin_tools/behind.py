@@ -13,7 +13,7 @@ from metamcp_worker.builtin_tools.builtin import Context
 from metamcp_worker.builtin_tools.portions import Row
 from metamcp_worker.catalog.catalog import Entry, sent_bytes
 from metamcp_worker.catalog.offers import Item
-from metamcp_worker.ipc import costs
+from metamcp_worker.ipc import token_cost
 from metamcp_worker.ipc.disclosure import Pair, ToolSet, written
 from metamcp_worker.search.definitions import read
 
@@ -125,7 +125,7 @@ def row(entry: Entry, *, shown: bool) -> Row:
     pair = (entry.server, entry.item.key)
     said = read(entry.item.raw)
     about = found.first_sentence(said.description or said.title)
-    tokens = costs.tokens(entry.item.raw)
+    tokens = token_cost.tokens(entry.item.raw)
     name = wording.code(written(pair))
     text = f"- {name} as {wording.code(entry.key)} ({tokens} tokens{', in view' if shown else ''})"
     value = {
@@ -153,9 +153,9 @@ def summary(toolset: ToolSet, context: Context) -> dict[str, object]:
 def saving(context: Context, builtins: Sequence[Item]) -> dict[str, object]:
     """Estimated tokens of all that is behind the endpoint, of what is in the list, and of what the
     list leaves out."""
-    found = costs.Saving(
-        costs.of_bytes(sum(map(sent_bytes, context.everything.offered))),
-        costs.of_bytes(
+    found = token_cost.Saving(
+        token_cost.of_bytes(sum(map(sent_bytes, context.everything.offered))),
+        token_cost.of_bytes(
             sum(len(item.raw) for item in builtins) + sum(map(sent_bytes, in_view(context)))
         ),
     )

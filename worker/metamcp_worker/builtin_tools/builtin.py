@@ -1,8 +1,8 @@
 """What a built-in tool is: its definition, and what it does with its arguments.
 
-Owns: `Builtin`, what it may look at (`Context`), and the four things that it can answer. Never:
-any single tool (`activating`, `equipping`, `loading`), the words of definitions (`owntools`),
-carrying out what it answers (`builtins`).
+Owns: `Builtin`, what it may look at (`Context`), and the four things that it can answer. Never: any
+single tool (`activating`, `equipping`, `loading`), the words of definitions
+(`builtin_definitions`), carrying out what it answers (`builtins`).
 
 A built-in tool decides and does nothing: it answers at once (`Reply`), or says which order changes
 the view and how to speak of what came of it (`Ask`), or what is searched for and how to tell what
@@ -17,10 +17,10 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import Item
-from metamcp_worker.ipc import codec, owntools
+from metamcp_worker.ipc import builtin_definitions, codec
+from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
 from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, Outcome, Pair, Shown, ToolSet
 from metamcp_worker.ipc.messages import ServerState
-from metamcp_worker.ipc.owntools import OwnTool, Schema
 from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.fusing import Ranking
 from metamcp_worker.search.index import Allowed, Found
@@ -160,7 +160,7 @@ def family(
 ) -> Family:
     """`works`: of each tool of this exposure, by its name; `refusals`: of those that have their own
     words for wrong arguments."""
-    own = owntools.of(exposure)
+    own = builtin_definitions.of(exposure)
     assert [tool.name for tool in own] == list(works), "a definition for each tool, and back"
     refuse = refusals or {}
     tools = {

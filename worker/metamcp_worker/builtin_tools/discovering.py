@@ -13,7 +13,7 @@ from metamcp_worker.builtin_tools.builtin import Context, Reply
 from metamcp_worker.builtin_tools.portions import Row
 from metamcp_worker.catalog.catalog import Entry
 from metamcp_worker.catalog.offers import Item
-from metamcp_worker.ipc import costs
+from metamcp_worker.ipc import token_cost
 
 MESSAGE_CHARACTERS_MAX = 300
 """Of what keeps a server away."""
@@ -82,7 +82,7 @@ def _things(tools: Mapping[str, Sequence[Entry]]) -> Iterator[_Thing]:
 def _server(server: str, tools: Sequence[Entry], context: Context) -> Row:
     news = context.states.get(server)
     available = context.listed(server)
-    tokens = costs.together(entry.item.raw for entry in tools)
+    tokens = token_cost.together(entry.item.raw for entry in tools)
     state = "warming" if news is None else news.state
     value: dict[str, object] = {
         "serverName": wording.plain(server),

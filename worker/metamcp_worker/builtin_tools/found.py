@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Raw
 
 from metamcp_worker.builtin_tools.wording import NAME_CHARACTERS_MAX, code, cut, fit, line
-from metamcp_worker.ipc import codec, costs
-from metamcp_worker.ipc.owntools import DETAILS, Detail
+from metamcp_worker.ipc import codec, token_cost
+from metamcp_worker.ipc.builtin_definitions import DETAILS, Detail
 from metamcp_worker.search import definitions
 from metamcp_worker.search.index import HITS_MAX, Document, Found
 
@@ -142,7 +142,7 @@ def _full(document: Document) -> str:
 def _head(document: Document) -> str:
     return (
         f"### {code(document.exposed)} (server {code(document.pair[0])}, about"
-        f" {costs.tokens(document.definition)} tokens)"
+        f" {token_cost.tokens(document.definition)} tokens)"
     )
 
 
@@ -152,7 +152,7 @@ def _value(document: Document, detail: Detail) -> dict[str, Any]:
         "server": fit(document.pair[0], NAME_CHARACTERS_MAX),
     }
     if detail != "brief":
-        said["tokens"] = costs.tokens(document.definition)
+        said["tokens"] = token_cost.tokens(document.definition)
     if detail == "full":
         return {**said, "definition": Raw(_renamed(document))}
     read = definitions.read(document.definition)

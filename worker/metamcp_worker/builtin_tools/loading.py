@@ -23,7 +23,8 @@ from metamcp_worker.builtin_tools.builtin import (
     family,
 )
 from metamcp_worker.catalog.catalog import Entry
-from metamcp_worker.ipc import codec, costs
+from metamcp_worker.ipc import codec, token_cost
+from metamcp_worker.ipc.builtin_definitions import HITS, Detail
 from metamcp_worker.ipc.disclosure import (
     TOOLS_MAX,
     Load,
@@ -33,7 +34,6 @@ from metamcp_worker.ipc.disclosure import (
     Unload,
     written,
 )
-from metamcp_worker.ipc.owntools import HITS, Detail
 from metamcp_worker.search.index import HITS_MAX
 
 GUIDE = (
@@ -203,7 +203,7 @@ def _describe(given: Named, context: Context) -> Decision:
         **behind.route(pair),
         "available": context.listed(entry.server),
         "loaded": _is_shown(pair, context),
-        "tokens": costs.tokens(entry.item.raw),
+        "tokens": token_cost.tokens(entry.item.raw),
         "definition": Raw(definition),
     }
     away = "" if structured["available"] else f"\nWarning: {entry.server} server unavailable"

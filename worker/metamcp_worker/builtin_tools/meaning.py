@@ -14,7 +14,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.names import Pair
+from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import definitions
 from metamcp_worker.search.index import Allowed, Document
 from metamcp_worker.search.vectors import Near, Vector, vector

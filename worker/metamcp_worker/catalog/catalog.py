@@ -20,8 +20,8 @@ from metamcp_worker.catalog.overriding import Overrides
 from metamcp_worker.catalog.parts import Entry as Entry  # noqa: PLC0414 - it is had from here
 from metamcp_worker.catalog.parts import Part, Parts, mark
 from metamcp_worker.catalog.uris import Exposed, Places, Uris
-from metamcp_worker.ipc import codec, costs, names, sharing
-from metamcp_worker.ipc.catalogue import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
+from metamcp_worker.ipc import codec, exposed_names, process_names, token_cost
+from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
 from metamcp_worker.ipc.spec import EndpointSpec
 
 NOTES_MAX = 100
@@ -33,7 +33,7 @@ def sent_bytes(entry: Entry) -> int:
     item = entry.item
     if entry.key == item.key:
         return len(item.raw)
-    return costs.sent_bytes(item.raw, item.raw_key, codec.dump(entry.key))
+    return token_cost.sent_bytes(item.raw, item.raw_key, codec.dump(entry.key))
 
 
 class Merged(Struct, frozen=True):
@@ -74,8 +74,8 @@ class Merged(Struct, frozen=True):
     held: bool = False
     closed: frozenset[str] = frozenset()
     offered: tuple[Entry, ...] = ()
-    kept: Mapping[names.Pair, str] = {}
-    hidden: frozenset[names.Pair] = frozenset()
+    kept: Mapping[exposed_names.Pair, str] = {}
+    hidden: frozenset[exposed_names.Pair] = frozenset()
     aliases: Mapping[str, Owner] = {}
     parts: tuple[Part, ...] = ()
     listed: tuple[Part, ...] = ()
@@ -121,7 +121,9 @@ class Catalog:
         self._overrides: dict[str, Overrides] = {}
         self._parts: dict[tuple[str, bool], Parts] = {}
 
-    def keep_back(self, kept: Mapping[names.Pair, str], held: frozenset[str] = frozenset()) -> None:
+    def keep_back(
+        self, kept: Mapping[exposed_names.Pair, str], held: frozenset[str] = frozenset()
+    ) -> None:
         """These tools are nobody's from the next merge on, and so are their names. `held`: of these
         servers so is every tool that they do not list, as nobody can have approved it."""
         self._held = held
@@ -130,7 +132,7 @@ class Catalog:
             self._kept.setdefault(server, {})[tool] = why
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
-        self._offers[server] = Offer(catalogue, self._offers.get(sharing.base(server)))
+        self._offers[server] = Offer(catalogue, self._offers.get(process_names.base(server)))
 
     def set_listed(self, server: str, listed: bool) -> bool:
         """Did this change anything?"""
@@ -148,7 +150,10 @@ class Catalog:
 
     def two(self, endpoint: EndpointSpec) -> bool:
         """Has a server of this endpoint a catalogue for each era?"""
-        return any(sharing.own(name, sharing.LEGACY) in self._offers for name in endpoint.servers)
+        return any(
+            process_names.own(name, process_names.LEGACY) in self._offers
+            for name in endpoint.servers
+        )
 
     def merge(
         self, endpoint: EndpointSpec, reserved: Collection[str] = (), *, legacy: bool = False
@@ -158,7 +163,7 @@ class Catalog:
         offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
         kept = self._kept
         for name in offers if legacy else ():
-            own = sharing.own(name, sharing.LEGACY)
+            own = process_names.own(name, process_names.LEGACY)
             offers[name] = self._offers.get(own, offers[name])
             kept = {**kept, name: {**kept.get(name, {}), **kept.get(own, {})}}
         overrides = self._overrides_of(endpoint)
@@ -235,8 +240,8 @@ class _Merge:
         self._all_kept = kept
         self._overrides = overrides
         self._made = made
-        self.kept: dict[names.Pair, str] = {}
-        self.hidden: set[names.Pair] = set()
+        self.kept: dict[exposed_names.Pair, str] = {}
+        self.hidden: set[exposed_names.Pair] = set()
         self.aliases: Mapping[str, Owner] = {}
         self._exposed: dict[str, Exposed] = {}
         self.lists: dict[str, tuple[Entry, ...]] = {}
@@ -264,7 +269,7 @@ class _Merge:
             self.hashes[kind] = hash_of(self.lists[kind])
         return places.uris()
 
-    def named(self, kind: str, disabled: frozenset[names.Pair]) -> dict[str, Owner]:
+    def named(self, kind: str, disabled: frozenset[exposed_names.Pair]) -> dict[str, Owner]:
         """Tools or prompts under their exposed names; `by_uri` comes first."""
         off: dict[str, set[str]] = {}
         for server, key in disabled:
@@ -280,7 +285,7 @@ class _Merge:
         overrides = self._overrides if kind == "tools" else _NO_OVERRIDES
         kept = self._all_kept if kind == "tools" else _NOTHING_KEPT
         given = overrides.names(disabled, reserved)
-        exposed = names.parted(pairs, plain, naming, reserved, given)
+        exposed = exposed_names.parted(pairs, plain, naming, reserved, given)
         parts: list[Part] = []
         table: dict[str, Owner] = {}
         start = 0
@@ -374,7 +379,7 @@ def _only(endpoint: EndpointSpec, offers: Mapping[str, Offer]) -> Owner | None:
 
 
 def _barred(
-    endpoint: EndpointSpec, overrides: Overrides, kept: Iterable[names.Pair]
+    endpoint: EndpointSpec, overrides: Overrides, kept: Iterable[exposed_names.Pair]
 ) -> frozenset[str] | None:
     if len(endpoint.servers) != 1 or endpoint.naming.style != "bare":
         return None

@@ -14,8 +14,8 @@ from metamcp_worker.catalog.catalog import Entry, Merged, hash_of, hash_of_marks
 from metamcp_worker.catalog.offers import Item, Owner
 from metamcp_worker.catalog.parts import mark
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import Hint
 from metamcp_worker.ipc.disclosure import Pair, Shown
+from metamcp_worker.ipc.server_catalog import Hint
 from metamcp_worker.ipc.spec import EndpointSpec
 
 OWN = ""

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from metamcp_worker.catalog.capabilities import Declared
 from metamcp_worker.catalog.mending import Mend
 from metamcp_worker.ipc import codec, validation
-from metamcp_worker.ipc.catalogue import KINDS, MODERN_SINCE, ServerCatalogue, keyed
+from metamcp_worker.ipc.server_catalog import KINDS, MODERN_SINCE, ServerCatalogue, keyed
 from metamcp_worker.ipc.validation import Fault
 
 #: The capability under which the lists of each kind are declared.

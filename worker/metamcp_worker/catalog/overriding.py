@@ -18,7 +18,7 @@ from metamcp_worker.catalog import referring
 from metamcp_worker.catalog.mending import Mend
 from metamcp_worker.catalog.offers import Item, Owner
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.names import Pair
+from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import ToolOverride
 
 ORIGINAL = "io.metamcp/original"

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from metamcp_worker.catalog.offers import Item, Offer, Owner, relinked
 from metamcp_worker.catalog.overriding import Overrides
-from metamcp_worker.ipc import names, validation
-from metamcp_worker.ipc.names import Pair
+from metamcp_worker.ipc import exposed_names, validation
+from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import NamingSpec
 
 
@@ -132,7 +132,7 @@ class Parts:
             if moved:
                 items = [relinked(item, moved) for item in items]
             pairs = [(server, item.key) for item in items]
-            alone = names.alone(pairs, naming)
+            alone = exposed_names.alone(pairs, naming)
             known = Pool(offer, off, moved, naming, pairs, items, alone)
         self._pools[kind, server] = known
         return known

@@ -19,9 +19,9 @@ from metamcp_worker.catalog import capabilities, policy
 from metamcp_worker.catalog.catalog import Entry, Merged
 from metamcp_worker.catalog.offers import CAPABILITIES
 from metamcp_worker.ipc import codec, validation
-from metamcp_worker.ipc.catalogue import KEYS, KINDS
 from metamcp_worker.ipc.disclosure import Shown
 from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.server_catalog import KEYS, KINDS
 from metamcp_worker.ipc.spec import EndpointSpec
 
 LIST_METHODS: Mapping[str, str] = {

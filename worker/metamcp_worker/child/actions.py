@@ -8,8 +8,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.catalogue import ServerCatalogue
 from metamcp_worker.ipc.frames import Ask, Error, Kept, Notice, Progress, Result, Withdraw
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 Reason = Literal[
     "spawn", "exit", "clean", "signal", "start_timeout", "authorization", "protocol", "limit",

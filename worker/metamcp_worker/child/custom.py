@@ -21,7 +21,7 @@ from metamcp_worker.child.distant import Distant
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.transport import Listener, Transport
-from metamcp_worker.ipc.glimpse import glimpse
+from metamcp_worker.ipc.codec import glimpse
 from metamcp_worker.ipc.spec import ServerSpec
 
 GROUP = "metamcp.transports"

@@ -21,8 +21,8 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.child.wire import LEGACY, MODERN, Ask, gateway_info, server_info
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import Hint, hint
 from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.server_catalog import Hint, hint
 from metamcp_worker.ipc.spec import First
 
 PROBE_S_MAX = 2.0

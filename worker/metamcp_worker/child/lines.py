@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.glimpse import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
 
 LOG_LINE_BYTES_MAX = 8 * 1024
 """Enough for a stack frame or a JSON log record; a longer line is cut, not refused."""

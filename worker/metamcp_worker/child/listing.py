@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import Raw, Struct
 
 from metamcp_worker.child.wire import Ask
-from metamcp_worker.ipc import catalogue, codec
-from metamcp_worker.ipc.catalogue import Hint, hint, strictest
+from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.server_catalog import Hint, hint, strictest
 
 PAGES_MAX = 100
 ITEMS_MAX = 3000
@@ -68,7 +68,7 @@ class Listing:
     """
 
     def __init__(self, kinds: Iterable[str]) -> None:
-        self._todo = [kind for kind in catalogue.KINDS if kind in set(kinds)]
+        self._todo = [kind for kind in server_catalog.KINDS if kind in set(kinds)]
         self.lists: dict[str, tuple[Raw, ...]] = {}
         self.hints: dict[str, Hint] = {}
         self.warnings: list[str] = []

@@ -9,9 +9,9 @@ from msgspec import Raw
 from metamcp_worker.child import wire
 from metamcp_worker.child.actions import Actions, Announce, Count, Reply, Write
 from metamcp_worker.child.calls import Calls, InFlight
-from metamcp_worker.ipc import codec, spans
+from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
-from metamcp_worker.ipc.spans import Leg
+from metamcp_worker.ipc.messages import Leg
 
 LOG = "notifications/message"
 UPDATED = "notifications/resources/updated"
@@ -61,8 +61,8 @@ class Updates:
 
 def leg(call: InFlight, heard: float, *, far: bool) -> Reply:
     """When the server had this call; for its front, before the answer. `far`: as in `spans.Leg`."""
-    told = spans.pack(Leg(call.call, call.since, heard, far))
-    return Reply(call.front, Notice(spans.NOTICE, told))
+    told = messages.pack_leg(Leg(call.call, call.since, heard, far))
+    return Reply(call.front, Notice(messages.NOTICE, told))
 
 
 def progressed(params: bytes, calls: Calls) -> Actions:

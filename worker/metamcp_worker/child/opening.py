@@ -25,10 +25,10 @@ from metamcp_worker.child.listing import Listing, declared
 from metamcp_worker.child.own import Own
 from metamcp_worker.child.sessions import NOTHING, askable
 from metamcp_worker.child.wire import Ask
-from metamcp_worker.ipc import catalogue, codec
-from metamcp_worker.ipc.catalogue import DISCOVER, Hint, ServerCatalogue
+from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.frames import Notice
 from metamcp_worker.ipc.roots import Asked, wider
+from metamcp_worker.ipc.server_catalog import DISCOVER, Hint, ServerCatalogue
 from metamcp_worker.ipc.spec import ServerSpec
 
 RELIST_S_MIN, RELIST_S_MAX = 0.5, 8.0
@@ -176,7 +176,7 @@ class Opening:
         self._hints |= done.hints
         found = self._catalogue()
         was_ready, before = self.ready, self._list_hash
-        self._list_hash = catalogue.list_hash(found)
+        self._list_hash = server_catalog.list_hash(found)
         if not was_ready:
             return [*actions, Ready(found, self._list_hash)]
         if self._list_hash != before:

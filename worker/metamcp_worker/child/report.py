@@ -11,7 +11,7 @@ from msgspec import structs
 
 from metamcp_worker.child.actions import Ready, Relisted
 from metamcp_worker.child.session import Session
-from metamcp_worker.ipc import catalogue, codec, packets
+from metamcp_worker.ipc import codec, packets, server_catalog
 from metamcp_worker.ipc.messages import (
     Answers,
     Beat,
@@ -114,4 +114,4 @@ class Report:
             message = ServerReady(
                 protocol=lists.protocol, start_s=start_s, list_hash=list_hash, **sizes
             )
-        self.tell(message, packets.blob(catalogue.pack(lists)))
+        self.tell(message, packets.blob(server_catalog.pack(lists)))

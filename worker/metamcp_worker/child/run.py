@@ -34,7 +34,7 @@ from metamcp_worker.child.lines import Overlong
 from metamcp_worker.child.report import Report
 from metamcp_worker.child.session import Session
 from metamcp_worker.child.transport import Transport
-from metamcp_worker.ipc import codec, frames, messages, packets, sampling
+from metamcp_worker.ipc import codec, figures, frames, messages, packets
 from metamcp_worker.ipc.errors import Code, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
@@ -268,7 +268,7 @@ class Worker:
             case Call():
                 self._needed_at = now
                 self._do(session.call(front, frame, now, stuck=connection.stuck()))
-                if frame.id & sampling.MASK == sampling.MASK:
+                if frame.id & figures.MASK == figures.MASK:
                     session.timing.sent(front, frame.id, now, monotonic())
             case Cancel():
                 self._do(session.cancel(front, frame, now))
@@ -345,7 +345,7 @@ class Worker:
             match action:
                 case Reply(front, frame):
                     assert self._session is not None
-                    if isinstance(frame, Result) and frame.id & sampling.MASK == sampling.MASK:
+                    if isinstance(frame, Result) and frame.id & figures.MASK == figures.MASK:
                         timing, now = self._session.timing, monotonic()
                         times = timing.replied(front, frame.id, self._heard_at, now)
                         self._fronts.send(front, times)

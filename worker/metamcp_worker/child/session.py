@@ -39,10 +39,9 @@ from metamcp_worker.child.subscriptions import Subscriptions
 from metamcp_worker.child.timing import Timing
 from metamcp_worker.child.wire import Ask
 from metamcp_worker.ipc import codec, frames, roots
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.codec import Envelope, glimpse
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Call, Cancel, Error, Result, Tell
-from metamcp_worker.ipc.glimpse import glimpse
 from metamcp_worker.ipc.spec import ServerSpec
 
 _TIMED_OUT = str(int(Code.TIMED_OUT))

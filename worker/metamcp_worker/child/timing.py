@@ -1,17 +1,16 @@
 """How long the server takes for its answers, and the worker for sampled calls.
 
 Owns: the histograms by method and error, cumulative since the worker started; the clock readings of
-the calls that are timed in each part of the gateway (`sampling`). Never: clocks, sending anything.
+the calls that are timed in each part of the gateway (`figures`). Never: clocks, sending anything.
 
 An answer costs one look-up and two additions.
 """
 
 from bisect import bisect_left
 
-from metamcp_worker.ipc import codec, sampling
-from metamcp_worker.ipc.figures import BUCKETS_S, AnswerStats
+from metamcp_worker.ipc import codec, figures
+from metamcp_worker.ipc.figures import BUCKETS_S, AnswerStats, Timed
 from metamcp_worker.ipc.frames import Notice
-from metamcp_worker.ipc.sampling import Timed
 
 SERIES_MAX = 64
 """Pairs of a method and an error; there are some twenty methods. What comes later is OTHER."""
@@ -65,7 +64,7 @@ class Timing:
         """A call that is timed was answered. `heard`: when the server was. What to tell the front
         before the answer; all zero of a call that is not known any more."""
         came, own_s = self._timed.pop((front, call), (now, heard - now))
-        return Notice(sampling.NOTICE, sampling.pack(Timed(call, now - came, own_s + now - heard)))
+        return Notice(figures.NOTICE, figures.pack(Timed(call, now - came, own_s + now - heard)))
 
     def _begun(self, method: str, error_type: str) -> _Series:
         if len(self._series) >= SERIES_MAX:

@@ -34,12 +34,12 @@ from metamcp_worker.ipc.embedding import (
     Vectors,
 )
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.message import Message
+from metamcp_worker.ipc.message_base import Message
 from metamcp_worker.ipc.messages import Beat, Stop, Tune
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from metamcp_worker.runtime import logs, loop
-from metamcp_worker.runtime.chores import Chores
+from metamcp_worker.runtime.background_tasks import Chores
 
 BEAT_S = 1.0
 END_S = 1.0

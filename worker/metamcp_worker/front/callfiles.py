@@ -12,7 +12,7 @@ import fcntl
 import os
 import stat
 
-from metamcp_worker.ipc import finished
+from metamcp_worker.ipc import call_records
 
 _HOW = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """What is no file makes nobody wait; of a file O_NONBLOCK says nothing."""
@@ -63,12 +63,12 @@ class CallFiles:
         """Open a file with so much room: one that a front which is gone has left, or a new one."""
         self.close()
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        names = sorted(filter(finished.is_file_name, os.listdir(self._folder)))
+        names = sorted(filter(call_records.is_file_name, os.listdir(self._folder)))
         for name in reversed(names):
             if self._take(name, room):
                 break
         else:
-            while (name := finished.file_name(now_ms, self._front)) in names:
+            while (name := call_records.file_name(now_ms, self._front)) in names:
                 now_ms += 1
             path = os.path.join(self._folder, name)
             self._fd = os.open(path, _HOW | os.O_CREAT | os.O_EXCL, 0o600)

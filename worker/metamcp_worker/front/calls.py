@@ -36,11 +36,11 @@ from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.front.viewers import Changed, Viewers
 from metamcp_worker.front.witness import Witness
-from metamcp_worker.ipc import codec, roots, sampling, sharing
-from metamcp_worker.ipc.catalogue import ServerCatalogue
+from metamcp_worker.ipc import codec, figures, process_names, roots
 from metamcp_worker.ipc.errors import Code, Refused
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
 
 log = logging.getLogger("metamcp.front")
@@ -89,7 +89,7 @@ class Calls:
         self._claims = Claims(self._routing)
         self._quarantine = Quarantine(self._routing)
         self.overhead = Overhead()
-        self.on_notice(sampling.NOTICE, self.overhead.told)
+        self.on_notice(figures.NOTICE, self.overhead.told)
         for kind, method in LIST_CHANGED.items():
             self.on_notice(method, partial(self._said_changed, kind))
 
@@ -151,7 +151,7 @@ class Calls:
         if owner.server in merged.tasked:
             _expose_tasks(call, merged)
         routing.start(call)
-        if call.id & sampling.MASK >= sampling.NEXT:
+        if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)
         return call
 
@@ -205,7 +205,7 @@ class Calls:
 
         def found(server: str, number: int, note: Note) -> Call:
             caller.found(note)
-            name = sharing.base(server)
+            name = process_names.base(server)
             call = Call(
                 server,
                 CallFrame(number, note.label, b""),
@@ -284,14 +284,14 @@ class Calls:
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
-        if not sharing.whose(server):
+        if not process_names.whose(server):
             self._retries.learn(server, catalogue)
 
     def server_state(self, news: ServerState) -> None:
-        if not sharing.whose(news.server):
+        if not process_names.whose(news.server):
             self.viewers.set_listed(news.server, news.listed)
             self.builtins.learn(news)
-            legacy = sharing.own(news.server, sharing.LEGACY)
+            legacy = process_names.own(news.server, process_names.LEGACY)
             meant = self.heir(legacy)
             self.processes.learn(news)
             if self.heir(legacy) == news.server != meant:
@@ -307,9 +307,9 @@ class Calls:
             tell(server)
 
     def forget(self, server: str) -> None:
-        if sharing.whose(server) in ("", sharing.LEGACY):
+        if process_names.whose(server) in ("", process_names.LEGACY):
             self.viewers.forget(server)
-        if not sharing.whose(server):
+        if not process_names.whose(server):
             self.builtins.forget(server)
             self._retries.forget(server)
         self._routing.forget(server, self.heir(server))
@@ -343,16 +343,16 @@ class Calls:
         if not self.held():
             return {}
         waiting = (call for call, state in self.under_way() if state == "held")
-        return Counter(sharing.base(call.server) for call in waiting)
+        return Counter(process_names.base(call.server) for call in waiting)
 
     # --- the way back -------------------------------------------------------------------------
 
     def _said_changed(self, kind: str, server: str, params: bytes) -> None:
         """A server says that a list is another one, and it is not. Who sees that server alone hears
         it, as without a gateway."""
-        whose = sharing.whose(server)
-        changed = self.viewers.alone(sharing.base(server), (kind,))
-        if changed and whose in ("", sharing.LEGACY):
+        whose = process_names.whose(server)
+        changed = self.viewers.alone(process_names.base(server), (kind,))
+        if changed and whose in ("", process_names.LEGACY):
             self.lists_changed(changed)
 
     def _notified(self, server: str, method: str, params: bytes) -> None:
@@ -370,7 +370,7 @@ class Calls:
             if answer.code:
                 error_type = str(int(answer.code))
                 if answer.code == Code.TIMED_OUT:
-                    about = {"server": sharing.base(call.server), "call": call.id}
+                    about = {"server": process_names.base(call.server), "call": call.id}
                     log.warning("%s got no answer in time", call.label, extra=about)
             else:
                 failed = call.label == "tools/call" and _is_error(answer.body)
@@ -384,7 +384,7 @@ class Calls:
                 answer = Answer(body, code)
             if not call.answer.done():
                 call.answer.set_result(answer)
-        server = sharing.base(call.server)
+        server = process_names.base(call.server)
         if call.ends:
             self._stats.retried(server, outcome(answer))
         seconds, of = monotonic() - call.started, call.origin or _NOWHERE
@@ -397,7 +397,7 @@ def _expose_tasks(call: Call, merged: Merged) -> None:
     """What comes back of this call names tasks of its server as the endpoint exposes them."""
     if call.modern is call.legacy:  # tasks do not cross from one era into the other
         return
-    expose = partial(task_ids.exposed, merged.endpoint, sharing.base(call.server))
+    expose = partial(task_ids.exposed, merged.endpoint, process_names.base(call.server))
     if call.label == task_ids.CALL or call.label in task_ids.METHODS:
         call.mend = partial(task_ids.in_result, call.label, expose=expose)
     if call.legacy and call.caller is not None:

@@ -25,7 +25,7 @@ from metamcp_worker.ipc.disclosure import (
     Wish,
 )
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.message import Message
+from metamcp_worker.ipc.message_base import Message
 
 
 class Disclosing:

@@ -20,7 +20,7 @@ from metamcp_worker.front.exchange import outcome
 from metamcp_worker.front.links import Answer, Call, error
 from metamcp_worker.front.mrtr import InputRequired, Wanted
 from metamcp_worker.front.questions import Question
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, Refused
 
 _MARK = b"input_required"
@@ -192,7 +192,7 @@ class Drive:
             question.withdraw()
 
     def _failed(self, code: Code, what: str) -> Answer:
-        server = sharing.base(self._call.server)
+        server = process_names.base(self._call.server)
         return error(code, f"server '{server}' {what}", {"server": server})
 
 

@@ -4,7 +4,7 @@ Owns: `Elsewhere`, which says of a request that it may be at home in another fro
 out in which one (the supervisor knows), moving connections (`handover`).
 """
 
-from metamcp_worker.ipc import moves
+from metamcp_worker.ipc import messages
 
 NOBODY = -1
 """The number of no front."""
@@ -24,5 +24,5 @@ class Elsewhere(Exception):
 
 def missing(name: str, otherwise: Exception) -> Exception:
     """What to raise for a name that means nothing here."""
-    maker = moves.maker(name)
+    maker = messages.maker(name)
     return otherwise if maker is None else Elsewhere(name, maker, otherwise)

@@ -11,7 +11,7 @@ never reached a server, neither at its first nor at its second try.
 from msgspec import Struct
 
 from metamcp_worker.front.links import Answer, Call, Link, Wire, error
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code
 
 STARTING = frozenset({"idle", "warming"})
@@ -45,8 +45,8 @@ def went_down(link: Link, wire: Wire, reason: str, message: str, *, twice: bool 
 def not_there(link: Link, call: Call, waited_s: float = 0.0) -> Answer:
     """For a call that was not sent, or not a second time. `waited_s`: it waited so long."""
     why = link.message or _WHY[link.state]
-    if link.reason == sharing.NO_PLACE:
-        return overloaded(link, call, why, sharing.SESSIONS_PROCESSES_MAX)
+    if link.reason == process_names.NO_PLACE:
+        return overloaded(link, call, why, process_names.SESSIONS_PROCESSES_MAX)
     if waited_s and link.state in STARTING:
         why = f"it is still starting after {waited_s:g} s; try again later"
     if call.ends:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
 from metamcp_worker.http.http1 import Left
-from metamcp_worker.http.moved import NotYet
+from metamcp_worker.http.movable import NotYet
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import HandOver, Message

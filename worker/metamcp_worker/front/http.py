@@ -30,7 +30,7 @@ from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.front.viewers import Changed
 from metamcp_worker.http.requests import Pending, Request
-from metamcp_worker.ipc import moves
+from metamcp_worker.ipc import messages
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.disclosure import Whose
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, Refused, TooLarge
@@ -220,7 +220,7 @@ class App:
     def _go(self, exchange: Exchange, where: Elsewhere, body: bytes) -> None:
         """The connection goes where its request, with this body, belongs. Raises what there is to
         say to a client whose connection does not."""
-        if self._move is None or exchange.request.hops >= moves.HOPS_MAX:
+        if self._move is None or exchange.request.hops >= messages.HOPS_MAX:
             raise where.otherwise from None
         if not self._move(exchange.request, where, body):
             raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
@@ -335,7 +335,7 @@ def _methods(kinds: Iterable[str]) -> list[str]:
 
 def _name(size_bytes: int, front: int) -> str:
     """What nobody guesses, and says which front made it."""
-    return moves.marked(secrets.token_urlsafe(size_bytes), front)
+    return messages.marked(secrets.token_urlsafe(size_bytes), front)
 
 
 def _paths(endpoint: EndpointSpec) -> dict[bytes, Route]:

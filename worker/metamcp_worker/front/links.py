@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from metamcp_worker.front.questions import Caller, Question
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import PipeFull, TooLarge
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.frames import Cancel, Claim, Keep, Reply, Tell
@@ -229,7 +229,7 @@ class Link:
 
     def __init__(self, server: str, timeout_s: float) -> None:
         self.server = server
-        self.name = sharing.base(server)
+        self.name = process_names.base(server)
         self.timeout_s = timeout_s
         self.apart = self.name != server
         # One for a single client is there once it is called; of others the supervisor tells.

@@ -39,13 +39,13 @@ from metamcp_worker.front.questions import Question
 from metamcp_worker.front.session import HANDSHAKE_VERSIONS
 from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.http import headers
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.http1 import Headers
 from metamcp_worker.http.requests import Pending
-from metamcp_worker.ipc import codec, sharing
-from metamcp_worker.ipc.catalogue import DISCOVER
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, Refused
+from metamcp_worker.ipc.server_catalog import DISCOVER
 
 VERSIONS: tuple[str, ...] = ("2026-07-28",)
 SUPPORTED = (*VERSIONS, *HANDSHAKE_VERSIONS)
@@ -245,7 +245,9 @@ class Modern:
         if call.answer.done():
             call.caller = None  # it may hold the call, and nobody hears anything any more
         if answer is not None and not answer.code:
-            again = client.roots and not call.legacy and call.server != sharing.base(call.server)
+            again = (
+                client.roots and not call.legacy and call.server != process_names.base(call.server)
+            )
             body = modern_roots.asks_too(answer.body) if again else answer.body
             return exchange.result(raw_id, body)
         if answer is not None and answer.code == URL_REQUIRED and call.legacy:
@@ -310,7 +312,7 @@ def check(message: Envelope, facts: Facts) -> Asked:
         raise params.mismatch("MCP-Protocol-Version is not the version in params._meta.")
     if facts.method is None or facts.method.decode("latin-1") != message.method:
         raise params.mismatch("Mcp-Method is not the method of the message.")
-    named = headers.NAMED.get(message.method or "")
+    named = mcp_headers.NAMED.get(message.method or "")
     if named is not None:
         subject = given.get(named)
         if subject is not None and (facts.name is None or not params.same(subject, facts.name)):

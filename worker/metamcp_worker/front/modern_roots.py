@@ -16,7 +16,7 @@ from metamcp_worker.front import mrtr
 from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.mrtr import Wanted
-from metamcp_worker.ipc import codec, roots, sharing
+from metamcp_worker.ipc import codec, process_names, roots
 from metamcp_worker.ipc.errors import Code, Refused
 
 KEY = "metamcp.roots"
@@ -66,9 +66,11 @@ def place(request: Request, principal: str, answer: bytes, directory: str) -> bo
         return False
     try:
         if answer:
-            request.rooted = sharing.of_rooted(request.who, roots.uris(answer))
+            request.rooted = process_names.of_rooted(request.who, roots.uris(answer))
         request.roots = roots.effective(answer, directory)
-        request.project = sharing.of_project(principal, roots.uris(request.roots or roots.NONE))
+        request.project = process_names.of_project(
+            principal, roots.uris(request.roots or roots.NONE)
+        )
     except roots.Unfit as why:
         raise Refused(Code.INVALID_PARAMS, f"params.{_RESPONSES}.{KEY}: {why}") from None
     request.unasked = False

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from metamcp_worker.front import answers, levels
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.session import Session, Sessions
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 
 ELICITED = "notifications/elicitation/complete"
 
@@ -32,7 +32,7 @@ class Notices:
         """A log message: for whoever has asked for such, by setting a level."""
         message = answers.notification(levels.MESSAGE, params)
         for session in self._heard(server):
-            wanted = session.level and sharing.base(server) in self._exposed(session)
+            wanted = session.level and process_names.base(server) in self._exposed(session)
             if wanted and levels.passes(session.level, params):
                 session.tell(message)
 
@@ -50,13 +50,13 @@ class Notices:
         """What the gateway does not know: for the clients that have this server alone."""
         message = answers.notification(method, params)
         for session in self._heard(server):
-            if tuple(self._exposed(session)) == (sharing.base(server),):
+            if tuple(self._exposed(session)) == (process_names.base(server),):
                 session.tell(message)
 
     def _heard(self, server: str) -> Iterable[Session]:
         """The sessions that may hear it: what a process for one client says is for that one."""
-        who = sharing.whose(server)
-        every = who in ("", sharing.LEGACY)
+        who = process_names.whose(server)
+        every = who in ("", process_names.LEGACY)
         return (one for one in self._sessions if every or one.who == who)
 
     def _exposed(self, session: Session) -> Sequence[str]:

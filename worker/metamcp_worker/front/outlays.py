@@ -1,7 +1,7 @@
 """What is in view, in tokens, as the supervisor is told it.
 
 Owns: the sums of lists and of all that is behind an endpoint, each made once. Never: what is in
-view (`viewers`, `exposing`), tokens of bytes (`costs`), telling anybody.
+view (`viewers`, `exposing`), tokens of bytes (`token_cost`), telling anybody.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from metamcp_worker.catalog.catalog import Entry, Merged, sent_bytes
 from metamcp_worker.catalog.views import View
-from metamcp_worker.ipc import costs
+from metamcp_worker.ipc import token_cost
 from metamcp_worker.ipc.disclosure import ViewStats, Whose
 
 VIEWS_TOLD_MAX = 512
@@ -61,6 +61,6 @@ class Outlays:
         key = id(entries)  # of no other ones, as the sum keeps them
         found = self._sums.get(key) or known.get(key)
         if found is None:
-            found = _Sum(entries, costs.of_bytes(sum(map(sent_bytes, entries))))
+            found = _Sum(entries, token_cost.of_bytes(sum(map(sent_bytes, entries))))
         self._sums[key] = found
         return found.tokens

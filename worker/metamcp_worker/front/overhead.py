@@ -1,6 +1,6 @@
 """The gateway's own time in sampled calls, by stage, seen from the front.
 
-Owns: the clock readings of the calls that are timed (`sampling`), and three histograms. Never:
+Owns: the clock readings of the calls that are timed (`figures`), and three histograms. Never:
 which calls these are, other figures (`stats`).
 
     front    from the request at the application to its frame, and from the frame of the answer to
@@ -17,7 +17,7 @@ from bisect import bisect_left
 from time import monotonic
 
 from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.ipc import sampling
+from metamcp_worker.ipc.figures import MASK, NEXT, unpack
 from metamcp_worker.ipc.messages import OVERHEAD_BUCKETS_S, Durations
 
 UNDER_WAY_MAX = 256
@@ -53,7 +53,7 @@ class Overhead:
 
     def started(self, call: Call) -> None:
         """A call is in the pipe whose number is the one that is timed, or the one before it."""
-        self.armed = call.id & sampling.MASK == sampling.NEXT
+        self.armed = call.id & MASK == NEXT
         if self.armed or call.wire is None or len(self._under_way) >= UNDER_WAY_MAX:
             return
         now = monotonic()
@@ -63,7 +63,7 @@ class Overhead:
 
     def told(self, server: str, notice: bytes) -> None:
         """A worker says how long it had a call."""
-        timed = sampling.unpack(notice)
+        timed = unpack(notice)
         times = self._under_way.get(timed.id) if timed is not None else None
         if timed is not None and times is not None:
             times.total_s, times.own_s = timed.total_s, timed.own_s

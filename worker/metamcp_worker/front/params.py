@@ -1,7 +1,7 @@
 """Headers of revision 2026-07-28 that repeat what a body says: checked by whoever reads the body.
 
 Owns: reading a header's value, comparing it with the body, and which tools want headers for their
-arguments. Never: writing such headers (`metamcp_worker.http.headers` does), other headers.
+arguments. Never: writing such headers (`metamcp_worker.http.mcp_headers` does), other headers.
 
 Whoever routes by a header must be able to rely on it: so a header that says something else than the
 body is refused, and so is one about which the body says nothing.
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Raw
 
-from metamcp_worker.http import headers
-from metamcp_worker.http.headers import Path
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.hosts import BLANKS
 from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http.mcp_headers import Path
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, Refused
 
@@ -65,8 +65,8 @@ def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
         if _MARK not in definition and b"\\u" not in definition:
             continue
         try:
-            wishes = headers.wanted(codec.level(definition).get("inputSchema", Raw(b"{}")))
-        except (codec.Malformed, headers.Unfit):
+            wishes = mcp_headers.wanted(codec.level(definition).get("inputSchema", Raw(b"{}")))
+        except (codec.Malformed, mcp_headers.Unfit):
             continue
         if wishes:
             found[name] = wishes
@@ -85,8 +85,8 @@ def check(wishes: Wishes, arguments: Raw | None, found: Headers) -> None:
         title, key = _PREFIX + name, (_PREFIX + name).lower().encode()
         given = [value.strip(BLANKS) for header, value in found if header == key]
         argument = ".".join(path)
-        value = headers.at(values, path)
-        expected = headers.text_of(value)
+        value = mcp_headers.at(values, path)
+        expected = mcp_headers.text_of(value)
         if len(given) > 1:
             raise mismatch(f"{title} came more than once.")
         if not given:

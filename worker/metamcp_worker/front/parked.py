@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.elsewhere import Elsewhere
-from metamcp_worker.ipc import codec, moves
+from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.errors import Code, Refused
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class Parked(Generic[T]):
 
     def check_here(self, state: str) -> None:
         """Raises Elsewhere for a state that another front made."""
-        maker = None if state.startswith(self._front) else moves.maker(state)
+        maker = None if state.startswith(self._front) else messages.maker(state)
         if maker is not None:
             raise Elsewhere(state, maker, Refused(Code.INVALID_PARAMS, _ELSEWHERE))
 

@@ -1,7 +1,7 @@
 """Which requests of revision 2026-07-28 come from the same client, as far as a gateway can tell.
 
-Owns: the numbers of these clients, for `frames.Call.peer`, and that their words (`sharing`) are at
-hand. Never: sessions and their numbers, who may do what.
+Owns: the numbers of these clients, for `frames.Call.peer`, and that their words (`process_names`)
+are at hand. Never: sessions and their numbers, who may do what.
 
 A legacy server on a pipe does not say in whose call it asks something, so its question goes to the
 client that alone can be meant. This revision has no sessions: one principal that says the same of
@@ -12,8 +12,8 @@ import itertools
 
 from msgspec import Struct
 
-from metamcp_worker.ipc import frames, sharing
-from metamcp_worker.ipc.sharing import IDENTITY_BYTES_MAX
+from metamcp_worker.ipc import frames, process_names
+from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX
 
 FIRST = 2**31
 """Below it are the numbers of sessions."""
@@ -51,7 +51,7 @@ class Peers:
         if len(self._known) >= PEERS_MAX:
             self._known.clear()
         number = FIRST + next(self._next) % FIRST
-        peer = self._known[key] = Peer(number, sharing.of_client(*key))
+        peer = self._known[key] = Peer(number, process_names.of_client(*key))
         return peer
 
 

@@ -1,8 +1,8 @@
 """Which process of a server serves which client.
 
-Owns: what the supervisor says of that, the choice by the words for a client (`sharing`), and what
-the supervisor is told of the clients of processes that are not for all. Never: the words, asking a
-client for its roots (`inquiry`), starting anything.
+Owns: what the supervisor says of that, the choice by the words for a client (`process_names`), and
+what the supervisor is told of the clients of processes that are not for all. Never: the words,
+asking a client for its roots (`inquiry`), starting anything.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.messages import ServerState, Tenant, Wanted
+from metamcp_worker.ipc.process_names import By
 from metamcp_worker.ipc.roots import Asked
-from metamcp_worker.ipc.sharing import By
 
 CALLER_BYTES_MAX = 8192
 """Of what a client says of itself; with more it counts as one that can be asked nothing."""
@@ -93,11 +93,11 @@ class Processes:
         else:
             word = client.rooted if self._ahead(apart, client) else ""
         if word:
-            name = sharing.own(server, word)
+            name = process_names.own(server, word)
             self._host(name, client, several=apart.by == "project")
             return name
-        earlier = apart.both and sharing.has_session(client.who)
-        return sharing.own(server, sharing.LEGACY) if earlier else server
+        earlier = apart.both and process_names.has_session(client.who)
+        return process_names.own(server, process_names.LEGACY) if earlier else server
 
     def _ahead(self, apart: _Apart, client: Whose) -> bool:
         """Have the roots of this client to be known before its call? Not if its server asks by
@@ -109,10 +109,10 @@ class Processes:
     def heir(self, process: str) -> str:
         """The process that serves those for whom this one was meant: another one, if it is the one
         of an era that its server turned out not to speak."""
-        base = sharing.base(process)
+        base = process_names.base(process)
         apart = self._apart.get(base)
         both = apart is not None and apart.both
-        return process if both or sharing.whose(process) != sharing.LEGACY else base
+        return process if both or process_names.whose(process) != process_names.LEGACY else base
 
     def wanted(self, server: str) -> None:
         """A call asks for this process, which does not run."""
@@ -122,7 +122,9 @@ class Processes:
     def rooted(self, client: Whose) -> list[str]:
         """The processes that serve this client alone and want its roots, which are told from now
         on when one of them is to start."""
-        names = [sharing.own(name, client.who) for name, one in self._apart.items() if one.roots]
+        names = [
+            process_names.own(name, client.who) for name, one in self._apart.items() if one.roots
+        ]
         found = [name for name in names if name in self._tenancies]
         for name in found:
             tenancy = self._tenancies[name]

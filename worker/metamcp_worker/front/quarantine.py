@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from metamcp_worker.front import links, methods
 from metamcp_worker.front.links import Call
 from metamcp_worker.front.routing import Routing
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code
 
 Pair = tuple[str, str]
@@ -27,7 +27,7 @@ class Quarantine:
         """From now on. A call that was let through and still waits for its server would meet
         another tool than its caller meant."""
         kept = {(server, tool): why for server, tool, why in quarantined}
-        self.apart = {pair: why for pair, why in kept.items() if sharing.whose(pair[0])}
+        self.apart = {pair: why for pair, why in kept.items() if process_names.whose(pair[0])}
         for call, state in list(self._routing.under_way()) if kept else ():
             if state == "held" and (why := _why(call, kept)):
                 data: dict[str, object] = {"reason": "quarantine", "may_have_run": call.ends > 0}
@@ -43,7 +43,7 @@ class Quarantine:
 
 def _why(call: Call, kept: Mapping[Pair, str]) -> str:
     tool = "" if call.origin is None else _text(call.origin.tool)
-    return kept.get((call.server, tool)) or kept.get((sharing.base(call.server), tool), "")
+    return kept.get((call.server, tool)) or kept.get((process_names.base(call.server), tool), "")
 
 
 def _text(tool: bytes | str) -> str:

@@ -2,7 +2,7 @@
 
 Owns: what is kept of a call while it is under way, what waits to be written and its bounds, cutting
 and masking of bodies. Never: clocks, the loop, files (`callfiles`), the words of a line
-(`finished`).
+(`call_records`).
 
 Bodies are cut before they wait, and masked when they are made a line, which is after their client
 has its answer. A secret may begin before the cut and end behind it: so much more than the limit is
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from metamcp_worker.front.links import Answer, Call, Origin
-from metamcp_worker.ipc import codec, finished, sharing
-from metamcp_worker.ipc.finished import ARGUMENTS, RESULT, FinishedCall, Gap
+from metamcp_worker.ipc import call_records, codec, process_names
+from metamcp_worker.ipc.call_records import ARGUMENTS, RESULT, FinishedCall, Gap
 from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime.masking import Masks
 
@@ -92,8 +92,8 @@ class Recording:
 
     def begun(self, call: Call, subject: str, arguments: Raw | None) -> None:
         """This call goes to its server."""
-        level = self._levels.get(sharing.base(call.server))
-        if level is None or call.label not in finished.METHODS:
+        level = self._levels.get(process_names.base(call.server))
+        if level is None or call.label not in call_records.METHODS:
             return
         view = memoryview(arguments if arguments is not None else b"")
         body = None
@@ -125,7 +125,7 @@ class Recording:
         began_ms = now_ms - round(seconds * 1000)
         generation = call.wire.generation if call.wire is not None else 0
         over = _Over(
-            begun, call.id, sharing.base(call.server), call.label, call.origin, generation,
+            begun, call.id, process_names.base(call.server), call.label, call.origin, generation,
             began_ms, seconds, outcome, view.nbytes, body,
         )  # fmt: skip
         self._over.append(over)
@@ -163,11 +163,11 @@ class Recording:
         arguments = self._shown(ARGUMENTS, begun.body, begun.size, cut, masked)
         result = self._shown(RESULT, over.body, over.size, cut, masked)
         return FinishedCall(
-            id=finished.word(over.began_ms, self._front, over.id),
+            id=call_records.word(over.began_ms, self._front, over.id),
             time=self._stamp(over.began_ms / 1000),
             server=over.server,
             method=over.method,
-            outcome=over.outcome or finished.OK,
+            outcome=over.outcome or call_records.OK,
             duration_ms=round(over.seconds * 1000, 3),
             name=self._masks.text(begun.subject),
             endpoint=origin.endpoint if origin is not None else "",

@@ -15,8 +15,8 @@ from msgspec import Raw
 
 from metamcp_worker.front.links import Answer
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import ServerCatalogue
 from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 READ_ONLY = "read-only"
 IDEMPOTENT = "idempotent"

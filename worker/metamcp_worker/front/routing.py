@@ -27,7 +27,7 @@ from msgspec import structs
 from metamcp_worker.front import faults, links
 from metamcp_worker.front.links import Answer, Call, Link, Wire
 from metamcp_worker.front.questions import Question
-from metamcp_worker.ipc import sharing
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
@@ -133,7 +133,7 @@ class Routing:
             call = link.take()
             call.server = heir or server
             self.start(call)
-        if link is not None and link.reason == sharing.NO_PLACE:
+        if link is not None and link.reason == process_names.NO_PLACE:
             link.end(link.message)
             self._full[link.name], link.wanted_at = link, self.loop.time()
         elif link is not None:
@@ -216,7 +216,7 @@ class Routing:
     def _called(self, server: str) -> Link:
         """The link for a call that comes first. If there was no place for another client just now,
         there is none for this one, and the supervisor is not asked."""
-        full = self._full.get(sharing.base(server)) if sharing.whose(server) else None
+        full = self._full.get(process_names.base(server)) if process_names.whose(server) else None
         if full is None or self.loop.time() - full.wanted_at >= WANTED_S_MIN:
             return self._link(server)
         return full
@@ -224,7 +224,7 @@ class Routing:
     def _link(self, server: str) -> Link:
         link = self._links.get(server)
         if link is None:
-            timeout_s = self._timeouts_s.get(sharing.base(server), links.TIMEOUT_S)
+            timeout_s = self._timeouts_s.get(process_names.base(server), links.TIMEOUT_S)
             link = self._links[server] = Link(server, timeout_s)
         return link
 

@@ -25,13 +25,14 @@ from metamcp_worker.front.recorder import Recorder
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.tracer import Tracer
 from metamcp_worker.front.witness import witness
-from metamcp_worker.http import moved
-from metamcp_worker.http.moved import MovableServer
-from metamcp_worker.ipc import catalogue, codec, messages, packets, spans
+from metamcp_worker.http import movable
+from metamcp_worker.http.movable import MovableServer
+from metamcp_worker.ipc import codec, messages, packets, server_catalog
 from metamcp_worker.ipc.disclosure import Announce, Outcome
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
+    NOTICE,
     Adopt,
     AttachFailed,
     AttachServer,
@@ -57,7 +58,7 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import FrontSpec
 from metamcp_worker.runtime import logs, loop, memory
-from metamcp_worker.runtime.chores import Chores
+from metamcp_worker.runtime.background_tasks import Chores
 
 INBOX_MAX = 8192
 """Messages that were read and not carried out: several per server of a large configuration."""
@@ -194,7 +195,7 @@ class Front:
             case Reconfigure():
                 self._reconfigure(codec.typed(FrontSpec, packets.value(fds)))
             case Catalogue(server=server):
-                self._calls.catalogue(server, catalogue.unpack(packets.value(fds)))
+                self._calls.catalogue(server, server_catalog.unpack(packets.value(fds)))
             case AttachServer(server=server, generation=generation, legacy=legacy):
                 fd = packets.taken(fds)
                 await self._calls.attach(server, generation, fd, legacy=legacy)
@@ -243,7 +244,7 @@ class Front:
         logs.tune(spec.log, about={"front": number})
         self._recorder = Recorder(number)
         self._tracer = Tracer(number, self._tell, lambda: self._channel.queued)
-        self._calls.on_notice(spans.NOTICE, self._tracer.told)
+        self._calls.on_notice(NOTICE, self._tracer.told)
         self._witness(spec)
         self._calls.configure(spec)
         self._disclosing.several = spec.several
@@ -275,7 +276,7 @@ class Front:
         if self._server is None:
             packets.close_all([left.socket_fd])
         else:
-            await moved.adopt(self._server, left)
+            await movable.adopt(self._server, left)
 
     def _reconfigure(self, spec: FrontSpec) -> None:
         logs.tune(spec.log)

@@ -14,7 +14,7 @@ from metamcp_worker.front import answers
 from metamcp_worker.front.asked import Asked, Ids
 from metamcp_worker.front.asking import may_be_asked
 from metamcp_worker.front.resume import Memory, Tape, Tapes
-from metamcp_worker.ipc import codec, roots, sharing
+from metamcp_worker.ipc import codec, process_names, roots
 from metamcp_worker.ipc.messages import SessionRecord
 
 HANDSHAKE_VERSIONS: tuple[str, ...] = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -93,7 +93,7 @@ class Session:
         now: float,
     ) -> None:
         self.id = record.id
-        self.who = sharing.of_session(record.id)
+        self.who = process_names.of_session(record.id)
         self.number = number
         self.endpoint = record.endpoint
         self.principal = principal
@@ -166,7 +166,9 @@ class Session:
         return roots.effective(self.answer, self.directory)
 
     def _place(self) -> None:
-        self.project = sharing.of_project(self.principal, roots.uris(self.roots or roots.NONE))
+        self.project = process_names.of_project(
+            self.principal, roots.uris(self.roots or roots.NONE)
+        )
 
     # --- the stream for what belongs to no request ----------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 
 from metamcp_worker.front.links import Call
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.messages import CallUnderWay
 
 CLIENT_CHARACTERS_MAX = 64
@@ -39,7 +39,7 @@ def shown(
         (call, state)
         for call, state in calls
         if now - call.started >= slow_s
-        and (not servers or call.server in servers or sharing.base(call.server) in servers)
+        and (not servers or call.server in servers or process_names.base(call.server) in servers)
     ]
     longest = heapq.nsmallest(most, found, key=lambda one: (one[0].started, one[0].id))
     return [_shown(call, state, now) for call, state in longest], len(found) - len(longest)
@@ -49,7 +49,7 @@ def _shown(call: Call, state: str, now: float) -> CallUnderWay:
     origin = call.origin
     return CallUnderWay(
         id=call.id,
-        server=sharing.base(call.server),
+        server=process_names.base(call.server),
         method=call.label,
         name=origin.name if origin is not None else "",
         endpoint=origin.endpoint if origin is not None else "",

@@ -22,7 +22,7 @@ from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import owner_of_resource
 from metamcp_worker.front.watches import Full, Key, Watcher, Watches
-from metamcp_worker.ipc import codec, sharing
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, Refused
 
 __all__ = ["Subscriptions", "Watcher"]
@@ -136,7 +136,7 @@ class Subscriptions:
 
     def _take_along(self, server: str) -> None:
         """If a client has got this process for itself, what it watched before is watched here."""
-        base = sharing.base(server)
+        base = process_names.base(server)
         for uri, watcher, exposed in self._watches.all_of(base) if server != base else ():
             if self._calls.process(base, watcher) == server:
                 key = (server, uri)
@@ -145,7 +145,7 @@ class Subscriptions:
 
     def _processes(self, server: str) -> list[str]:
         """This one, and the one in whose place it is, too."""
-        legacy = sharing.own(sharing.base(server), sharing.LEGACY)
+        legacy = process_names.own(process_names.base(server), process_names.LEGACY)
         own = legacy if self._calls.heir(legacy) == server else server
         return list(dict.fromkeys((server, own)))
 
@@ -228,7 +228,7 @@ class Subscriptions:
 
 
 def _seen(view: View, watcher: Watcher) -> Merged:
-    return view.of(modern=not sharing.has_session(watcher.who))
+    return view.of(modern=not process_names.has_session(watcher.who))
 
 
 def _sent_to_newest(call: Call) -> bool:

@@ -3,7 +3,7 @@
 Owns: that decision, what is kept of a traced call while it is under way, what its server is told of
 the trace, the words of a span (OpenTelemetry's conventions for MCP), what waits to be told and its
 bounds. Never: dice, ids and clocks of its own, the loop, sending (`tracer`), the form of a
-`traceparent` (`tracecontext`).
+`traceparent` (`trace_context`).
 
     server    from the request of the client to its answer, a child of what the client says
     client    from the worker to its server and back, a child of the first; the server is told this
@@ -23,8 +23,8 @@ from msgspec import Raw, Struct, structs
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.links import Answer, Call
 from metamcp_worker.front.methods import Request
-from metamcp_worker.http import tracecontext
-from metamcp_worker.http.tracecontext import (
+from metamcp_worker.http import trace_context
+from metamcp_worker.http.trace_context import (
     SAMPLED,
     SPAN_BYTES,
     STATE_CHARACTERS_MAX,
@@ -33,8 +33,8 @@ from metamcp_worker.http.tracecontext import (
     TRACESTATE,
     Context,
 )
-from metamcp_worker.ipc import codec, sharing, spans
-from metamcp_worker.ipc.spans import Leg, Span, Value
+from metamcp_worker.ipc import codec, messages, process_names
+from metamcp_worker.ipc.messages import Leg, Span, Value
 
 UNDER_WAY_MAX = 10_000
 """Traced calls that wait for their answer; one more is not traced, and counted as lost."""
@@ -108,7 +108,7 @@ class Tracing:
             original=(codec.text(params.get("name", b"null")) or "") if known else "",
         )
         self._under_way[call.id] = traced
-        there = tracecontext.written(Context(traced.trace_id, traced.there, traced.flags))
+        there = trace_context.written(Context(traced.trace_id, traced.there, traced.flags))
         told = {**meta, TRACEPARENT: Raw(codec.dump(there))}
         if parent is None:
             told.pop(TRACESTATE, None)  # of another trace, or of none
@@ -116,7 +116,7 @@ class Tracing:
 
     def told(self, notice: bytes) -> None:
         """A worker says when its server had a call."""
-        leg = spans.unpack(notice)
+        leg = messages.unpack_leg(notice)
         traced = self._under_way.get(leg.id) if leg is not None else None
         if traced is not None:
             traced.leg = leg
@@ -214,7 +214,7 @@ def _attributes(call: Call, method: str, name: str, outcome: str, code: int) -> 
     """Those of both spans."""
     found: dict[str, Value] = {
         "mcp.method.name": method,
-        "metamcp.server": sharing.base(call.server),
+        "metamcp.server": process_names.base(call.server),
     }
     if method == task_ids.CALL:
         found["gen_ai.operation.name"] = "execute_tool"
@@ -231,11 +231,11 @@ def _parent(request: Request) -> tuple[Context | None, dict[str, Raw]]:
     """What the client says of its place in a trace, and `_meta` as the server is to get it: what
     only headers say stands in it as well. Baggage is of the request, whoever says where it is."""
     meta = request.meta
-    found = tracecontext.parse(codec.text(meta.get(TRACEPARENT, b"null")) or "")
+    found = trace_context.parse(codec.text(meta.get(TRACEPARENT, b"null")) or "")
     if found is not None or not request.headers:
         return found, meta
-    said = tracecontext.of_headers(request.headers)
-    found = tracecontext.parse(said.get(TRACEPARENT, ""))
+    said = trace_context.of_headers(request.headers)
+    found = trace_context.parse(said.get(TRACEPARENT, ""))
     if found is None:
         return None, meta
     others = {key: raw for key, raw in meta.items() if key not in (TRACEPARENT, TRACESTATE)}

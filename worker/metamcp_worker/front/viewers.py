@@ -15,9 +15,9 @@ from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.catalog.exposing import Opened
 from metamcp_worker.catalog.views import Shelf, View
 from metamcp_worker.front.outlays import Outlays
-from metamcp_worker.ipc import sharing
-from metamcp_worker.ipc.catalogue import KINDS, ServerCatalogue
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Shown, ViewStats, Whose, within
+from metamcp_worker.ipc.server_catalog import KINDS, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from metamcp_worker.search.index import Index
 
@@ -231,7 +231,7 @@ class Viewers:
         return view
 
     def _touch(self, server: str) -> None:
-        base = sharing.base(server)
+        base = process_names.base(server)
         self._stale.update(
             name for name, endpoint in self._endpoints.items() if base in endpoint.servers
         )

@@ -3,7 +3,7 @@
 Owns: how much a client may send before its request is whole, what happens to a connection that
 breaks HTTP, the order of answers, the news that a client went away. Never: listening sockets
 (`serve`), what a request is answered (the application), a header's meaning, how slowly a request
-may come (`patience`).
+may come (`client_limits`).
 
 A connection walks through three stages:
 
@@ -26,10 +26,10 @@ from typing import Protocol, cast
 
 import httptools
 
-from metamcp_worker.http import bounds, http1
-from metamcp_worker.http.contained import Contained
+from metamcp_worker.http import client_limits, http1
+from metamcp_worker.http.client_limits import Limits, Patience
 from metamcp_worker.http.http1 import Head, Left
-from metamcp_worker.http.patience import Limits, Patience
+from metamcp_worker.http.isolation import Contained
 from metamcp_worker.http.requests import Handler, Pending, Request
 from metamcp_worker.ipc.errors import Code
 
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._header_bytes = 0  # of whole headers
         self._trickled = 0  # of a head that comes in pieces
         self._discarded = 0
-        self._discarded_max = bounds.LINGER_BYTES_MAX
+        self._discarded_max = client_limits.LINGER_BYTES_MAX
         # At the last look: bytes that waited for the client, answers, bytes in pieces of the next.
         self._unread = 0, 0, 0
         self._begun = 0
@@ -198,18 +198,20 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        if len(self._url) > bounds.URL_BYTES_MAX:
-            self._stop(414, f"The URL has more than {bounds.URL_BYTES_MAX} bytes.", "url")
+        if len(self._url) > client_limits.URL_BYTES_MAX:
+            self._stop(414, f"The URL has more than {client_limits.URL_BYTES_MAX} bytes.", "url")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
-        if self._header_bytes > bounds.HEAD_BYTES_MAX:
-            self._stop(431, f"The headers have more than {bounds.HEAD_BYTES_MAX} bytes.", "headers")
+        if self._header_bytes > client_limits.HEAD_BYTES_MAX:
+            self._stop(
+                431, f"The headers have more than {client_limits.HEAD_BYTES_MAX} bytes.", "headers"
+            )
         if self._stage == _BODY:
             return  # a trailer: it comes too late to be checked, so it counts for nothing
         self._headers.append((name.lower(), value))
-        if len(self._headers) > bounds.HEADERS_MAX:
-            self._stop(431, f"There are more than {bounds.HEADERS_MAX} headers.", "headers")
+        if len(self._headers) > client_limits.HEADERS_MAX:
+            self._stop(431, f"There are more than {client_limits.HEADERS_MAX} headers.", "headers")
 
     def on_headers_complete(self) -> None:
         self._patience.stop()
@@ -268,7 +270,7 @@ class Connection(asyncio.Protocol):
         newest = self._newest
         wait = bool(self._queue)
         if newest is not None and not newest.whole and not newest.wanted and not newest.complete:
-            wait = wait or newest.size > bounds.UNWANTED_BYTES_MAX
+            wait = wait or newest.size > client_limits.UNWANTED_BYTES_MAX
         wait = wait and not self._deaf
         if wait != self.read_paused and not self.transport.is_closing():
             self.read_paused = wait
@@ -372,8 +374,8 @@ class Connection(asyncio.Protocol):
         """A request that has not arrived whole: bound its head, and the time for the rest."""
         if self._stage == _HEAD:
             self._trickled += trickled
-            if self._trickled > bounds.HEAD_BYTES_MAX + bounds.URL_BYTES_MAX:
-                sentence = f"The headers have more than {bounds.HEAD_BYTES_MAX} bytes."
+            if self._trickled > client_limits.HEAD_BYTES_MAX + client_limits.URL_BYTES_MAX:
+                sentence = f"The headers have more than {client_limits.HEAD_BYTES_MAX} bytes."
                 self.refuse(431, sentence, "headers")
             else:
                 self._patience.head()

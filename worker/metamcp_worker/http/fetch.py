@@ -20,8 +20,8 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx2
 from msgspec import Struct
 
-from metamcp_worker.http import causes, keepalive
-from metamcp_worker.http.incoming import Incoming
+from metamcp_worker.http import tcp
+from metamcp_worker.http.response import Incoming
 from metamcp_worker.ipc.errors import MetaMCPError
 
 
@@ -220,7 +220,7 @@ class Origin:
         except httpx2.HTTPError as error:
             if sent.begun:
                 raise Broken(f"the connection to {self} broke: {_reason(error)}") from None
-            if why := causes.distrust(error):
+            if why := tcp.distrust(error):
                 raise Untrusted(f"{self} is not trusted because {why}") from None
             raise Unreachable(f"{self} cannot be reached: {_reason(error)}") from None
         raise Misdirected(f"{self} redirects in a circle")
@@ -277,7 +277,7 @@ class Origin:
             verify=self._tls,
             trust_env=False,
             proxy=self._proxy,
-            socket_options=keepalive.OPTIONS,
+            socket_options=tcp.OPTIONS,
             limits=httpx2.Limits(
                 max_connections=LANE_CONNECTIONS_MAX,
                 max_keepalive_connections=self._limits.idle_connections_max,
@@ -383,4 +383,4 @@ def _encoded(headers: Mapping[str, str | bytes]) -> list[tuple[bytes, bytes]]:
 def _reason(error: Exception) -> str:
     if isinstance(error, httpx2.LocalProtocolError):
         return "a header that is to be sent does not fit into HTTP"  # its value may be a secret
-    return causes.words(error)
+    return tcp.words(error)

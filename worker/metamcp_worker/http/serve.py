@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from metamcp_worker.http import bounds, http1
-from metamcp_worker.http.accepting import Acceptor
+from metamcp_worker.http import client_limits, http1
+from metamcp_worker.http.accept import Acceptor
+from metamcp_worker.http.client_limits import Limits
 from metamcp_worker.http.connection import Connection
-from metamcp_worker.http.contained import Contained
 from metamcp_worker.http.http1 import Head
-from metamcp_worker.http.patience import Limits
+from metamcp_worker.http.isolation import Contained
 from metamcp_worker.http.requests import Handler, Request
 
 __all__ = ["HttpServer", "Limits"]
@@ -83,10 +83,10 @@ class HttpServer:
         """This was read, and this one request came of it: know its head when it comes again."""
         start = read.find(b"\r\n\r\n") + 4
         # Only if it is the head that stands before the body, whatever the parser lets pass.
-        if start <= bounds.KNOWN_BYTES_MAX and len(read) - start == request.size:
+        if start <= client_limits.KNOWN_BYTES_MAX and len(read) - start == request.size:
             request.head.length = http1.length(request.head)
             if request.head.length == request.size:
-                if len(self.heads) >= bounds.KNOWN_HEADS_MAX:
+                if len(self.heads) >= client_limits.KNOWN_HEADS_MAX:
                     self.heads.clear()
                 self.heads[read[:start]] = request.head
 
@@ -95,7 +95,7 @@ class HttpServer:
         self.started = True
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files != resource.RLIM_INFINITY and not self._reserve:
-            self._fd_max = max(files - bounds.DESCRIPTORS_KEPT, files // 2)
+            self._fd_max = max(files - client_limits.DESCRIPTORS_KEPT, files // 2)
         for sock in sockets:
             self._acceptors.append(Acceptor(sock, partial(self.kind, self), reserve=self._reserve))
 
@@ -112,8 +112,8 @@ class HttpServer:
         if not await self._emptied(grace_s):
             for connection in list(self.open):
                 connection.transport.abort()
-            await self._emptied(bounds.END_S)
-        await self.contained.end(bounds.END_S)
+            await self._emptied(client_limits.END_S)
+        await self.contained.end(client_limits.END_S)
 
     def refused(self, reason: str) -> None:
         if self._on_refused is not None:

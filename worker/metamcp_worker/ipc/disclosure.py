@@ -3,7 +3,7 @@
 Owns: whose view it is, what is shown in it and how much that is, tool sets, orders, outcomes, and
 the messages between a front and the supervisor about them. Never: deciding on an order (the
 supervisor's `remembered`), building lists (`front/catalog`, `front/exposing`), what the built-in
-tools are called (`owntools`).
+tools are called (`builtin_definitions`).
 
 A front asks, the supervisor decides, remembers, tells all fronts, and waits until each of them has
 new lists. Only then clients are told, and who asked is answered: whoever hears of a change finds it
@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from metamcp_worker.ipc.message import Message
+from metamcp_worker.ipc.message_base import Message
 
 Pair = tuple[str, str]
 """Of a tool: its server, and the server's own name of it."""

@@ -3,10 +3,13 @@
 Owns: these values and the question for them. Never: sending them, counting, arguments and answers.
 """
 
+import struct
+from typing import NamedTuple
+
 from msgspec import Struct, field
 
 from metamcp_worker.ipc.disclosure import ViewStats
-from metamcp_worker.ipc.message import Message
+from metamcp_worker.ipc.message_base import Message
 
 
 class CallStats(Struct, frozen=True, gc=False):
@@ -148,3 +151,36 @@ class CallUnderWay(Struct, frozen=True, kw_only=True):
     client: str
     session: str
     progress: bool
+
+
+SAMPLED_OF_CALLS = 32
+"""One call of so many is timed. A power of two."""
+MASK = SAMPLED_OF_CALLS - 1
+"""`id & MASK == MASK`: this one is timed."""
+NEXT = MASK - 1
+"""`id & MASK == NEXT`: the next one will be."""
+NOTICE = "metamcp/timed"
+"""The method of the notice that a worker sends before the answer to such a call. What a server
+sends under this name is JSON, and the number of no call begins with the byte of a brace."""
+
+_LAYOUT = struct.Struct("!Qdd")
+
+
+class Timed(NamedTuple):
+    """Of call `id`: seconds from its frame to the frame of its answer, and those of the worker's
+    own among them, which are neither the server's nor spent waiting for a turn."""
+
+    id: int
+    total_s: float
+    own_s: float
+
+
+def pack(timed: Timed) -> bytes:
+    return _LAYOUT.pack(*timed)
+
+
+def unpack(data: bytes) -> Timed | None:
+    """None for what is no such notice."""
+    if len(data) != _LAYOUT.size:
+        return None
+    return Timed(*_LAYOUT.unpack(data))

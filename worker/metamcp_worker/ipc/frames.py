@@ -1,7 +1,7 @@
 """The language of the pipe between a front and a worker: typed headers around raw JSON bodies.
 
-Owns: the kinds of frames, what each says, the version, the limits. Never: their bytes (`framing`),
-reading or writing a pipe, opening a JSON body.
+Owns: the kinds of frames, what each says, the version, the limits. Never: their bytes
+(`frame_bytes`), reading or writing a pipe, opening a JSON body.
 """
 
 from enum import IntEnum

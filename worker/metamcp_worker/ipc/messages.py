@@ -6,7 +6,10 @@ Descriptors that belong to a message are named in its docstring, in order. "blob
 made by `packets.blob`, for values that may be larger than a packet.
 """
 
-from msgspec import Struct
+import struct
+from typing import Literal, NamedTuple
+
+from msgspec import Struct, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
@@ -28,14 +31,9 @@ from metamcp_worker.ipc.figures import Figures as Figures  # noqa: PLC0414 - and
 from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.message import Message as Message  # noqa: PLC0414 - it is had from here
-from metamcp_worker.ipc.moves import Adopt as Adopt  # noqa: PLC0414 - it is had from here
-from metamcp_worker.ipc.moves import HandOver as HandOver  # noqa: PLC0414 - and so is this
-from metamcp_worker.ipc.moves import Taken as Taken  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.message_base import Message as Message  # noqa: PLC0414 - it is had from here
+from metamcp_worker.ipc.process_names import By as By  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.roots import Asked
-from metamcp_worker.ipc.sharing import By as By  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.spans import Span as Span  # noqa: PLC0414 - and so is this
-from metamcp_worker.ipc.spans import Spans as Spans  # noqa: PLC0414 - and this
 
 # --- supervisor -> nursery ------------------------------------------------------------------
 
@@ -377,6 +375,123 @@ FromChild = (
     Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | Answers | AttachFailed
 )  # fmt: skip
 #: What is no news of a front but an answer: whoever asked takes it.
+
+
+HOPS_MAX = 3
+"""Moves of a connection for one request: to the owner; to its heir, if it ended meanwhile; back."""
+NAME_LENGTH_MAX = 256
+"""More than twice the longest that a front makes; it has to fit into a packet."""
+NUMBER_DIGITS_MAX = 9
+"""Of a front: as many as die in the life of a supervisor."""
+
+
+class HandOver(Message, frozen=True, kw_only=True):
+    """A connection whose first request is for what another front has. From a front to the
+    supervisor, and from there to the owner, or back with `hops` used up. Descriptors: blob with
+    what was read of the connection, then its socket.
+
+    `name`: of what is asked for, as the client knows it, or nothing for a connection of a front
+    that ends: any other may have it, for it is between two requests or asks for nothing that is
+    there. `maker`: the number of the front that made this name; `hops`: moves for this request,
+    this one included; `last`: nothing counts that comes behind what was read.
+    """
+
+    name: str
+    maker: int
+    hops: int
+    last: bool = False
+
+    def back(self) -> "HandOver":
+        """To whoever is to say that nobody has it: from there it goes nowhere else."""
+        return structs.replace(self, hops=HOPS_MAX)
+
+
+class Taken(Message, frozen=True, kw_only=True):
+    """The oldest connection that was handed to this front, and not yet answered with this, is read
+    from now on. Said before a byte of it counts."""
+
+
+class Adopt(Message, frozen=True, kw_only=True):
+    """Sessions of a front that is gone, to be served by this one. Descriptor: blob with a JSON list
+    of `SessionRecord`. To a new front sent before `Listen`. `untold`: that front may not have told
+    their clients of lists that are others now."""
+
+    untold: bool = False
+
+
+def marked(token: str, front: int) -> str:
+    """The name that this front makes of a token that nobody guesses."""
+    return f"{token}.{front}"
+
+
+def maker(name: str) -> int | None:
+    """The number of the front that made this name; None if none did."""
+    if len(name) > NAME_LENGTH_MAX:
+        return None
+    _, dot, digits = name.rpartition(".")
+    number = len(digits) <= NUMBER_DIGITS_MAX and digits.isascii() and digits.isdecimal()
+    return int(digits) if dot and number else None
+
+
+NOTICE = "metamcp/traced"
+"""The method of the notice that a worker sends before the answer of a server to a traced call.
+What a server sends under this name is JSON, and the number of no call begins with the byte of a
+brace."""
+
+_LAYOUT = struct.Struct("!Qdd?")
+
+Value = str | int | bool
+
+
+class Span(Struct, frozen=True, gc=False, array_like=True):
+    """One of the two of a call: `server` is the gateway's towards its client, `client` that towards
+    the server. `trace_id`, `span_id`, `parent_id`: hexadecimal, `parent_id` empty at the beginning
+    of a trace; `far`: the parent is somebody else's. `start`, `end`: monotonic seconds. `state`:
+    the `tracestate` that came. `error`: as the metrics have it, empty when it went well."""
+
+    kind: Literal["server", "client"]
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    far: bool
+    flags: int
+    start: float
+    end: float
+    attributes: dict[str, Value]
+    state: str = ""
+    error: str = ""
+
+
+class Spans(Message, frozen=True, kw_only=True):
+    """From a front, once a second or more often while there are any. Descriptor: blob with a JSON
+    list of `count` values of `Span`. `lost`: so many more could not be told since the last time."""
+
+    count: int
+    lost: int = 0
+
+
+class Leg(NamedTuple):
+    """The server's part of call `id`: when it was sent there, and when the answer came. `far`: the
+    server is reached over the network."""
+
+    id: int
+    sent: float
+    heard: float
+    far: bool
+
+
+def pack_leg(leg: Leg) -> bytes:
+    return _LAYOUT.pack(*leg)
+
+
+def unpack_leg(data: bytes) -> Leg | None:
+    """None for what is no such notice."""
+    if len(data) != _LAYOUT.size:
+        return None
+    return Leg(*_LAYOUT.unpack(data))
+
+
 Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import cast
 
 from metamcp_worker.ipc.errors import PipeFull
+from metamcp_worker.ipc.frame_bytes import Cutter, parts
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX, Frame
-from metamcp_worker.ipc.framing import Cutter, parts
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
 """What may wait for a peer that does not read. Before it is in the queue a frame counts as

@@ -1,7 +1,7 @@
 """The roots of a client: the folders that it works in, as it told them.
 
 Owns: what is read of the answer to `roots/list`, and such an answer for a folder. Never: asking,
-which process serves a client (`sharing`).
+which process serves a client (`process_names`).
 """
 
 from typing import Literal

@@ -130,7 +130,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
 
 class NamingSpec(Struct, frozen=True, kw_only=True):
-    """How an endpoint names things. See `metamcp_worker.ipc.names`."""
+    """How an endpoint names things. See `metamcp_worker.ipc.exposed_names`."""
 
     style: str = "namespaced"
     separator: str = ""

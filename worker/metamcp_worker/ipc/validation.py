@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.catalogue import KEYS, KINDS, MODERN_SINCE, ServerCatalogue
+from metamcp_worker.ipc.server_catalog import KEYS, KINDS, MODERN_SINCE, ServerCatalogue
 
 DEPTH_MAX = 150
 """Of nested values. The Python SDK reads 200, and the answer around the definition needs some."""

@@ -1,7 +1,7 @@
 """The log of a process of the gateway: what Python's loggers say, as one line each on stderr.
 
 Owns: the handler that all processes have, in which form and at which levels they speak, and that a
-line never holds up who says it. Never: what a line looks like (`records`), what is hidden in it
+line never holds up who says it. Never: what a line looks like (`log_records`), what is hidden in it
 (`masking`), how often the same is said (`repeats`), the log of a server.
 
 Logging in Python is one registry for the whole process, and so is this: `begin` in the process and
@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from metamcp_worker.ipc import records
-from metamcp_worker.ipc.records import (
+from metamcp_worker.ipc import log_records
+from metamcp_worker.ipc.log_records import (
     ERROR_CHARACTERS_MAX,
     MESSAGE_CHARACTERS_MAX,
     Record,
@@ -74,10 +74,10 @@ class Lines(logging.Handler):
 
     def rendered(self, record: Record) -> bytes:
         if not self.text:
-            return records.as_json(record)
+            return log_records.as_json(record)
         if self.journal:
-            return records.as_journal(record)
-        return records.as_text(record, clock(datetime.fromisoformat(record.time)))
+            return log_records.as_journal(record)
+        return log_records.as_text(record, clock(datetime.fromisoformat(record.time)))
 
     def count(self, now: float) -> None:
         """Say how many lines were not said, where it is time to; another thread may speak too."""
@@ -230,7 +230,7 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
         lines.fields |= about or {}
     rooms = {"metamcp": spec.level, **spec.levels}
     numbers = logging.getLevelNamesMapping()
-    wanted = {records.logger_of(room): numbers[word.upper()] for room, word in rooms.items()}
+    wanted = {log_records.logger_of(room): numbers[word.upper()] for room, word in rooms.items()}
     for name in _before.keys() - wanted.keys():
         _set_level(logging.getLogger(name), _before.pop(name))
     for name, level in wanted.items():

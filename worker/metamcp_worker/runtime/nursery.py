@@ -2,7 +2,7 @@
 
 Owns: what is imported before the forks, the fork itself, the news of workers that end, stop or
 resume, and the end of the whole tree when the supervisor is gone. Never: which worker should run,
-restarts, the first steps of a worker (`newborn`), an event loop, a thread.
+restarts, the first steps of a worker (`after_fork`), an event loop, a thread.
 
 A worker begins as a copy of this process, so whatever is open, started or seeded here is shared by
 all workers: that is why there is one socket, one task and no random state, and why a preloaded
@@ -41,7 +41,7 @@ from metamcp_worker.ipc.messages import (
     Tune,
 )
 from metamcp_worker.ipc.spec import LogSpec
-from metamcp_worker.runtime import logs, memory, newborn, orphans
+from metamcp_worker.runtime import after_fork, logs, memory, orphans
 
 #: Role of a worker -> module with `main(sock: socket.socket) -> int`.
 ROLES = {
@@ -89,10 +89,12 @@ def main(
     _plain_signals()
     for number in _DEAF_TO:  # only the supervisor's end ends this process, after it has swept
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(newborn.STACKS_SIGNAL, signal.SIG_IGN)  # of a worker too, until it can write them
+    signal.signal(
+        after_fork.STACKS_SIGNAL, signal.SIG_IGN
+    )  # of a worker too, until it can write them
     _close_all_but({0, 1, 2, fd})
     os.set_inheritable(fd, False)
-    newborn.call_it("mmcp:nursery")
+    after_fork.call_it("mmcp:nursery")
     orphans.become_subreaper()
     memory.give_back_large_blocks()
     missing = _preload(preload)
@@ -227,7 +229,7 @@ class Nursery:
         try:
             if orphans.die_with_parent(self._pid):
                 self._let_go()
-                newborn.settle(order, stacks)
+                after_fork.settle(order, stacks)
                 role = importlib.import_module(self._roles[order.role])
                 code = int(role.main(socket.socket(fileno=fd)))
         except (Exception, SystemExit, KeyboardInterrupt):  # root of a process

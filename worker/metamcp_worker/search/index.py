@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.names import Pair
+from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import fusing, postings, words
 from metamcp_worker.search.names import Beginnings, Names, misspelt
 from metamcp_worker.search.postings import Postings, Sought

@@ -10,7 +10,7 @@ there, so a tool weighs the same whatever other tools there are.
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.names import Pair
+from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import definitions, words
 
 TEXT_CHARACTERS_MAX = 16_384

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.ipc import catalogue
-from metamcp_worker.ipc.catalogue import Hint, ServerCatalogue, hint, strictest
+from metamcp_worker.ipc import server_catalog
+from metamcp_worker.ipc.server_catalog import Hint, ServerCatalogue, hint, strictest
 
 
 def test_a_catalogue_survives_its_way() -> None:
@@ -12,13 +12,13 @@ def test_a_catalogue_survives_its_way() -> None:
     whole = ServerCatalogue(
         protocol="2026-07-28", tools=(definition,), hints={"tools": Hint(60000, "public")}
     )
-    found = catalogue.unpack(catalogue.pack(whole))
+    found = server_catalog.unpack(server_catalog.pack(whole))
     assert found.hints == whole.hints
     assert bytes(found.tools[0]) == bytes(definition)
 
 
 def test_a_catalogue_that_says_nothing_of_keeping_it_is_not_kept() -> None:
-    assert catalogue.unpack(b'{"protocol":"2025-11-25"}').hints == {}
+    assert server_catalog.unpack(b'{"protocol":"2025-11-25"}').hints == {}
     assert strictest([]) == Hint(0, "private")
 
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from metamcp_worker.http import http1, moved
+from metamcp_worker.http import http1, movable
 from metamcp_worker.http.http1 import Left
-from metamcp_worker.http.moved import MovableServer
+from metamcp_worker.http.movable import MovableServer
 from metamcp_worker.http.requests import Request
 from metamcp_worker.http.serve import Limits
 from tests.live.processes import descriptors
@@ -44,7 +44,7 @@ class House:
             left = request.leave(body)
             if left is not None:
                 self.left.append(structs.replace(left, hops=1))
-                await moved.adopt(self.other.server, self.left[-1])
+                await movable.adopt(self.other.server, self.left[-1])
                 return
             self.stuck += 1
         who, method = self.name.encode(), said.method.encode()
@@ -161,7 +161,7 @@ def test_a_server_has_not_ended_while_a_connection_arrives() -> None:
             client = await Client.connect(waiting.getsockname()[1])
             accepted, _ = waiting.accept()
         arriving = asyncio.create_task(
-            moved.adopt(house.server, Left(accepted.detach(), post(b"1")))
+            movable.adopt(house.server, Left(accepted.detach(), post(b"1")))
         )
         await asyncio.gather(arriving, house.server.drain(10))
         assert house.server.ended
@@ -199,7 +199,7 @@ def test_a_client_that_went_away_on_the_way_harms_nobody() -> None:
             client = socket.create_connection(waiting.getsockname())
             accepted, _ = waiting.accept()
             client.close()
-        await moved.adopt(house.server, Left(accepted.detach(), post(b"1")))
+        await movable.adopt(house.server, Left(accepted.detach(), post(b"1")))
         await until(lambda: house.server.connections == 0)
         await house.server.drain(1)
 
@@ -219,10 +219,10 @@ def test_a_server_that_drains_gives_away_what_rests_and_answers_the_rest_before(
             nonlocal refusals
             refusals -= 1
             if refusals >= 0:
-                raise moved.NotYet("too many are on their way")
+                raise movable.NotYet("too many are on their way")
             left = leave()
             assert left is not None
-            moves.append(asyncio.create_task(moved.adopt(there.server, left)))
+            moves.append(asyncio.create_task(movable.adopt(there.server, left)))
 
         here.server.away = away
         await here.server.drain(10)

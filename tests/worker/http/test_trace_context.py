@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.http import tracecontext
-from metamcp_worker.http.tracecontext import Context, of_headers, parse, written
-from metamcp_worker.ipc import spans
-from metamcp_worker.ipc.spans import Leg
+from metamcp_worker.http import trace_context
+from metamcp_worker.http.trace_context import Context, of_headers, parse, written
+from metamcp_worker.ipc import messages
+from metamcp_worker.ipc.messages import Leg
 
 pytestmark = pytest.mark.promise("M88")
 
@@ -85,13 +85,13 @@ def test_headers_say_the_same_and_lists_may_come_in_pieces() -> None:
     ]
     assert of_headers(headers) == {"traceparent": GOOD, "tracestate": "a=1,b=2"}
     twice = of_headers([(b"traceparent", GOOD.encode())] * 2)
-    assert parse(twice[tracecontext.TRACEPARENT]) is None
+    assert parse(twice[trace_context.TRACEPARENT]) is None
 
 
 def test_the_notice_of_a_worker_is_nothing_that_a_server_could_say() -> None:
     leg = Leg(7, 1.5, 2.5, True)
-    assert spans.unpack(spans.pack(leg)) == leg
-    assert spans.unpack(b"") is None
-    assert spans.unpack(b"{}") is None
-    forged = spans.unpack(b'{"a":12345678901234567890}'[:25])
+    assert messages.unpack_leg(messages.pack_leg(leg)) == leg
+    assert messages.unpack_leg(b"") is None
+    assert messages.unpack_leg(b"{}") is None
+    forged = messages.unpack_leg(b'{"a":12345678901234567890}'[:25])
     assert forged is None or forged.id > 2**62, "no call has such a number"

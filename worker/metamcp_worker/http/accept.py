@@ -15,7 +15,7 @@ import os
 import socket
 from collections.abc import Callable
 
-from metamcp_worker.http import bounds
+from metamcp_worker.http import client_limits
 from metamcp_worker.ipc import packets
 
 log = logging.getLogger("metamcp.http")
@@ -48,7 +48,7 @@ class Acceptor:
         self.refill()
         listener.setblocking(False)
         if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            listener.listen(bounds.BACKLOG)
+            listener.listen(client_limits.BACKLOG)
         self._loop.add_reader(listener, self._accept)
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class Acceptor:
         packets.close_all(self._reserve)
         self._reserve.clear()
         if self._opening:
-            await asyncio.wait(self._opening, timeout=bounds.END_S)
+            await asyncio.wait(self._opening, timeout=client_limits.END_S)
 
     @property
     def opening(self) -> bool:

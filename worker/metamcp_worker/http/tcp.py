@@ -3,6 +3,7 @@
 Owns: the way through the layers that wrapped it up. Never: what is done about it.
 """
 
+import socket
 import ssl
 from collections.abc import Iterator
 
@@ -43,3 +44,20 @@ def _inward(error: BaseException) -> Iterator[BaseException]:
         yield inner
         several = getattr(inner, "exceptions", None)  # of a group: one for each address tried
         inner = several[0] if several else inner.__cause__ or inner.__context__
+
+
+IDLE_S = 30
+"""Of silence before the first probe; below the minute after which the hastiest firewalls forget."""
+PROBE_S = 10
+PROBES = 4
+"""Without an answer: then the connection is broken."""
+
+# Linux and macOS name the time before the first probe differently.
+_IDLE = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", 0))
+
+OPTIONS: tuple[tuple[int, int, int], ...] = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, _IDLE, IDLE_S),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES),
+)

@@ -1,8 +1,8 @@
 """W3C trace context: the words with which one process tells the next which trace a request is of.
 
 Owns: reading and writing `traceparent`, and the same words as HTTP headers. Never: dice, whether a
-request is traced (`front/tracing`), what is told of it (`spans`), `tracestate` and `baggage`, which
-pass as they came.
+request is traced (`front/tracing`), what is told of it (`messages`), `tracestate` and `baggage`,
+which pass as they came.
 
 A `traceparent` that is not exactly right is none: with half of one, spans would hang from nothing.
 """

@@ -1,8 +1,7 @@
-"""How slowly the requests of one connection may come.
+"""What one HTTP client may send and how long it may take: the numbers of `serve`.
 
-Owns: the limits that an operator or a test may want otherwise, the timer of a request that did not
-arrive whole in one read, and of a client that was told to go. Never: what else is wrong with a
-request, when a connection idles (`connection`).
+Owns: the limits that nobody needs otherwise. Never: those that an operator or a test sets
+(`patience.Limits`), and those of MCP.
 """
 
 import asyncio
@@ -11,7 +10,30 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metamcp_worker.http import bounds
+URL_BYTES_MAX = 8 * 1024
+HEADERS_MAX = 100
+HEAD_BYTES_MAX = 32 * 1024
+"""Names and values of all headers of one request."""
+BODY_RATE = 1024
+"""Bytes per second, on average, that a body must come with."""
+BODY_CHECK_S = 1.0
+LINGER_S = 2.0
+"""How long a refused client may go on sending. Closing at once would make the kernel throw away
+the refusal before the client has read it."""
+LINGER_BYTES_MAX = 1024 * 1024
+"""Of a body that nobody wants: enough for what is on its way already."""
+UNWANTED_BYTES_MAX = 64 * 1024
+"""Of a body that the application does not ask for (yet); then nothing more is read."""
+KNOWN_HEADS_MAX = 512
+"""Heads of requests that a server knows by their bytes; it begins anew when there are more."""
+KNOWN_BYTES_MAX = 2048
+"""The size of one. Together they are a megabyte or two, parsed."""
+BACKLOG = 2048
+"""Connections that wait in the kernel while a front restarts."""
+DESCRIPTORS_KEPT = 128
+"""Of this process's open-file limit: for pipes to come, control sockets and blobs."""
+END_S = 1.0
+"""From cutting a connection to its end: a few turns of the loop."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -60,7 +82,7 @@ class Patience:
     def linger(self, end: Callable[[], None]) -> None:
         """The client was told to go, and may go on sending for a moment."""
         self.stop()
-        self._timer = self._loop.call_later(bounds.LINGER_S, end)
+        self._timer = self._loop.call_later(LINGER_S, end)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -73,11 +95,11 @@ class Patience:
 
     def _body_late(self) -> None:
         if self._sender.read_paused:  # not the client's fault: we do not read
-            self._since += bounds.BODY_CHECK_S
+            self._since += BODY_CHECK_S
         else:
             counted = self._loop.time() - self._since - self._limits.body_grace_s
-            if self._sender.body_bytes <= counted * bounds.BODY_RATE:
-                sentence = f"The body came with less than {bounds.BODY_RATE} bytes per second."
+            if self._sender.body_bytes <= counted * BODY_RATE:
+                sentence = f"The body came with less than {BODY_RATE} bytes per second."
                 self._sender.refuse(408, sentence, "slow_body")
                 return
-        self._timer = self._loop.call_later(bounds.BODY_CHECK_S, self._body_late)
+        self._timer = self._loop.call_later(BODY_CHECK_S, self._body_late)

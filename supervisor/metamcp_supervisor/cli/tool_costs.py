@@ -2,8 +2,9 @@
 what servers have offered.
 
 Owns: which tools an endpoint has, under which names, how large their definitions are in its list,
-and what is in context at the start under each exposure. Never: tokens of bytes (`costs`), the words
-of built-in tools (`owntools`), lists that are sent, which servers are there (the fronts).
+and what is in context at the start under each exposure. Never: tokens of bytes (`token_cost`), the
+words of built-in tools (`builtin_definitions`), lists that are sent, which servers are there (the
+fronts).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,9 +12,16 @@ from typing import get_args
 
 from msgspec import Struct
 
-from metamcp_worker.ipc import catalogue, codec, costs, names, owntools, validation
-from metamcp_worker.ipc.catalogue import Keyed, ServerCatalogue
+from metamcp_worker.ipc import (
+    builtin_definitions,
+    codec,
+    exposed_names,
+    server_catalog,
+    token_cost,
+    validation,
+)
 from metamcp_worker.ipc.disclosure import Exposure, Pair
+from metamcp_worker.ipc.server_catalog import Keyed, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
 
 EXPOSURES: tuple[Exposure, ...] = get_args(Exposure)
@@ -40,11 +48,13 @@ def tools(
         (server, one.key): one
         for server in endpoint.servers
         if server in catalogues
-        for one in catalogue.keyed("tools", catalogues[server].tools)
+        for one in server_catalog.keyed("tools", catalogues[server].tools)
         if (server, one.key) not in endpoint.disabled
     }
-    reserved = {tool.name for tool in owntools.of(endpoint.exposure)}
-    exposed = names.expose(list(found), endpoint.naming, reserved, _given(endpoint, reserved))
+    reserved = {tool.name for tool in builtin_definitions.of(endpoint.exposure)}
+    exposed = exposed_names.expose(
+        list(found), endpoint.naming, reserved, _given(endpoint, reserved)
+    )
     hidden = {(one.server, one.tool) for one in endpoint.overrides if one.hidden}
     return [
         Priced(*pair, name, _size(one, name))
@@ -56,8 +66,8 @@ def tools(
 def at_start(exposure: Exposure, tools: Sequence[Priced]) -> int:
     """Tokens that a client of this endpoint has in context before it has asked for anything."""
     if exposure == "all":
-        return costs.of_bytes(sum(tool.size for tool in tools))
-    return costs.of_bytes(owntools.size(exposure))
+        return token_cost.of_bytes(sum(tool.size for tool in tools))
+    return token_cost.of_bytes(builtin_definitions.size(exposure))
 
 
 def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:
@@ -78,4 +88,4 @@ def _is_listed(tool: Keyed) -> bool:
 def _size(tool: Keyed, name: str) -> int:
     if name == tool.key:
         return len(tool.raw)
-    return costs.sent_bytes(tool.raw, tool.raw_key, codec.dump(name))
+    return token_cost.sent_bytes(tool.raw, tool.raw_key, codec.dump(name))

@@ -1,6 +1,6 @@
 """The root of all messages on the control sockets.
 
-Owns: `Message`. Never: the messages themselves (`messages`, `moves`).
+Owns: `Message`. Never: the messages themselves (`messages`).
 """
 
 from msgspec import Struct

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
-else:
-    Loader = object  # that module loads more than is spared here
 
 _MISSING = cast(ModuleType, None)
 """What says to an import, by the rules of the language, that there is no such module."""

@@ -13,9 +13,9 @@ import socket
 from collections.abc import Callable
 
 from metamcp_worker.http import http1
+from metamcp_worker.http.client_limits import Limits
 from metamcp_worker.http.connection import Connection
 from metamcp_worker.http.http1 import Left
-from metamcp_worker.http.patience import Limits
 from metamcp_worker.http.requests import Handler, Request
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.errors import MetaMCPError

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.builtin_tools import behind
-from metamcp_worker.ipc import names
+from metamcp_worker.ipc import exposed_names
 from metamcp_worker.ipc.spec import NamingSpec
 
 FLAT = NamingSpec(style="flat")
@@ -18,7 +18,7 @@ originals = st.one_of(st.from_regex(r"[a-c_.-]{1,6}", fullmatch=True), st.text(m
 pairs_lists = st.lists(st.tuples(servers, originals), unique=True, max_size=30)
 namings = st.builds(
     NamingSpec,
-    style=st.sampled_from(list(names.SEPARATORS)),
+    style=st.sampled_from(list(exposed_names.SEPARATORS)),
     separator=st.sampled_from(["", "", "-", "::", "."]),
     hyphens=st.sampled_from(["keep", "underscore"]),
     length_max=st.sampled_from([16, 24, 64, 128]),
@@ -26,7 +26,7 @@ namings = st.builds(
 
 
 def exposed(server: str, original: str, naming: NamingSpec) -> str:
-    return names.expose([(server, original)], naming)[0]
+    return exposed_names.expose([(server, original)], naming)[0]
 
 
 @pytest.mark.promise("M26")
@@ -92,22 +92,22 @@ def test_a_route_names_server_original_and_both_together() -> None:
 @pytest.mark.promise("M25")
 def test_both_sides_of_a_collision_get_the_same_tail_every_time() -> None:
     one, other = ("a", "b_c"), ("a_b", "c")
-    forth = names.expose([one, other], FLAT)
-    assert forth == names.expose([other, one], FLAT)[::-1]
+    forth = exposed_names.expose([one, other], FLAT)
+    assert forth == exposed_names.expose([other, one], FLAT)[::-1]
     assert all(re.fullmatch(r"a_b_c_[a-z2-7]{6}", name) for name in forth)
-    assert names.expose([one, ("z", "y"), other], FLAT) == [forth[0], "z_y", forth[1]]
+    assert exposed_names.expose([one, ("z", "y"), other], FLAT) == [forth[0], "z_y", forth[1]]
 
 
 def test_a_tool_that_is_called_like_the_tail_of_another_parts_from_it() -> None:
     colliding = [("a", "b_c"), ("a_b", "c")]
-    taken = names.expose(colliding, FLAT)[0]
-    three = names.expose([*colliding, ("a", taken.removeprefix("a_"))], FLAT)
+    taken = exposed_names.expose(colliding, FLAT)[0]
+    three = exposed_names.expose([*colliding, ("a", taken.removeprefix("a_"))], FLAT)
     assert len(set(three)) == 3
 
 
 def test_a_long_name_keeps_its_head_and_ends_in_a_tail_of_its_own() -> None:
     long = "x" * 100
-    first, second = names.expose([("git", long + "1"), ("git", long + "2")], NamingSpec())
+    first, second = exposed_names.expose([("git", long + "1"), ("git", long + "2")], NamingSpec())
     assert first != second
     assert len(first) == len(second) == 64
     assert first[:57] == second[:57] == "git__" + "x" * 52
@@ -116,15 +116,15 @@ def test_a_long_name_keeps_its_head_and_ends_in_a_tail_of_its_own() -> None:
 
 def test_a_length_below_the_smallest_counts_as_the_smallest() -> None:
     naming = NamingSpec(length_max=1)
-    assert len(exposed("server", "a" * 40, naming)) == names.LENGTH_MIN
+    assert len(exposed("server", "a" * 40, naming)) == exposed_names.LENGTH_MIN
 
 
 @pytest.mark.promise("M25")
 @given(pairs_lists, namings)
 def test_names_are_unique_short_and_of_the_allowed_characters(
-    pairs: list[names.Pair], naming: NamingSpec
+    pairs: list[exposed_names.Pair], naming: NamingSpec
 ) -> None:
-    found = names.expose(pairs, naming)
+    found = exposed_names.expose(pairs, naming)
     assert len(set(found)) == len(pairs)
     dots = naming.style == "dotted" or naming.separator == "."
     allowed = re.compile(r"[A-Za-z0-9_.-]+" if dots else r"[A-Za-z0-9_-]+")
@@ -133,30 +133,32 @@ def test_names_are_unique_short_and_of_the_allowed_characters(
         assert allowed.fullmatch(name)
     if naming.hyphens == "underscore":
         assert not any("-" in name for name in found)
-    assert not any(names.flaw(name, naming) for name in found), "what the rule gives may be given"
+    assert not any(exposed_names.flaw(name, naming) for name in found), (
+        "what the rule gives may be given"
+    )
 
 
 @pytest.mark.promise("M25")
 @given(pairs_lists, namings, st.randoms())
 def test_names_do_not_depend_on_order(
-    pairs: list[names.Pair], naming: NamingSpec, dice: random.Random
+    pairs: list[exposed_names.Pair], naming: NamingSpec, dice: random.Random
 ) -> None:
-    table = dict(zip(pairs, names.expose(pairs, naming), strict=True))
+    table = dict(zip(pairs, exposed_names.expose(pairs, naming), strict=True))
     shuffled = list(pairs)
     dice.shuffle(shuffled)
-    assert dict(zip(shuffled, names.expose(shuffled, naming), strict=True)) == table
+    assert dict(zip(shuffled, exposed_names.expose(shuffled, naming), strict=True)) == table
 
 
 @given(pairs_lists, st.lists(originals, unique=True, max_size=5), namings)
 def test_another_server_renames_nothing_that_it_does_not_collide_with(
-    pairs: list[names.Pair], more: list[str], naming: NamingSpec
+    pairs: list[exposed_names.Pair], more: list[str], naming: NamingSpec
 ) -> None:
-    before = dict(zip(pairs, names.expose(pairs, naming), strict=True))
+    before = dict(zip(pairs, exposed_names.expose(pairs, naming), strict=True))
     added = [("zz-new", original) for original in more if ("zz-new", original) not in before]
     every = [*pairs, *added]
-    after = dict(zip(every, names.expose(every, naming), strict=True))
-    alone = {name for pair in added for name in names.expose([pair], naming)}
-    plain = {pair: names.expose([pair], naming)[0] for pair in pairs}
+    after = dict(zip(every, exposed_names.expose(every, naming), strict=True))
+    alone = {name for pair in added for name in exposed_names.expose([pair], naming)}
+    plain = {pair: exposed_names.expose([pair], naming)[0] for pair in pairs}
     if alone.isdisjoint(before.values()) and alone.isdisjoint(plain.values()):
         assert {pair: after[pair] for pair in pairs} == before
 
@@ -164,18 +166,18 @@ def test_another_server_renames_nothing_that_it_does_not_collide_with(
 @pytest.mark.promise("M27")
 @given(pairs_lists, st.dictionaries(st.tuples(servers, originals), originals, max_size=4), namings)
 def test_a_given_name_is_kept_and_nobody_else_gets_it(
-    pairs: list[names.Pair], wanted: dict[names.Pair, str], naming: NamingSpec
+    pairs: list[exposed_names.Pair], wanted: dict[exposed_names.Pair, str], naming: NamingSpec
 ) -> None:
     given_names = {pair: name for name, pair in {name: p for p, name in wanted.items()}.items()}
     every = list(dict.fromkeys([*pairs, *given_names]))
-    plain = names.expose(pairs, naming)
+    plain = exposed_names.expose(pairs, naming)
     some = {pair: plain[at] for at, pair in enumerate(reversed(pairs)) if at % 3 == 0}
     for wished in (given_names, some):
-        found = dict(zip(every, names.expose(every, naming, (), wished), strict=True))
+        found = dict(zip(every, exposed_names.expose(every, naming, (), wished), strict=True))
         assert len(set(found.values())) == len(found)
         assert {pair: found[pair] for pair in wished} == wished
         absent = [pair for pair in every if pair not in wished]
-        assert names.expose(absent, naming, (), wished) == [found[pair] for pair in absent]
+        assert exposed_names.expose(absent, naming, (), wished) == [found[pair] for pair in absent]
 
 
 @pytest.mark.promise("M25")
@@ -195,16 +197,18 @@ def test_a_given_name_is_kept_and_nobody_else_gets_it(
 def test_a_name_that_an_operator_gives_is_one_that_clients_take(
     name: str, naming: NamingSpec, why: str
 ) -> None:
-    assert names.flaw(name, naming).startswith(why)
-    assert bool(names.flaw(name, naming)) == bool(why)
+    assert exposed_names.flaw(name, naming).startswith(why)
+    assert bool(exposed_names.flaw(name, naming)) == bool(why)
 
 
 @pytest.mark.promise("M25")
 def test_an_alias_binds_no_client() -> None:
-    assert names.alias_flaw("a-b.c_" + "x" * 122) == ""
-    assert names.alias_flaw("x" * 129) == "has 129 characters, and here a name has at most 128"
-    assert names.alias_flaw("a/b").startswith("may have only")
+    assert exposed_names.alias_flaw("a-b.c_" + "x" * 122) == ""
+    assert (
+        exposed_names.alias_flaw("x" * 129) == "has 129 characters, and here a name has at most 128"
+    )
+    assert exposed_names.alias_flaw("a/b").startswith("may have only")
 
 
 def test_equal_pairs_get_the_same_name() -> None:
-    assert names.expose([("a", "b"), ("a", "b")], FLAT) == ["a_b", "a_b"]
+    assert exposed_names.expose([("a", "b"), ("a", "b")], FLAT) == ["a_b", "a_b"]
