@@ -1,7 +1,7 @@
-"""One front, as the supervisor sees it: a process and its control socket.
+"""A front as the supervisor sees it: a process and its control socket.
 
-Owns: the packets to and from one front, what it said of itself, and questions for its calls in
-flight. Never: what follows from that (`fronts`).
+Owns: the packets to and from one front, its last figures, and questions about its calls in flight.
+Never: the consequences, such as a restart (`fronts`).
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Shown = tuple[CallsShown, bytes]
 
 
 class Questions:
-    """To one front or worker. `send`: to it."""
+    """Questions to one front or worker. `send`: sends a message there."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
@@ -42,7 +42,7 @@ class Questions:
         self._open: dict[int, asyncio.Future[Shown]] = {}
 
     async def ask(self, wanted: ShowCalls, within_s: float) -> Shown | None:
-        """None: it does not say. The ticket is given here."""
+        """Ask for calls; return None if no answer comes in time. Sets the ticket of `wanted`."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Shown] = asyncio.get_running_loop().create_future()
         self._open[ticket] = answer
@@ -75,15 +75,16 @@ class FrontSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class Ear(Protocol):
-    """Who listens to fronts."""
+    """The listener that is told of everything that fronts send."""
 
     def heard(self, front: "Front", message: FromFront, blob: bytes) -> None:
-        """`blob`: what came with `FrontStats`, `SessionKept`, `Spans`, `Change` and `Embed`, empty
-        for the others. Raises codec.Malformed when it cannot be read."""
+        """The front sent this message. `blob`: content of the descriptor of `FrontStats`,
+        `SessionKept`, `Spans`, `Change` and `Embed`, empty for other messages. Raises
+        codec.Malformed when the blob cannot be read."""
         ...
 
     def handed(self, front: "Front", message: HandOver, fds: list[int]) -> None:
-        """A connection that is to go to another front; takes the descriptors."""
+        """Pass a connection on to another front. Takes the descriptors."""
         ...
 
     def unheard(self, front: "Front", sentence: str) -> None:
@@ -96,9 +97,9 @@ class Ear(Protocol):
 
 
 class Front:
-    """`number` is never used twice, `slot` is. `condemned`: we kill it. `silent`: its control
-    socket is closed. `questions`: about its calls. `owes`: the last round of new lists of which it
-    has not told its clients yet, or 0."""
+    """`number` is never used twice, `slot` is. `condemned`: the supervisor kills the front.
+    `silent`: the control socket is closed. `questions`: about its calls. `owes`: the last round of
+    new lists of which the front has not told its clients yet, or 0."""
 
     def __init__(self, number: int, slot: int, worker: Worker, now: float, ear: Ear) -> None:
         self.number = number
@@ -114,7 +115,7 @@ class Front:
         self.deadline: asyncio.TimerHandle | None = None
         self.questions = Questions(self.send)
         self.on_applied: Callable[[int], None] = lambda number: None
-        """Told of `disclosure.Applied`."""
+        """Callback for `disclosure.Applied`, called with its number."""
         self._ear = ear
         self._channel = packets.Channel(
             worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
@@ -126,23 +127,23 @@ class Front:
 
     @property
     def able(self) -> bool:
-        """Can it take over what another one had?"""
+        """Whether this front can take over the sessions and connections of another front."""
         return self.ready and not self.condemned and not self.silent
 
     def give_up(self) -> None:
-        """It is killed, and hears nothing more: what follows on something that it could not be told
-        is not for it."""
+        """Send nothing more to this front, because it is killed: a front that missed one message
+        must not get those that follow."""
         self.condemned = self._given_up = True
 
     def send(self, message: Message, fds: Iterable[int] = ()) -> None:
-        """Takes the descriptors."""
+        """Send a message, unless the front is given up. Takes the descriptors."""
         if self._given_up:
             packets.close_all(list(fds))
             return
         self._channel.send(messages.pack(message), list(fds))
 
     def handed(self, *, halted: bool) -> FrontSnapshot:
-        """What the program after this one must know of it."""
+        """Return the state of this front that the program after this one needs."""
         return FrontSnapshot(
             number=self.number,
             slot=self.slot,
@@ -154,13 +155,13 @@ class Front:
         )
 
     def adopt(self, found: FrontSnapshot) -> None:
-        """Go on where the program before ended."""
+        """Continue from the state that the previous program handed over."""
         self.ready, self.summary = True, found.summary
         for data, fds in found.line.waiting:
             self._channel.send(data, fds)
 
     def cancel(self) -> None:
-        """There is no deadline any more."""
+        """Cancel the deadline."""
         if self.deadline is not None:
             self.deadline.cancel()
 
@@ -194,8 +195,9 @@ class Front:
             packets.close_all(fds)
 
     def _lost(self, data: bytes) -> None:
-        """Figures come again in a moment. A session that is not known to us is lost only if this
-        front dies: its client opens a new one. Spans are counted. Who ordered something is told."""
+        """Handle a message whose descriptors were lost. Figures come again in a moment. A session
+        without a record here is lost only if this front dies: its client opens a new one. Spans
+        are counted. The front that asked for a change or for vectors is told."""
         message = messages.unpack_from_front(data)
         if isinstance(message, Spans | Change | Embed):
             self._ear.heard(self, message, b"")

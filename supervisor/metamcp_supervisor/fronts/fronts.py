@@ -1,13 +1,14 @@
 """The processes that speak MCP to clients: kept alive, told what to serve, drained at the end.
 
-Owns: the deadlines of fronts, which part of its life each is in, and when a crashed one comes back.
-Never: MCP.
+Owns: the deadlines of fronts, the phase of each front, and the delay before a crashed front starts
+again. Never: MCP.
 
 The listening sockets belong to the supervisor and every front inherits the same ones: while a front
-is replaced, clients wait in the kernel and nobody is refused. Its sessions are adopted by one that
-serves, else by the next one that starts. A front that was ready and was killed from outside comes
-back at once; one that crashes comes back with a growing delay, and when they crash again and again
-the gateway ends, because a fault of our own does not heal.
+is replaced, clients wait in the kernel and no client is refused. A front that serves adopts the
+sessions of the replaced front; if there is none, the next front that starts does. A front that was
+ready and was killed from outside starts again at once; after a crash a front starts again with a
+growing delay. When fronts crash again and again the gateway ends, because a fault in its own code
+does not go away.
 """
 
 import asyncio
@@ -57,10 +58,11 @@ from metamcp_worker.ipc.spec import FrontSpec
 
 
 class Roster:
-    """`slots`: who has each place; `beside`: those that will have the place of another, or had
-    theirs; `leaving`: those that ended, and whose last words are still to be read. `last`: the
-    number given last; `crashes`: times of the last ones; `unready`: fronts in a row that ended
-    before they were ready."""
+    """All fronts. `slots`: the front in each slot, or None; `beside`: fronts without a slot, that
+    will take the slot of another front or gave up their own; `leaving`: fronts that ended, whose
+    control sockets are still to be read to the end. `last`: the last number given to a front;
+    `crashes`: times of the last crashes; `unready`: fronts in a row that ended before they were
+    ready."""
 
     def __init__(self) -> None:
         self.slots: dict[int, Front | None] = {}
@@ -80,7 +82,8 @@ class Roster:
         return next((front for front in self.serving() if front.pid == pid), None)
 
     def crashed(self, front: Front, now: float, jitter: float) -> tuple[float, str]:
-        """How long its place stays empty, and why that is hopeless, as a sentence, or nothing."""
+        """Note a crash. Return the seconds until its slot is filled again, and the reason to give
+        up, as a sentence, or ""."""
         if not front.ready:
             self.unready += 1
         self.crashes, delay_s = backoff.crashed(self.crashes, self.unready, now, jitter)
@@ -92,7 +95,7 @@ class Roster:
         return 0.0, f"fronts crashed {len(self.crashes)} times in {window}"
 
     def unsettled(self) -> str:
-        """Whose life is in motion, as a sentence, or nothing."""
+        """Return which front starts or ends, as a sentence, or ""."""
         for slot, front in self.slots.items():
             if front is None or not front.able:
                 return f"front-{slot} does not serve"
@@ -100,21 +103,25 @@ class Roster:
 
 
 READY_S_MAX = 20.0
-"""From the fork to FrontReady: milliseconds on an idle machine; then it is killed."""
+"""Maximum seconds from the fork to FrontReady; then the front is killed. A start takes milliseconds
+on an idle machine."""
 SILENT_S_MAX = 1.0
-"""From the end of its control socket to its own end."""
+"""Maximum seconds from the end of a front's control socket to the end of its process."""
 LAST_WORDS_S_MAX = 1.0
-"""From its own end to the end of what it wrote to its control socket."""
+"""Maximum seconds, after a front has ended, to read the rest of what it wrote to its control
+socket."""
 KILLED_S_MAX = 2.0
-"""From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
+"""Maximum seconds from SIGKILL to the report of the front's end: milliseconds are usual, a second
+for a front with much memory."""
 ROLL_GRACE_S = 30.0
-"""For calls in flight in a front whose successor serves already."""
+"""Seconds for calls in flight in a front whose successor serves already."""
 FAREWELL_S = 3.0
-"""Beyond its grace, for a front to close what is left; then it is killed."""
+"""Seconds beyond the grace for a front to close what is left; then it is killed."""
 
 
 class FrontsSnapshot(Struct, frozen=True, kw_only=True):
-    """`sessions`: the holder of each, None for nobody, and its record."""
+    """The fronts, for the program after this one. `sessions`: the number of the front that holds
+    each session, or None, and the record of the session."""
 
     fronts: tuple[FrontSnapshot, ...]
     last: int
@@ -164,7 +171,7 @@ class Fronts:
             self._relaunch(slot, 0.0)
 
     def adopt(self, found: FrontSnapshot) -> None:
-        """One of the program before, which serves already."""
+        """Adopt a front that the previous program started and that serves already."""
         worker = Worker(
             found.pid, "front", f"front-{found.slot}", socket.socket(fileno=found.line.fd)
         )
@@ -174,7 +181,7 @@ class Fronts:
         front.adopt(found)
 
     def unsettled(self) -> str:
-        """Why nothing can be handed over now, as a sentence, or nothing."""
+        """Return why fronts cannot be handed over now, as a sentence, or ""."""
         if self._launches or self._rolling.locked():
             return "fronts are being replaced"
         return self.roster.unsettled()
@@ -187,7 +194,7 @@ class Fronts:
         return list(self.roster.slots.values())
 
     def reconfigure(self) -> None:
-        """Tell every front the new configuration; one that cannot be told is replaced."""
+        """Tell every front the new configuration; replace a front that cannot be told."""
         spec = self._spec()
         message, data = Reconfigure(vital=bool(spec.quarantined or spec.held)), codec.dump(spec)
         for front in self.serving():
@@ -197,12 +204,12 @@ class Fronts:
                 self.untold(front, error)
 
     def untold(self, front: Front, error: OSError) -> None:
-        """It could not be told something, and is replaced."""
+        """Replace a front to which a message could not be sent."""
         self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
         self._kill(front)
 
     def exited(self, end: WorkerExit) -> bool:
-        """A worker ended; True if it was one of ours."""
+        """A worker ended; return whether it was a front."""
         front = self.roster.of(end.pid)
         if front is None:
             return False
@@ -236,9 +243,9 @@ class Fronts:
             self._journal.add(front.who, "halted" if yes else "resumed")
 
     async def roll(self, slot: int | None = None, grace_s: float = ROLL_GRACE_S) -> None:
-        """Replace this front, or all, one after the other: a successor serves before the one whose
-        place it takes is told to finish, and that one is gone before the next is replaced. Raises
-        NotRolled; then nothing is worse than before."""
+        """Replace the front of this slot, or all fronts one after the other. The successor serves
+        before the old front is told to finish, and the old front is gone before the next front is
+        replaced. Raises NotRolled; then the old front still serves."""
         async with self._rolling:
             for each in list(self.roster.slots) if slot is None else [slot]:
                 await self._replace(each, grace_s)
@@ -303,7 +310,7 @@ class Fronts:
             await self._changed.wait()
 
     def _delay(self, front: Front, end: WorkerExit) -> float:
-        """How long this slot stays empty; tells the house when it is hopeless."""
+        """Return the seconds that the slot stays empty; tell the house when to give up."""
         from_outside = end.signal == signal.SIGKILL and not front.condemned
         if end.cause != "exit" or (from_outside and front.ready):
             return 0.0
@@ -325,11 +332,11 @@ class Fronts:
             self._house.hopeless(f"front-{slot} could not be started: {error!r}")
 
     async def _launch(self, slot: int, delay_s: float) -> None:
-        """Fork the front of this slot, however often that takes."""
+        """Fork the front of this slot; try again until that succeeds."""
         failures = 0
         while True:
             await asyncio.sleep(delay_s)
-            await self._until(lambda: not self.roster.leaving)  # their last words are for it
+            await self._until(lambda: not self.roster.leaving)  # it adopts their sessions
             try:
                 worker = await self._forker.fork("front", f"front-{slot}")
             except NotForked as error:
@@ -350,7 +357,7 @@ class Fronts:
         return front
 
     def _tell(self, front: Front) -> None:
-        """All that a new front has to know."""
+        """Tell a new front all that it has to know."""
         try:
             blob = packets.blob(codec.dump(self._spec()))
             front.send(ServeOn(front=front.number), [blob, *listen.copies(self._listeners, blob)])
@@ -361,12 +368,12 @@ class Fronts:
             self.untold(front, error)
 
     def _bequeath(self, heir: Front) -> None:
-        """The sessions that no front has are this one's. Raises OSError."""
+        """Give the sessions that no front holds to this front. Raises OSError."""
         for untold, records in self.sessions.adopt(heir.number):
             heir.send(Adopt(untold=untold), [packets.blob(records)])
 
     def _settle(self) -> None:
-        """A front is gone or new: see to what waits for one."""
+        """Assign waiting sessions and connections, after a front has gone or become ready."""
         able = [one for one in self.roster.slots.values() if one is not None and one.able]
         heir = min(able, key=lambda one: self.sessions.held(one.number), default=None)
         if heir is not None and not self._draining:
@@ -419,7 +426,7 @@ class Fronts:
         if front in self.roster.leaving:
             self._bury(front)
             return
-        # Its end is on the way; if it only closed its socket, nothing else can reach it.
+        # Its process is about to end; if it only closed its socket, only a kill can reach it.
         front.cancel()
         front.deadline = self._loop.call_later(SILENT_S_MAX, self._kill, front)
 

@@ -1,12 +1,14 @@
-"""Connections of clients on their way from the front that accepted them to the one that they need.
+"""Connections of clients on their way from the front that accepted them to the front they need.
 
-Owns: to which front a connection goes, those that wait until that is known, those that are sent and
-not yet taken, and the bounds on all of them. Never: a byte of what is said on a connection, whose a
-session is (`sessions`).
+Owns: the choice of the front for a connection, connections that wait until that front is known,
+connections that are sent and not yet taken, and the bounds on all of them. Never: the bytes on a
+connection, the holders of sessions (`sessions`).
 
-The session that a request is for has a holder, if it is known here; else it is the front that made
-the name in the request. If nobody has what is asked for, the connection goes back, and its front
-says so. What a front has not taken when it ends was not read by anybody: it goes to the heir.
+A connection goes to the front that holds the session of its request. If no holder is known here, it
+goes to the front that made the name in the request. If no front has what is asked for, the
+connection goes back to the front that accepted it, which tells the client. Connections that a front
+has not taken when it ends were not read by any process: they go to the front that adopts its
+sessions.
 """
 
 import os
@@ -22,19 +24,22 @@ from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.messages import HandOver
 
 DESCRIPTORS = 2
-"""Of each connection: its socket, and what was read."""
+"""Descriptors of each connection: its socket, and the bytes that were read from it."""
 SENT_MAX = 64
-"""Connections that one front has not taken yet; each is open here as well as in its socket."""
+"""Maximum connections that are sent to one front and not yet taken; each has a descriptor here and
+one in the control socket."""
 WAITING_MAX = 256
-"""Connections that wait for a front; further ones are cut, as are those that a dying front had."""
+"""Maximum connections that wait for a front; further ones are closed, also those that come from a
+front that ended."""
 
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""Of what was read of all of them: a few of the largest requests, thousands of usual ones."""
+"""Maximum bytes read from all these connections: a few of the largest requests, or thousands of
+usual ones."""
 
 
 class MovingSnapshot(Struct, frozen=True, kw_only=True):
-    """A connection on its way to another front. `to`: who has not taken it yet, None: nobody got
-    it; `message`: packed."""
+    """A connection on its way to another front. `to`: number of the front that has not taken the
+    connection yet, None if it is not sent yet; `message`: packed."""
 
     to: int | None
     asker: int
@@ -45,7 +50,7 @@ class MovingSnapshot(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Moving:
-    """`asker`: the number of the front that accepted it."""
+    """`asker`: number of the front that accepted the connection."""
 
     asker: int
     message: HandOver
@@ -54,7 +59,7 @@ class _Moving:
 
 
 class Handovers:
-    """`fronts`: all that are not buried."""
+    """`fronts`: returns all fronts, also those that ended and are still read from."""
 
     def __init__(self, sessions: Sessions, fronts: Callable[[], Sequence[Front]]) -> None:
         self._sessions = sessions
@@ -64,7 +69,8 @@ class Handovers:
         self._held_bytes = 0
 
     def take(self, asker: Front, message: HandOver, fds: list[int]) -> None:
-        """This front has accepted a connection for somebody else. Takes the descriptors."""
+        """Pass on a connection that this front accepted and another front must serve. Takes the
+        descriptors."""
         size = os.fstat(fds[0]).st_size if len(fds) == DESCRIPTORS else HELD_BYTES_MAX + 1
         if self._held_bytes + size > HELD_BYTES_MAX:
             packets.close_all(fds)
@@ -73,25 +79,25 @@ class Handovers:
         self._pass(_Moving(asker.number, message, fds, size))
 
     def taken(self, number: int) -> None:
-        """This front has the oldest of those that were sent to it."""
+        """Note that this front took the oldest connection that was sent to it."""
         if sent := self._sent.get(number):
             self._drop(sent.popleft())
             if self._waiting:
                 self.again()
 
     def left(self, number: int) -> None:
-        """This front is gone. Where its connections go is known as soon as its sessions have
-        another holder: then look `again`."""
+        """Keep the connections that were sent to a front that is gone. Call `again` as soon as its
+        sessions have another holder: only then is known where the connections go."""
         self._waiting += self._sent.pop(number, ())
 
     def again(self) -> None:
-        """Fronts have come or gone, or sessions have another holder."""
+        """Try to pass on all waiting connections, after fronts or holders of sessions changed."""
         waiting, self._waiting = self._waiting, []
         for moving in waiting:
             self._pass(moving)
 
     def handed(self) -> tuple[MovingSnapshot, ...]:
-        """Those under way, for the program that goes on with them."""
+        """Return all connections under way, for the program after this one."""
         sent = ((number, one) for number, several in self._sent.items() for one in several)
         return tuple(
             MovingSnapshot(
@@ -105,7 +111,8 @@ class Handovers:
         )
 
     def adopt(self, found: Sequence[MovingSnapshot]) -> None:
-        """Takes the descriptors. Raises codec.Malformed."""
+        """Continue with the connections of the previous program. Takes the descriptors. Raises
+        codec.Malformed."""
         for each in found:
             message = messages.unpack_from_front(each.message)
             assert isinstance(message, HandOver)
@@ -143,7 +150,8 @@ class Handovers:
             self._back(fronts.get(moving.asker), moving)
 
     def _back(self, asker: Front | None, moving: _Moving) -> None:
-        """Nobody has what is asked for: its front, or any other, is to say so."""
+        """Send a connection back to the front that accepted it, or to any other front, to tell the
+        client that no front has what it asked for."""
         asker = asker or next((front for front in self._fronts() if front.able), None)
         if asker is None:
             self._drop(moving)
@@ -172,6 +180,7 @@ class Handovers:
             self._drop(moving)
 
     def _drop(self, moving: _Moving) -> None:
-        """It is somebody else's, or nobody's: then its client is cut."""
+        """Close our descriptors of a connection. If no front has taken it, the client loses the
+        connection."""
         packets.close_all(moving.fds)
         self._held_bytes -= moving.size_bytes

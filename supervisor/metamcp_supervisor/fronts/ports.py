@@ -1,4 +1,4 @@
-"""What fronts need of the rest of the supervisor, and what it may hear from them.
+"""Interfaces between fronts and the rest of the supervisor: the nursery, and the gateway's services.
 
 Owns: two protocols and an error. Never: an implementation.
 """
@@ -14,62 +14,63 @@ from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
 
 
 class NotRolled(Exception):
-    """A front stays as it is. The text is a sentence."""
+    """A front was not replaced. The text is a sentence."""
 
 
 class Forker(Protocol):
-    """What is needed of the nursery."""
+    """Services of the nursery that fronts need."""
 
     async def fork(self, role: str, name: str) -> Worker: ...
 
     def signal(self, pid: int, number: int) -> None: ...
 
     def tune(self) -> None:
-        """It is to speak as this process does."""
+        """Set the log format and log levels of the nursery to those of this process."""
         ...
 
     def suspect(self) -> None:
-        """A process was killed and its end is not told: does the nursery still answer?"""
+        """Check whether the nursery still answers, after it did not report the end of a killed
+        process."""
         ...
 
 
 class House(Protocol):
-    """What the rest of the gateway does for fronts."""
+    """Services of the rest of the gateway for fronts."""
 
     def welcome(self, front: Front) -> None:
         """Tell a new front about the servers. Raises OSError."""
         ...
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
-        """A client called a server that is not ready, or its project's, which serves others
-        already."""
+        """A client called a server that is not ready, or needs its own process of a server that
+        serves other clients already."""
         ...
 
     def rooted(self, who: str, roots: str) -> None:
-        """The client with this word has other roots now."""
+        """The client with this key (`who`) has different roots now."""
         ...
 
     def ended(self, sessions: Sequence[str]) -> None:
-        """These sessions of clients are over."""
+        """Sessions of clients with these ids have ended."""
         ...
 
     def asked(self, front: Front, message: Change | Embed | News, blob: bytes) -> None:
-        """A front has an order about what is in view (`disclosure.Wish`), or texts that are to
-        become vectors, and waits for the outcome; or news of servers for its clients. `blob`:
-        nothing, if its descriptor was lost. Raises codec.Malformed."""
+        """A front asks to change what clients see (`disclosure.Wish`) or for vectors of texts, and
+        waits for the outcome; or it has news of servers for its clients. `blob`: empty if its
+        descriptor was lost. Raises codec.Malformed."""
         ...
 
     def undelivered(self, front: Front, server: str, generation: int) -> None:
-        """A front did not get the pipe to this instance; generation 0: nor the catalogue of this
-        server."""
+        """A front did not get the pipe to this instance; generation 0: the front did not get the
+        catalogue of this server."""
         ...
 
     def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None: ...
 
     def left(self, number: int) -> None:
-        """This front is gone, and its last figures have come."""
+        """The front with this number is gone, and its last figures have come."""
         ...
 
     def hopeless(self, reason: str) -> None:
-        """Fronts crash again and again: the gateway must end."""
+        """End the gateway, because fronts crash again and again."""
         ...

@@ -1,11 +1,12 @@
-"""What is known of the sessions of clients, for a front that comes after the one that has them.
+"""Records of the sessions of clients, so that another front can adopt them when a front is gone.
 
-Owns: the records of all fronts, by id, whose each one is, and the bound on them. Never: what is in
-a record (the fronts know), sending it (`fronts`), a disk: who knows the id of a session has it.
+Owns: the records of all fronts by session id, the holder of each, and the bound on them. Never: the
+content of a record (only fronts read it), sending records (`fronts`), writing them to a disk: the
+id of a session is enough to use the session.
 
-A front that serves a session is its holder. When the holder is gone the record stays without one,
-and another front adopts it. A record that is pushed out by the bound costs its client
-a new session, and that only if its front dies.
+The holder of a session is the front that serves it. When the holder is gone the record stays
+without a holder until another front adopts it. When the bound removes a record, the client must
+open a new session, but only if its front dies.
 """
 
 from dataclasses import dataclass
@@ -14,16 +15,17 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import SessionRecord
 
 SESSIONS_KEPT_MAX = 10_000
-"""For each front: as many as it opens."""
+"""Maximum number of records for each front: as many sessions as a front opens."""
 SESSIONS_BYTES_MAX = 64 * 1024 * 1024
-"""Of all records; 10,000 of the usual ones have 5 MiB."""
+"""Maximum bytes of all records; 10,000 usual records have 5 MiB."""
 RECORD_BYTES_MAX = 1024 * 1024
-"""A client that watches so many resources that its record is larger is not remembered."""
+"""Maximum bytes of one record. A larger record, of a client that watches very many resources, is
+not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """`untold`: the front before may not have told the client that its lists are others."""
+    """`untold`: the previous front may not have told the client that its lists changed."""
 
     holder: int | None
     record: bytes
@@ -31,11 +33,11 @@ class _Kept:
 
 
 NOBODY = -1
-"""The holder of a session that waits for one."""
+"""Number in place of the holder of a session that waits for a front to adopt it."""
 
 
 class Sessions:
-    """`holder`: the number of a front; `fronts`: how many there are to be."""
+    """`holder`: the number of a front; `fronts`: the configured number of fronts."""
 
     def __init__(self) -> None:
         self.fronts = 1
@@ -46,8 +48,8 @@ class Sessions:
         return len(self._kept)
 
     def keep(self, holder: int | None, record: bytes) -> None:
-        """A session of this front was opened or changed; None: of a program before, and nobody has
-        it. Raises codec.Malformed."""
+        """Keep the record of a session that this front opened or changed. `holder`: None for a
+        session of a previous program that no front holds yet. Raises codec.Malformed."""
         session = codec.typed(SessionRecord, record).id
         self._drop(session)
         if len(record) > RECORD_BYTES_MAX:
@@ -59,38 +61,41 @@ class Sessions:
             self._drop(next(iter(self._kept)))
 
     def holder(self, session: str) -> int | None:
-        """Who has this session; `NOBODY` if one will adopt it, None if it is not known."""
+        """Return the holder of this session; `NOBODY` if a front will adopt the session, None if
+        the session is not known."""
         kept = self._kept.get(session)
         if kept is None:
             return None
         return NOBODY if kept.holder is None else kept.holder
 
     def held(self, holder: int) -> int:
-        """How many it has."""
+        """Return how many sessions this front holds."""
         return sum(kept.holder == holder for kept in self._kept.values())
 
     def over(self, holder: int, ids: tuple[str, ...]) -> None:
-        """This front has ended these sessions; those that another one has are not its to end."""
+        """Drop sessions that this front has ended, but not those that another front holds."""
         for session in ids:
             kept = self._kept.get(session)
             if kept is not None and kept.holder == holder:
                 self._drop(session)
 
     def left(self, holder: int, *, untold: bool = False) -> None:
-        """This front is gone. `untold`: it owed its clients the news of other lists."""
+        """Keep the sessions of a front that is gone for another front. `untold`: the front had not
+        told its clients yet that their lists changed."""
         for session, kept in self._kept.items():
             if kept.holder == holder:
                 self._kept[session] = _Kept(None, kept.record, untold)
 
     def outdated(self) -> None:
-        """Lists are others now, and there is nobody who could tell those who wait for a front."""
+        """Note that the lists changed for all sessions without a holder: their clients must be told
+        by the front that adopts them."""
         for session, kept in self._kept.items():
             if kept.holder is None:
                 self._kept[session] = _Kept(None, kept.record, untold=True)
 
     def adopt(self, holder: int) -> list[tuple[bool, bytes]]:
-        """This front takes over every session that has no holder: a JSON list of the records for
-        those whose clients are to be told that their lists are others, and one for the rest."""
+        """Give every session without a holder to this front. Return up to two groups, each with a
+        JSON list of records: `True` if their clients must be told that their lists changed."""
         found = {session: kept for session, kept in self._kept.items() if kept.holder is None}
         groups: dict[bool, list[bytes]] = {}
         for session, kept in found.items():
@@ -99,7 +104,7 @@ class Sessions:
         return [(untold, b"[%b]" % b",".join(records)) for untold, records in groups.items()]
 
     def handed(self) -> list[tuple[int | None, bytes]]:
-        """The holder and the record of each, for the program that goes on with them."""
+        """Return the holder and the record of each session, for the program after this one."""
         return [(kept.holder, kept.record) for kept in self._kept.values()]
 
     def _drop(self, session: str) -> None:
