@@ -86,9 +86,9 @@ PURE_BY_ROOM = {
         "capabilities catalog exposing mending offers overriding parts referring uris views"
     ),
     "metamcp_worker.child": (
-        "actions asks budget calls faults handshake headers holders kept levels lines listening"
-        " listing logs notices opening own pace probing replies resume session sessions"
-        " subscriptions timing turns wire"
+        "actions call_queue fault_answers handshake http_exchange http_sessions jsonrpc_lines"
+        " lists message_budget notices orphaned_calls own_requests probe request_headers"
+        " server_calls server_log server_questions server_session service_times subscriptions"
     ),
     "metamcp_worker.embedder": "answers",
     "metamcp_worker.front": (
@@ -115,7 +115,7 @@ IMPURE_IMPORTS = {
 
 #: A dependency is used in the files named here and nowhere else, so that it can leave.
 DEPENDENCIES = {
-    "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.link"},
+    "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.http_transport"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
     "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.answers"},
     "cryptography": {"metamcp_worker.oauth.vault"},

@@ -10,9 +10,9 @@ import json
 import resource
 import sys
 
-from metamcp_worker.child import wire
+from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Fail, Request
-from metamcp_worker.child.lines import Overlong
+from metamcp_worker.child.jsonrpc_lines import Overlong
 from metamcp_worker.child.remote import remote
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -52,11 +52,13 @@ def peak() -> int:
 async def main(url: str, era: str, count: int, at_once: int, size: int) -> None:
     ear = Sizes()
     transport = remote(ServerSpec(name="far", url=url), "1.0", ear)
-    stamp = wire.Stamp(wire.MODERN if era == "modern" else wire.LEGACY[0], "1.0")
+    stamp = jsonrpc_lines.Stamp(
+        jsonrpc_lines.MODERN if era == "modern" else jsonrpc_lines.LEGACY[0], "1.0"
+    )
 
     async def ask(key: bytes, method: str, params: bytes) -> int:
         meta = stamp.own()
-        line = wire.request(key, method, params, meta)
+        line = jsonrpc_lines.request(key, method, params, meta)
         transport.request(Request(key, line, method, params))
         while key not in ear.sizes:
             ear.news.clear()
@@ -67,9 +69,9 @@ async def main(url: str, era: str, count: int, at_once: int, size: int) -> None:
         await ask(b"1", "server/discover", b"{}")
     else:
         info = {"name": "t", "version": "1"}
-        hello = {"protocolVersion": wire.LEGACY[0], "capabilities": {}, "clientInfo": info}
+        hello = {"protocolVersion": jsonrpc_lines.LEGACY[0], "capabilities": {}, "clientInfo": info}
         await ask(b"1", "initialize", json.dumps(hello).encode())
-        transport.write(wire.notification("notifications/initialized"))
+        transport.write(jsonrpc_lines.notification("notifications/initialized"))
     before = peak()
     params = json.dumps({"name": "big", "arguments": {"size": size}}).encode()
     keys = iter(range(2, count + 2))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child.replies import RETRY_AFTER_S_MAX
+from metamcp_worker.child.http_exchange import RETRY_AFTER_S_MAX
 from metamcp_worker.http.fetch import REDIRECTS_MAX
 from tests.faults.badnet import Place, answers, black_hole, resets, silent
 from tests.live.gateway import Gateway, fake, free_port

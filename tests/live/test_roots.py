@@ -206,7 +206,7 @@ def test_a_project_without_a_folder_gets_one_clear_sentence(gateway: Gateway) ->
     asked = client.result("tools/call", codec.dump(params))["inputRequests"]
     params["inputResponses"] = {key: {"roots": [{"uri": "https://x/"}]} for key in asked}
     refused = codec.value(client.answer("tools/call", codec.dump(params)).error)
-    assert "no folder of this machine" in refused["message"]
+    assert "not a folder of this machine" in refused["message"]
 
 
 def test_one_client_cannot_take_all_places(gateway: Gateway) -> None:

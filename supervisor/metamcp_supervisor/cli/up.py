@@ -2,7 +2,7 @@
 
 Owns: the options, the one place where a failure to start becomes a sentence and an exit code, lines
 for a person. Never: the gateway itself (`run`), looking up files (`sources`), the first screen
-(`screen`), lines of a service (`lines`).
+(`screen`), lines of a service (`jsonrpc_lines`).
 """
 
 import asyncio

@@ -245,7 +245,7 @@ class Fronts:
     async def roll(self, slot: int | None = None, grace_s: float = ROLL_GRACE_S) -> None:
         """Replace the front of this slot, or all fronts one after the other. The successor serves
         before the old front is told to finish, and the old front is gone before the next front is
-        replaced. Raises NotRolled; then the old front still serves."""
+        replaced. Raises NotRolled; then the front stays as it was."""
         async with self._rolling:
             for each in list(self.roster.slots) if slot is None else [slot]:
                 await self._replace(each, grace_s)
@@ -384,7 +384,7 @@ class Fronts:
         self.handovers.again()
         self._changed.set()
 
-    # What fronts say: front.Ear
+    # Messages of fronts: front.Ear
 
     def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
         match message:

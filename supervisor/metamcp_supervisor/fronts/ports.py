@@ -1,4 +1,5 @@
-"""Interfaces between fronts and the rest of the supervisor: the nursery, and the gateway's services.
+"""Interfaces between fronts and the rest of the supervisor: the nursery, and the gateway's
+services.
 
 Owns: two protocols and an error. Never: an implementation.
 """

@@ -41,7 +41,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self.fronts = 1
-        self._kept: dict[str, _Kept] = {}  # the one that was heard of longest ago is the first
+        self._kept: dict[str, _Kept] = {}  # oldest record first
         self._bytes = 0
 
     def __len__(self) -> int:

@@ -1,16 +1,16 @@
-"""Control groups: one leaf for each instance of a server, with its limits, if we may make some.
+"""Control groups: one leaf for each instance of a server, with its limits, if the gateway may.
 
-Owns: finding the subtree that was delegated to us, the leaves in it, the files in a leaf. Never:
-the limits themselves (`limits`), who is put into a leaf (the worker does that for its server), when
-a leaf is killed or removed (`crew`).
+Owns: finding the subtree that was delegated to the gateway, the leaves in it, the files in a leaf.
+Never: the limits themselves (`limits`), putting a process into a leaf (the worker does that for its
+server), the decision to kill or remove a leaf (`crew`).
 
-Theory. Control groups of version 2 have one writer for each subtree. One is ours when systemd says
-so in an attribute of its directory (`Delegate=`). That we may write to one proves nothing: root may
-write to all of them, and the terminal of a user's desktop is in one that the user owns. A group
-that limits its children has no processes of its own, so the gateway's processes first move into a
-leaf, `gateway`, unless systemd did so already (`DelegateSubgroup=`). What is missing, the whole or
-single controllers, is no error: limits are then judged from samples (`limits`), and `unenforced`
-says which are not.
+Theory. Control groups of version 2 have one writer for each subtree. A subtree belongs to the
+gateway when systemd says so in an attribute of its directory (`Delegate=`). Permission to write is
+not a proof: root may write to all groups, and the terminal of a user's desktop is in a group that
+the user owns. A group that limits its children has no processes of its own, so the gateway's
+processes first move into a leaf, `gateway`, unless systemd did so already (`DelegateSubgroup=`). A
+missing subtree or controller is not an error: limits are then judged from samples (`limits`), and
+`unenforced` says which limits are not enforced.
 """
 
 import contextlib
@@ -23,17 +23,19 @@ from typing import NamedTuple
 from metamcp_supervisor.processes.limits import Limits
 
 OWN = "gateway"
-"""The leaf of the gateway's own processes."""
+"""Name of the leaf of the gateway's own processes."""
 PREFIX = "server-"
 CONTROLLERS = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
-"""The kernel's own default: a server that has used its share waits for at most so long."""
+"""Microseconds of one scheduling period, the kernel's default; a server that has used its share
+waits at most until the period ends."""
 FILE_BYTES_MAX = 64 * 1024
-"""Of what the kernel tells in one file; `cgroup.procs` of ten thousand processes has as much."""
+"""Maximum bytes to read from a file of the kernel; `cgroup.procs` of ten thousand processes has as
+many."""
 _DELEGATED = ("user.delegate", "trusted.delegate")
 _NO_LIMIT = b"max"
 UNLIMITED_BYTES = 1 << 60
-"""Version 1 tells a number above this where there is no limit."""
+"""Bytes above which a limit of version 1 means that the group has no limit."""
 MOUNTS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 
@@ -45,8 +47,8 @@ class Leaf:
         self.path = path
 
     def limit(self, limits: Limits) -> None:
-        """Put these limits in force, now or instead of others. What the kernel has no file for is
-        left out. Raises OSError."""
+        """Put these limits in force, now or instead of others, except those for which the kernel
+        has no file. Raises OSError."""
         _offer(self.path / "memory.high", _count(limits.memory_high))
         _offer(self.path / "memory.max", _count(limits.memory_max))
         _offer(self.path / "memory.oom.group", b"1")
@@ -57,8 +59,8 @@ class Leaf:
         _offer(self.path / "cpu.max", b"%b %d" % (quota, CPU_PERIOD_US))
 
     def memory_bytes(self) -> int | None:
-        """What it holds, without the files that the kernel may forget at any time; None if that is
-        not known."""
+        """Return the bytes that the group holds, without cached files that the kernel may drop at
+        any time; None if that is not known."""
         try:
             current = int(_read(self.path / "memory.current"))
         except (OSError, ValueError):
@@ -66,7 +68,7 @@ class Leaf:
         return max(0, current - _entry(self.path / "memory.stat", b"inactive_file"))
 
     def oom_kills(self) -> int:
-        """How often the kernel killed in it for want of memory."""
+        """Return how often the kernel killed a process of the group for lack of memory."""
         return _entry(self.path / "memory.events", b"oom_kill")
 
     def processes(self) -> list[int]:
@@ -75,7 +77,8 @@ class Leaf:
         return []
 
     def kill(self) -> bool:
-        """End every process in it at once. False where the kernel cannot (before 5.14)."""
+        """Kill every process of the group at once. Return False where the kernel cannot (before
+        5.14)."""
         try:
             _write(self.path / "cgroup.kill", b"1")
         except OSError:
@@ -83,7 +86,7 @@ class Leaf:
         return True
 
     def remove(self) -> bool:
-        """False as long as a process is in it."""
+        """Remove the group. Return False as long as a process is in it."""
         try:
             self.path.rmdir()
         except FileNotFoundError:
@@ -94,15 +97,15 @@ class Leaf:
 
 
 class Cgroups:
-    """A subtree that is ours. `controllers`: those that limit the leaves."""
+    """The subtree that belongs to the gateway. `controllers`: controllers that limit the leaves."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.controllers: frozenset[str] = frozenset()
 
     def adopt(self, kept: Collection[Path] = ()) -> None:
-        """Make it ready for leaves, and remove those that an earlier gateway left, all but those to
-        be `kept`. Before anything is forked. Raises OSError."""
+        """Prepare the subtree for leaves, and remove leaves that an earlier gateway left, except
+        those in `kept`. Call this before the first fork. Raises OSError."""
         strays = _read(self.root / "cgroup.procs").split()
         if strays:
             own = self.root / OWN
@@ -114,7 +117,7 @@ class Cgroups:
         on: set[str] = set()
         for name in CONTROLLERS:
             if name in granted:
-                with contextlib.suppress(OSError):  # One that is busy elsewhere, as in version 1.
+                with contextlib.suppress(OSError):  # A controller may be in use by version 1.
                     _write(self.root / "cgroup.subtree_control", b"+" + name.encode())
                     on.add(name)
         self.controllers = frozenset(on)
@@ -123,7 +126,7 @@ class Cgroups:
                 Leaf(old).remove()
 
     def leaf(self, server: str, generation: int, limits: Limits) -> Leaf:
-        """A leaf for this instance, under its limits. Raises OSError."""
+        """Make a leaf with these limits for an instance. Raises OSError."""
         leaf = Leaf(self.root / f"{PREFIX}{server}-{generation}")
         leaf.path.mkdir(exist_ok=True)
         leaf.limit(limits)
@@ -131,8 +134,8 @@ class Cgroups:
 
 
 def delegated(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Cgroups | None:
-    """The subtree that was given to us, or None. `mounts`: where control groups are mounted; `own`:
-    the file that tells our own one."""
+    """Return the subtree that was delegated to the gateway, or None. `mounts`: where control groups
+    are mounted; `own`: the file that names the group of this process."""
     if sys.platform != "linux":
         return None
     try:
@@ -150,8 +153,9 @@ def delegated(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Cgroups | None:
 
 
 class GroupMemory(NamedTuple):
-    """Memory of the control group that a process is in. `limit_bytes`: None if the group has none;
-    `kills`: how often the kernel killed in it, or below it, for want of memory."""
+    """Memory of the control group that a process is in. `limit_bytes`: None if the group has no
+    limit; `kills`: how often the kernel killed a process in or below the group for lack of
+    memory."""
 
     used_bytes: int
     limit_bytes: int | None
@@ -166,7 +170,7 @@ class Around:
         self._old = (group / "memory.oom_control").exists()
 
     def memory(self) -> GroupMemory | None:
-        """None if the kernel does not tell it."""
+        """Return the memory of the group; None if the kernel does not show it."""
         names = ("usage_in_bytes", "limit_in_bytes") if self._old else ("current", "max")
         try:
             used, limit = (_read(self._group / f"memory.{name}").strip() for name in names)
@@ -181,8 +185,8 @@ class Around:
 
 
 def around(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
-    """The group of the process that `own` is about; None where there is none for memory. Inside of
-    a container the path of the group is not below `mounts`, and the group is the top."""
+    """Return the memory group of the process that `own` describes, or None. Inside a container the
+    path of the group is not below `mounts`; the group is then the top."""
     try:
         lines = [line.split(":", 2) for line in _read(own).decode().splitlines()]
     except (OSError, ValueError):
@@ -199,8 +203,8 @@ def around(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
 
 
 def unenforced(limits: Limits, cgroups: Cgroups | None) -> str:
-    """What nobody enforces, as a sentence for the operator, or nothing. Memory and processes are
-    judged from samples where the kernel does not count them."""
+    """Return the limit that cannot be enforced, as a sentence for the operator, or "". Memory and
+    processes are judged from samples where the kernel does not count them."""
     if limits.cpu_max is None or (cgroups is not None and "cpu" in cgroups.controllers):
         return ""
     return (
@@ -210,7 +214,8 @@ def unenforced(limits: Limits, cgroups: Cgroups | None) -> str:
 
 
 def _entry(path: Path, name: bytes) -> int:
-    """One number of a file with lines such as `oom_kill 3`, 0 if it is not there."""
+    """Return the number of this name in a file with lines such as `oom_kill 3`; 0 if the name or
+    the file is not there."""
     with contextlib.suppress(OSError, ValueError):
         for line in _read(path).splitlines():
             key, _, value = line.partition(b" ")
@@ -220,7 +225,7 @@ def _entry(path: Path, name: bytes) -> int:
 
 
 def _ours(path: Path) -> bool:
-    """Was this group delegated, and to us?"""
+    """Whether this group was delegated to the user of this process."""
     for attribute in _DELEGATED:
         with contextlib.suppress(OSError):
             if os.getxattr(path, attribute).strip() == b"1":
@@ -239,7 +244,7 @@ def _offer(path: Path, data: bytes) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """In one write, as the kernel wants it; never a new file. Raises OSError."""
+    """Write in a single call, as the kernel requires; never make a new file. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, data)
@@ -248,6 +253,6 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """Raises OSError."""
+    """Read at most FILE_BYTES_MAX bytes. Raises OSError."""
     with path.open("rb") as file:
         return file.read(FILE_BYTES_MAX)

@@ -1,11 +1,11 @@
-"""The nursery that forks, and those of programs before this one that still have workers.
+"""The nursery that forks, and nurseries of previous programs that still have workers.
 
-Owns: which nursery a worker belongs to, renewing the one that forks, closing one without workers.
-Never: a nursery itself (`nursery`), who is forked (`crew`, `fronts`).
+Owns: which nursery a worker belongs to, replacing the nursery that forks, closing nurseries without
+workers. Never: a nursery itself (`nursery`), the choice of processes to fork (`crew`, `fronts`).
 
 A nursery is a copy of the program that started it, and so are its workers. After an upgrade the
-new program starts one of its own: from then on it forks there, and the older ones end with the last
-of their workers.
+new program starts a nursery of its own: from then on it forks there, and an older nursery ends
+together with the last of its workers.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from metamcp_supervisor.processes.nursery import (
 
 
 class Nurseries:
-    """A `house.Forker`. See `spawn.Nursery` for the callbacks. `spared`: children of this process
+    """A `ports.Forker`. See `nursery.Nursery` for the callbacks. `spared`: children of this process
     that are neither nurseries nor orphans."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Nurseries:
 
     @property
     def pid(self) -> int:
-        """Of the nursery that forks; 0 while there is none."""
+        """Process id of the nursery that forks; 0 while there is none."""
         return self._newest.pid
 
     @property
@@ -54,11 +54,11 @@ class Nurseries:
         return [pid for nursery in known if (pid := nursery.pid)]
 
     async def start(self) -> None:
-        """Raises NurseryDown."""
+        """Start the nursery that forks. Raises NurseryDown."""
         await self._newest.start()
 
     def adopt(self, found: Sequence[NurserySnapshot]) -> None:
-        """Go on with those of the program before; the last one forks."""
+        """Continue with the nurseries of the previous program; the last of them forks."""
         self._older = [self._another() for _ in found[1:]]
         for nursery, each in zip(self._all(), found, strict=True):
             nursery.adopt(each)
@@ -66,8 +66,8 @@ class Nurseries:
             nursery.retired = True
 
     async def renew(self) -> bool:
-        """Fork from a nursery of this program from now on. False if it does not start; then
-        everything stays as it is."""
+        """Fork from a new nursery of this program from now on. Return False if the nursery does not
+        start; then everything stays as it is."""
         another = self._coming = self._another()
         try:
             await another.start()
@@ -86,17 +86,18 @@ class Nurseries:
         return True
 
     def unsettled(self) -> str:
-        """Why nothing can be handed over now, as a sentence, or nothing."""
+        """Return why nurseries cannot be handed over now, as a sentence, or ""."""
         if self._coming or self._ends or not all(nursery.runs for nursery in self._all()):
             return "a nursery starts or ends, or a fork is under way"
         return ""
 
     def handed(self) -> tuple[NurserySnapshot, ...]:
-        """What the program after this one must know. Only while this is settled."""
+        """Return the state that the program after this one needs. Call this only while `unsettled`
+        returns ""."""
         return tuple(nursery.handed() for nursery in self._all())
 
     async def fork(self, role: str, name: str) -> Worker:
-        """Where it is forked now. Raises spawn.NotForked."""
+        """Fork a worker in the nursery that forks now. Raises NotForked."""
         while True:
             nursery = self._newest
             try:
@@ -120,11 +121,11 @@ class Nurseries:
             nursery.suspect()
 
     async def dump(self, pid: int) -> str:
-        """The stacks of a worker as they are now. Raises stacks.NoStacks."""
+        """Return the current stacks of a worker. Raises stacks.NoStacks."""
         return await self._of(pid).stacks.dump(pid)
 
     async def close(self) -> None:
-        """End all of them, with everything below."""
+        """End all nurseries, with everything below them."""
         for end in list(self._ends):
             await end
         for nursery in self._all():
@@ -150,7 +151,7 @@ class Nurseries:
         self._thin()
 
     def _thin(self) -> None:
-        """Let go of those that have no worker any more."""
+        """Close older nurseries that have no workers left."""
         for nursery in list(self._older):
             if nursery.childless:
                 self._older.remove(nursery)

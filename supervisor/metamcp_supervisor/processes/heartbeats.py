@@ -1,7 +1,7 @@
-"""Listens for the heartbeats of all workers and ends those that hang.
+"""Listen for the heartbeats of all workers and end workers that hang.
 
-Owns: the one ticker that looks at every pulse, and the signals of the hang ladder. Never: the
-deadlines (`pulse`), what becomes of a worker's server (`tree`) or front (`fronts`).
+Owns: the one ticker that looks at every pulse, and the signals to a worker that hangs. Never: the
+deadlines (`pulse`), restarting the worker's server (`tree`) or front (`fronts`).
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from metamcp_supervisor.processes.pulse import Pulse, Verdict
 
 TICK_S = 0.25
 PAUSE_S = 0.5
-"""A tick that comes later than this means that this process stood still, not the workers."""
+"""Seconds of delay of a tick above which this process itself stood still, not the workers."""
 
 
 class _Watched:
@@ -44,8 +44,8 @@ class Heartbeats:
     def watch(
         self, pid: int, on_verdict: Callable[[Verdict], None], *, halted: bool | None = None
     ) -> None:
-        """Judge this worker from its first beat on; `on_verdict` hears every change. `halted`: of
-        one that beats already, and has the full time for its next beat."""
+        """Judge this worker from its first beat on; `on_verdict` is called on every change.
+        `halted`: given for a worker that beats already, and has the full time for its next beat."""
         self._watched[pid] = _Watched(on_verdict)
         if halted is not None:
             self.halted(pid, halted)
@@ -69,20 +69,20 @@ class Heartbeats:
         if watched := self._watched.get(pid):
             watched.halted = yes
             if watched.pulse is None or not yes:
-                # Who goes on again gets the full time for its next beat.
+                # A resumed worker gets the full time for its next beat.
                 watched.pulse = Pulse(self._clock(), yes)
             else:
                 watched.pulse = Pulse(watched.pulse.beat_at, yes)
             self._judge(pid, watched)
 
     def ages_s(self) -> dict[int, float]:
-        """Since the last sign of life of each worker that has given one."""
+        """Return, by process id, the seconds since the last beat of each worker that has beaten."""
         now = self._clock()
         watched = self._watched.items()
         return {pid: max(0.0, now - one.pulse.beat_at) for pid, one in watched if one.pulse}
 
     def lag_s(self) -> float:
-        """How late this process's own event loop is with the next look, if it is."""
+        """Return by how many seconds this process's own event loop is late with the next look."""
         return max(0.0, self._clock() - self._looked - TICK_S)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Heartbeats:
         self._watched.clear()
 
     def look(self) -> None:
-        """Judge everybody, as the ticker does."""
+        """Judge all workers, as the ticker does."""
         self._forgive()
         self._looked = self._clock()
         for pid, watched in list(self._watched.items()):
@@ -98,8 +98,9 @@ class Heartbeats:
                 self._judge(pid, watched)
 
     def _forgive(self) -> None:
-        """Has this process stood still since the last tick? Then nobody was late meanwhile. What
-        waited in the sockets is read before the ticker runs: it must not be judged before that."""
+        """Move the deadlines if this process stood still since the last tick: the workers were not
+        late then. Beats that wait in the sockets are read before the ticker runs, so workers are
+        not judged before their beats are read."""
         now = self._clock()
         late_s = now - self._looked - TICK_S
         if late_s <= PAUSE_S:
@@ -112,7 +113,7 @@ class Heartbeats:
 
     def _tick(self) -> None:
         late_s = self.lag_s()
-        if late_s <= PAUSE_S:  # a longer one is told where it is forgiven
+        if late_s <= PAUSE_S:  # `_forgive` reports longer ones
             self._on_lag("supervisor", late_s)
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self.look()

@@ -1,14 +1,14 @@
-"""What a server may use, and the verdict about what it uses.
+"""Limits of the memory and processes of a server, and the verdict when a server exceeds them.
 
 Owns: the limits of one server as numbers, the rules of recycling and killing, the sentences about
 both. Never: measuring (`usage`, `cgroups`), stopping or killing anything (`tree`), the limits that
 the kernel alone enforces (`cgroups`, the worker's `child/limits`).
 
-Theory. A server that leaks is to be replaced before it is a danger, and between two calls; that is
-the soft limit, and it needs patience: memory that a garbage collector frees a moment later is no
-leak, so one high sample is none either. A server above its hard limit is a danger now. Where the
-soft limit is simply too low for a server, its replacement is above it as soon as it works: so a
-server is recycled only once in a while, however much it uses.
+Theory. A server that leaks memory must be replaced before it is a danger, and between two calls.
+The soft limit does that, and it is patient: memory that a garbage collector frees a moment later is
+not a leak, so a single high sample is not proof of one. A server above its hard limit is a danger
+now. Where the soft limit is simply too low for a server, its replacement exceeds the limit as soon
+as it works: so a server is recycled only once in a while, however much it uses.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,21 +19,24 @@ from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.telemetry.usage import Part, Usage
 
 HIGH_SHARE = 0.8
-"""The soft limit as a share of the hard one, when only that is given."""
+"""Soft limit as a share of the hard limit, when only the hard limit is given."""
 LOOKS_MIN = 5
-"""So many samples in a row above the soft limit, ten seconds, are a leak and no passing peak."""
+"""Number of samples in a row above the soft limit (ten seconds) that mean a leak, not a short
+peak."""
 CALM_SHARE = 0.9
-"""Below this share of the soft limit a server is calm again, and may be recycled another time."""
+"""Share of the soft limit below which a server is calm again, and may be recycled once more."""
 RECYCLE_S_MIN = 300.0
-"""Between two recyclings of a server: if five minutes of work bring it above, the limit is wrong,
-and restarting it without end would make that worse."""
+"""Minimum seconds between two recyclings of a server: if five minutes of work exceed the soft limit
+again, the limit is wrong, and endless restarts would make that worse."""
 REMEMBER_S = 60.0
-"""An instance that is not sampled any more: by then it is known why it ended."""
+"""Seconds to keep the record of an instance after its last sample: by then the reason of its end is
+known."""
 
 FILES_BASE = 256
-"""Open files of the supervisor or a front without servers: its own, and those of connections."""
+"""Open files of the supervisor or a front without servers, connections of clients included."""
 FILES_PER_SERVER = 3
-"""Two in the supervisor and one in each front, and what a start takes for a moment."""
+"""Open files for each server: two in the supervisor and one in each front, and those that a start
+needs for a moment."""
 FILES_PER_FRONT = 4
 
 _SIGKILL = 9
@@ -48,7 +51,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`why`: a sentence that begins with "it", as those about exits do."""
+    """`why`: a sentence that begins with "it", like the sentences about exits."""
 
     fate: Fate
     why: str = ""
@@ -59,8 +62,8 @@ FINE = Verdict(Fate.FINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one server and all its processes together. Memory in bytes, `cpu_max` in processors, None:
-    no limit. `cpu_max` is enforced by the kernel or not at all."""
+    """Limits of one server and all its processes together: memory in bytes, `cpu_max` in
+    processors, None for no limit. `cpu_max` is enforced by the kernel or not at all."""
 
     memory_max: int | None = None
     memory_high: int | None = None
@@ -74,8 +77,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What one instance of a server used `at` a time of the monotonic clock. `processes`: 0 if they
-    were not counted."""
+    """Memory and processes that one instance of a server used. `at`: time of the monotonic clock;
+    `processes`: 0 if they were not counted."""
 
     server: str
     generation: int
@@ -86,8 +89,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is remembered of one instance. `over`: samples in a row above the soft limit. `asked`:
-    for a recycling, `killed`: for its end; neither is asked for twice."""
+    """The last sample of one instance, and the verdicts about it. `over`: samples in a row above
+    the soft limit; `asked`: recycling was ordered; `killed`: a kill was ordered. Each is ordered
+    only once."""
 
     at: float = float("-inf")
     memory_bytes: int = 0
@@ -109,12 +113,13 @@ def limits_of(server: Server) -> Limits:
 
 
 def part_of(server: Server, number: int = 0) -> Part:
-    """The root of its processes. A server that runs in its worker counts with it."""
+    """Return the root of the processes of a server: the worker itself if the server runs in it."""
     return Part("server" if server.command else "worker", server.name, number)
 
 
 def closely(roots: Iterable[Part], servers: Mapping[str, Server]) -> dict[Part, int]:
-    """Whose memory must be known well, and above how many bytes (for `usage.sample`)."""
+    """Return the parts whose memory must be measured exactly, and the bytes above which that is
+    needed (for `usage.sample`)."""
     found: dict[Part, int] = {}
     for part in roots:
         server = servers.get(part.server)
@@ -134,9 +139,9 @@ def sample(
     at: float,
     leaf_bytes: int | None = None,
 ) -> Sample | None:
-    """What an instance uses, None if that is not known. `pid`: of its root; `usage`: what was
-    measured for that root, perhaps while it was still another process; `leaf_bytes`: what the
-    kernel says of its cgroup, which is preferred."""
+    """Return the sample of an instance, None if its usage is not known. `pid`: of its root process;
+    `usage`: the measured usage of that root, perhaps of an earlier process; `leaf_bytes`: memory of
+    its control group as the kernel counts it, which is preferred."""
     if usage is not None and usage.pid != pid:
         usage = None
     if usage is None and leaf_bytes is None:
@@ -154,8 +159,8 @@ def sample(
 def judge(
     record: Record, limits: Limits, now: Sample, recycled_at: float | None
 ) -> tuple[Record, Verdict]:
-    """What follows from a sample. The same sample twice changes nothing. `recycled_at`: when the
-    server was last to be recycled."""
+    """Return the new record and the verdict for a sample. The same sample twice changes nothing.
+    `recycled_at`: when the server was last ordered to be recycled."""
     if now.at <= record.at:
         return record, FINE
     record = replace(record, at=now.at, memory_bytes=now.memory_bytes)
@@ -175,11 +180,12 @@ def judge(
 
 
 def out_of_memory(record: Record, limits: Limits, *, signal: int, oom_kills: int) -> str:
-    """Did the kernel end this instance for want of memory? The sentence, or nothing.
+    """Return a sentence if the kernel killed this instance for lack of memory, else "".
 
-    Only for an end that we did not bring about. `signal`: that ended it; `oom_kills`: how often the
-    kernel killed in its cgroup, 0 without one. Without that counter a SIGKILL from nobody known, to
-    a server above its soft limit, is taken for it.
+    Call this only for an end that the gateway did not cause. `signal`: the signal that ended the
+    instance; `oom_kills`: how often the kernel killed in its control group, 0 without a group.
+    Without that counter, a SIGKILL of unknown origin to a server above its soft limit counts as a
+    kill for lack of memory.
     """
     if signal != _SIGKILL:
         return ""
@@ -198,7 +204,8 @@ def out_of_memory(record: Record, limits: Limits, *, signal: int, oom_kills: int
 
 
 def crowded_out(used_bytes: int, limit_bytes: int | None) -> str:
-    """Words about a process that the kernel killed because the gateway's group was full."""
+    """Return the words about a process that the kernel killed because the gateway's control group
+    was out of memory."""
     limit = "" if limit_bytes is None else f" of {mebibytes(limit_bytes)} for all together"
     return (
         "was killed by the kernel because the control group of the gateway was out of memory"
@@ -216,7 +223,8 @@ class Limiter:
     def look(
         self, samples: Iterable[Sample], limits: Mapping[str, Limits], now: float
     ) -> list[tuple[Sample, Verdict]]:
-        """Which instances must be recycled or killed. `limits`: of every server that has some."""
+        """Return the instances that must be recycled or killed. `limits`: the limits of every
+        server that has any."""
         found: list[tuple[Sample, Verdict]] = []
         for each in samples:
             if each.server not in limits:
@@ -259,7 +267,7 @@ def _used(count: int) -> str:
 
 
 def _broken(limits: Limits, now: Sample) -> str:
-    """Which hard limit it broke, as a sentence, or nothing."""
+    """Return the hard limit that the sample exceeds, as a sentence, or ""."""
     most = limits.memory_max
     if most is not None and now.memory_bytes > most:
         return f"{_used(now.memory_bytes)}, memory_max is {mebibytes(most)}"
@@ -270,12 +278,12 @@ def _broken(limits: Limits, now: Sample) -> str:
 
 
 def files_needed(servers: int, fronts: int) -> int:
-    """Open files that one process of the gateway needs for so many servers and fronts."""
+    """Return how many open files one process of the gateway needs for these servers and fronts."""
     return FILES_BASE + FILES_PER_SERVER * servers + FILES_PER_FRONT * fronts
 
 
 def too_few_files(needed: int, limit: int, servers: int) -> str:
-    """The sentence about a limit of open files that cannot be raised to what is needed."""
+    """Return the sentence about a limit of open files that cannot be raised far enough."""
     return (
         f"{servers} servers need about {needed} open files in one process, and the limit is"
         f" {limit}: fewer clients have a place, and some servers may not be reached; raise"

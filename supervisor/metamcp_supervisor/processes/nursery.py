@@ -1,11 +1,11 @@
-"""The nursery, seen from the supervisor: every process of the gateway is asked for here.
+"""The nursery as the supervisor sees it: every process of the gateway is forked through it.
 
-Owns: starting the nursery and starting it again, the orders to it, the workers that it forked.
-Never: the process and its socket (`nursery_process`).
+Owns: starting and restarting the nursery, the orders to it, the workers that it forked. Never: the
+process and its socket (`nursery_process`).
 
-When the nursery dies, its workers die with it (parent death signal) and whatever descended from
-them is handed up to the supervisor, which is a subreaper: it kills them, tells the end of every
-worker, and starts a new nursery. It is the same sweep that the nursery does when a worker dies.
+When the nursery dies, its workers die with it (parent death signal) and their descendants become
+children of the supervisor, which is a subreaper. The supervisor kills them, reports the end of
+every worker, and starts a new nursery. The nursery does the same sweep when a worker dies.
 """
 
 import asyncio
@@ -49,7 +49,8 @@ from metamcp_worker.runtime import logs, orphans
 
 
 def tune(channel: Channel) -> None:
-    """Levels that fill more than a packet are left: a nursery hardly speaks."""
+    """Set the log format and log levels of a nursery to those of this process. Levels that do not
+    fit into a packet are left out: a nursery hardly logs."""
     log = logs.current()
     with contextlib.suppress(TooLarge):
         channel.send(messages.pack(Tune(format=log.format, level=log.level, levels=log.levels)))
@@ -60,22 +61,27 @@ __all__ = (
 )  # fmt: skip
 
 BORN_S_MAX = 30.0
-"""From exec to `Born`: the imports take half a second, on a starved machine with cold disks 20."""
+"""Maximum seconds from exec to `Born`: the imports take half a second, but 20 seconds on an
+overloaded machine with cold disks."""
 FORK_S_MAX = 10.0
-"""A fork takes 2 ms. A nursery that needs this long is stopped or stuck, and is replaced."""
+"""Maximum seconds for a fork, which takes 2 ms. A nursery that needs longer is stopped or stuck,
+and is replaced."""
 CLOSE_S_MAX = orphans.SWEEP_S_MAX + 1.0
-"""What the nursery may take for its own sweep when it is closed; then it is killed."""
+"""Maximum seconds for the nursery's own sweep when it is closed; then it is killed."""
 DEATHS_MAX = 5
 DEATHS_WINDOW_S = 60.0
-"""More deaths of the nursery than this within the window, and the supervisor gives up."""
+"""Seconds in which the nursery may die DEATHS_MAX times; after one more death the supervisor gives
+up."""
 RETRY_S = 0.5
-"""After a nursery that did not even start, so that a full process table may empty."""
+"""Seconds to wait after a nursery that did not even start, so that a full process table may
+empty."""
 STACKS_CHARS_MAX = 8000
-"""Of the stacks of a front in the journal: some dozen calls of each thread."""
+"""Maximum characters of the stacks of a worker in the journal: some dozen calls of each thread."""
 
 
 class NurserySnapshot(Struct, frozen=True, kw_only=True):
-    """`stacks`: process, file and name of each worker."""
+    """The nursery, for the program after this one. `stacks`: process, file and name of each
+    worker."""
 
     pid: int
     line: ChannelSnapshot
@@ -84,13 +90,14 @@ class NurserySnapshot(Struct, frozen=True, kw_only=True):
 
 
 class Nursery:
-    """Forks workers and tells what becomes of them, over as many nursery processes as it takes.
+    """Fork workers and report their ends, over as many nursery processes as needed.
 
-    `on_exit`: once for every worker that `fork` returned, after it returned. `on_halt(pid, yes)`: a
-    worker was stopped, or resumed. `on_lost(reason)`: the nursery cannot be kept alive, and no
-    worker is left. `on_event`: a sentence for the journal. `keep`: pids of children of this process
-    that a sweep must spare, because somebody else started them and waits for them. `retired`:
-    nothing is forked here any more, so that it is not replaced when it dies.
+    `on_exit`: called once for every worker that `fork` returned, after the return.
+    `on_halt(pid, yes)`: a worker was stopped, or resumed. `on_lost(reason)`: the nursery cannot be
+    kept alive, and no worker is left. `on_event`: a sentence for the journal. `keep`: pids of
+    children of this process that a sweep must spare, because other code started them and waits for
+    them. `retired`: workers are not forked here any more, so the nursery is not replaced when it
+    dies.
     """
 
     def __init__(
@@ -121,7 +128,7 @@ class Nursery:
 
     @property
     def pid(self) -> int:
-        """Of the nursery process; 0 while there is none."""
+        """Process id of the nursery; 0 while there is none."""
         return 0 if self._life is None else self._life.process.pid
 
     async def start(self) -> None:
@@ -136,7 +143,7 @@ class Nursery:
         self._watch_over()
 
     def adopt(self, found: NurserySnapshot) -> None:
-        """Go on with a nursery of the program before, and with its workers."""
+        """Continue with a nursery of the previous program, and with its workers."""
         orphans.become_subreaper()
         life = self._life = nursery_process.adopted(found.pid)
         for pid in found.workers:
@@ -150,7 +157,7 @@ class Nursery:
         self._watch_over()
 
     def handed(self) -> NurserySnapshot:
-        """What the program after this one must know. Only while it `runs`."""
+        """Return the state that the program after this one needs. Call this only while `runs`."""
         assert self._life is not None and self._life.channel is not None  # noqa: PT018 - one fact
         return NurserySnapshot(
             pid=self.pid,
@@ -161,7 +168,7 @@ class Nursery:
 
     @property
     def runs(self) -> bool:
-        """Does it run, with no fork under way?"""
+        """Whether the nursery is up, with no fork under way."""
         up = self._life is not None and self._life.channel is not None and self._settled.is_set()
         return up and not self._asked and not self._over
 
@@ -170,14 +177,14 @@ class Nursery:
         return not (self._workers.pids() or self._asked)
 
     def knows(self, pid: int) -> bool:
-        """Is this a worker that it forked?"""
+        """Whether this is a worker that the nursery forked."""
         return self._workers.knows(pid)
 
     async def fork(self, role: str, name: str) -> Worker:
         """Fork one worker; while the nursery is being replaced, wait for the new one.
 
-        The end of the worker is told after this has returned: await it directly, not through
-        another task, and note the worker before the next await. Raises NotForked.
+        The end of the worker is reported after this has returned: await this method directly, not
+        through another task, and note the worker before the next await. Raises NotForked.
         """
         life, channel = await self._running(name)
         ticket = next(self._tickets)
@@ -208,22 +215,22 @@ class Nursery:
         return Worker(pid, role, name, ours)
 
     def signal(self, pid: int, number: int) -> None:
-        """Send a signal to a worker; to one that is dead already, nothing happens."""
+        """Send a signal to a worker; for a worker that is dead already, do nothing."""
         if self._life is not None and self._life.channel is not None:
             self._life.channel.send(messages.pack(Signal(pid=pid, number=number)))
 
     def tune(self) -> None:
-        """It is to speak as this process does."""
+        """Set the log format and log levels of the nursery to those of this process."""
         if self._life is not None and self._life.channel is not None:
             tune(self._life.channel)
 
     def suspect(self) -> None:
-        """A worker should have ended long ago: if the nursery does not even answer, replace it."""
+        """Replace the nursery if it does not answer, after a worker should have ended long ago."""
         if self._suspicion is None or self._suspicion.done():
             self._suspicion = asyncio.create_task(self._question(), name="question")
 
     async def close(self) -> None:
-        """End the nursery and everything below it. Workers that still ran are told as exits."""
+        """End the nursery and everything below it. Workers that still ran are reported as exits."""
         self._finish("the gateway stops")
         for task in (self._suspicion, self._keeper):
             if task is not None:
@@ -232,7 +239,7 @@ class Nursery:
         if self._life is not None:
             if self._life.channel is not None:
                 self._life.channel.close()  # so it sweeps and exits
-            self._life.process.send_signal(signals.SIGCONT)  # also if somebody has stopped it
+            self._life.process.send_signal(signals.SIGCONT)  # in case it was stopped by a signal
             await nursery_process.ended(self._life.process, CLOSE_S_MAX)
             await self._bury()
 
@@ -252,7 +259,7 @@ class Nursery:
     async def _answer(
         self, life: Life, answer: asyncio.Future[Forked | ForkFailed | None], name: str
     ) -> int:
-        """The pid. Raises NotForked."""
+        """Wait for the answer to a fork; return the pid. Raises NotForked."""
         try:
             async with asyncio.timeout(FORK_S_MAX):
                 reply = await answer
@@ -268,12 +275,14 @@ class Nursery:
         return reply.pid
 
     async def _question(self) -> None:
-        """Any answer will do, and none within FORK_S_MAX means its end, as for every fork."""
+        """Test the nursery with an order that it refuses. Any answer will do; without an answer
+        within FORK_S_MAX the nursery is replaced, as for every fork."""
         with contextlib.suppress(NotForked):
-            await self.fork("no role", "nobody")  # which it refuses
+            await self.fork("no role", "nobody")
 
     def _disown(self, answer: asyncio.Future[Forked | ForkFailed | None]) -> None:
-        """Nobody waits for this worker any more: if it was forked, it ends unheard."""
+        """Kill the worker of a fork whose caller has left, if it was forked, and do not report its
+        end."""
         reply = answer.result() if answer.done() and not answer.cancelled() else None
         if isinstance(reply, Forked):
             self._workers.disown(reply.pid)
@@ -311,7 +320,7 @@ class Nursery:
             self.signal(message.pid, signals.SIGKILL)
 
     def _exited(self, report: WorkerExit) -> None:
-        """Tell the end of a worker, with the stacks that it wrote last."""
+        """Report the end of a worker, with the stacks that it wrote last."""
         name, text = self.stacks.take(report.pid)
         if name and text:
             lines = " | ".join(line.strip() for line in text[:STACKS_CHARS_MAX].splitlines())
@@ -374,7 +383,7 @@ class Nursery:
         return life.channel
 
     def _condemn(self, life: Life) -> None:
-        """This nursery is dead or must die: nothing is expected of it any more."""
+        """Close the channel of a nursery that is dead or must die, and end all waits for it."""
         if life.channel is not None:
             life.channel.close()
             life.channel = None
@@ -388,7 +397,8 @@ class Nursery:
         life.gone.set()
 
     async def _bury(self) -> None:
-        """End and reap the nursery, sweep what it left, tell the end of its workers."""
+        """End and reap the nursery, kill the processes that it left, report the end of its
+        workers."""
         life = self._life
         if life is None:
             return
@@ -419,7 +429,7 @@ class Nursery:
         self._on_lost(reason)
 
     def _finish(self, reason: str) -> None:
-        """Nobody waits for a nursery any more."""
+        """End all waits for a nursery, for this reason; workers are not forked from now on."""
         self._over = self._over or reason
         self._settled.set()
         if self._life is not None and not self._life.born.done():

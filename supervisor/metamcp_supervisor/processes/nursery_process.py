@@ -1,7 +1,7 @@
-"""The process of a nursery, from its start to the end of everything that it left.
+"""The process of a nursery, from its start until all processes that it left are gone.
 
-Owns: executing it, the control socket to it, the wait for its exit, and the sweep of orphans in
-steps that leave the event loop free. Never: orders to it (`nursery`).
+Owns: executing the nursery, the control socket to it, the wait for its exit, and the sweep of
+orphans in steps that leave the event loop free. Never: orders to the nursery (`nursery`).
 """
 
 import asyncio
@@ -35,13 +35,14 @@ class NotForked(MetaMCPError):
 
 
 class NurseryGone(NotForked):
-    """It could not, because the nursery died or was replaced: that is nobody else's fault."""
+    """A worker could not be forked because the nursery died or was replaced; the worker's server or
+    front is not at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A forked process. `sock`: the supervisor's end of its control socket, blocking and not read
-    by anyone yet; it belongs to the caller of `fork`."""
+    """A forked process. `sock`: the supervisor's end of its control socket, in blocking mode and
+    not read yet; it belongs to the caller of `fork`."""
 
     pid: int
     role: str
@@ -66,7 +67,7 @@ class Process(Protocol):
 
 
 class Foster:
-    """A child that an earlier program in this process has started."""
+    """A child that a previous program has started in this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -92,7 +93,8 @@ class Foster:
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """One run of the nursery, from its start to its burial."""
+    """A run of the nursery, from its start until its process is reaped and its orphans are
+    killed."""
 
     process: Process
     born: asyncio.Future[Born | None]
@@ -101,14 +103,15 @@ class Life:
 
 
 def adopted(pid: int) -> Life:
-    """A nursery that is up, of a program before."""
+    """Return the life of a nursery that a previous program started and that is up."""
     life = Life(Foster(pid), asyncio.get_running_loop().create_future())
     life.born.set_result(Born(pid=pid))
     return life
 
 
 def execute(command: Sequence[str]) -> tuple[Process, socket]:
-    """Start a nursery; our end of its control socket. Raises OSError."""
+    """Start a nursery; return its process and the supervisor's end of its control socket. Raises
+    OSError."""
     if not Path("/dev/fd").exists():
         raise OSError(NO_PROC)
     ours, theirs = packets.pair()
@@ -126,13 +129,13 @@ def execute(command: Sequence[str]) -> tuple[Process, socket]:
 
 
 PAUSE_S = 0.005
-"""Between two looks at a process that was killed, or at what is left to sweep. One look holds the
-event loop for well under a millisecond."""
+"""Seconds between two looks at a process that was killed, or at the orphans that are left. Each
+look holds the event loop for well under a millisecond."""
 
 
 async def sweep(spared: Callable[[], Collection[int]]) -> tuple[set[int], bool]:
-    """Kill every child of this process that nobody owns. Whom it had to kill, and whether all of
-    them are gone."""
+    """Kill every child of this process that is not spared. Return the pids of the killed processes,
+    and whether all of them are gone."""
     work = orphans.Sweep()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + orphans.SWEEP_S_MAX
@@ -144,7 +147,7 @@ async def sweep(spared: Callable[[], Collection[int]]) -> tuple[set[int], bool]:
 
 
 async def ended(process: Process, within_s: float) -> bool:
-    """Has the process ended within this time? It is reaped then."""
+    """Wait for a process to end, and reap it. Return whether it ended within this time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
     while process.poll() is None:

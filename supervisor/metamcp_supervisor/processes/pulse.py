@@ -2,10 +2,10 @@
 
 Owns: the deadlines of heartbeats and the verdict. Never: clocks, receiving beats, killing (`tree`).
 
-A worker beats once a second from its event loop, so a beat that stays away means that the loop is
-stuck or that the process is stopped. A long-running call is neither. When this process itself stood
-still (a suspended machine, a stopped supervisor), beats are late through no fault of the workers:
-the caller measures the pause and `forgive` moves the deadline by it.
+A worker beats once a second from its event loop, so a missing beat means that the loop is stuck or
+that the process is stopped. A long-running call does not delay beats. When this process itself
+stood still (a suspended machine, a stopped supervisor), late beats are not the workers' fault: the
+caller measures the pause and `forgive` moves the deadline by it.
 """
 
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from enum import StrEnum
 
 BEAT_S = 1.0
 LATE_S = 2.0
-"""Two missed beats: nobody routes new calls there."""
+"""Seconds after which a beat is late (two missed beats): new calls are not routed there."""
 HUNG_S = 5.0
-"""Then SIGABRT, for which the worker writes the stacks of all its threads."""
+"""Seconds after which a late worker gets SIGABRT and writes the stacks of all its threads."""
 DEAD_S = HUNG_S + 1.0
-"""Then SIGKILL: a second is enough to write stacks."""
+"""Seconds after which a late worker gets SIGKILL: a second is enough to write stacks."""
 
 
 class Verdict(StrEnum):
@@ -29,7 +29,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """`beat_at`: of the last beat, or of the first sign of life. `halted`: stopped by a signal."""
+    """`beat_at`: time of the last beat, or of the first sign of life. `halted`: stopped by a
+    signal."""
 
     beat_at: float
     halted: bool = False
@@ -40,13 +41,13 @@ def beat(pulse: Pulse, now: float) -> Pulse:
 
 
 def forgive(pulse: Pulse, pause_s: float) -> Pulse:
-    """The caller itself stood still for `pause_s`."""
+    """Move the deadline, after the caller itself stood still for `pause_s`."""
     return replace(pulse, beat_at=pulse.beat_at + pause_s)
 
 
 def verdict(pulse: Pulse, now: float) -> Verdict:
-    """A stopped worker is late at once, and dead as soon as others are hung: it cannot write stacks
-    while it is stopped."""
+    """Judge a pulse. A stopped worker is late at once, and dead as soon as others are hung, because
+    it cannot write stacks while it is stopped."""
     silent_s = now - pulse.beat_at - BEAT_S
     if silent_s >= DEAD_S or (pulse.halted and silent_s >= HUNG_S):
         return Verdict.DEAD

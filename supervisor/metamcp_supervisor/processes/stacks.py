@@ -1,11 +1,12 @@
-"""The stacks of workers: what their threads were doing when they were asked, hung or crashed.
+"""The stacks of workers: the calls of their threads when they were asked, hung or crashed.
 
-Owns: one file in memory for each worker, in which it writes its stacks; the question for them, and
-the wait for the answer. Never: who is asked when (`heartbeats`, an operator), where the text goes.
+Owns: one file in memory for each worker, in which it writes its stacks; the request for stacks, and
+the wait for the answer. Never: the decision to ask (`heartbeats`, an operator), the use of the
+text.
 
-A worker writes them in a handler of the signal, without its interpreter, so it does so also while a
-loop in C holds that. Both processes have the same open file, so they share its position: to forget
-what was written is to go back to the start.
+A worker writes its stacks in a signal handler, without the interpreter, so also while a loop in C
+holds the interpreter. Both processes have the same open file and share its position: after clearing
+the file, this process sets the position back to the start.
 """
 
 import asyncio
@@ -19,13 +20,17 @@ from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import MetaMCPError
 
 STACKS_BYTES_MAX = 64 * 1024
-"""Of one worker. A dump of a worker with two threads takes about 4 KiB."""
+"""Maximum bytes of the stacks of one worker; a dump of a worker with two threads takes about
+4 KiB."""
 ASK_SIGNAL = signal.SIGUSR2
-"""A worker answers it with its stacks and goes on (`metamcp_worker.runtime.nursery`)."""
+"""Signal that a worker answers with its stacks; then it goes on
+(`metamcp_worker.runtime.nursery`)."""
 ANSWER_S_MAX = 2.0
-"""The handler runs at once; only a process that is stopped or sleeps in the kernel needs longer."""
+"""Maximum seconds to wait for stacks: the handler runs at once, unless the process is stopped or
+sleeps in the kernel."""
 LOOK_S = 0.02
-"""Between two looks whether it writes any more; nothing tells of the end of a dump."""
+"""Seconds between two looks at the file; a dump has no end mark, so it is complete when two looks
+show the same text."""
 
 
 class NoStacks(MetaMCPError):
@@ -33,7 +38,7 @@ class NoStacks(MetaMCPError):
 
 
 class Stacks:
-    """The files, by process. `signal_worker(pid, number)` reaches a worker through the nursery."""
+    """The files, by process. `signal_worker(pid, number)`: signals a worker through the nursery."""
 
     def __init__(self, signal_worker: Callable[[int, int], None]) -> None:
         self._signal = signal_worker
@@ -41,7 +46,7 @@ class Stacks:
         self._files: dict[int, tuple[int, str]] = {}
 
     def open(self, ticket: int, name: str) -> int:
-        """A descriptor for the worker that is to be forked. Raises OSError."""
+        """Return a descriptor for the worker that is to be forked. Raises OSError."""
         fd = _file()
         try:
             copy = os.dup(fd)
@@ -52,24 +57,25 @@ class Stacks:
         return copy
 
     def born(self, ticket: int, pid: int) -> None:
-        """The worker is this process."""
+        """Note the process of the worker that was forked for this ticket."""
         self._files[pid] = self._unborn.pop(ticket)
 
     def forget(self, ticket: int) -> None:
-        """It was born, or never will be."""
+        """Close the file of this ticket, unless its worker was forked."""
         if ticket in self._unborn:
             os.close(self._unborn.pop(ticket)[0])
 
     def handed(self) -> list[tuple[int, int, str]]:
-        """Process, file and name of each worker, for the program that goes on with them."""
+        """Return process, file and name of each worker, for the program after this one."""
         return [(pid, fd, name) for pid, (fd, name) in self._files.items()]
 
     def adopt(self, pid: int, fd: int, name: str) -> None:
-        """Takes the descriptor."""
+        """Continue with the file of a worker of the previous program. Takes the descriptor."""
         self._files[pid] = fd, name
 
     def take(self, pid: int) -> tuple[str, str]:
-        """The name and the last stacks of a worker that is gone; usually there are none."""
+        """Return the name and the last stacks of a worker that is gone, and close its file. Usually
+        the stacks are empty."""
         if pid not in self._files:
             return "", ""
         fd, name = self._files.pop(pid)
@@ -79,12 +85,12 @@ class Stacks:
             os.close(fd)
 
     def close(self) -> None:
-        """All workers are gone."""
+        """Close all files, because all workers are gone."""
         for pid in list(self._files):
             self.take(pid)
 
     async def dump(self, pid: int) -> str:
-        """The stacks of a worker as they are now. Raises NoStacks."""
+        """Return the current stacks of a worker. Raises NoStacks."""
         if pid not in self._files:
             raise NoStacks("its worker does not run")
         fd, _ = self._files[pid]

@@ -1,12 +1,12 @@
-"""The book of forked workers: each end is told once, and never before the birth.
+"""The forked workers: each end is reported once, and never before `fork` has returned the worker.
 
-Owns: which workers there are, and what was heard of those whose `fork` has not returned yet. Never:
+Owns: the set of workers, and the news of workers whose `fork` has not returned yet. Never:
 processes, sockets, the event loop (`nursery`).
 
 Theory. A worker may die before the coroutine that asked for it runs again: both pieces of news come
-in one read of the nursery's socket. So a worker is first *expected* and what is heard of it waits;
-when it is *claimed* it is its caller's, and the news follows. A worker whose caller has left is
-*disowned*: nobody is told of its end. An end closes the entry, so a second one finds none.
+in one read of the nursery's socket. So a worker is first *expected*, and news of it waits; when the
+worker is *claimed* it belongs to its caller, and the news follows. A worker whose caller has left
+is *disowned*: its end is not reported. An end removes the entry, so a second end is ignored.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """A worker is gone and everything that descended from it as well.
+    """A worker and all its descendants are gone.
 
-    `code`: exit status, or None when a signal ended it; `signal`: its number, or 0; `orphans`: how
-    many descendants had to be killed (of workers that died together the first is told all);
-    `stacks`: what its threads were doing when it was last asked, or crashed.
+    `code`: exit status, or None when a signal ended the worker; `signal`: its number, or 0;
+    `orphans`: how many descendants had to be killed (of workers that died together the first has
+    the number for all); `stacks`: the last stacks that the worker wrote, on request or at a crash.
     """
 
     pid: int
@@ -33,7 +33,8 @@ class WorkerExit:
 
 
 class Workers:
-    """`on_exit`: the end of a worker; `on_halt(pid, halted)`: it was stopped or resumed."""
+    """`on_exit`: called at the end of a worker; `on_halt(pid, halted)`: called when a worker was
+    stopped or resumed."""
 
     def __init__(
         self, on_exit: Callable[[WorkerExit], None], on_halt: Callable[[int, bool], None]
@@ -50,14 +51,15 @@ class Workers:
         return pid in self._claimed or pid in self._expected
 
     def adopt(self, pid: int) -> None:
-        """A worker that the program before had claimed."""
+        """Add a worker that the previous program had claimed."""
         self._claimed.add(pid)
 
     def expect(self, pid: int) -> None:
         self._expected[pid] = []
 
     def claim(self, pid: int) -> list[Callable[[], None]]:
-        """What was heard of it meanwhile, to be called once its caller has noted the worker."""
+        """Give a worker to its caller. Return the news that waited, to be called once the caller
+        has noted the worker."""
         self._claimed.add(pid)
         return self._expected.pop(pid)
 

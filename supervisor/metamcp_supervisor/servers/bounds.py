@@ -1,8 +1,8 @@
-"""The limits of servers put in force: by the kernel where it can, by looking where it cannot.
+"""Enforcement of the limits of servers: by the kernel where possible, else from samples.
 
-Owns: the leaf of each copy and its end, the records about what copies use, what the journal says of
-limits that nobody enforces. Never: the rules (`limits`), the files of the kernel (`cgroups`),
-stopping anything (`gauges`, `crew`).
+Owns: making and removing the control group (leaf) of each copy, the records of what copies use, the
+journal's notes about limits that are not enforced. Never: the rules (`limits`), the files of the
+kernel (`cgroups`), stopping anything (`gauges`, `crew`).
 """
 
 from collections.abc import Collection
@@ -16,7 +16,8 @@ from metamcp_supervisor.telemetry.journal import Journal
 
 
 class Bounds:
-    """`cgroups`: None where no subtree is ours; `around`: the group of the gateway itself."""
+    """`cgroups`: None if the gateway has no subtree of control groups; `around`: the group of the
+    gateway itself."""
 
     def __init__(
         self, cgroups: Cgroups | None, journal: Journal, around: Around | None = None
@@ -28,7 +29,7 @@ class Bounds:
         self._journal = journal
 
     def adopt(self, kept: Collection[Path] = ()) -> None:
-        """Before anything is forked. `kept`: leaves that are in use."""
+        """Prepare the control groups, before the first fork. `kept`: leaves that are in use."""
         try:
             if self._cgroups is not None:
                 self._cgroups.adopt(kept)
@@ -53,7 +54,7 @@ class Bounds:
             self._journal.add(server.name, "note", why, copy.generation)
 
     def redraw(self, entry: Entry) -> None:
-        """Its limits may be others now."""
+        """Put the current limits of a server in force for its copies."""
         for copy in entry.copies:
             try:
                 if copy.leaf is not None:
@@ -63,15 +64,15 @@ class Bounds:
                 self._journal.add(entry.name, "note", why, copy.generation)
 
     def erase(self, copy: Copy) -> None:
-        """Nothing of it is to be left."""
+        """Kill the processes that are left in the leaf of a copy, and remove the leaf."""
         if copy.leaf is not None:
             copy.leaf.kill()
             copy.leaf.remove()
 
     def crowded_out(self, signal: int) -> str:
-        """Did the kernel end a process that has no group of its own, because that of the gateway
-        was full? In words, or nothing. Each kill that the kernel counted lately is that of one
-        process."""
+        """Return words if the kernel killed a process without a group of its own because the
+        gateway's group was out of memory, else "". Each kill that the kernel counted lately
+        explains the end of one process."""
         if signal != SIGKILL or self._around is None or (now := self._around.memory()) is None:
             return ""
         if now.kills <= self._kills:
@@ -80,14 +81,15 @@ class Bounds:
         return crowded_out(now.used_bytes, now.limit_bytes)
 
     def look(self) -> None:
-        """Every two seconds: kills before the last look ended processes below servers."""
+        """Forget unexplained kills from before the last look, which ended processes below servers.
+        Call this every two seconds."""
         if self._around is not None:
             self._kills = max(self._kills, self._kills_at_last_look)
             self._kills_at_last_look = self._around.kills()
 
     def out_of_memory(self, copy: Copy, signal: int) -> str:
-        """Did the kernel end it for want of memory? A sentence, or nothing. `signal`: of its end,
-        which nobody here brought about."""
+        """Return a sentence if the kernel killed a copy for lack of memory, else "". `signal`: the
+        signal that ended the copy; call this only if the gateway did not send it."""
         return self.limiter.out_of_memory(
             copy.entry.name,
             limits_of(copy.entry.server),

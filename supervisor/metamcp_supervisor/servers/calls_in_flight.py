@@ -1,10 +1,11 @@
-"""The calls that are under way, as fronts and workers tell when they are asked.
+"""The calls in flight, as fronts and workers report them on request.
 
-Owns: whom to ask, how long an answer is waited for, and putting the answers together. Never: which
-calls a front has (it says), what is shown of one (`metamcp_worker.ipc.figures`), printing.
+Owns: the choice of processes to ask, the time limit for answers, and merging the answers. Never:
+the calls of a front (the front reports them), the fields of a call
+(`metamcp_worker.ipc.figures`), printing.
 
-A front knows whose call it is, the worker knows whether it was sent to the server yet: both are
-asked at once, and a call that waits for its turn is `queued`.
+The front knows the client of a call, the worker knows whether the call was already sent to the
+server: both are asked at once, and a call that the worker has not sent yet is `queued`.
 """
 
 import asyncio
@@ -17,18 +18,21 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import CallUnderWay, ShowCalls
 
 CALLS_SHOWN_MAX = 500
-"""The longest ones: more than anybody reads, and far less than a line of the control socket has."""
+"""Maximum number of calls shown, the oldest first: more than an operator reads, and far less than
+a line of the control socket can hold."""
 ANSWER_S_MAX = 2.0
-"""For every process to answer, all at once: milliseconds, unless it is stopped or hangs."""
+"""Maximum seconds for all processes to answer: milliseconds are usual, unless a process is stopped
+or hangs."""
 
 Waiting = set[tuple[int, int]]
-"""Front and number of calls."""
+"""Calls as pairs: number of the front, number of the call."""
 
 
 async def calls(
     fronts: Sequence[Front], entries: Collection[Entry], names: Sequence[str], slow_s: float
 ) -> Calls:
-    """Those of the servers with these `names`, empty for all, that have taken so long."""
+    """Return calls to servers with these `names` (empty: all servers) that have taken `slow_s` or
+    longer."""
     wanted = ShowCalls(ticket=0, servers=tuple(names), slow_s=slow_s, most=CALLS_SHOWN_MAX)
     workers = [
         copy.instance.questions for entry in entries for copy in entry.copies if copy.instance
@@ -57,7 +61,7 @@ async def _ask(questions: Questions, wanted: ShowCalls) -> Shown | None:
 
 
 async def _waiting(questions: Questions) -> Waiting:
-    """Of a worker; none, if it does not say."""
+    """Return the calls that wait in a worker; none if the worker does not answer."""
     answer = await _ask(questions, ShowCalls(ticket=0))
     try:
         return set(codec.typed(list[tuple[int, int]], answer[1])) if answer else set()

@@ -1,9 +1,9 @@
-"""What differs between two catalogues of a server, in words for the journal.
+"""Differences between two catalogues of a server, as a sentence for the journal.
 
-Owns: the comparison and its sentence. Never: what is done about it.
+Owns: the comparison and its sentence. Never: reactions to a change.
 
-A server that offers something else than before its restart may have been updated, or may be up to
-something: a definition is what a model acts on. So the journal names what changed.
+A server whose catalogue differs from the one before its restart may have been updated, or may be
+malicious: a model acts on definitions. So the journal names what changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,9 +14,10 @@ from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.server_catalog import KINDS
 
 CHANGES_TOLD_MAX = 6
-"""In a minute, of one server; of more only how many they were."""
+"""Maximum number of changes of one server that the journal tells in a minute; further ones are only
+counted."""
 NAMES_MAX = 5
-"""Of each sort that are named; the others are counted."""
+"""Maximum number of names in each list of additions, removals or changes; the rest is counted."""
 NAME_CHARACTERS_MAX = 64
 
 _KEYS: Mapping[str, str] = {
@@ -28,8 +29,8 @@ _KEYS: Mapping[str, str] = {
 
 
 def changes(before: bytes, after: bytes) -> str:
-    """`tools: new added, old removed, echo changed (12 in all)`; empty if the lists are the same.
-    Raises codec.Malformed for bytes that are no catalogue."""
+    """Return a sentence such as `tools: new added, old removed, echo changed (12 in all)`; empty if
+    the lists are the same. Raises codec.Malformed for bytes that are not a catalogue."""
     old, new = server_catalog.unpack(before), server_catalog.unpack(after)
     found = (_of_kind(kind, old.of(kind), new.of(kind)) for kind in KINDS)
     return "; ".join(filter(None, found))
@@ -58,7 +59,7 @@ def _listed(names: list[str], what: str) -> str:
 
 
 def _named(kind: str, definitions: Iterable[Raw]) -> dict[str, bytes]:
-    """By name; what has none goes by its place."""
+    """Return definitions by name; a definition without a name has its place (`#0`) as key."""
     found: dict[str, bytes] = {}
     for place, definition in enumerate(definitions):
         try:

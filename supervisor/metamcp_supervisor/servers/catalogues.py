@@ -1,11 +1,11 @@
-"""What each server offered last, kept on disk over restarts.
+"""The last catalogue of each server, kept on disk over restarts.
 
-Owns: the folder `catalogue` of the state directory and its files, one for each server as it is
-started now, and the figures read out of one catalogue. Never: what a front is told (`publish`), a
-definition's meaning.
+Owns: the folder `catalogue` of the state directory and its files, one for each server in its
+current configuration, and the figures of a catalogue. Never: telling fronts (`publish`), the
+meaning of a definition.
 
 A file is written whole under another name and then renamed, so that a full disk or a crash leaves
-the old one. Trouble with the disk is told and never stops a server.
+the old file. Trouble with the disk is reported and never stops a server.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.token_cost import together
 
 LEFT_OUT_MAX = 50
-"""Definitions of one server that are not valid and told one by one; 'metamcp tools' names all."""
+"""Maximum number of invalid definitions of one server that are named; 'metamcp tools' names all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Figures of one catalogue, of what lists have. `token_cost`: estimated, of the tool
-    definitions. `invalid`: how many definitions are not valid; `left_out`: each with place and
-    reason, up to LEFT_OUT_MAX. `modern`: it is of the revision without sessions; `identity`:
-    another one for another version of the server."""
+    """Figures of one catalogue, without the definitions that lists leave out. `token_cost`:
+    estimated for all tool definitions. `invalid`: how many definitions are not valid; `left_out`:
+    place and reason of each, up to LEFT_OUT_MAX. `modern`: the catalogue is of the revision without
+    sessions; `identity`: differs between versions of the server."""
 
     tools: int = 0
     prompts: int = 0
@@ -50,7 +50,7 @@ class Offer:
 
 
 def offer(data: bytes, *, from_cache: bool = False) -> Offer:
-    """The figures of a packed catalogue. Raises codec.Malformed."""
+    """Return the figures of a packed catalogue. Raises codec.Malformed."""
     found = server_catalog.unpack(data)
     invalid = tuple(validation.invalid(found))
     unlisted = [each for each in invalid if not each.fault.legacy]
@@ -72,7 +72,8 @@ def offer(data: bytes, *, from_cache: bool = False) -> Offer:
 
 
 def one_era(data: bytes) -> bytes:
-    """What is kept as the other catalogue of a server that has none: nothing but who it is."""
+    """Return the catalogue to keep for the era that a server does not speak: its protocol and
+    `serverInfo`, without lists."""
     found = server_catalog.unpack(data)
     return server_catalog.pack(
         ServerCatalogue(protocol=found.protocol, serverInfo=found.serverInfo)
@@ -80,7 +81,7 @@ def one_era(data: bytes) -> bytes:
 
 
 class Catalogues:
-    """`on_trouble(server, sentence)` hears of a file that could not be read or written."""
+    """`on_trouble(server, sentence)`: called when a file could not be read or written."""
 
     def __init__(self, state_dir: Path, on_trouble: Callable[[str, str], None]) -> None:
         self._folder = state_dir / "catalogue"
@@ -90,8 +91,8 @@ class Catalogues:
         self._writer: asyncio.Task[None] | None = None
 
     def load(self, server: Server) -> bytes:
-        """The packed catalogue that this very server offered last, or nothing. Blocks for one file:
-        for the start only."""
+        """Return the packed catalogue that the server offered last in this configuration, or b"".
+        Blocks while it reads one file, so call this only at a start."""
         path = self._path(server)
         if not os.path.lexists(path):
             return b""
@@ -108,7 +109,8 @@ class Catalogues:
         return data
 
     def keep(self, server: Server, data: bytes) -> None:
-        """Write it soon, unless it is what the disk has. Of two for one server the newer stays."""
+        """Write a catalogue soon, unless the disk has the same one. If two catalogues of one server
+        wait, only the newer is written."""
         digest = _digest(self._path(server), data)
         if self._kept.get(server.name) == digest:
             return
@@ -119,7 +121,7 @@ class Catalogues:
 
     @property
     def busy(self) -> bool:
-        """Is something on its way to the disk?"""
+        """Whether a catalogue is being written to the disk."""
         return self._writer is not None and not self._writer.done()
 
     async def close(self) -> None:
@@ -144,12 +146,14 @@ class Catalogues:
 
 
 def _digest(path: Path, data: bytes) -> bytes:
-    """Of a file: what it is called belongs to it, since it says how the server was started."""
+    """Return the digest of the path and content of a file. The path counts, because its name shows
+    how the server was started."""
     return hashlib.sha256(b"%b\0%b" % (os.fsencode(path), data)).digest()
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Raises OSError; then the old file is still there, and no half of a new one."""
+    """Replace a file, and remove the files of earlier configurations of the server. Raises OSError;
+    then the old file is still there, and no part of a new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd, new = files.beside(path)
     try:
@@ -163,5 +167,5 @@ def _replace(path: Path, data: bytes) -> None:
             os.unlink(new)
         raise
     for old in path.parent.iterdir():
-        if old != path:  # of the server as it was started before
+        if old != path:  # of an earlier configuration of the server
             old.unlink(missing_ok=True)

@@ -1,11 +1,11 @@
 """The workers of the servers, from the fork to the end of everything below them.
 
-Owns: forking, the deadlines of processes on their way up or down, killing, the order of last words
-and death. Never: the rules (`server`), who shall run and which copy serves (`tree`, `spares`),
-pipes (`publish`).
+Owns: forking, the deadlines of processes that start or stop, killing, reading the last messages of
+a worker after its death. Never: the rules (`server`), the choice of servers and copies that run
+(`tree`, `spares`), pipes (`publish`).
 
-An instance is over when two things have come, in any order: the nursery's word that the worker and
-everything below it is gone, and the end of its control socket, in which its last words may wait.
+An instance is over after two events, in any order: the nursery reports that the worker and
+everything below it is gone, and its control socket, in which last messages may wait, has ended.
 """
 
 import asyncio
@@ -45,42 +45,45 @@ from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 
 START_S_MARGIN = 5.0
-"""The worker watches `start_timeout` itself; this much later it is killed."""
+"""Seconds after `start_timeout` at which a worker is killed; the worker watches `start_timeout`
+itself."""
 STOP_S_MARGIN = 3.0
-"""The same for the worker's own ladder: end of stdin, SIGTERM, SIGKILL."""
+"""Seconds after the time for the worker's shutdown steps (end of stdin, SIGTERM, SIGKILL) at which
+the worker is killed."""
 LEAVE_S_MAX = 10.0
-"""From the news that a server is down to the end of its worker."""
+"""Maximum seconds from the report that a server is down to the end of its worker."""
 KILLED_S_MAX = 2.0
-"""From SIGKILL to the news of its end: milliseconds, or a second for one with much memory."""
+"""Maximum seconds from SIGKILL to the report of a worker's end: milliseconds are usual, a second
+for a worker with much memory."""
 SILENT_S_MAX = 2.0
-"""From the end of a control socket to the end of its worker."""
-"""The counter of lines that are no messages."""
+"""Maximum seconds from the end of a control socket to the end of its worker."""
 LAST_WORDS_S_MAX = 1.0
-"""From the end of a worker to the end of what it wrote to its control socket."""
+"""Maximum seconds, after a worker has ended, to read the rest of what it wrote to its control
+socket."""
 
 
 class Lives(Protocol):
-    """Who decides what happens to servers. A copy is told of whether it serves or not."""
+    """The code that decides about servers (`tree`). Copies that do not serve are reported too."""
 
     def went_down(self, copy: Copy, fact: WentDown) -> None: ...
 
     def responds(self, copy: Copy, fact: Responds) -> None: ...
 
     def told(self, copy: Copy, message: FromChild, blob: bytes) -> None:
-        """What an instance says beyond its own life."""
+        """Handle a message of an instance that is not about its own start or end."""
         ...
 
     def crowded_out(self, signal: int) -> str:
-        """Did the kernel kill it, because the group of the gateway had no memory left? Then
-        words about that."""
+        """Return words if the kernel killed a process because the gateway's control group was out
+        of memory, else ""."""
         ...
 
     def idle(self, copy: Copy, idle_s: float) -> None:
-        """It has been of no use to anybody for so long."""
+        """Note that clients have not used a copy for `idle_s` seconds."""
         ...
 
     def gone(self, copy: Copy) -> None:
-        """Nothing is left of it."""
+        """Note that a copy is gone, with all its processes."""
         ...
 
 
@@ -108,18 +111,18 @@ class Crew:
         self._tuned: LogSpec | None = None
 
     def fork(self, copy: Copy) -> None:
-        """Start a worker for it."""
+        """Start a worker for a copy."""
         task = asyncio.get_running_loop().create_task(self._launch(copy))
         copy.launch = task
         task.add_done_callback(partial(self._launched, copy))
 
     def adopt(self, copy: Copy, found: CopySnapshot) -> None:
-        """A copy of the program before: its worker lives on."""
+        """Continue with a copy of the previous program, whose worker still runs."""
         sock = socket.socket(fileno=found.instance.line.fd)
         worker = Worker(found.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock)
         instance = copy.instance = Instance(copy.entry.name, copy.generation, worker, self)
         instance.go_on(found.instance)
-        self._tuned = None  # it speaks as the program before was told
+        self._tuned = None  # it has the log settings of the previous program
         self._copies[worker.pid] = copy
         heard = partial(self._judged, copy, instance)
         self._hearts.watch(worker.pid, heard, halted=found.halted)
@@ -127,16 +130,16 @@ class Crew:
             copy.deadline(found.due - asyncio.get_running_loop().time(), self._overdue)
 
     def ask_to_stop(self, copy: Copy, grace_s: float) -> None:
-        """Let it finish for `grace_s`, then go down its ladder."""
+        """Let a copy finish its calls for `grace_s`, then shut it down step by step."""
         copy.stopping = True
         if copy.instance is None:
-            return  # the fork is still under way; what comes of it is stopped then
+            return  # the fork is still under way; the worker is stopped after it
         copy.instance.stop(grace_s)
         copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
 
     def withheld(self, entry: Entry, said: Iterable[str]) -> tuple[str, ...]:
-        """Variables that a server does not get and that could matter to it. `said`: the last lines
-        that it wrote. A remote server gets no variables."""
+        """Return environment variables that a server does not get but may need. `said`: the last
+        lines that the server wrote. A remote server gets no variables."""
         server = entry.server
         if server.url is not None:
             return ()
@@ -147,8 +150,8 @@ class Crew:
         )
 
     def tune(self) -> None:
-        """The nursery and all workers are to speak as this process does, and are told if that is
-        new."""
+        """Set the log format and log levels of the nursery and all workers to those of this
+        process, if they changed."""
         wanted = logs.current()
         if wanted == self._tuned:
             return
@@ -163,32 +166,33 @@ class Crew:
             self._journal.add("gateway", "note", why)
 
     def let_go(self, entry: Entry) -> None:
-        """The copy that serves does not any more, and leaves at once."""
+        """Stop the serving copy at once, without waiting for its calls."""
         if entry.serving is not None:
             copy, entry.serving = entry.serving, None
             entry.leaving.add(copy)
             self.ask_to_stop(copy, 0.0)
 
     def hurry(self, entry: Entry) -> None:
-        """Those that still wait for calls have no time left but for their ladder: nobody calls."""
+        """Leave copies that are stopping only the time for their shutdown steps, because calls are
+        not waited for any more."""
         for copy in entry.copies:
             if copy.instance is not None and copy.stopping:
                 copy.deadline(_ladder_s(entry), self._overdue)
 
     def condemn(self, copy: Copy, reason: ExitClass, message: str) -> None:
-        """Count it as down for this reason, and kill it."""
+        """Count a copy as down for this reason, and kill its worker."""
         assert copy.instance is not None
         if not copy.instance.reported:
             copy.instance.reported = True
             self._lives.went_down(copy, WentDown(reason, message))
         self._kill(copy)
 
-    # What the nursery says
+    # Messages of the nursery
 
     def exited(self, end: WorkerExit) -> bool:
-        """A worker and everything below it is gone; True if it was one of ours.
+        """A worker and everything below it is gone; return whether it was the worker of a server.
 
-        Its last words may still wait in its control socket: they come first.
+        Messages that still wait in its control socket are read before the copy counts as gone.
         """
         copy = self._copies.get(end.pid)
         if copy is None:
@@ -209,7 +213,7 @@ class Crew:
         if copy := self._copies.get(pid):
             self._journal.add(copy.entry.name, "halted" if yes else "resumed")
 
-    # What workers say
+    # Messages of workers
 
     def heard(self, instance: Instance, message: FromChild, blob: bytes) -> None:
         copy = self._copies[instance.pid]
@@ -243,8 +247,8 @@ class Crew:
             copy.deadline(SILENT_S_MAX, self._overdue)
 
     async def stacks(self, entry: Entry, dump: Callable[[int], Awaitable[str]]) -> str:
-        """What the threads of its worker are doing; into its log, too. `dump`: by process. Raises
-        NotNow."""
+        """Return the current stacks of a server's worker, and write them to its log. `dump`: called
+        with a process id. Raises NotNow."""
         copy = entry.serving
         if copy is None or copy.instance is None:
             raise NotNow(f"{entry.name} has no worker at this moment")
@@ -256,13 +260,13 @@ class Crew:
         return text
 
     def log_stacks(self, copy: Copy, text: str) -> None:
-        """Put the stacks of its worker into the log of a server."""
+        """Write the stacks of a worker to the log of its server."""
         lines = LogLines(stream="stacks", lines=tuple(filter(None, text.splitlines())))
         self._lives.told(copy, lines, b"")
 
     def _probed(self, instance: Instance, missed: int) -> None:
-        """Say so when the server begins to miss probes, and when it is heard again. It is not
-        parted from its calls for that: it may only be slow."""
+        """Write to the journal when the server begins to miss probes, and when it answers again.
+        Calls still go to the server, because it may only be slow."""
         if missed != instance.probes_missed:
             what = "probe missed" if missed else "heard again"
             cause = f"it did not answer, {missed} in a row" if missed else ""
@@ -270,7 +274,7 @@ class Crew:
             self._journal.add(instance.server, what, cause, instance.generation)
 
     def _held_back(self, copy: Copy) -> None:
-        """Its worker holds it back for what it sends unasked."""
+        """Note that the worker slows the server down, because it sends too much unasked."""
         now = asyncio.get_running_loop().time()
         before, copy.flood = copy.flood, rate_limits.held_back(copy.flood, now)
         if why := rate_limits.too_long(copy.flood):
@@ -290,7 +294,7 @@ class Crew:
             copy.deadline(LEAVE_S_MAX, self._overdue)
         down = instances.told(message, remote=entry.server.url is not None)
         if message.probing and entry.probe and down.reason is ExitClass.EXIT:
-            # Some old servers exit when they are asked something new: once more, without asking.
+            # Some old servers exit at an unknown request: start again without the probe.
             entry.probe = False
             down = instances.excused(down)
         if why := self._bounds.out_of_memory(copy, message.signal):
@@ -304,7 +308,7 @@ class Crew:
             self._lives.told(copy, Counted(counts={"oom_kill": 1}), b"")
         return why
 
-    # Up and down
+    # Starting and stopping
 
     async def _launch(self, copy: Copy) -> None:
         entry = copy.entry
@@ -343,7 +347,7 @@ class Crew:
             self._journal.add(copy.entry.name, "bug", f"its start broke off: {error!r}")
 
     def _overdue(self, copy: Copy) -> None:
-        """A worker did not do in time what it was to do."""
+        """Kill a worker that did not start or stop in time."""
         if copy.warming:
             limit = f"{copy.entry.server.start_timeout_s:g} s"
             message = f"it was not ready within {limit}, and its worker did not say so"
@@ -355,12 +359,13 @@ class Crew:
 
     def _kill(self, copy: Copy) -> None:
         assert copy.instance is not None
-        if copy.instance.end is None:  # else only its last words are waited for
+        if copy.instance.end is None:  # else only its last messages are waited for
             self._forker.signal(copy.instance.pid, signal.SIGKILL)
             copy.deadline(KILLED_S_MAX, self._outlives)
 
     def _outlives(self, copy: Copy) -> None:
-        """It was killed and its end is not told: perhaps nobody carries out what we order."""
+        """Kill a worker again whose end was not reported, and check the nursery, which may not
+        carry out orders."""
         self._journal.add(copy.entry.name, "kill", "its worker was killed and its end is not told")
         self._forker.suspect()
         self._kill(copy)
@@ -401,5 +406,5 @@ class Crew:
 
 
 def _ladder_s(entry: Entry) -> float:
-    """What a worker may need to end its server and itself."""
+    """Return the seconds that a worker may need to end its server and itself."""
     return STOP_EOF_S + entry.server.stop_grace_s + STOP_S_MARGIN

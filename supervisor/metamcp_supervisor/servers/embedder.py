@@ -1,11 +1,12 @@
-"""The process that makes vectors for all fronts, kept alive while there is something to ask it.
+"""The process that makes vectors for all fronts, kept alive while fronts use it.
 
-Owns: when it is started, when it is left to end, which front asked what, and what a front is told
-when it cannot be asked. Never: making vectors (`metamcp_worker.embedder`), who needs them (fronts),
+Owns: starting and ending the process, which front asked for which texts, and the answer to a front
+without a process. Never: making vectors (`metamcp_worker.embedder`), using them (fronts),
 settings (`config.gateway_sections`).
 
-It is forked for the first texts and ends when nobody asks for a while, so a gateway without such
-searches has no such process. Its failures delay nothing: fronts never wait for it.
+The process is forked for the first texts and ends when no front asks for a while, so a gateway
+without such searches does not have it. Failures of the process cause no delay: fronts never wait
+for vectors.
 """
 
 import asyncio
@@ -29,22 +30,23 @@ from metamcp_worker.ipc.messages import Beat, Tune
 from metamcp_worker.ipc.spec import EmbeddingsSpec, LogSpec
 
 WHO = "embedder"
-"""Its name for `ps` and in the journal."""
+"""Name of the process for `ps` and in the journal."""
 ASKS_MAX = 1024
-"""That are not answered; one more is answered with nothing."""
+"""Maximum number of requests without an answer yet; a further request is answered without
+vectors."""
 IDLE_S = 600.0
-"""Without a question: then it ends, and a model that it has loaded leaves the memory."""
+"""Seconds without a request after which the process ends, to free the memory of a loaded model."""
 END_S_MAX = 3.0
-"""For one that is to end; then it is killed."""
+"""Maximum seconds for the process to end; then it is killed."""
 PAUSE_S = 5.0
-"""That a front leaves it alone where there is no better word."""
+"""Seconds that a front must wait before its next request, where a better number is not known."""
 
 _read = codec.reader(Embedded | EmbedFigures | Beat)
 
 
 class Embedder:
-    """`spec`: what is wanted now, None where nobody needs vectors. `count`: hears what became of
-    texts, how many more each time."""
+    """`spec`: returns the current settings, None where vectors are not needed. `count`: called with
+    counters of texts by outcome, as increments."""
 
     def __init__(
         self,
@@ -65,9 +67,9 @@ class Embedder:
         self._loop = asyncio.get_running_loop()
         self._tickets = itertools.count(1)
         self._asked: dict[int, tuple[Front, int]] = {}
-        """The front and its own ticket, by ours."""
+        """Front and its own ticket, by the ticket given here."""
         self._waiting: list[tuple[Embed, bytes]] = []
-        """For a process that is being started."""
+        """Requests to send as soon as the process has started."""
         self._launch: asyncio.Task[None] | None = None
         self._told: EmbeddingsSpec | None = None
         self._pid = 0
@@ -77,15 +79,16 @@ class Embedder:
         self._idle: asyncio.TimerHandle | None = None
         self._failures = 0
         self._again = 0.0
-        """Not started before that."""
+        """Time of the loop's clock before which the process is not started again."""
 
     @property
     def pid(self) -> int:
-        """Of the process, 0 while there is none."""
+        """Process id, 0 while the process does not run."""
         return self._pid
 
     def asked(self, front: Front, message: Embed, blob: bytes) -> None:
-        """A front has texts. It is answered, sooner or later, unless that is another program."""
+        """Pass texts of a front on to the process. Every request is answered, sooner or later,
+        unless another program takes over meanwhile (upgrade)."""
         spec = self._spec()
         pause_s = self._again - self._loop.time()
         if spec is None or not blob or len(self._asked) >= ASKS_MAX or pause_s > 0:
@@ -102,7 +105,7 @@ class Embedder:
         self._keep()
 
     def exited(self, end: WorkerExit) -> bool:
-        """A worker ended; True if it was this one."""
+        """A worker ended; return whether it was this process."""
         if (timer := self._leaving.pop(end.pid, None)) is not None:
             timer.cancel()
             return True
@@ -115,7 +118,7 @@ class Embedder:
         return True
 
     async def close(self) -> None:
-        """It ends with the nursery, if not before."""
+        """Close the control socket; the process ends then, or with the nursery at the latest."""
         if self._launch is not None:
             self._launch.cancel()
             await asyncio.wait([self._launch])
@@ -125,11 +128,11 @@ class Embedder:
         if self._idle is not None:
             self._idle.cancel()
 
-    # Its life
+    # Starting and ending the process
 
     def _settle(self, spec: EmbeddingsSpec | None) -> None:
-        """It works as `spec` says: another source or file needs another process, and None needs
-        none, which must not go on with a key that was taken out."""
+        """Adapt the process to `spec`. A different source or file needs a new process. None ends
+        the process, which must not continue with a key that was removed."""
         told = self._told
         if told is None or self._channel is None or told == spec:
             return
@@ -170,7 +173,7 @@ class Embedder:
             self._flush()
 
     def _flush(self) -> None:
-        """What waits is asked."""
+        """Send all requests that wait."""
         waiting, self._waiting = self._waiting, []
         for message, blob in waiting:
             try:
@@ -182,7 +185,7 @@ class Embedder:
                 self._channel.send(messages.pack(message), [fd])
 
     def _keep(self) -> None:
-        """Somebody asked: it stays for a while."""
+        """Restart the idle timer, after a request."""
         if self._idle is not None:
             self._idle.cancel()
         self._idle = self._loop.call_later(IDLE_S, self._rest)
@@ -194,12 +197,12 @@ class Embedder:
             self._dismiss()
 
     def _silent(self) -> None:
-        """Its control socket is closed: its end is on the way, or it is useless."""
+        """Kill the process, because its control socket is closed: it is ending or useless."""
         if self._pid:
             self._forker.signal(self._pid, signal.SIGKILL)
 
     def _dismiss(self) -> None:
-        """It ends at the end of its control socket."""
+        """Let the process end by closing its control socket; kill it after END_S_MAX."""
         pid = self._pid
         self._part()
         kill = self._forker.signal
@@ -214,7 +217,7 @@ class Embedder:
         self._channel, self._pid = None, 0
 
     def _failed(self) -> None:
-        """It is not there, and is not started again at once."""
+        """Count a failed process; delay its next start, and answer requests without vectors."""
         self._failures += 1
         delay_s = backoff.delay(self._failures, self._dice())
         self._again = self._loop.time() + delay_s
@@ -222,12 +225,13 @@ class Embedder:
         self._lost(delay_s)
 
     def _lost(self, pause_s: float) -> None:
-        """What it was asked, it does not answer; what waits is asked of the next one."""
+        """Answer requests that the process got without vectors. Requests that wait go to the next
+        process."""
         waiting = {message.ticket for message, _ in self._waiting}
         for ticket in self._asked.keys() - waiting:
             self._told_nothing(ticket, pause_s)
 
-    # What it says
+    # Messages of the process
 
     def _packet(self, data: bytes, fds: list[int]) -> None:
         try:
@@ -255,7 +259,7 @@ class Embedder:
         self._answer(front, its, Vectors(pause_s=pause_s))
 
     def _answer(self, front: Front, ticket: int, found: Vectors) -> None:
-        """A front that cannot be told asks again."""
+        """Send vectors to a front; one that cannot be reached asks again."""
         try:
             front.send(Embedded(ticket=ticket), [packets.blob(codec.dump(found))])
         except (OSError, TooLarge):
@@ -263,5 +267,6 @@ class Embedder:
 
 
 def _silenced(spec: EmbeddingsSpec) -> EmbeddingsSpec:
-    """Without how much it says, which can be changed while it runs."""
+    """Return `spec` without log format and log levels, which can be changed while the process
+    runs."""
     return structs.replace(spec, log=LogSpec(secrets=spec.log.secrets))

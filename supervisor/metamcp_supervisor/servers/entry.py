@@ -1,7 +1,7 @@
-"""What the tree keeps of one configured server, and the sentences about it in the journal.
+"""The entry of one configured server in the tree, and its sentences in the journal.
 
-Owns: the entry, the copies of its server, and their timers. Never: what happens to it (`tree`), the
-rules (`server`).
+Owns: the entry, the copies of its server, and their timers. Never: decisions about the server
+(`tree`), the rules (`server`).
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from metamcp_worker.ipc.roots import Asked
 
 
 class CopySnapshot(Struct, frozen=True, kw_only=True):
-    """`role`: serving, spare or leaving; `leaf`: path of its control group; `due`: until when its
-    worker has to be up, or gone."""
+    """State of a copy, for the program after this one. `role`: serving, spare or leaving; `leaf`:
+    path of its control group; `due`: deadline for its worker to be up, or gone."""
 
     role: str
     generation: int
@@ -44,9 +44,10 @@ class CopySnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ServerSnapshot(Struct, frozen=True, kw_only=True):
-    """`launched`: what says whether it is started in the same way (`config.reload`);
-    `list_changes`, `list_turns_at`: see `servers.routes`. `kept`: tools in quarantine, with the
-    reason, of a process for one client."""
+    """State of a server, for the program after this one. `launched`: digest that shows whether the
+    server is started in the same way (`config.reload`); `list_changes`, `list_turns_at`: see
+    `Known` in `servers.publish`. `kept`: tools in quarantine, with the reason, of a process for one
+    client."""
 
     name: str
     enabled: bool
@@ -75,11 +76,12 @@ class ServerSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class Copy:
-    """One copy of a server, from the order to start it until nothing of it is left.
+    """A copy of a server, from the order to start it until its last process is gone.
 
-    `instance` is there from the fork to the end of everything below it. `stopping`: it was asked to
-    stop. `ready`: it was once; `lists`: its catalogue then, if it was another one than before.
-    `leaf`: its control group, if it has one. `flood`: how long it is held back.
+    `instance`: set from the fork to the end of everything below the worker. `stopping`: the copy
+    was asked to stop. `ready`: the copy was ready once; `lists`: its catalogue then, if it differed
+    from the one before. `leaf`: its control group, if it has one. `flood`: how long it has been
+    slowed down.
     """
 
     def __init__(self, entry: "Entry", generation: int) -> None:
@@ -96,18 +98,18 @@ class Copy:
 
     @property
     def warming(self) -> bool:
-        """Is it on its way up?"""
+        """Whether the copy is starting."""
         down = self.instance is not None and self.instance.reported
         return not (self.ready or self.stopping or down)
 
     def deadline(self, seconds: float, overdue: Callable[["Copy"], None]) -> None:
-        """Call `overdue` after so long, instead of an earlier deadline."""
+        """Call `overdue` after these seconds; replaces an earlier deadline."""
         self.no_deadline()
         self._deadline = asyncio.get_running_loop().call_later(seconds, overdue, self)
 
     @property
     def due(self) -> float | None:
-        """When its deadline is over, if it has one."""
+        """Time of the deadline, if there is one."""
         return None if self._deadline is None else self._deadline.when()
 
     def no_deadline(self) -> None:
@@ -124,23 +126,25 @@ class Copy:
 
 
 def patience(server: Server) -> Patience:
-    """With this server, as it is configured."""
+    """Return the configured patience with a server."""
     return Patience(server.restarts_max, server.restart_window_s, server.restart_delay_max_s)
 
 
 class Entry:
-    """One configured server. `serving`: the copy that the fronts know; `spare`: one that could take
-    its place, or is getting there; `leaving`: those that are on their way out.
+    """A configured server, or a process of one for a single client. `serving`: the copy that the
+    fronts know; `spare`: a copy that can take its place, or is starting; `leaving`: copies that are
+    stopping.
 
-    `restarts`: how often another copy took its place; `rested`: it has been idle since a copy last
-    started, or on its way there, so that the next start is none of these. `replacing`: the spare
-    takes the place as soon as it is ready. `spare_failures`: spares in a row that did not come up.
-    `probe`: ask it first whether it is modern. `removed`: no longer configured, and gone as soon as
-    it is down. `answered`: calls that it answered so far, by front. `contested`: it asked something
-    that several callers could have caused. `used_at`: when one for a single client was last of use.
-    `tenants`: whom one serves that is not for all, by the words for them, the newest last.
-    `changes`: of its lists, for the journal. `one_era`: the identity (`Offer`) that it had when it
-    refused to speak the other era.
+    `restarts`: how often another copy took the place of the serving one; `rested`: the server has
+    been idle, or on its way there, since a copy last started, so the next start is not a restart.
+    `replacing`: the spare takes the place as soon as it is ready. `spare_failures`: spares in a row
+    that did not become ready. `probe`: ask the server first whether it is modern. `removed`: not
+    configured any more, dropped as soon as it is down. `answered`: calls that it answered so far,
+    by front. `contested`: it asked something that several callers could have caused. `used_at`:
+    when a process for a single client was last used. `tenants`: the clients of a process that is
+    not for all, by their keys, the newest last. `changes`: limits the journal's entries about
+    changed lists. `one_era`: the identity (`Offer`) of the server when it refused to speak the
+    other era.
     """
 
     def __init__(self, server: Server, offer: Offer) -> None:
@@ -176,28 +180,29 @@ class Entry:
 
     @property
     def base(self) -> str:
-        """The server of which it is a process for a single client; else its own name."""
+        """Name of the server that a process for a single client belongs to; else its own name."""
         return words.base(self.name)
 
     @property
     def own(self) -> bool:
-        """Does it serve a single client?"""
+        """Whether this is a process for a single client, project or era, not for all clients."""
         return bool(words.whose(self.name))
 
     @property
     def legacy(self) -> bool:
-        """Does it serve the clients of the earlier era, of a server that speaks both?"""
+        """Whether this process serves the clients of the earlier era, of a server that speaks
+        both."""
         return words.whose(self.name) == words.LEGACY
 
     @property
     def both(self) -> bool:
-        """Does the server speak both eras? Yes, until it was tried."""
+        """Whether the server speaks both eras; True until that was tried."""
         found = self.offer.modern and self.offer.identity != self.one_era
         return found and self.server.era == "auto"
 
     @property
     def division(self) -> per_client.Division:
-        """For whom it has processes of their own."""
+        """Return which clients get processes of their own."""
         found = per_client.division(
             self.server, contested=self.contested, asks_roots=self.offer.asks_roots
         )
@@ -205,22 +210,25 @@ class Entry:
 
     @property
     def tenant(self) -> Tenant | None:
-        """Whom it serves, if it is not for all: of several clients of a project the newest."""
+        """Client that this process serves, None if it is for all; the newest client of a
+        project."""
         return next(reversed(self.tenants.values()), None)
 
     def unknown(self) -> None:
-        """It is started in another way, so it may be another server: nothing is known of it."""
+        """Forget what was learned about a server that is started in another way now, because it
+        may be a different server."""
         self.contested, self.one_era = False, ""
         self.offer = replace(self.offer, asks_roots="")
 
     @property
     def running(self) -> bool:
-        """Is there a process of it, or will there be one in a moment?"""
+        """Whether the server has a copy, running or about to start."""
         return bool(self.copies)
 
     @property
     def spent(self) -> bool:
-        """Does nothing of it run, and will nothing, unless somebody or a timer starts it?"""
+        """Whether the server does not run, and stays down until a client, an operator or a timer
+        starts it."""
         return per_client.spent(self.life, running=self.running)
 
     @property
@@ -229,7 +237,7 @@ class Entry:
 
     @property
     def instance(self) -> Instance | None:
-        """The one that serves."""
+        """Instance of the serving copy."""
         return None if self.serving is None else self.serving.instance
 
     def new_generation(self) -> int:
@@ -238,11 +246,11 @@ class Entry:
 
     @property
     def generation(self) -> int:
-        """The highest number that a copy of it had."""
+        """Highest generation that a copy of the server had."""
         return self._generation
 
     def go_on(self, found: ServerSnapshot) -> None:
-        """After what the program before knew."""
+        """Continue from the state that the previous program handed over."""
         self.life, self._generation = found.life, found.generation
         self.replacing, self.spare_failures = found.replacing, found.spare_failures
         self.restarts, self.rested = found.restarts, found.rested
@@ -254,7 +262,8 @@ class Entry:
 
     @property
     def launcher(self) -> str:
-        """What it depends on, such as a program or a host: those who share it fail together."""
+        """Program or host that the server depends on; servers that share a launcher fail
+        together."""
         server = self.server
         if server.url is not None:
             return origin(server.url)
@@ -263,7 +272,7 @@ class Entry:
         return "module" if server.module is not None else server.transport
 
     def retry_at(self, when: float, start: Callable[["Entry"], None]) -> None:
-        """Call `start` at this time, instead of an earlier plan."""
+        """Call `start` at this time; replaces an earlier plan."""
         self.no_retry()
         self._retry = asyncio.get_running_loop().call_at(when, start, self)
 
@@ -273,7 +282,7 @@ class Entry:
             self._retry = None
 
     def spare_in(self, seconds: float, start: Callable[["Entry"], None]) -> None:
-        """Call `start` after so long, instead of an earlier plan."""
+        """Call `start` after these seconds; replaces an earlier plan."""
         self.no_spare()
         self._spare = asyncio.get_running_loop().call_later(seconds, start, self)
 
@@ -284,12 +293,12 @@ class Entry:
 
 
 def news(life: Life) -> tuple[object, ...]:
-    """What fronts and journal hear of when it is another than before."""
+    """Return the part of a life whose changes are reported to fronts and journal."""
     return life.phase, life.degraded, life.parted, life.retry_at, life.generation
 
 
 def why(life: Life, now: float) -> str:
-    """What the journal says of a server that went down."""
+    """Return the journal's text about a server that went down."""
     text = f"{life.reason}: {life.message}" if life.reason is not None else ""
     if life.retry_at is not None:
         text += f"; next start in {max(0.0, life.retry_at - now):.1f} s"

@@ -1,7 +1,7 @@
-"""What every process uses, measured again and again, and what follows for servers with limits.
+"""Periodic measurement of all processes, and the verdicts about servers with limits.
 
-Owns: the ticker, the latest figures, carrying out a verdict about a server. Never: how it is
-measured (`usage`), the verdict (`limits`), how a server is restarted (`tree`).
+Owns: the ticker, the latest figures, carrying out a verdict about a server. Never: measuring
+(`usage`), the verdict (`limits`), restarting a server (`tree`).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import Part, Usage
 
 USAGE_S = 2.0
-"""Between two measurements of memory and processor time."""
+"""Seconds between two measurements of memory and processor time."""
 
 UNMEASURED = (
     "/proc shows no process of the gateway, or no descriptor is free to read it: memory and"
@@ -75,7 +75,7 @@ class Gauges:
         self._judge()
 
     def _seen(self, yes: bool) -> None:
-        """Could anything be measured? Written once each time that this changes."""
+        """Note whether anything could be measured; write to the journal when that changes."""
         if yes != self._measured:
             self._measured = yes
             self._journal.add("gateway", "note", MEASURED if yes else UNMEASURED)

@@ -1,7 +1,7 @@
-"""One running copy of a server, as the supervisor sees it: a worker process and its control socket.
+"""A running copy of a server as the supervisor sees it: a worker process and its control socket.
 
-Owns: the packets to and from one child worker, and what it said of its server. Never: what follows
-from that (`server`, `tree`), the pipes between fronts and workers (`publish`).
+Owns: the packets to and from one child worker, and what it reported about its server. Never:
+decisions (`server`, `tree`), the pipes between fronts and workers (`publish`).
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from metamcp_worker.ipc.packets import ChannelSnapshot
 from metamcp_worker.ipc.spec import LogSpec, ServerSpec
 
 HINT_S = 3600.0
-"""Seconds until the journal tells of the same counter of an instance again."""
-#: Counters of a worker, and what an operator should know of them.
+"""Seconds until the journal reports the same counter of an instance again."""
+#: Counters of a worker, and their explanation for operators.
 _HINTS = {
     "unroutable_request": "it asked a client something, and it is not known which: its question was"
     ' refused; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
@@ -74,10 +74,11 @@ class InstanceSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class Ear(Protocol):
-    """Who listens to instances."""
+    """The listener that is told of everything that instances send."""
 
     def heard(self, instance: "Instance", message: FromChild, blob: bytes) -> None:
-        """`blob`: what came with `ServerReady` and `Listed`, empty for the others."""
+        """The worker sent this message. `blob`: content of the descriptor of `ServerReady` and
+        `Listed`, empty for other messages."""
         ...
 
     def unheard(self, instance: "Instance", sentence: str) -> None:
@@ -90,10 +91,10 @@ class Ear(Protocol):
 
 
 class Instance:
-    """`reported`: how it went down has been told. `told_of`: when the journal told of a
-    counter, in monotonic seconds. `condemned`: the class to which its end counts
-    when it is killed for not answering. `silent`: its control socket is closed. `end`: how its
-    process ended. `questions`: about its calls."""
+    """`reported`: the end of the server has been reported. `told_of`: when the journal last
+    reported a counter, in monotonic seconds. `condemned`: exit class of an instance that is killed
+    because it does not answer. `silent`: the control socket is closed. `end`: how the worker ended.
+    `questions`: about its calls."""
 
     def __init__(self, server: str, generation: int, worker: Worker, ear: Ear) -> None:
         self.server = server
@@ -116,7 +117,7 @@ class Instance:
         )
 
     def handed(self) -> InstanceSnapshot:
-        """What the program after this one must know of it."""
+        """Return the state of this instance that the program after this one needs."""
         return InstanceSnapshot(
             pid=self.pid,
             line=self._channel.handed(),
@@ -131,7 +132,7 @@ class Instance:
         )
 
     def go_on(self, found: InstanceSnapshot) -> None:
-        """After what the program before knew."""
+        """Continue from the state that the previous program handed over."""
         self.server_pid, self.protocol, self.start_s = (
             found.server_pid, found.protocol, found.start_s,
         )  # fmt: skip
@@ -142,24 +143,25 @@ class Instance:
             self._channel.send(data, fds)
 
     def run(self, spec: ServerSpec, version: str) -> None:
-        """`version`: of the gateway. Raises OSError when this process has no free descriptor."""
+        """Tell the worker to start its server. `version`: of the gateway. Raises OSError when this
+        process has no free descriptor."""
         blob = packets.blob(codec.dump(spec))
         self._send(RunServer(generation=self.generation, version=version), [blob])
 
     def tune(self, log: LogSpec) -> None:
-        """Its worker is to speak so."""
+        """Set the log format and log levels of the worker."""
         self._send(Tune(format=log.format, level=log.level, levels=log.levels))
 
     def attach(self, front: int, fd: int) -> None:
-        """Give it `fd`, its end of the pipe to this front."""
+        """Give the worker `fd`, its end of the pipe to this front."""
         self._send(AttachFront(front=front), [fd])
 
     def stop(self, grace_s: float) -> None:
         self._send(Stop(grace_s=grace_s))
 
     def hints(self, counts: Iterable[str], now: float) -> list[tuple[str, str]]:
-        """Counters that an operator should know of, each the first time in an hour: its name and a
-        sentence. `now`: monotonic seconds."""
+        """Return name and sentence of each counter that an operator should know about, unless the
+        journal reported it within the last hour. `now`: monotonic seconds."""
         new = {
             name: hint
             for name in counts
@@ -198,17 +200,18 @@ class Instance:
         self._ear.heard(self, message, blob)
 
     def _lost(self, data: bytes) -> None:
-        # Only catalogues come with a descriptor; a start without it ends by its time limit.
+        # Only catalogues come with a descriptor; a start without one ends by its time limit.
         self._ear.unheard(self, "its catalogue was lost: the gateway has no free descriptors")
 
 
 _NO_EXIT = frozenset({ExitClass.EXIT, ExitClass.CLEAN, ExitClass.SIGNAL})
-"""Ends of a process. A remote server has none here, and one that closes a connection in good order
-is not meant to stay away."""
+"""Exit classes of a process. A remote server has no process here, and must be started again even
+after it closed its connection cleanly."""
 
 
 def told(message: ServerDown, *, remote: bool = False) -> WentDown:
-    """What a worker says of the end of its server. `remote`: it is reached by URL."""
+    """Convert a worker's report about the end of its server. `remote`: the server is reached by
+    URL."""
     try:
         reason = ExitClass(message.reason)
     except ValueError:
@@ -219,7 +222,7 @@ def told(message: ServerDown, *, remote: bool = False) -> WentDown:
 
 
 def untold(end: WorkerExit, condemned: ExitClass | None) -> WentDown:
-    """How a server went down whose worker ended without a word."""
+    """Return how a server went down whose worker ended without a report."""
     if end.cause != "exit":
         return WentDown(ExitClass.NURSERY, "its worker went down with the nursery", excused=True)
     how = _how(end)

@@ -1,15 +1,16 @@
-"""Which of many servers that wait for the same thing tries it for all of them, and when.
+"""Outages shared by many servers: the server that tries a start for all of them, and when.
 
-Owns: what an outage is that servers share, and how often somebody looks whether it is over. Never:
-clocks, timers, starting anything (`outage_io`), what a try in vain means for who made it
-(`server`).
+Owns: the definition of a shared outage, and how often a server tries whether the outage is over.
+Never: clocks, timers, starting anything (`outage_io`), the consequences of a failed try for the
+server that made it (`server`).
 
-Theory. Full jitter and open circuits make each server wait longer, and that is right for one that
-is broken; of fifty that lost the same upstream the next one to try may be a minute away when it is
-back. So one of them tries for all, in turns, when nobody has for a moment. Such a start costs its
-server nothing: when it fails as the last one did, it waits for its own time as before. When it
-succeeds, that wakes the others (`server`). An outage that lasts is looked at less often:
-the wait that is added stays small beside the time for which everything was gone already.
+Theory. Full jitter and open circuits make each server wait longer, and that is right for a broken
+server. But if fifty servers lost the same upstream, the next one to try may still wait for a minute
+when the upstream is back. So the servers take turns: when the last try was a moment ago, the next
+server tries for all. A try costs its server nothing: if the start fails like the last one, the
+server waits for its own time as before. If it succeeds, the others are started too (`server`). The
+longer an outage lasts, the rarer are the tries: the added wait stays small compared with the time
+for which everything was gone already.
 """
 
 from collections.abc import Iterable
@@ -19,25 +20,28 @@ from metamcp_supervisor.servers.server import Life
 from metamcp_supervisor.servers.states import ExitClass, Phase
 
 OUTAGE_SERVERS_MIN = 5
-"""Fewer that fail alike are so many broken servers; each waits for its own time."""
+"""Minimum number of servers that fail alike in an outage; fewer are separate broken servers, and
+each waits for its own time."""
 PACE_S = 0.5
-"""So long after the last try in vain of anybody the next one tries for all."""
+"""Minimum seconds from the last failed try of any server to the next try for all."""
 PACE_S_MAX = 30.0
-"""A start costs a tenth of a second of a processor, that of `npx` a whole one: at most some percent
-of one."""
+"""Maximum seconds between two tries. A start costs a tenth of a second of a processor, with `npx` a
+whole second: at this pace at most some percent of a processor."""
 PACE_PART = 1 / 300
-"""Of the time that the outage has lasted: a second after five minutes, twelve after an hour."""
+"""Seconds between two tries for each second of the outage: one second after five minutes, twelve
+after an hour."""
 
 _SHARED = (ExitClass.EXIT, ExitClass.SIGNAL, ExitClass.CONNECT, ExitClass.START_TIMEOUT)
-"""What a lost upstream looks like. The others are a matter of one server, or of a person."""
+"""Exit classes that a lost upstream can cause. Other classes are a matter of one server, or of a
+person."""
 _WAITING = (Phase.BACKOFF, Phase.FAILED)
 _TRYING = (Phase.QUEUED, Phase.WARMING)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One server as it stands. `launcher`: those who share it fail together. `held`: something else
-    than its trouble keeps it from starting."""
+    """A server and its current life. `launcher`: servers that share it fail together. `held`: the
+    server cannot start for a reason other than its trouble."""
 
     name: str
     launcher: str
@@ -47,19 +51,20 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Who tries now, and for how many others."""
+    """The server that tries now, and how many others it tries for."""
 
     name: str
     others: int
 
 
 def pace_s(lasted_s: float) -> float:
-    """Seconds between two tries when nothing has come of them for so long."""
+    """Return the seconds between two tries when all tries have failed for `lasted_s`."""
     return min(PACE_S_MAX, max(PACE_S, lasted_s * PACE_PART))
 
 
 def turns(seen: Iterable[Seen], now: float) -> tuple[tuple[Turn, ...], float | None]:
-    """Who tries now, at most one of each outage, and when to ask again (None: there is none)."""
+    """Return the servers that try now, at most one for each outage, and when to ask again (None:
+    there is not an outage)."""
     troubles: dict[tuple[str, ExitClass], list[Seen]] = {}
     for one in seen:
         life, why = one.life, one.life.reason
@@ -79,11 +84,11 @@ def turns(seen: Iterable[Seen], now: float) -> tuple[tuple[Turn, ...], float | N
 
 
 def _turn(ones: list[Seen], now: float) -> tuple[str | None, float]:
-    """Who of these tries now, and when to ask again."""
+    """Return which of these servers tries now, if any, and when to ask again."""
     if any(one.life.phase in _TRYING and not one.held for one in ones):
         return None, now + PACE_S
     vain = [one.life.vain for one in ones if one.life.vain is not None]
-    since = sorted(first for first, _ in vain)[len(vain) // 2]  # whatever was broken before it
+    since = sorted(first for first, _ in vain)[len(vain) // 2]  # some may have been broken before
     pace = pace_s(now - since)
     due = max(last for _, last in vain) + pace
     if now < due:
@@ -99,7 +104,8 @@ def _able(one: Seen, now: float) -> bool:
 
 
 def _waits(life: Life) -> bool:
-    """Not those that are down for good, as their restart policy says: nothing wakes them."""
+    """Whether a server waits for its next start. A server that its restart policy leaves down does
+    not wait."""
     return life.phase in _WAITING and life.retry_at is not None
 
 

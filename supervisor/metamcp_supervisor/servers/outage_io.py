@@ -1,7 +1,7 @@
-"""Trouble that servers share, on the clock: who tries for all, and that its end wakes the others.
+"""The clock of shared outages: start the server that tries for all, and wake the others afterwards.
 
-Owns: the timer of the next look. Never: when somebody tries and who (`outage`), what a recovery
-shows and what it changes (`server`), starting (`tree`).
+Owns: the timer of the next look. Never: the choice of the server and the time of a try (`outage`),
+the consequences of a recovery (`server`), starting (`tree`).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from metamcp_supervisor.servers.states import Phase
 
 
 class Outages:
-    """`entries`: all servers, by name. `feed(entry, fact, cause)`: let something happen to one."""
+    """`entries`: all servers, by name. `feed(entry, fact, cause)`: report a fact about a server."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class Outages:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._look_at(self._loop.time() + outage.PACE_S)  # some may be taken over as they wait
+        self._look_at(self._loop.time() + outage.PACE_S)  # servers adopted in an upgrade may wait
 
     def heard(self, entry: Entry, before: Life) -> None:
-        """Something happened to this server."""
+        """Note that the life of a server changed: plan a look, or tell siblings of a recovery."""
         if entry.life.vain is not None:
             self._look_at(self._loop.time() + outage.PACE_S)
         reason = evidence(before, entry.life)
@@ -48,7 +48,7 @@ class Outages:
         self._no_timer()
 
     def _look_at(self, when: float) -> None:
-        """Look then, unless a look is planned before."""
+        """Look at this time, unless an earlier look is planned."""
         if self._closed or (self._timer is not None and self._timer.when() <= when):
             return
         self._no_timer()
@@ -64,7 +64,7 @@ class Outages:
         seen = [
             Seen(entry.name, entry.launcher, entry.life, held=self._held(entry))
             for entry in self._entries.values()
-            if entry.life.vain is not None and not entry.own  # those come back when they are called
+            if entry.life.vain is not None and not entry.own  # own: started again by calls
         ]
         chosen, again = outage.turns(seen, self._loop.time())
         if again is not None:
@@ -74,7 +74,8 @@ class Outages:
             self._feed(self._entries[turn.name], Start("others"), cause)
 
     def _held(self, entry: Entry) -> bool:
-        """Does an earlier copy of it still leave, or does it wait for another server?"""
+        """Whether a server cannot start yet: an earlier copy is still leaving, or the server waits
+        for another server, or it is removed."""
         if entry.life.phase is Phase.WARMING:
             return False
         return entry.removed or entry.running or bool(self._starting.missing(entry))

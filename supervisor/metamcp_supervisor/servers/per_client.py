@@ -1,12 +1,12 @@
-"""Who gets a process of a server for itself, what such a process is, and when there is none.
+"""Processes of a server for single clients: which clients get one, and its settings.
 
 Owns: these decisions. Never: starting and stopping (`per_client_io`), the names (the worker's
-`sharing`).
+`process_names`).
 
-Theory. A process that serves one client alone is a server like any other: it has a life of its own,
-with everything that belongs to that. It differs in what is wanted of it: it starts when its client
-calls, and nothing is left of it when its client has gone or has not needed it for `idle_stop`. What
-it keeps for its client is gone with it, so no other client ever takes its place.
+Theory. A process that serves a single client is a server like any other, with a life of its own.
+But it starts when its client calls, and it is removed when the client has gone or has not used it
+for `idle_stop`. The data that it keeps for the client ends with the process, so another client
+never gets the process.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,8 @@ from metamcp_worker.ipc.process_names import (
 from metamcp_worker.ipc.roots import Asked
 
 CONTESTED = "contested_request"
-"""The counter of questions that a server asked while several callers could have caused them."""
+"""Counter of requests that a server sent to a client while several callers could have caused
+them."""
 SWITCHED = (
     "it asked a client something while several called it: from now on each client that says who it"
     " is gets a process of its own"
@@ -37,8 +38,8 @@ ROOTED = (
     " its own"
 )
 LENT_ROOTS = "lent_roots"
-"""The counter of a process for all that was told the roots of one client in a call, and asked ahead
-too: it may keep them."""
+"""Counter of a shared process that got the roots of one client in a call and also asked for roots
+outside of calls, so that it may keep them."""
 PARTED = "an operator keeps calls from it for now"
 _FULL = f"{SESSIONS_PROCESSES_MAX} clients have a process of it, which is as many as there may be"
 _FULL_CLIENT = (
@@ -50,7 +51,7 @@ _OVER = "it has no processes for single clients any more; try again"
 TOO_MANY_ROOTS = "too_many_roots"
 NO_FOLDER = "no_folder"
 NO_FOLDER_TEXT = (
-    "${project} stands for the first root of its client, and that is no folder of this machine:"
+    "${project} stands for the first root of its client, and that is not a folder of this machine:"
     " start the client in a folder, or let it name one with a file: URI"
 )
 _LEFT = frozenset({Phase.FAILED, Phase.DISABLED, Phase.QUARANTINED})
@@ -60,8 +61,8 @@ LEAVING = frozenset({Phase.DRAINING, Phase.STOPPING})
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a client gets no process of its own. `state`, `reason`, `message`: as fronts are told of
-    a server (`messages.ServerState`)."""
+    """The reason why a client does not get a process of its own. `state`, `reason`, `message`: as
+    in `messages.ServerState`."""
 
     state: str
     reason: str = ""
@@ -70,26 +71,27 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """For whom a server has processes of their own (`messages.ServerState`)."""
+    """The clients that get processes of their own (fields as in `messages.ServerState`)."""
 
     by: By = ""
     roots: Asked = ""
     both: bool = False
 
     def __bool__(self) -> bool:
-        """Is there any such process for a single client, or project?"""
+        """Whether single clients or projects get processes of their own."""
         return bool(self.by or self.roots)
 
     @property
     def by_era(self) -> bool:
-        """Is there one for all clients of the earlier era? Where each client has its own, that
-        speaks the era of its client."""
+        """Whether all clients of the earlier era share a process. If each client has its own
+        process, that speaks the era of its client."""
         return self.both and self.by != "client"
 
 
 def own(server: Server, name: str) -> Server:
-    """What is wanted of the process of this name, which serves one client of `server`, or those of
-    one era: what these build up there stays for as long as with the server itself."""
+    """Return the settings of the process of this name, which serves one client of `server`, or the
+    clients of one era. A process for an era has the idle time of the server itself, because clients
+    keep state there."""
     one = replace(server, name=name, spares=0, required=False)
     if process_names.whose(name) == process_names.LEGACY:
         return replace(one, era="legacy")
@@ -98,8 +100,8 @@ def own(server: Server, name: str) -> Server:
 
 
 def wanted(servers: Mapping[str, Server], name: str) -> Server | None:
-    """What is wanted under this name: a server that is configured, or a process of one for a single
-    client. None: nothing."""
+    """Return the settings for this name: of a configured server, or of a process of one for a
+    single client. None if there is not such a server."""
     if not process_names.whose(name):
         return servers.get(name)
     server = servers.get(process_names.base(name))
@@ -107,9 +109,10 @@ def wanted(servers: Mapping[str, Server], name: str) -> Server | None:
 
 
 def division(server: Server, *, contested: bool, asks_roots: Asked) -> Division:
-    """For whom it has processes of their own. `contested`: it asked what nobody could be asked;
-    `asks_roots`: when it asked for the roots of its client. One that asks in a call is answered by
-    who called, so nobody needs a process; one that asks ahead is told those of one client."""
+    """Return which clients get processes of their own. `contested`: the server sent a request for a
+    client while several callers could have caused it; `asks_roots`: when the server asked for the
+    roots of its client. A server that asks during a call gets the roots of the caller, so clients
+    need no processes of their own; a server that asks ahead gets the roots of a single client."""
     if server.sharing == "per-project":
         return Division("project", "ahead")
     auto = server.sharing == "auto"
@@ -120,8 +123,8 @@ def division(server: Server, *, contested: bool, asks_roots: Asked) -> Division:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many processes there are that are not for all: of this server, of this server for the
-    client that wants one more, and of all servers."""
+    """How many processes are not for all clients: of this server, of this server for the client
+    that wants one more, and of all servers."""
 
     server: int = 0
     client: int = 0
@@ -129,8 +132,8 @@ class Count:
 
 
 def refusal(life: Life | None, *, shared: bool, count: Count) -> Refusal | None:
-    """Why no process is started for one more client. `life`: of the server itself, None if there is
-    none; `shared`: all clients have the same process."""
+    """Return why a process is not started for one more client; None if it may start. `life`: of the
+    server itself, None if it is not configured; `shared`: all clients share a process."""
     if life is None or shared:
         return Refusal("stopped", message=_OVER)
     stopping = life.phase in LEAVING and not (life.restarting or life.resting)
@@ -148,7 +151,8 @@ def refusal(life: Life | None, *, shared: bool, count: Count) -> Refusal | None:
 
 
 def placed(server: Server, tenant: Tenant | None) -> bool:
-    """Is there what stands for the folder of a project, if anything does?"""
+    """Whether the folder of the client's project is known, if the settings of the server need
+    it."""
     written = (*server.command, *server.env.values(), str(server.cwd))
     if server.sharing != "per-project" or all(PROJECT not in text for text in written):
         return True
@@ -156,17 +160,19 @@ def placed(server: Server, tenant: Tenant | None) -> bool:
 
 
 def spent(life: Life, *, running: bool) -> bool:
-    """Does this process for one client only hold a place? Nothing of it runs, and nothing will."""
+    """Whether this process for one client is down and does not start by itself, so it only takes a
+    place."""
     return not running and life.phase in _LEFT
 
 
 def forgotten(life: Life, idle_s: float, idle_stop_s: float) -> bool:
-    """Is this process for one client, which went down, not worth another start?"""
+    """Whether this process for one client went down, and its client has not used it for so long
+    that another start is not worth it."""
     return life.phase in (Phase.BACKOFF, Phase.FAILED) and idle_s >= idle_stop_s
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Each server, and below it the processes that it has for single clients."""
+    """Sort names: each server, followed by its processes for single clients."""
     every = list(names)
     places = {name: place for place, name in enumerate(every)}
     return sorted(

@@ -1,13 +1,13 @@
-"""Processes that serve one client each: there when it calls, gone when it has gone.
+"""Processes that serve a single client each: started when it calls, removed when it has gone.
 
-Owns: which there are of a server, starting one for a client, and what ends them. Never: the rules
-(`process_names`), their lives, which are those of any other server (`tree`), who a client is (the
-fronts know, and put a word for it into the name).
+Owns: the set of such processes of a server, starting one for a client, and ending them. Never: the
+rules (`per_client`), their lives, which are like those of any other server (`tree`), identifying a
+client (the fronts do that, and put a key for the client into the name).
 
-A server that speaks both eras has one more, for its clients of the earlier one, as it decides at
-its first request which of them it speaks. Whether it speaks both is not asked beforehand, as that
-would cost a start of each server: the first call of such a client starts this process, and if
-nothing comes of that, the server itself serves the call. Either outcome is kept on disk.
+A server that speaks both eras has one more process, for its clients of the earlier era, because a
+process decides at its first request which era it speaks. Testing in advance whether a server speaks
+both would cost a start of each server: instead, the first call of such a client starts this
+process, and if that fails, the server itself serves the call. Either outcome is kept on disk.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Lives(Protocol):
     entries: dict[str, Entry]
 
     def make(self, server: Server) -> Entry:
-        """An entry for it, with what it offered last; nobody knows of it yet."""
+        """Make an entry for a server, with its last catalogue; the table does not have it yet."""
         ...
 
     def feed(self, entry: Entry, fact: Fact, cause: str = "") -> None: ...
@@ -46,15 +46,15 @@ class Lives(Protocol):
     def change(self, server: Server, *, restart: bool) -> None: ...
 
     def remove(self, name: str, cause: str = "") -> None:
-        """Stop it; it is dropped as soon as nothing of it is left."""
+        """Stop a server; drop it as soon as its last process is gone."""
         ...
 
     def drop(self, entry: Entry) -> None:
-        """Forget it at once. Nothing of it runs."""
+        """Forget a server that does not run, at once."""
         ...
 
     def renew(self, entry: Entry, cause: str) -> None:
-        """Start it anew."""
+        """Restart a server, without a gap if possible."""
         ...
 
 
@@ -69,21 +69,22 @@ class Apart:
         self._loop = asyncio.get_running_loop()
 
     def of(self, server: str) -> list[Entry]:
-        """The processes of this server that serve one client each."""
+        """Return the processes of this server that do not serve all clients."""
         every = self._lives.entries.values()
         return [one for one in every if one.own and one.base == server]
 
     def share(self, base: Entry) -> None:
-        """Who calls this server is to find the process that serves it from now on."""
+        """Tell the fronts which clients share the process of a server from now on, and stop the
+        process for the earlier era if it is not needed any more."""
         division = base.division
         self._routes.share(base.name, division)
         legacy = self._legacy(base)
         if legacy is not None and not legacy.removed and not division.by_era:
-            self._routes.forget(legacy.name)  # before it is told to stop: who waits goes elsewhere
+            self._routes.forget(legacy.name)  # before its stop, so that waiting calls go elsewhere
             self._lives.remove(legacy.name, "no client is to be served by it any more")
 
     def recall(self, base: Entry) -> None:
-        """What is known of the other era of a server, when that was just configured."""
+        """Load what is known about the other era of a server that was just configured."""
         if not base.both:
             return
         entry = self._lives.make(per_client.own(base.server, words.own(base.name, words.LEGACY)))
@@ -95,8 +96,9 @@ class Apart:
             self._routes.show(entry.server, entry.life)
 
     def refused(self, entry: Entry, fact: WentDown) -> bool:
-        """One went down. If that was the first try to speak to its server in the other era, there
-        will be no other one, and who waits is served by the server itself."""
+        """A process went down. If it was the first try to speak to a server in the other era, note
+        that the server speaks one era only; the server itself then serves the waiting clients.
+        Return whether that was so."""
         base = self._lives.entries.get(entry.base)
         known = entry.offer.list_hash or entry.life.phase in per_client.LEAVING
         if base is None or not entry.legacy or known or fact.excused:
@@ -111,10 +113,11 @@ class Apart:
         return True
 
     def wanted(self, name: str, tenant: Tenant | None) -> None:
-        """A client called a process of its own, or of its project, and there is none."""
+        """Start the process of a client or project that called it and does not have it yet; refuse
+        if that is not possible."""
         base = self._lives.entries.get(words.base(name))
         if not words.whose(name):
-            return  # a server that is no longer configured
+            return  # the server is not configured any more
         legacy = words.whose(name) == words.LEGACY
         if legacy and base is not None and not base.both:
             self._routes.forget(name)  # it was called before its front knew that
@@ -136,7 +139,7 @@ class Apart:
         entry = self._lives.make(per_client.own(base.server, name))
         if not legacy:
             entry.offer = base.offer
-        elif entry.offer.modern:  # it refused once, and may be another one by now
+        elif entry.offer.modern:  # it refused once, and may be a different server by now
             entry.offer = Offer()
         entry.probe = base.probe
         entry.used_at = self._loop.time()
@@ -147,21 +150,21 @@ class Apart:
         self._lives.feed(entry, Start("client"), f"started for {whom}")
 
     def used(self, entry: Entry, idle_s: float, tenant: Tenant | None = None) -> None:
-        """A server was last of use so long ago, if it is known to this client."""
+        """Note that a server was last used `idle_s` ago, and by which client, if that is known."""
         entry.used_at = self._loop.time() - idle_s
         if tenant is not None and entry.own:
             entry.tenants.pop(tenant.who, None)
             entry.tenants[tenant.who] = tenant
 
     def rooted(self, who: str, roots: str) -> None:
-        """The client with this word has other roots now: its processes know them when they start
-        again. Those that run were told by the front."""
+        """Note the new roots of the client with this key, for the next start of its processes. The
+        front tells the running ones."""
         for entry in self._lives.entries.values():
             if words.whose(entry.name) == who and (tenant := entry.tenants.get(who)) is not None:
                 entry.tenants[who] = structs.replace(tenant, roots=roots)
 
     def offered(self, entry: Entry) -> None:
-        """A server has told what it offers, and whether it asks for the roots of its clients."""
+        """Note from a new catalogue whether a server asks for the roots of its clients."""
         base = self._lives.entries.get(entry.base)
         if base is None or not entry.offer.asks_roots:
             return
@@ -171,7 +174,7 @@ class Apart:
             self._journal.add(base.name, "sharing", per_client.ROOTED, base.life.generation)
 
     def ended(self, sessions: Iterable[str]) -> None:
-        """These sessions are over, and what was started for them with them."""
+        """Remove the processes that were started for sessions that have ended."""
         if not any(entry.own for entry in self._lives.entries.values()):
             return
         gone = {words.of_session(session) for session in sessions}
@@ -184,16 +187,16 @@ class Apart:
                 self._lives.remove(entry.name, "the session of its last client has ended")
 
     def ready(self, entry: Entry) -> None:
-        """A server is ready. One that was on its way up when an operator began to keep calls from
-        its server gets none either."""
+        """Keep new calls from a process that has just become ready, if an operator keeps calls from
+        its server."""
         base = self._lives.entries.get(entry.base)
         if entry.own and base is not None and base.life.parted:
             self._lives.feed(entry, Parted(yes=True))
 
     def settled(self, entry: Entry) -> None:
-        """A server is in another phase, or a copy of it has left. One that its client did not need
-        any more is not kept; one that does not start again by itself, for as long as its client
-        calls."""
+        """Drop a process for a single client that has become idle. Keep a process that does not
+        start again by itself only for as long as its client calls. Call this after a change of
+        phase, or when a copy has left."""
         if not entry.own or entry.running:
             return
         if entry.life.phase is Phase.IDLE and not entry.legacy:
@@ -202,15 +205,15 @@ class Apart:
             entry.retry_at(entry.used_at + entry.server.rest_s, self._expired)
 
     def _expired(self, entry: Entry) -> None:
-        """Nobody may have called it for `idle_stop`."""
+        """Drop a process that its client has not called for `idle_stop`."""
         if self._loop.time() < entry.used_at + entry.server.rest_s:
             self.settled(entry)
         elif entry.spent:
             self._lives.drop(entry)
 
     def forgotten(self, entry: Entry) -> bool:
-        """It is to be started again, after it went down. Did its client forget it? Then it is not
-        kept."""
+        """Drop a process whose next start is due if its client does not use it any more. Return
+        whether it was dropped."""
         idle_s = self._loop.time() - entry.used_at
         gone = entry.own and not entry.running
         gone = gone and per_client.forgotten(entry.life, idle_s, entry.server.rest_s)
@@ -219,8 +222,9 @@ class Apart:
         return gone
 
     def counted(self, entry: Entry, counts: Mapping[str, int]) -> None:
-        """What a worker counted. Shared until it does harm: that is over with the first question
-        that reached nobody. What knows the roots of one client is not kept for others."""
+        """Act on counters of a worker. Clients share a server until the first request that could
+        not be sent to any of them. A shared process that knows the roots of one client is
+        restarted."""
         alone = entry.own and not entry.legacy
         base = None if alone else self._lives.entries.get(entry.base)
         if base is None:
@@ -233,8 +237,9 @@ class Apart:
             self.share(base)
 
     def changed(self, entry: Entry, before: Server, *, restart: bool) -> None:
-        """A server has another configuration, and so have its processes for single clients. The one
-        for the earlier era restarts with it, so that calls wait and none fails."""
+        """Apply a changed configuration of a server to its processes for single clients. The
+        process for the earlier era restarts together with the server, so that calls wait instead of
+        failing."""
         if entry.own:
             return
         another = launched(before) != launched(entry.server)
@@ -246,18 +251,18 @@ class Apart:
             still = entry.both and (one.running or not another) if one.legacy else entry.division
             if stays and still and not one.removed:
                 if one.legacy and another:
-                    one.offer = Offer()  # as of one that is tried for the first time
+                    one.offer = Offer()  # as before the first try
                 self._lives.change(per_client.own(entry.server, one.name), restart=restart)
             else:
                 self._end(one, "its server is shared now, or not enabled")
 
     def end_of(self, server: str, cause: str) -> None:
-        """Nobody has a process of this server any more."""
+        """End all processes of this server for single clients."""
         for one in self.of(server):
             self._end(one, cause)
 
     def _count(self, others: list[Entry], tenant: Tenant | None) -> per_client.Count:
-        """`others`: of the same server."""
+        """Count processes that are not for all clients. `others`: those of the same server."""
         who = "" if tenant is None else tenant.who
         return per_client.Count(
             server=len(others),

@@ -1,10 +1,10 @@
 """The knowledge of the fronts about servers: catalogues, states, and the pipes to the instances.
 
-Owns: the last word about each server, and the next try after one that found no free descriptor.
-Never: what a front does with it.
+Owns: the last state of each server that fronts were told, and the next try after a delivery without
+a free descriptor. Never: the reaction of a front.
 
-A front that starts late is told everything that the others know. The order towards a front is
-catalogue, pipe, state: whoever hears of a ready server can list and call it.
+A front that starts later is told everything that the others know. A front gets the catalogue first,
+then the pipe, then the state: so a front can list and call every server that is ready.
 """
 
 import asyncio
@@ -50,18 +50,19 @@ class Ahead(Protocol):
     def number(self) -> int: ...
 
     def send(self, message: Message, fds: Iterable[int] = ()) -> None:
-        """Takes the descriptors."""
+        """Send a message. Takes the descriptors."""
         ...
 
 
 class Fronts(Protocol):
     def serving(self) -> Iterable[Ahead]:
-        """Those that know their task already."""
+        """Return all fronts that have been told what to serve."""
         ...
 
 
 class Known:
-    """What the fronts know of one server. `changes`: when it was listed or hidden (`damping`)."""
+    """Knowledge of the fronts about one server. `changes`: times when it was listed or hidden
+    (`rate_limits`)."""
 
     def __init__(self) -> None:
         self.catalogue = b""
@@ -75,12 +76,12 @@ class Known:
 
     @property
     def planned(self) -> bool:
-        """Is it to be listed, or hidden, in a while?"""
+        """Whether the server will be listed, or hidden, later."""
         return self._planned is not None
 
     @property
     def turns_at(self) -> float | None:
-        """When that is, if it is to be."""
+        """Time of the planned change, if there is one."""
         return None if self._planned is None else self._planned.when()
 
     def plan(self, wait_s: float, then: Callable[[], None]) -> None:
@@ -88,7 +89,7 @@ class Known:
         self._planned = asyncio.get_running_loop().call_later(wait_s, then)
 
     def keep(self) -> None:
-        """It stays as it is."""
+        """Cancel the planned change."""
         if self._planned is not None:
             self._planned.cancel()
             self._planned = None
@@ -101,8 +102,8 @@ class Routes:
         self._loop = asyncio.get_running_loop()
 
     def offers(self, server: str, data: bytes, list_hash: str) -> bytes:
-        """The server has this catalogue; the one before, or nothing. Raises OSError without free
-        descriptors."""
+        """Tell the fronts the catalogue of a server. Return the catalogue before, or b"". Raises
+        OSError without free descriptors."""
         known = self._known.setdefault(server, Known())
         before = known.catalogue
         if before != data:  # a restart rarely changes it
@@ -112,11 +113,11 @@ class Routes:
         return before
 
     def handed(self, server: str) -> Known:
-        """What the program after this one must know."""
+        """Return the state that the program after this one needs."""
         return self._known.get(server, Known())
 
     def go_on(self, found: ServerSnapshot, list_hash: str) -> None:
-        """After what the program before told the fronts."""
+        """Continue from what the previous program told the fronts."""
         known = self._known[found.name] = Known()
         known.catalogue, known.list_hash = found.catalogue, list_hash
         known.listed, known.changes = found.listed, found.list_changes
@@ -125,21 +126,22 @@ class Routes:
             known.plan(wait_s, partial(self._turn_later, known, listed=not found.listed))
 
     def offer_again(self, server: str, number: int) -> None:
-        """The front with this number did not get the catalogue. Raises OSError."""
+        """Send the catalogue again to the front with this number, which did not get it. Raises
+        OSError."""
         known = self._known.get(server)
         for front in self._fronts.serving():
             if front.number == number and known is not None and known.catalogue:
                 _send_catalogue(front, server, known)
 
     def show(self, server: Server, life: Life) -> None:
-        """Tell the fronts how the server stands, and list its tools or hide them."""
+        """Tell the fronts the state of a server, and list its tools or hide them."""
         known = self._known.setdefault(server.name, Known())
         self._list(known, server, life)
         self._tell(known, server, life)
 
     def share(self, server: str, division: Division) -> bool:
-        """Who calls this server shares its process from now on, or has one of its own. Is that
-        news?"""
+        """Tell the fronts which clients of a server get processes of their own. Return whether that
+        changed."""
         known = self._known.setdefault(server, Known())
         if known.division == division:
             return False
@@ -149,7 +151,7 @@ class Routes:
         return True
 
     def refuse(self, server: str, why: Refusal) -> None:
-        """Nothing is started for the client that called this process of its own."""
+        """Tell the fronts why this process for a single client is not started."""
         state = ServerState(
             server=server, state=why.state, listed=False, reason=why.reason, message=why.message
         )
@@ -158,12 +160,12 @@ class Routes:
             front.send(ForgetServer(server=server))
 
     def connect(self, instance: Instance, number: int | None) -> None:
-        """A fresh pipe between the instance and the front with this number, or all of them. Raises
-        OSError."""
+        """Make a new pipe between the instance and the front with this number, or every front.
+        Raises OSError."""
         for front in self._fronts.serving():
             if number not in (None, front.number):
                 continue
-            one, other = socket.socketpair()  # what a `multiprocessing.Pipe` is
+            one, other = socket.socketpair()  # the same as a `multiprocessing.Pipe`
             with one, other:
                 ours = os.dup(one.fileno())
                 try:
@@ -180,7 +182,7 @@ class Routes:
             front.send(message, [ours])
 
     def introduce(self, front: Ahead) -> None:
-        """Tell a new front what the others know, all but the pipes. Raises OSError."""
+        """Tell a new front everything that the others know, except pipes. Raises OSError."""
         for server, known in self._known.items():
             if known.catalogue:
                 _send_catalogue(front, server, known)
@@ -188,7 +190,7 @@ class Routes:
                 front.send(known.state)
 
     def forget(self, server: str) -> None:
-        """The server is no longer configured."""
+        """Tell the fronts that a server is not configured any more."""
         known = self._known.pop(server, None)
         if known is not None:
             known.keep()
@@ -200,9 +202,10 @@ class Routes:
             known.keep()
 
     def _list(self, known: Known, server: Server, life: Life) -> None:
-        """Listed from the first time that it is ready until somebody takes it away. One that went
-        down by itself or restarts has `hide_after` to come back before its tools go; one that goes
-        down again and again stays as it is for a while (`damping`)."""
+        """List a server as soon as it is ready for the first time, until an operator or the
+        configuration stops it. A server that went down by itself or restarts has `hide_after` to
+        become ready again before its tools are hidden; if it goes down again and again, its tools
+        stay as they are for a while (`rate_limits`)."""
         damped_s = rate_limits.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
         if life.phase is Phase.READY or (server.lazy and _at_rest(life) and known.catalogue):
             if known.listed or not damped_s:
@@ -216,7 +219,7 @@ class Routes:
             known.plan(wait_s, partial(self._turn_later, known, listed=False))
 
     def _turn(self, known: Known, *, listed: bool, counts: bool) -> None:
-        """List its tools, or hide them, from now on."""
+        """List the tools of a server, or hide them, from now on."""
         known.keep()
         if counts and listed != known.listed:
             known.changes = rate_limits.noted(known.changes, self._loop.time())
@@ -239,7 +242,7 @@ class Routes:
 
 
 def _at_rest(life: Life) -> bool:
-    """Does it wait for a call, or is it on its way there?"""
+    """Whether the server waits for a call, or goes down to do so."""
     return life.phase is Phase.IDLE or life.resting
 
 
@@ -248,7 +251,7 @@ def _starts(life: Life) -> bool:
 
 
 def _comes_back(life: Life) -> bool:
-    """Is it down only until it is up again?"""
+    """Whether the server is down, or going down, and will start again."""
     if life.phase in (Phase.DRAINING, Phase.STOPPING):
         return life.restarting
     return life.phase in (Phase.QUEUED, Phase.WARMING, Phase.BACKOFF, Phase.FAILED)
@@ -256,7 +259,7 @@ def _comes_back(life: Life) -> bool:
 
 def _state(server: Server, life: Life, listed: bool, now: float) -> ServerState:
     if life.degraded and life.phase is Phase.READY:
-        # No new calls go there; they wait a moment, as for a server that is just coming back.
+        # New calls are not sent there; they wait a moment, as for a server that is starting again.
         return ServerState(
             server=server.name,
             state="error",
@@ -291,14 +294,14 @@ def _send_catalogue(front: Ahead, server: str, known: Known) -> None:
 
 
 LEFT_OUT_TOLD_MAX = 10
-"""Definitions that one line of the log names; 'metamcp tools' names all."""
+"""Maximum number of definitions that a line of the journal names; 'metamcp tools' names all."""
 AGAIN_S = 1.0
-"""After a pipe that found no free descriptor at its end."""
+"""Seconds until the next try after a pipe or catalogue found no free descriptor."""
 
 
 class Deliveries:
-    """`entries`: all servers, by name. `owed`: how many deliveries are to be tried again.
-    `missing`: why a server that is ready cannot be called, while a pipe to it is not there."""
+    """`entries`: all servers, by name. `owed`: how many deliveries will be tried again.
+    `missing`: why a server that is ready cannot be called, as long as a pipe to it is missing."""
 
     def __init__(
         self, entries: Mapping[str, Entry], routes: Routes, pinned: Pinned, journal: Journal
@@ -313,7 +316,7 @@ class Deliveries:
         self._closed = False
 
     def connect(self, server: str, front: int | None) -> None:
-        """A pipe between the server, if it is ready, and this front, or all of them."""
+        """Make a pipe between the server, if it is ready, and this front, or every front."""
         entry = self._entries.get(server)
         if entry is None or entry.instance is None or entry.life.phase is not Phase.READY:
             self.missing.pop(server, None)
@@ -326,24 +329,24 @@ class Deliveries:
             self.connect_again(server, front, no_descriptor(error))
 
     def connect_again(self, server: str, front: int | None, why: str = "") -> None:
-        """The pipe did not arrive for want of a descriptor: make another one in a while. `why`: who
-        has none, as a sentence."""
+        """Make another pipe after a while, because the last one did not arrive for lack of a
+        descriptor. `why`: the process without a free descriptor, as a sentence."""
         if not self._closed:
             self.owed += 1
             self.missing[server] = why or "its worker or a front has no free descriptor"
             self._loop.call_later(AGAIN_S, self._connect_now, server, front)
 
     def offer(self, entry: Entry, data: bytes) -> tuple[ExitClass, str] | None:
-        """Take in and send its catalogue, and say what is other in it than before. Why the server
-        counts as broken, if it does."""
+        """Take in a server's catalogue, send it, and write to the journal what changed in it.
+        Return why the server counts as broken, if it does."""
         try:
             self.judged(entry, entry.offer, found := offer(data))
-            # Once seen, it is so until it is another server.
+            # Once a server asked for roots, that counts until it may be a different server.
             asks_roots = wider(found.asks_roots, entry.offer.asks_roots)
             entry.offer = replace(found, asks_roots=asks_roots)
             self._pinned.offered(entry.name, data)
             if entry.own and not entry.legacy:
-                return None  # what its client is listed is what the server itself offers
+                return None  # its client gets the lists of the server itself
             before = self._routes.offers(entry.name, data, entry.offer.list_hash)
             if before and (changed := changes(before, data)):
                 self._tell(entry, changed)
@@ -354,7 +357,7 @@ class Deliveries:
         return None
 
     def judged(self, entry: Entry, before: Offer, now: Offer) -> None:
-        """Say which of its definitions lists leave out, if they are others than before."""
+        """Write to the journal which definitions the lists leave out, if they changed."""
         if now.left_out and now.left_out != before.left_out:
             said = "; ".join(now.left_out[:LEFT_OUT_TOLD_MAX])
             if (more := now.invalid - LEFT_OUT_TOLD_MAX) > 0:
@@ -368,7 +371,8 @@ class Deliveries:
             self._journal.add(entry.name, "lists changed", what, entry.life.generation)
 
     def offer_again(self, server: str, front: int) -> None:
-        """The catalogue did not arrive for want of a descriptor: send it again in a while."""
+        """Send a catalogue again after a while, because it did not arrive for lack of a
+        descriptor."""
         if not self._closed:
             self.owed += 1
             self._loop.call_later(AGAIN_S, self._offer, server, front)

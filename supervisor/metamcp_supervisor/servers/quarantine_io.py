@@ -1,12 +1,12 @@
-"""Tools that are not as somebody approved them: found when a catalogue arrives, and kept back.
+"""Tools that differ from their approved definitions: found in new catalogues, and held back.
 
-Owns: the lock and the first sight of servers while the gateway runs, the order in which a catalogue
-is looked at, the file of what was seen first, the words in the journal. Never: the decision
-(`quarantine`), what a front does with it, `metamcp.lock` itself, which people write.
+Owns: the lock and the first catalogues of servers while the gateway runs, the order in which
+catalogues are judged, the file of first catalogues, the sentences in the journal. Never: the
+decision (`quarantine`), the reaction of a front, `metamcp.lock` itself, which people write.
 
-Before a catalogue goes to the fronts they have heard what of it they must keep back: everything
-that is not known to be well. A thread then judges, and what is harmless is released. One task does
-that for all servers, and it alone writes the file.
+Before a catalogue goes to the fronts, they are told which tools of it they must hold back: all that
+are not known to be approved. A thread then judges the catalogue, and harmless tools are released. A
+single task does that for all servers, and only this task writes the file.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ from metamcp_supervisor.verbs import ReloadPlan
 from metamcp_worker.ipc import codec, process_names, server_catalog
 
 TOLD_MAX = 6
-"""In a minute, of one server; of more only how many they were."""
+"""Maximum number of journal entries of one server in a minute; further ones are only counted."""
 TOOLS_TOLD_MAX = 50
-"""That drifted, of one server, for people; 'metamcp tools' tells all."""
+"""Maximum number of changed tools of one server that are named; 'metamcp tools' names all."""
 RETRY_S = 0.5
-"""Until a judgement is tried again that had no descriptor to load what it needs."""
+"""Seconds until a judgement is tried again that failed for lack of a descriptor."""
 
 
 class Draft(NamedTuple):
-    """What there will be with other files. `judged`: by server, of the catalogue in `data`;
-    `changed`: is the lock another one?"""
+    """The result of a reload with changed files, not in force yet. `judged`: by server, for the
+    catalogue in `data`; `changed`: the lock is different."""
 
     pins: Pins
     judged: Mapping[str, Judged]
@@ -49,8 +49,8 @@ class Draft(NamedTuple):
 
 
 class Pinned:
-    """`tell()`: every front is to hear what `quarantined` is by now. `drift`: how many tools are
-    not as approved, by `families.DRIFT`, of the servers that have any."""
+    """`tell()`: tells every front the current `quarantined`. `drift`: how many tools are not as
+    approved, by server (only servers that have any) and kind (`families.DRIFT`)."""
 
     def __init__(self, state_dir: Path, journal: Journal, tell: Callable[[], None]) -> None:
         self._state_dir = state_dir
@@ -73,9 +73,9 @@ class Pinned:
         approved: bytes | None = None,
         offered: Mapping[str, bytes] | None = None,
     ) -> bool:
-        """Before any front or server is there: read the lock file, and judge the last catalogues.
-        `approved`, `offered`: the lock (see `handed`) and the catalogues by server that the
-        program before had in force stay so. Says whether the file has changed since. Raises
+        """Read the lock file and judge the last catalogues, before any front or server starts.
+        `approved`, `offered`: the lock (see `handed`) and the catalogues by server of the previous
+        program, which stay in force. Return whether the file has changed since. Raises
         ConfigInvalid."""
         begun = await asyncio.to_thread(self._first, config, approved, offered)
         self._pins, self._data, judged, note, outdated = begun
@@ -86,11 +86,11 @@ class Pinned:
         return outdated
 
     def offered(self, server: str, data: bytes) -> None:
-        """It offers this from now on, which no front has heard yet. Raises codec.Malformed."""
+        """Take in a new catalogue of a server, before any front is told. Raises codec.Malformed."""
         if self._data.get(server) == data:  # a restart rarely changes it
             return
         whole = self._data.get(process_names.base(server))
-        if whole is not None and whole == data:  # what is kept back of it, is of all its processes
+        if whole is not None and whole == data:  # tools held back count for all its processes
             self.forget(server)
             self._data[server] = whole
             return
@@ -98,7 +98,7 @@ class Pinned:
         before, self._data[server] = self._data.get(server), data
         if self._pins.mode(server) == "off":
             return
-        # Its processes that offered the same still do, and are judged for themselves from now on.
+        # Processes that offered the same catalogue still do, and are judged separately now.
         same = [name for name, each in self._data.items() if before is not None and each is before]
         holds = [self._hold(self._pins.at_once(server, tools))]
         holds += [self._hold(self._pins.at_once(name, _tools(self._data[name]))) for name in same]
@@ -108,7 +108,7 @@ class Pinned:
         self._work_on()
 
     def told(self, server: str) -> tuple[str, ...]:
-        """Its tools that are not as approved, for people."""
+        """Return a line for each tool of a server that is not as approved, for people."""
         judged = self._pins.last(server)
         kept = {each.tool for each in judged.kept}
         said = [
@@ -120,25 +120,25 @@ class Pinned:
         return tuple(said[:TOOLS_TOLD_MAX]) + ((f"and {more} more",) if more > 0 else ())
 
     def last(self, server: str) -> Judged:
-        """What was decided last about it."""
+        """Return the last judgement about a server."""
         return self._pins.last(server)
 
     def quarantined(self) -> tuple[tuple[str, str, str], ...]:
-        """As `spec.FrontSpec` has it."""
+        """Return server, tool and reason of all tools in quarantine, as in `spec.FrontSpec`."""
         kept = self._pins.quarantined
         return tuple(sorted((each.server, each.tool, each.reason) for each in kept))
 
     def held(self) -> tuple[str, ...]:
-        """As `spec.FrontSpec` has it."""
+        """Return the servers of which only approved tools may be called, as in `spec.FrontSpec`."""
         return self._pins.held
 
     @property
     def kept(self) -> frozenset[tuple[str, str]]:
-        """What is in quarantine, by server and tool."""
+        """Tools in quarantine, as pairs of server and tool."""
         return frozenset((each.server, each.tool) for each in self._pins.quarantined)
 
     def forget(self, server: str) -> None:
-        """It is not there any more. What it offered at first stays known."""
+        """Forget a server that is gone, except its first catalogue."""
         for each in (self._data, self._waiting, self._announced, self._rations, self.drift):
             each.pop(server, None)
         kept = self._pins.last(server).kept
@@ -149,15 +149,16 @@ class Pinned:
     # A reload
 
     async def draft(self, config: Config, lock: Lock | None) -> Draft:
-        """What would come of this configuration with this `metamcp.lock`. Changes nothing."""
+        """Judge all catalogues by this configuration and this `metamcp.lock`, without putting the
+        result in force."""
         return await asyncio.to_thread(_draft, self._pins, lock, config, dict(self._data))
 
     def planned(self, plan: ReloadPlan, draft: Draft) -> ReloadPlan:
-        """With what the lock changes."""
+        """Return the plan with the changes of the lock added."""
         return lock_drift.planned(plan, self._pins.lock, draft.pins.lock) if draft.changed else plan
 
     def adopt(self, draft: Draft) -> None:
-        """It is in force from now on. Telling the fronts is left to the caller."""
+        """Put a draft in force. The caller must tell the fronts."""
         before = self._pins.lock
         self._pins.adopt(draft.pins.lock, draft.pins.pinnings, draft.pins.definitions)
         if draft.changed:
@@ -175,18 +176,19 @@ class Pinned:
     # An upgrade
 
     def handed(self) -> bytes:
-        """The lock in force."""
+        """Return the lock in force, compressed; b"" without a lock."""
         lock = self._pins.lock
         return b"" if lock is None else zlib.compress(locks.text(lock).encode())
 
     def go_on(self, server: str, kept: Iterable[tuple[str, str]]) -> None:
-        """What the program before kept back of a process for one client."""
+        """Continue to hold back the tools of a process for one client that the previous program
+        held back."""
         if process_names.whose(server) and (found := [Quarantined(server, *each) for each in kept]):
             self._pins.go_on(server, found)
 
     @property
     def busy(self) -> bool:
-        """Is something being judged, or on its way to the disk?"""
+        """Whether a catalogue is being judged, or a file is being written."""
         return self._worker is not None and not self._worker.done()
 
     async def close(self) -> None:
@@ -196,7 +198,7 @@ class Pinned:
         if self._worker is not None:
             await self._worker
 
-    # Underneath
+    # Judging and saving
 
     def _first(
         self,
@@ -204,7 +206,8 @@ class Pinned:
         approved: bytes | None,
         offered: Mapping[str, bytes] | None,
     ) -> tuple[Pins, dict[str, bytes], list[Judged], str, bool]:
-        """In a thread. Raises ConfigInvalid."""
+        """Load the files and judge the catalogues, for `begin`. Runs in a thread. Raises
+        ConfigInvalid."""
         there, outdated = _lock(config, approved)
         note, seen = "", None
         try:
@@ -225,7 +228,7 @@ class Pinned:
         return pins, data, judged, note, outdated
 
     def _hold(self, held: Judged | None) -> bool:
-        """Must the fronts hear of it?"""
+        """Hold tools back until they are judged. Return whether the fronts must be told."""
         if held is None:
             return False
         self._count(held)
@@ -280,19 +283,19 @@ class Pinned:
     async def _judge(self, server: str, data: bytes) -> None:
         try:
             judged = await asyncio.to_thread(_judged, self._pins, server, data)
-        except OSError as error:  # what compares cannot be loaded, as without a free descriptor
+        except OSError as error:  # a module cannot be loaded, as without a free descriptor
             why = f"its tools are not judged yet, what is kept back stays so: {error.strerror}"
             self._say(server, "error", why)
             if self._data.get(server) is data and not self._closed:
                 self._waiting[server] = data
                 await asyncio.sleep(RETRY_S)
             return
-        except Exception as error:  # noqa: BLE001 - what is kept back stays so
+        except Exception as error:  # noqa: BLE001 - tools that are held back stay so
             self._journal.add(server, "bug", f"its tools cannot be judged: {error!r}")
             return
         if self._data.get(server) is not data:
-            return  # it offers something else by now, which waits, or it is gone
-        if judged.edition != self._pins.edition:  # by files that are not in force any more
+            return  # a newer catalogue waits, or the server is gone
+        if judged.edition != self._pins.edition:  # judged by files that are not in force any more
             self._waiting[server] = data
         else:
             self._take(judged)
@@ -303,7 +306,8 @@ def _pinnings(config: Config) -> dict[str, Pinning | None]:
 
 
 def _lock(config: Config, approved: bytes | None) -> tuple[Lock | None, bool]:
-    """The lock in force at first, and whether the file has another. Raises ConfigInvalid."""
+    """Return the lock in force at first, and whether the file has a different one. Raises
+    ConfigInvalid."""
     path = lock_io.beside(config)
     if approved is None:
         there = lock_io.load(path)
@@ -311,7 +315,7 @@ def _lock(config: Config, approved: bytes | None) -> tuple[Lock | None, bool]:
     text = zlib.decompress(approved).decode() if approved else ""
     try:
         before = locks.folded(locks.read(text, str(path))) if text else None
-    except ConfigInvalid:  # another version wrote it, in another way
+    except ConfigInvalid:  # a different version wrote it in a different format
         there = lock_io.load(path)
         return None if there is None else locks.folded(there), False
     try:
@@ -327,7 +331,7 @@ def _draft(
     config: Config,
     data: Mapping[str, bytes],
 ) -> Draft:
-    """In a thread."""
+    """Judge catalogues for `Pinned.draft`. Runs in a thread."""
     lock = None if lock is None else locks.folded(lock)
     pinnings = _pinnings(config)
     other = pins.draft(lock, pinnings, locks.definitions(config.servers.values()))
@@ -340,12 +344,12 @@ def _draft(
 
 
 def _tools(data: bytes) -> Sequence[bytes | Raw]:
-    """Of a catalogue. Raises codec.Malformed."""
+    """Return the tools of a catalogue. Raises codec.Malformed."""
     return server_catalog.unpack(data).tools
 
 
 def _judged(pins: Pins, server: str, data: bytes) -> Judged:
-    """In a thread."""
+    """Judge a catalogue. Runs in a thread."""
     try:
         return pins.judge(server, _tools(data))
     except codec.Malformed:  # it was read once, so this cannot be
@@ -353,6 +357,6 @@ def _judged(pins: Pins, server: str, data: bytes) -> Judged:
 
 
 def _save(state_dir: Path, seen: Lock) -> None:
-    """Raises OSError."""
+    """Write the file of first catalogues. Raises OSError."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock_io.save(state_dir / lock_io.SEEN, seen)

@@ -1,46 +1,51 @@
-"""Rates of a server that the gateway bounds: changes of lists, and the time that floods may last.
+"""Rate limits of a server: changes of its lists, and how long it may flood the gateway.
 
-Owns: the bounds and their arithmetic. Never: clocks, holding a server back (its worker does).
+Owns: the limits and their arithmetic. Never: clocks, slowing a server down (its worker does that).
 
-Theory. A client that hears of a changed list fetches it anew, and a model whose tools changed pays
-for the whole conversation again. A server that crashes every few seconds would do that to all
-clients each time. So its tools stay as they are for a while, listed or not: who calls one that is
-listed and away is told so, and who knows the name of one that is not listed may call it.
+Theory. A client that is told of a changed list fetches it again, and a model whose tools changed
+pays for the whole conversation again. A server that crashes every few seconds would do that to all
+clients each time. So its tools stay as they are for a while, listed or hidden: a client that calls
+a listed tool of a server that is down gets an error that says so, and a client that knows the name
+of a hidden tool may call it.
 
 Theory. A worker that does not read on makes its server wait, so a server that sends without end
-takes little from others. It serves badly, though: answers come late, and what it says is mostly
-noise. A restart does not change what a program writes, so such a server is not started again by
-itself.
+takes little from others. But such a server works badly: answers come late, and most of its output
+is noise. A restart does not change the output of a program, so the server is not restarted
+automatically.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 LIST_CHANGES_MAX = 2
-"""Away and back again, once."""
+"""Maximum number of list changes in LIST_CHANGES_S: hidden and listed again, once."""
 LIST_CHANGES_S = 60.0
+"""Seconds in which the lists may change LIST_CHANGES_MAX times."""
 
 
 def wait_s(changes: Sequence[float], now: float) -> float:
-    """Seconds until the lists may change once more; `changes`: when they did, oldest first."""
+    """Return the seconds until the lists may change once more. `changes`: times of earlier changes,
+    oldest first."""
     if len(changes) < LIST_CHANGES_MAX:
         return 0.0
     return max(0.0, changes[-LIST_CHANGES_MAX] + LIST_CHANGES_S - now)
 
 
 def noted(changes: Sequence[float], now: float) -> tuple[float, ...]:
-    """They changed now; no more is kept than what counts."""
+    """Add a change at this time; keep only the changes that still count."""
     return (*changes, now)[-LIST_CHANGES_MAX:]
 
 
 GAP_S = 5.0
-"""Without being held back for so long, a server has stopped."""
+"""Seconds without being slowed down after which a flood has ended."""
 TOLD_S = 10.0
-"""A server that is held back for so long is said to be throttled; below, it was a burst."""
+"""Seconds of being slowed down after which a server is shown as throttled; a shorter time is a
+burst."""
 FLOOD_S = 60.0
+"""Seconds of being slowed down after which a server is put into quarantine."""
 
 THROTTLED = "throttled"
-"""The reason in the status of a server that is held back and serves."""
+"""Reason in the status of a server that is slowed down and serves."""
 HELD_BACK = (
     "it sends more notifications, requests or noise than its budget allows, so its worker reads it "
     "more slowly"
@@ -49,24 +54,25 @@ HELD_BACK = (
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """It was held back from the time `since` of the monotonic clock until `until`."""
+    """The time for which a server was slowed down, from `since` to `until` on the monotonic
+    clock."""
 
     since: float = float("-inf")
     until: float = float("-inf")
 
 
 def held_back(flood: Flood, now: float) -> Flood:
-    """It is, at this time."""
+    """Note that the server is slowed down at this time."""
     return Flood(now if now - flood.until > GAP_S else flood.since, now)
 
 
 def throttled(flood: Flood, now: float) -> bool:
-    """Is this more than a burst?"""
+    """Whether the flood goes on and is more than a burst."""
     return now - flood.until <= GAP_S and flood.until - flood.since >= TOLD_S
 
 
 def too_long(flood: Flood) -> str:
-    """Is it put away for that? A sentence that begins with "it", or nothing."""
+    """Return why the server must be quarantined, as a sentence that begins with "it", else ""."""
     if flood.until - flood.since < FLOOD_S:
         return ""
     return (

@@ -1,5 +1,5 @@
-"""The reports of workers: what servers write and what their workers count, into logs, journal and
-figures.
+"""The reports of workers: log lines of servers and counters of workers, for logs, journal and
+metrics.
 
 Owns: which answers prove that a server works. Never: the processes (`crew`).
 """
@@ -17,7 +17,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.messages import THROTTLED, Answers, CallStats, Counted, LogLines, ServerDown
 
-#: Calls that ended so say nothing about the server: the gateway answered, or the client left.
+#: Error types of calls that the gateway answered or the client left: not evidence of a server.
 _NOT_ANSWERED = frozenset({
     "cancelled",
     *(str(int(code)) for code in (
@@ -27,7 +27,7 @@ _NOT_ANSWERED = frozenset({
 
 
 def answered(stats: Sequence[CallStats]) -> dict[str, int]:
-    """How many calls each server answered, of the cumulative figures of a front."""
+    """Return how many calls each server answered, from the cumulative figures of a front."""
     found: dict[str, int] = {}
     for one in stats:
         answered = one.count if one.error_type not in _NOT_ANSWERED else 0
@@ -36,7 +36,7 @@ def answered(stats: Sequence[CallStats]) -> dict[str, int]:
 
 
 _AT_REST = frozenset({Phase.IDLE, Phase.DISABLED})
-"""Phases in which nobody waits for a server to come back."""
+"""Phases in which a server is meant to be down, so the time is not counted as an outage."""
 
 
 class Reports:
@@ -59,12 +59,12 @@ class Reports:
                     self._metrics.exited(entry.base, -signal if code is None else code)
 
     def gone(self, copy: Copy) -> None:
-        """Nothing is left of it."""
+        """End the figures of a copy that is gone."""
         self._metrics.worker_gone(copy.entry.name, copy.generation)
 
     def turned(self, entry: Entry, before: Life, fact: Fact, now: float) -> None:
-        """A server is in another phase, or another copy of it serves. `now`: before that was
-        done."""
+        """Measure how long a server was down, after a change of its phase or serving copy. `now`:
+        time before the change."""
         phase, loop = entry.life.phase, asyncio.get_running_loop()
         if isinstance(fact, WentDown) and before.phase is Phase.READY:
             self._down_since[entry.name] = now
@@ -79,12 +79,12 @@ class Reports:
             self._metrics.server_counts(entry.base, {"log_lines_dropped": message.dropped})
 
     def counted(self, copy: Copy, message: Counted) -> None:
-        # A contested question is an unroutable one, and counts as such.
+        # A contested request is an unroutable one, and counts as such.
         aside = (CONTESTED, LENT_ROOTS, THROTTLED)
         counts = {name: n for name, n in message.counts.items() if name not in aside}
         self._metrics.server_counts(copy.entry.base, counts)
         if copy.entry.life.phase is not Phase.READY:
-            return  # The end of its start will be told.
+            return  # The end of its start will be reported.
         now = asyncio.get_running_loop().time()
         for what, hint in copy.instance.hints(message.counts, now) if copy.instance else ():
             self._journal.add(copy.entry.name, what, hint, copy.generation)
@@ -92,7 +92,7 @@ class Reports:
     def proven(
         self, entries: Mapping[str, Entry], front: int, stats: Sequence[CallStats]
     ) -> list[Entry]:
-        """Those that have answered something, by the newest figures of this front."""
+        """Return the servers that have answered more calls, by the newest figures of this front."""
         found: list[Entry] = []
         for name, count in answered(stats).items():
             entry = entries.get(name)
@@ -102,7 +102,8 @@ class Reports:
         return found
 
     def restarted(self, entry: Entry) -> None:
-        """Another copy of it starts, or takes the place of one; the first one is no restart."""
+        """Count a restart: a copy starts, or takes the place of another one. The first start is not
+        a restart."""
         if entry.rested:
             entry.rested = False
             return

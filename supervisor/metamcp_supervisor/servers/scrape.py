@@ -1,6 +1,6 @@
-"""What there is to see of the lives at the moment of a scrape.
+"""Readings of servers, fronts and listening sockets at the moment of a scrape.
 
-Owns: looking at entries, heartbeats and listening sockets. Never: what it is called (`telemetry`),
+Owns: reading entries, heartbeats and listening sockets. Never: names of metrics (`telemetry`),
 changing anything.
 """
 
@@ -17,21 +17,21 @@ from metamcp_supervisor.servers.entry import Copy, Entry
 from metamcp_supervisor.telemetry.snapshot import Pulse, Readings
 
 _WAITING = struct.Struct("=24xI")
-"""Of `struct tcp_info`: what a listening socket has in the place of unacknowledged segments is how
-many connections wait to be accepted."""
+"""Part of `struct tcp_info`: for a listening socket, the field of unacknowledged segments has the
+number of connections that wait to be accepted."""
 
 
 class Single(Protocol):
-    """A process of which there is one at most."""
+    """A process that exists at most once."""
 
     @property
     def pid(self) -> int:
-        """0: there is none."""
+        """Process id; 0 if the process does not run."""
         ...
 
 
 class Reader:
-    """Where to look."""
+    """Read the state of all servers and fronts, for metrics and health pages."""
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class Reader:
         )
 
     def pulse(self) -> Pulse:
-        """However many servers there are, this looks at none."""
+        """Return the state of fronts and nursery, without looking at any server, so that it is fast
+        with many servers."""
         return Pulse(
             fronts=tuple(map(front_state, self._fronts.slots)),
             nursery_pid=self._nursery.pid,
@@ -78,14 +79,14 @@ class Reader:
 
 
 def front_state(front: Front | None) -> str:
-    """In a word of the status."""
+    """Return the state of a front, as the status shows it."""
     if front is None:
         return "error"
     return "ready" if front.ready else "warming"
 
 
 def accept_queue(listeners: Sequence[socket.socket]) -> int | None:
-    """Connections that the kernel has taken and nobody has accepted."""
+    """Return how many connections wait in the kernel to be accepted by a front."""
     try:
         told = [
             each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING.size)
@@ -102,7 +103,7 @@ def _ages(
     embedder_pid: int,
     ages_s: Mapping[int, float],
 ) -> dict[tuple[str, str], float]:
-    """The oldest of each server, of the fronts, and of the process that makes vectors."""
+    """Return the age of the oldest heartbeat for each server, the fronts and the embedder."""
     beating = [(("", "front"), front.pid) for front in fronts if front is not None]
     beating.append((("", "embedder"), embedder_pid))
     beating += [((one.entry.base, "worker"), one.instance.pid) for one in copies if one.instance]

@@ -1,10 +1,11 @@
-"""The life of one server: what happened to it, and what follows from that.
+"""The life of one server: facts about it, and the rules that follow from them.
 
 Owns: the record of a server's life (phase, generation, failures, next retry), and the rules that
-need a number or the restart policy to say which event of the table (`states`) a fact is. Never:
-clocks, dice, processes, timers (`tree` has them all).
+need a number or the restart policy to choose the event of the table (`states`) for a fact. Never:
+clocks, random numbers, processes, timers (`tree` has them all).
 
-`step` is the whole of it: a life, a fact and the time give the next life and what the tree must do.
+`step` does everything: from a life, a fact and the time it calculates the next life and the actions
+for the tree.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,20 +21,21 @@ Starter = Literal["boot", "operator", "timer", "client", "dependent", "others"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """All that is remembered of one server. Times are of the monotonic clock.
+    """The state of one server. Times are of the monotonic clock.
 
     `failures`: unstable starts in a row; `window`: times of those within `patience.window_s`;
     `trips`: how often in a row the circuit opened; `limits`: times at which it broke a limit.
-    `proven`: this instance answered a call. `restarting`: on its way down, it is to come up again.
-    `lazy`: it starts when it is called. `resting`: on its way down, because nobody needs it.
-    `probing`: the one attempt of a half-open circuit. `degraded`: its worker does not answer now.
+    `proven`: this instance answered a call. `restarting`: it goes down to start again.
+    `lazy`: it starts when it is called. `resting`: it goes down because clients do not use it.
+    `probing`: the single attempt of a half-open circuit. `degraded`: its worker does not answer.
     `parted`: an operator keeps new calls from it.
-    `not_before`: it asked to be left alone until then.
-    `vain`: no start since it was last ready came to anything; when the first of them and the last
-    ended. `brief`: it was ready before it went down, for a moment only.
-    `planned_at`: when it is its own turn; this start is for the sake of others, or was on its way
-    when one of them recovered, and if it fails as the last one did, nothing is counted.
-    `mistake`: in its configuration, for which it is not started.
+    `not_before`: it asked not to be used before this time.
+    `vain`: when the first and the last failed start ended since it was last ready; None without
+    failed starts. `brief`: it was ready only for a moment before it went down.
+    `planned_at`: when its own next start was planned, if this start is a try for others, or was
+    under way when a server with the same trouble recovered. If such a start fails like the last
+    one, the failure is not counted.
+    `mistake`: mistake in its configuration that keeps it from starting.
     `reason`, `message`: of the last time that it went down by itself, until it is told to stop;
     `excused`: that was not its fault, and is forgotten once it is ready.
     """
@@ -73,29 +75,30 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """`restarting`: start again as soon as everything of it is gone."""
+    """Stop the server. `restarting`: start it again as soon as all its processes are gone."""
 
     restarting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The start gate is open for it. `generation`: of the instance that starts; 0 for the next."""
+    """The start gate admits the server. `generation`: of the instance that starts; 0 for the
+    next."""
 
     generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class BecameReady:
-    """Handshake done and lists read."""
+    """The handshake is done and the lists are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class WentDown:
-    """The server of the current instance is gone, or never came up. Told once per instance.
-    `excused`: not its fault; it starts again at once and nothing is counted. `spare`: generation of
-    a ready one that can take its place, or 0. `retry_after_s`: it asked to be left alone for so
-    long; an operator may start it all the same."""
+    """The server of the current instance is gone, or did not become ready. Reported once for each
+    instance. `excused`: not its fault; it starts again at once and the failure is not counted.
+    `spare`: generation of a ready spare that can take its place, or 0. `retry_after_s`: seconds for
+    which it asked not to be used; an operator may start it all the same."""
 
     reason: ExitClass
     message: str
@@ -106,7 +109,7 @@ class WentDown:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """It is to be restarted, and its spare, of this generation, is ready."""
+    """The spare of this generation is ready, and takes the place of a server that is restarted."""
 
     generation: int
 
@@ -137,8 +140,8 @@ class SiblingRecovered:
 
 @dataclass(frozen=True, slots=True)
 class Retuned:
-    """The configuration has another restart policy for it, it is to start at another time, or there
-    is another mistake in its table or none any more."""
+    """The configuration of the server changed: its restart policy, `lazy`, its patience, or the
+    mistake in its table."""
 
     restart: Restart
     lazy: bool = False
@@ -148,21 +151,22 @@ class Retuned:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """An operator wants nobody to use it; whatever runs of it is let go of."""
+    """An operator forbids any use of the server; its processes are stopped."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """An operator parts it from new calls, or lets them come again. It runs on."""
+    """An operator keeps new calls from the server, or lets them through again; the server runs
+    on."""
 
     yes: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """Nobody has needed it for as long as a lazy server may be there in vain."""
+    """Clients have not used a lazy server for its idle time."""
 
 
 Fact = (
@@ -175,11 +179,12 @@ _WAITING = (Phase.BACKOFF, Phase.FAILED)
 _LEAVING = (Phase.DRAINING, Phase.STOPPING)
 _ALIVE = (Phase.WARMING, Phase.READY)
 _UNHEALED = (ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS, ExitClass.REDIRECT)
-"""Somebody must do something; time alone does not help."""
+"""Exit classes that need a person; waiting alone does not help."""
 
 
 def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
-    """What becomes of `life`. `jitter`: a number from 0 up to 1. Raises Impossible."""
+    """Return the next life and the actions for the tree. `jitter`: a random number from 0 up to 1.
+    Raises Impossible."""
     match fact:
         case Start(by):
             return _start(life, by, now)
@@ -206,7 +211,7 @@ def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
         case Retuned(restart, lazy, patience, mistake):
             waits = life.lazy and (life.phase is Phase.IDLE or life.resting)
             life = replace(life, restart=restart, lazy=lazy, patience=patience, mistake=mistake)
-            # One that waits to be called is there without a call from now on.
+            # A server that was lazy and waits for a call starts without a call now.
             return _start(life, "boot", now) if waits and not lazy else (life, ())
         case Unneeded():
             return _unneeded(life)
@@ -226,7 +231,7 @@ def _start(life: Life, by: Starter, now: float) -> Step:
     if by == "client":
         life = replace(life, called_at=now)
     if by == "operator":
-        # A human looked at it: the past does not count any more, and quarantine is lifted.
+        # A person looked at it: the past does not count any more, and quarantine is lifted.
         life = replace(life, failures=0, window=(), trips=0, limits=(), planned_at=None)
         if life.phase is Phase.QUARANTINED:
             life, _ = _moved(replace(life, reason=None, message=""), Event.STOP)
@@ -244,14 +249,15 @@ def _start(life: Life, by: Starter, now: float) -> Step:
 
 
 def _refused(life: Life) -> Step:
-    """It is not started: its table in the configuration has a mistake."""
+    """Do not start a server whose table in the configuration has a mistake."""
     life, actions = _moved(life, Event.REFUSE)
     reason, message = ExitClass.CONFIGURATION, life.mistake
     return replace(life, reason=reason, message=message, retry_at=None, probing=False), actions
 
 
 def _answers_clients(life: Life, now: float) -> bool:
-    """May a client's call start it? Not what an operator stopped, and not against its policy."""
+    """Whether a client's call may start the server: not if an operator stopped it, and not against
+    its restart policy."""
     if life.phase is Phase.IDLE or life.resting:
         return True
     often = life.called_at is not None and now - life.called_at < backoff.DEMAND_S_MIN
@@ -321,7 +327,7 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
     if life.phase not in _ALIVE:
         raise Impossible(f"'went down' in phase '{life.phase}'")
     was_up = life.phase is Phase.READY
-    if fact.reason is ExitClass.CLEAN and not was_up:  # a start that came to nothing
+    if fact.reason is ExitClass.CLEAN and not was_up:  # a failed start
         why = f"{fact.message} before it was ready"
         fact = replace(fact, reason=ExitClass.EXIT, message=why)
     reason, was_stable = fact.reason, backoff.stable(life.ready_at, life.proven, now)
@@ -375,15 +381,16 @@ def _retry(life: Life, now: float, delay_s: float, spare: int) -> Step:
 
 
 def _back(life: Life, planned_at: float, now: float) -> Step:
-    """It waits as before that start."""
+    """Wait for the time that was planned before this start."""
     retry_at = max(planned_at, now + backoff.DELAY_S_FLOOR, life.not_before)
     event = Event.GIVE_UP if life.probing else Event.RETRY
     return _moved(replace(life, probing=False, retry_at=retry_at), event)
 
 
 def evidence(before: Life, life: Life) -> ExitClass | None:
-    """The trouble that is over, as the recovery of this server shows; None: it shows nothing. One
-    that is ready for a moment, again and again, would set its siblings going each time."""
+    """Return the trouble that is over, as the recovery of this server shows; None if it shows
+    nothing. A server that is ready again and again for a moment does not count, because it would
+    start its siblings each time."""
     recovered = before.phase is Phase.WARMING and life.phase is Phase.READY and before.failures
     return before.reason if recovered and not before.brief else None
 
@@ -391,7 +398,7 @@ def evidence(before: Life, life: Life) -> ExitClass | None:
 def _sibling_recovered(life: Life, reason: ExitClass, now: float, jitter: float) -> Step:
     soon = max(now + jitter * backoff.EVIDENCE_S_MAX, life.not_before)
     if life.phase is Phase.WARMING and life.vain is not None and life.reason is reason:
-        return replace(life, planned_at=soon), ()  # it set out before the trouble was over
+        return replace(life, planned_at=soon), ()  # the start began before the trouble was over
     if life.phase not in _WAITING or life.reason is not reason:
         return life, ()
     if life.retry_at is None or life.retry_at <= soon:

@@ -1,12 +1,12 @@
-"""Second copies of servers that may have one: started beside the first, and put in its place.
+"""Second copies of servers that may have one: started beside the first copy, to take its place.
 
-Owns: when a spare is started, what becomes of one that does not come up, and the exchange of a
-server for its spare. Never: which event of a life calls for it (`server`), workers (`crew`), pipes
+Owns: when a spare is started, retries of a spare that does not become ready, and replacing a server
+by its spare. Never: which event of a life needs a spare (`server`), workers (`crew`), pipes
 (`publish`).
 
-A spare costs what a server costs, and buys a restart without a gap: when the first copy goes down
-the second one has its handshake behind it. The same exchange serves a restart that somebody asks
-for: the new copy is there before the old one is told to finish.
+A spare costs as much as a server, and makes a restart without a gap possible: when the first copy
+goes down, the spare has already done its handshake. A restart by an operator works in the same way:
+the new copy is ready before the old copy is told to finish.
 """
 
 import random
@@ -21,11 +21,12 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.messages import ServerReady
 
 SPARE_S = 1.0
-"""From a server that is ready to the start of its spare: who has just come up has work to do."""
+"""Seconds from the moment that a server is ready to the start of its spare: a server that has just
+started has work to do."""
 
 
 class Spares:
-    """`feed(entry, fact, cause)`: something happens to a server."""
+    """`feed(entry, fact, cause)`: reports a fact about a server."""
 
     def __init__(
         self, crew: Crew, journal: Journal, feed: Callable[[Entry, Fact, str], None]
@@ -35,7 +36,8 @@ class Spares:
         self._feed = feed
 
     def settle(self, entry: Entry) -> None:
-        """After whatever happened: a server that is ready gets its spare, another one has none."""
+        """Plan the spare of a server that is ready, and stop the spare of one that is not. Call
+        this after any change."""
         if entry.life.phase is not Phase.READY:
             entry.replacing = False
             self._dismiss(entry)
@@ -45,12 +47,12 @@ class Spares:
             self._dismiss(entry)
 
     def generation(self, entry: Entry) -> int:
-        """Of the spare that could take over now, or 0."""
+        """Return the generation of a spare that can take over now, or 0."""
         return entry.spare.generation if entry.spare is not None and entry.spare.ready else 0
 
     def replace(self, entry: Entry, cause: str, *, anew: bool) -> bool:
-        """Restart without a gap, if the server may have two copies. `anew`: a spare that is there
-        was started with another configuration."""
+        """Restart without a gap, if the server may have two copies; return whether that is so.
+        `anew`: do not use the present spare, which has the old configuration."""
         if not entry.server.spares or entry.life.phase is not Phase.READY:
             return False
         if anew:
@@ -64,19 +66,19 @@ class Spares:
         return True
 
     def renew(self, entry: Entry, cause: str, *, anew: bool = False) -> None:
-        """Another instance instead of this one: without a gap, or by a restart."""
+        """Replace the instance by another one: without a gap if possible, else by a restart."""
         if not self.replace(entry, cause, anew=anew):
             self._feed(entry, Stop(restarting=True), cause)
 
     def promote(self, entry: Entry) -> None:
-        """The spare is the one that serves from now on; the other one finishes."""
+        """Let the spare serve from now on; the old copy finishes."""
         old, entry.serving, entry.spare = entry.serving, entry.spare, None
         entry.replacing, entry.spare_failures = False, 0
         if old is not None:
             entry.leaving.add(old)
 
     def ready(self, copy: Copy, message: ServerReady, blob: bytes) -> None:
-        """A spare is up."""
+        """A spare is ready."""
         entry = copy.entry
         copy.ready = True
         copy.no_deadline()
@@ -86,7 +88,7 @@ class Spares:
             self._feed(entry, Replaced(copy.generation), "its new copy is ready")
 
     def down(self, copy: Copy, fact: WentDown) -> None:
-        """A spare went down, or did not come up. The server goes on as it is."""
+        """A spare went down, or did not become ready. The server goes on as it is."""
         entry = copy.entry
         entry.spare = None
         entry.leaving.add(copy)

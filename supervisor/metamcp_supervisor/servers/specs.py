@@ -1,7 +1,7 @@
-"""What workers are told: from the configuration to the values that cross the control socket.
+"""Specifications for workers: from the configuration to the values that cross the control socket.
 
-Owns: the environment that a server gets, the hosts that a front accepts, which endpoint is the
-default one. Never: reading a configuration (`parse`), the fields (`metamcp_worker.ipc.spec`).
+Owns: the environment that a server gets, the hosts that a front accepts, the choice of the default
+endpoint. Never: reading a configuration (`parse`), the fields (`metamcp_worker.ipc.spec`).
 """
 
 import hashlib
@@ -33,12 +33,13 @@ from metamcp_worker.ipc.spec import (
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 STOP_EOF_S = 1.0
-"""From the end of its stdin to SIGTERM: well-behaved servers leave within 0.1 s."""
+"""Seconds from the end of a server's stdin to SIGTERM: well-behaved servers exit within 0.1 s."""
 VECTORS = "vectors.db"
-"""In the state directory: vectors of tools, kept over restarts."""
+"""File in the state directory with the vectors of tools, kept over restarts."""
 NICE = 5
-"""Of a server whose processor time is limited: it gives way to the others even where no controller
-enforces the limit, and still gets a quarter of a processor that another one wants too."""
+"""Nice value of a server whose processor time is limited: it gives way to others even where the
+limit is not enforced by a controller, and still gets a quarter of a processor that another process
+wants too."""
 _UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
 
@@ -53,10 +54,11 @@ def server_spec(
     tenant: Tenant | None = None,
     asks_roots: Asked = "",
 ) -> ServerSpec:
-    """`probe`: may it be asked whether it is modern? `oauth`: for a server that wants it
-    (`tokens`). `leaf`: the control group for its processes, if there is one. `log`: how its worker
-    speaks, if not as usual. `tenant`: whom it serves, if it is not for all; `asks_roots`: when it
-    was seen to ask for roots."""
+    """Return the specification for the worker of a server. `probe`: ask the server first whether it
+    is modern. `oauth`: for a server that wants it (`tokens`). `leaf`: the control group for its
+    processes, if there is one. `log`: log format and levels, if not the default. `tenant`: the
+    client that it serves, if it is not for all; `asks_roots`: when it asks for roots, as far as is
+    known."""
     place = _place(server, tenant)
     passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
     session = process_names.has_session(process_names.whose(server.name))
@@ -90,14 +92,14 @@ def server_spec(
 
 
 def _caller(server: Server, tenant: Tenant | None) -> str:
-    """Of a process that serves a client alone. The clients of a project may be able to do different
-    things, as those of a process for all."""
+    """Return the client information of a process for a single client, else "". The clients of a
+    project may have different capabilities, like those of a shared process."""
     return "" if tenant is None or server.sharing == "per-project" else tenant.caller
 
 
 def _place(server: Server, tenant: Tenant | None) -> Callable[[str], str]:
-    """What stands for the folder of a project becomes that of its clients. The process that serves
-    all others works in the folder of the configuration."""
+    """Return a function that replaces the reference to the project folder by the folder of the
+    clients. The process for all other clients uses the folder of the configuration."""
     if server.sharing != "per-project":
         return str
     folder = roots.folder(tenant.roots.encode()) if tenant is not None else ""
@@ -114,7 +116,8 @@ def _limits(server: Server, leaf: Leaf | None) -> LimitsSpec:
 
 
 def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
-    """`secrets`: that this process may know, and so may say."""
+    """Return the log settings for a process. `secrets`: those that the process knows, and could
+    write to its log."""
     log = config.log
     return LogSpec(
         format=log.format, level=log.level, levels=dict(log.levels), secrets=tuple(secrets)
@@ -122,14 +125,15 @@ def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
 
 
 def own_log_spec(config: Config) -> LogSpec:
-    """Of the supervisor, which knows all secrets."""
+    """Return the log settings of the supervisor, which knows all secrets."""
     known = [s for server in config.servers.values() for s in secrets_of(server)]
     elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
     return log_spec(config, [*known, *elsewhere])
 
 
 def recording_spec(config: Config) -> RecordingSpec:
-    """A front learns only the secrets of servers whose bodies it writes down."""
+    """Return the settings for recording calls. A front gets only the secrets of servers whose
+    bodies it records."""
     wanted = config.recording
     levels: dict[str, str] = {
         server.name: level
@@ -148,7 +152,8 @@ def recording_spec(config: Config) -> RecordingSpec:
 
 
 def meaning_spec(config: Config) -> MeaningSpec | None:
-    """What a front is told of vectors: none of the secrets of where they come from."""
+    """Return the settings of vectors for a front, without the secrets of their source; None if
+    searches do not use vectors."""
     wanted = config.embeddings
     if not wanted.wanted or not any(one.exposure == "search" for one in config.endpoints.values()):
         return None
@@ -156,7 +161,7 @@ def meaning_spec(config: Config) -> MeaningSpec | None:
 
 
 def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
-    """None: nobody needs vectors."""
+    """Return the settings of the embedder; None if vectors are not needed."""
     wanted = config.embeddings
     if meaning_spec(config) is None:
         return None
@@ -174,8 +179,8 @@ def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
 
 
 def _model(wanted: Embeddings) -> str:
-    """The same for what makes the same vectors. A query in a URL hardly names a model, and a key in
-    it changes."""
+    """Return an id that is the same for all settings that make the same vectors. The query of a URL
+    does not count: it hardly names a model, and a key in it changes."""
     made_by = [wanted.url.partition("?")[0], wanted.model, str(wanted.folder)]
     return hashlib.sha256(ascii(made_by).encode()).hexdigest()[:16]
 
@@ -186,8 +191,8 @@ def front_spec(
     listen: Address | None = None,
     pinned: Pinned | None = None,
 ) -> FrontSpec:
-    """`listen`: where the gateway listens, if that is not what the configuration says; `pinned`:
-    knows what is in quarantine."""
+    """Return the specification for fronts. `listen`: where the gateway listens, if that differs
+    from the configuration; `pinned`: knows the tools in quarantine."""
     default = default_endpoint(config)
     return FrontSpec(
         version=version,
@@ -233,7 +238,7 @@ def _disabled(found: Mapping[tools.Pair, Tool]) -> tuple[tools.Pair, ...]:
 
 
 def _overrides(found: Mapping[tools.Pair, Tool]) -> tuple[ToolOverride, ...]:
-    """What is said of tools that are not switched off, where it makes a difference."""
+    """Return the settings of tools that are not disabled, without those that change nothing."""
     overrides = (
         ToolOverride(
             server=server,
@@ -253,12 +258,13 @@ def _overrides(found: Mapping[tools.Pair, Tool]) -> tuple[ToolOverride, ...]:
 
 
 def default_endpoint(config: Config) -> Endpoint | None:
-    """The one that answers at `/mcp`: `default`, or else the first in the configuration."""
+    """Return the endpoint that answers at `/mcp`: `default`, else the first in the
+    configuration."""
     return config.endpoints.get("default") or next(iter(config.endpoints.values()), None)
 
 
 def exposed(config: Config) -> frozenset[str]:
-    """The servers that some endpoint exposes."""
+    """Return the servers that at least one endpoint exposes."""
     return frozenset(
         server
         for endpoint in config.endpoints.values()
@@ -267,7 +273,8 @@ def exposed(config: Config) -> frozenset[str]:
 
 
 def hosts(listen: Address) -> tuple[str, ...]:
-    """Values of `Host` that clients may use: the names of loopback, and the listener's own."""
+    """Return the values of `Host` that clients may use: names of loopback, and the listener's
+    own."""
     if listen.host in _UNSPECIFIED:
         return LOOPBACK
     own = f"[{listen.host}]" if ":" in listen.host else listen.host
@@ -275,5 +282,5 @@ def hosts(listen: Address) -> tuple[str, ...]:
 
 
 def reachable(listen: Address) -> Address:
-    """Where a client on this machine connects."""
+    """Return the address to which a client on this machine connects."""
     return Address("127.0.0.1", listen.port) if listen.host in _UNSPECIFIED else listen

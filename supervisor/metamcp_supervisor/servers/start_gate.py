@@ -1,15 +1,15 @@
-"""The start gate: who may start now, so that many starts at once do not choke the machine.
+"""The start gate: which servers may start now, so that many starts do not overload the machine.
 
 Owns: the queue of servers that want to start and the places of those that are warming up. Never:
 clocks, timers, starting anything (`tree`).
 
 A place stands for the processor time that a start costs: it is given back when the server is ready
 or down, and at the latest after PLACE_S_MAX, because a start that takes longer waits for something
-other than the processor. So servers that hang hold up nobody for long, and those that failed before
-queue behind those that did not: trouble never goes first.
+other than the processor. So servers that hang do not delay others for long. Servers that failed
+before queue behind those that did not.
 
-Where the kernel has just killed a process for want of memory, each start would cost the next one:
-nobody starts for a while, and then one server at a time.
+After the kernel has killed a process for lack of memory, each start could cause the next kill: no
+server starts for a while, and then one server at a time.
 """
 
 from collections.abc import Collection
@@ -18,13 +18,14 @@ from dataclasses import dataclass, replace
 PLACES_MIN = 2
 PLACES_PER_CORE = 2
 PLACE_S_MAX = 2.0
-"""Node.js and Python servers need 0.2 to 0.5 s of processor time until they are ready."""
+"""Maximum seconds that a start has a place: Node.js and Python servers need 0.2 to 0.5 s of
+processor time until they are ready."""
 STARTS_MAX = 8
 STARTS_WINDOW_S = 0.25
-"""No more than eight starts in a quarter of a second, however many cores there are."""
+"""Seconds in which at most STARTS_MAX servers start, however many cores there are."""
 CROWDED_S = 5.0
-"""Seconds without a start after the kernel killed for want of memory. For as long again, servers
-start one at a time."""
+"""Seconds without a start after the kernel killed a process for lack of memory. For as long again,
+servers start one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Gate:
     """`warming`: (server, since when) of the places taken; `starts`: times of the last starts;
-    `crowded`: when the kernel killed for want of memory, None long after it."""
+    `crowded`: when the kernel killed a process for lack of memory, None if that was long ago."""
 
     places: int
     queue: tuple[Waiting, ...] = ()
@@ -50,7 +51,8 @@ def for_cores(cores: int) -> Gate:
 
 
 def join(gate: Gate, name: str, failures: int) -> Gate:
-    """Queue `name` behind all that failed no more often than it; a second time changes nothing."""
+    """Queue `name` behind all servers that failed as often or less often; do nothing if the server
+    is queued already."""
     if any(waiting.name == name for waiting in gate.queue):
         return gate
     before = tuple(waiting for waiting in gate.queue if waiting.failures <= failures)
@@ -59,7 +61,7 @@ def join(gate: Gate, name: str, failures: int) -> Gate:
 
 
 def leave(gate: Gate, name: str) -> Gate:
-    """Take `name` from the queue and give back its place, if it has either."""
+    """Remove `name` from the queue and give back its place, if there is one."""
     return replace(
         gate,
         queue=tuple(waiting for waiting in gate.queue if waiting.name != name),
@@ -70,10 +72,11 @@ def leave(gate: Gate, name: str) -> Gate:
 def admit(
     gate: Gate, now: float, held: Collection[str]
 ) -> tuple[Gate, tuple[str, ...], float | None]:
-    """Whom to start now, and when to ask again (None: when something changes).
+    """Return the gate, the servers to start now, and when to ask again (None: when something
+    changes).
 
-    `held`: names that cannot start yet, because their earlier instance is still leaving. They keep
-    their turn and hold up nobody.
+    `held`: servers that cannot start yet, for example because an earlier instance is still leaving.
+    Held servers keep their place in the queue and do not delay others.
     """
     if gate.crowded is not None and now >= gate.crowded + 2 * CROWDED_S:
         gate = replace(gate, crowded=None)
@@ -93,7 +96,7 @@ def admit(
 
 
 def crowded(gate: Gate, now: float) -> Gate:
-    """The kernel killed a process for want of memory."""
+    """Note that the kernel killed a process for lack of memory."""
     return replace(gate, crowded=now)
 
 

@@ -1,6 +1,6 @@
-"""Whose turn it is to start: the start gate on the clock, and servers that wait for others.
+"""The turns of servers to start: the start gate on the clock, and servers that wait for others.
 
-Owns: the gate and its timer, who is held back by a dependency or by what is left of an earlier
+Owns: the gate and its timer, the servers that wait for a dependency or for the end of an earlier
 instance. Never: the gate's rules (`start_gate`), starting (`tree`).
 """
 
@@ -14,7 +14,7 @@ from metamcp_supervisor.servers.states import Phase
 
 
 class Starting:
-    """`entries`: all servers, by name. `admit(entry)`: its turn has come."""
+    """`entries`: all servers, by name. `admit(entry)`: called when a server may start."""
 
     def __init__(self, entries: Mapping[str, Entry], admit: Callable[[Entry], None]) -> None:
         self._entries = entries
@@ -33,21 +33,21 @@ class Starting:
         self.soon()
 
     def soon(self) -> None:
-        """Look at the gate in the next turn of the loop, once."""
+        """Look at the gate once, in the next iteration of the event loop."""
         self._open_at(self._loop.time())
 
     def crowded(self) -> None:
-        """The kernel killed a process for want of memory: nobody starts for a while."""
+        """Start no servers for a while, because the kernel killed a process for lack of memory."""
         self._gate = start_gate.crowded(self._gate, self._loop.time())
         self.soon()
 
     def missing(self, entry: Entry) -> list[Entry]:
-        """The servers that this one waits for."""
+        """Return the servers that this server waits for."""
         needed = (self._entries.get(name) for name in entry.server.depends_on)
         return [one for one in needed if one is not None and one.life.phase is not Phase.READY]
 
     def dependents(self, entry: Entry) -> list[Entry]:
-        """The servers that run and depend on this one: they stop before it."""
+        """Return the servers that run and depend on this server; they must stop first."""
         return [
             one
             for one in self._entries.values()

@@ -1,27 +1,28 @@
-"""The life of a server as one table: phases, events, and what the tree must do.
+"""The life of a server as one table: phases, events, and the actions of the tree.
 
 Owns: the names of phases, events, actions and exit classes, the transition table, and the page
-`docs/states.md` that is drawn from it. Never: numbers, delays, policy (`server`, `backoff`), doing
+`docs/states.md` that is made from it. Never: numbers, delays, policy (`server`, `backoff`), doing
 anything (`tree`).
 
-The theory. A *server* is what the configuration names; an *instance* is one running copy of it: one
+The theory. A *server* is an entry of the configuration; an *instance* is one running copy of it: a
 worker process with the server's own process below it, numbered by its generation. The phase belongs
 to the server and outlives its instances.
 
-There is one way up: queued -> warming -> ready. The start gate admits from `queued`, and only when
-the instance before is gone with everything below it, so at most one instance of a server lives.
-A server with a spare has a second one that no front knows. It takes the place of the first when
-that goes down, or is to be restarted (PROMOTE): the server stays ready, with another generation.
+A server starts in one way: queued -> warming -> ready. The start gate admits from `queued`, and
+only when the previous instance is gone with everything below it, so at most one instance of a
+server lives. A server with a spare has a second instance that fronts do not know. The spare takes
+the place of the first instance when that goes down or must be restarted (PROMOTE): the server stays
+ready, with a different generation.
 
-There are two ways down. Asked for: ready -> draining -> stopping -> disabled; from there a restart
-queues again. A lazy server that nobody needs goes the same way, to idle; there a call queues it
-again. Not asked for: warming or ready -> backoff, failed, disabled or quarantined, and which
-of them is a matter of numbers and policy, so `server` decides it and hands the table one of the
-events RETRY, GIVE_UP, RETIRE, QUARANTINE. The worker of an instance that went down may need one
-more moment to leave: that is why GONE is an event of the resting phases too, and moves nothing.
+A server goes down in two ways. On request: ready -> draining -> stopping -> disabled; from there a
+restart queues again. A lazy server that clients do not use goes the same way, to idle; there a call
+queues the server again. By itself: warming or ready -> backoff, failed, disabled or quarantined.
+The choice depends on numbers and policy, so `server` makes it and gives the table one of the events
+RETRY, GIVE_UP, RETIRE, QUARANTINE. The worker of an instance that went down may need a moment to
+leave: so GONE is an event of the resting phases too, and changes nothing there.
 
-`failed` is never for ever: a timer or a client's call starts one attempt (half-open). Only
-`quarantined` waits for a human.
+`failed` does not last forever: a timer or a client's call starts a single attempt (half-open). Only
+`quarantined` waits for a person.
 """
 
 from collections.abc import Mapping
@@ -61,8 +62,8 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
-    """What the tree does after a move. That it tells fronts and journal of a new phase goes without
-    saying, and so does the timer that bounds each phase in which a process is on its way."""
+    """Actions of the tree after a move. Not listed, because always done: telling fronts and journal
+    of a new phase, and the timer that limits each phase in which a process starts or stops."""
 
     JOIN_GATE = "join the start gate"
     LEAVE_GATE = "leave the start gate"
@@ -75,7 +76,7 @@ class Action(StrEnum):
 
 
 class ExitClass(StrEnum):
-    """Why an instance went down; the `reason` that people, fronts and metrics see."""
+    """Reasons why an instance went down; shown as `reason` to people, fronts and metrics."""
 
     CLEAN = "clean"
     EXIT = "exit"
@@ -132,7 +133,7 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     ExitClass.HANG: "its worker, or the server itself, stopped answering and was killed",
     ExitClass.NURSERY: "our own nursery died, which counts against no server, or could not fork",
     ExitClass.OPERATOR: "an operator put it into quarantine",
-    ExitClass.TLS: "a server that is reached by URL: there is no TLS with it, or its certificate "
+    ExitClass.TLS: "a server that is reached by URL: TLS with it fails, or its certificate "
     "is not accepted; as with `spawn`",
     ExitClass.REDIRECT: "a server that is reached by URL redirects to another origin or in a "
     "circle; as with `spawn`",
@@ -154,18 +155,19 @@ PUBLIC: Mapping[Phase, str] = {
     Phase.FAILED: "error",
     Phase.QUARANTINED: "quarantined",
 }
-"""What people and clients see. A `ready` server that an endpoint exposes is called `active`."""
+"""States that people and clients see. A `ready` server that an endpoint exposes is shown as
+`active`."""
 
 DOWN = frozenset({"error", "quarantined"})
-"""States of a server that went down by itself, or that nobody may use."""
+"""States of a server that went down by itself, or that must not be used."""
 STEPS: Mapping[Phase, str] = {Phase.WARMING: "launched", Phase.STOPPING: "drained"}
-"""What events call a move to this phase that leaves the state as it is."""
+"""Names, in journal events, of a move to this phase that does not change the state."""
 
 Move = tuple[Phase, tuple[Action, ...]]
 
 _STAYS: dict[Phase, Move] = {phase: (phase, ()) for phase in Phase}
 
-#: phase -> event -> (next phase, what the tree must do). A pair that is not here is an error.
+#: phase -> event -> (next phase, actions of the tree). A pair that is not here is an error.
 TABLE: Mapping[Phase, Mapping[Event, Move]] = {
     Phase.DISABLED: {
         Event.QUARANTINE: (Phase.QUARANTINED, ()),
@@ -238,7 +240,7 @@ TABLE: Mapping[Phase, Mapping[Event, Move]] = {
         Event.GONE: _STAYS[Phase.FAILED],
     },
     Phase.QUARANTINED: {
-        Event.STOP: (Phase.DISABLED, ()),  # Only an operator, or the end of the gateway, asks it.
+        Event.STOP: (Phase.DISABLED, ()),  # Only by an operator, or at the gateway's end.
         Event.QUARANTINE: _STAYS[Phase.QUARANTINED],
         Event.GONE: _STAYS[Phase.QUARANTINED],
     },
@@ -246,11 +248,11 @@ TABLE: Mapping[Phase, Mapping[Event, Move]] = {
 
 
 class Impossible(Exception):
-    """An event that cannot happen in this phase: a bug of ours, never a server's fault."""
+    """An event that cannot happen in this phase: a bug of the gateway, never a server's fault."""
 
 
 def move(phase: Phase, event: Event) -> Move:
-    """The next phase and what to do. Raises Impossible."""
+    """Return the next phase and the actions. Raises Impossible."""
     try:
         return TABLE[phase][event]
     except KeyError:
@@ -258,14 +260,14 @@ def move(phase: Phase, event: Event) -> Move:
 
 
 def told(before: Phase, after: Phase) -> str:
-    """What events call this move: `warming→error`, or the name of a step within a state."""
+    """Return the name of a move in journal events: `warming→error`, or the step within a state."""
     if before is not after and PUBLIC[before] == PUBLIC[after]:
         return STEPS[after]
     return f"{PUBLIC[before]}→{PUBLIC[after]}"
 
 
 def page() -> str:
-    """The text of `docs/states.md`."""
+    """Return the text of `docs/states.md`."""
     return "\n".join([*_introduction(), *_drawing(), *_moves(), *_meanings()])
 
 

@@ -1,4 +1,4 @@
-"""How everything stands, as one value for `ctl`, health pages and metrics.
+"""The status of the gateway, as one value for `ctl`, health pages and metrics.
 
 Owns: putting the status together. Never: changing anything, printing.
 """
@@ -25,13 +25,14 @@ from metamcp_supervisor.telemetry.usage import Part, Usage
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, Overridden, ServerStatus
 
 SECRET_CHARACTERS_MIN = 6
-"""A shorter value of the environment is not looked for in commands: it would be found by chance."""
+"""Minimum characters of an environment value to be masked in commands: a shorter value would be
+found by chance."""
 USED_FOR = ("worker", "server")
 """Roles of the processes that count for a server."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What the gateway knows of itself. Times are of the monotonic clock. `drift`: by server."""
+    """Facts about the gateway itself. Times are of the monotonic clock. `drift`: by server."""
 
     version: str
     state: str
@@ -48,11 +49,11 @@ class Facts(Struct, frozen=True, kw_only=True):
     overrides: tuple[Overridden, ...] = ()
     drift: Mapping[str, dict[str, int]] = {}
     missing: Mapping[str, str] = {}
-    """By server: why it cannot be called though it is ready."""
+    """Reasons, by server, why a ready server cannot be called."""
 
 
 UNREACHED = "descriptors"
-"""The reason of a server that is ready and has no pipe to a front, for want of descriptors."""
+"""Reason of a server that is ready but has no pipe to a front, for lack of descriptors."""
 
 
 def collect(
@@ -89,7 +90,7 @@ def collect(
 
 
 def particulars(config: Config, entry: Entry, now: float) -> Particulars:
-    """What `describe` shows beside the status of a server."""
+    """Return the details that `describe` shows in addition to the status of a server."""
     life, server = entry.life, entry.server
     recent = sum(now - failed <= life.patience.window_s for failed in life.window)
     servers = table_of(tables(config)["servers"]) or {}
@@ -121,21 +122,22 @@ def particulars(config: Config, entry: Entry, now: float) -> Particulars:
 
 
 def _hidden(server: Server) -> dict[str, str]:
-    """What a reference came to is shown as the reference, a value of the environment not at all."""
+    """Return replacements for secret texts: a resolved reference is shown as the reference, a value
+    of the environment as a mask."""
     found = {value: MASK for value in server.env.values() if len(value) >= SECRET_CHARACTERS_MIN}
-    # As the file has it, so of another length only if the file has no command at all.
+    # Both have the same length, unless the file has no command at all.
     pairs = zip(server.command, server.command_written, strict=False)
     return found | {real: written for real, written in pairs if real != written and real}
 
 
 def url(config: Config, listen: Address) -> str:
-    """Of the default endpoint."""
+    """Return the URL of the default endpoint."""
     base = f"http://{reachable(listen)}"
     return f"{base}/mcp" if default_endpoint(config) is not None else base
 
 
 def urls(config: Config, listen: Address) -> dict[str, str]:
-    """Of each endpoint by its name."""
+    """Return the URL of each endpoint, by name."""
     return {
         name: f"http://{reachable(listen)}/metamcp/{endpoint.path or name}/mcp"
         for name, endpoint in config.endpoints.items()
@@ -143,7 +145,7 @@ def urls(config: Config, listen: Address) -> dict[str, str]:
 
 
 def _ops_url(listen: AnyAddress) -> str:
-    """As the configuration has it where there is no URL."""
+    """Return the URL of the health pages, or the address of a Unix socket as configured."""
     return str(listen) if isinstance(listen, UnixAddress) else f"http://{reachable(listen)}"
 
 
@@ -217,7 +219,8 @@ def _server(
 def roots(
     entries: Mapping[str, Entry], slots: list[Front | None], nursery_pid: int, embedder_pid: int
 ) -> dict[Part, int]:
-    """The processes whose memory and processor time are measured. 0 for one that is not there."""
+    """Return the processes whose memory and processor time are measured, by part; 0 for a process
+    that does not run."""
     found = {Part("supervisor"): os.getpid(), Part("nursery"): nursery_pid}
     if embedder_pid:
         found[Part("embedder")] = embedder_pid
@@ -234,5 +237,5 @@ def roots(
 
 
 def number_of(copy: Copy) -> int:
-    """What tells the copies of a server apart in `Part`: 0 for the one that serves."""
+    """Return the number of a copy in `Part`: 0 for the serving copy, else its generation."""
     return 0 if copy is copy.entry.serving else copy.generation

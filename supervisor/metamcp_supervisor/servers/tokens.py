@@ -1,11 +1,12 @@
-"""Where the tokens for remote servers lie, and the key that they are encrypted with.
+"""The directory of the tokens for remote servers, and the key that encrypts them.
 
-Owns: the directory's place, where the key comes from, making it once. Never: tokens, encryption,
+Owns: the path of the directory, finding the key, making the key once. Never: tokens, encryption,
 speaking OAuth (the worker of a server does all that).
 
-The key comes from the environment, from systemd, or from a file beside the tokens, which is made
-when it is first needed. Only the first two keep it apart from what it protects: in the file it
-protects against whoever gets hold of the tokens alone, as in a backup of their directory.
+The key comes from the environment, from systemd, or from a file beside the directory of the tokens,
+which is made when it is first needed. Only the first two keep the key apart from the tokens: a key
+in the file protects only against a person who gets the tokens alone, as in a backup of their
+directory.
 """
 
 import base64
@@ -24,20 +25,20 @@ from metamcp_worker.ipc.spec import OAuthSpec
 
 VARIABLE = "METAMCP_OAUTH_KEY"
 CREDENTIAL = "oauth_key"
-"""Its name among the credentials of systemd (`LoadCredential=`)."""
+"""Name of the key among the credentials of systemd (`LoadCredential=`)."""
 FILE = "oauth.key"
 STORE = "oauth"
 KEY_BYTES = 32
 KEY_TEXT_BYTES_MAX = 1024
-"""The key has 44 characters; a larger credential is something else."""
+"""Maximum bytes to read from a credential; the key has 44 characters."""
 
 
 class KeyUnfit(MetaMCPError):
-    """There is no key. The text says why and what to do."""
+    """The key is missing or not valid. The text says why and what to do."""
 
 
 class Tokens:
-    """`environ`: of the gateway. The key is looked for when it is first needed, and then stays."""
+    """`environ`: of the gateway. The key is looked for when it is first needed, and then kept."""
 
     def __init__(self, state_dir: Path, environ: Mapping[str, str]) -> None:
         self._state_dir = state_dir
@@ -46,7 +47,8 @@ class Tokens:
         self._key = ""
 
     def spec(self, oauth: OAuth | None) -> OAuthSpec | None:
-        """What the worker of a server with these settings is told. Raises KeyUnfit."""
+        """Return the OAuth specification for the worker of a server with these settings. Raises
+        KeyUnfit."""
         if oauth is None:
             return None
         self._key = self._key or self._find()
@@ -75,16 +77,17 @@ class Tokens:
                 _make(path)
             return _checked(files.secret(path), str(path))
         except Unresolved as error:
-            raise KeyUnfit(f"there is no key for the tokens: {error}") from None
+            raise KeyUnfit(f"the tokens have no key: {error}") from None
         except OSError as error:
             raise KeyUnfit(
-                f"there is no key for the tokens: {path} cannot be made: {error.strerror}; make it"
+                f"the tokens have no key: {path} cannot be made: {error.strerror}; make it"
                 f" possible, or set ${VARIABLE}"
             ) from None
 
 
 def _credential(path: Path) -> str | None:
-    """What systemd laid there for this service alone; None if it has none of this name."""
+    """Read a credential that systemd provides to this service only; None if there is none of this
+    name. Raises KeyUnfit."""
     try:
         with path.open("rb") as file:
             return file.read(KEY_TEXT_BYTES_MAX).decode("ascii", "replace")
@@ -95,7 +98,7 @@ def _credential(path: Path) -> str | None:
 
 
 def _checked(text: str, where: str) -> str:
-    """The key in base64. Raises KeyUnfit with words that do not repeat it."""
+    """Return the key in base64. Raises KeyUnfit with words that do not repeat the key."""
     try:
         key = base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):
@@ -109,8 +112,8 @@ def _checked(text: str, where: str) -> str:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all, and only once: of two gateways that make it, both take the first one's.
-    Raises OSError."""
+    """Make the key file, whole or not at all, and only once: if two gateways make it at the same
+    time, both use the first one. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd, name = files.beside(path)
     try:

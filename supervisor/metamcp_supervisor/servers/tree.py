@@ -1,11 +1,11 @@
-"""The servers: which are wanted, what happens to each, and the actions of a life carried out.
+"""All servers: facts about each of them, and the actions that follow.
 
-Owns: the table of servers, the way from a fact over `server.step` to its actions, and signals of an
-operator for a server's process. Never: the rules of restarting (`server`, `states`).
+Owns: the table of servers, passing a fact to `server.step` and carrying out its actions, and
+signals of an operator for a server's process. Never: the rules of restarting (`server`, `states`).
 
-Everything happens on the event loop: a fact comes in from a worker, a timer or an operator, `step`
-says what it means, and the actions are done at once. Nothing here raises out of the loop: what
-cannot be is an event `bug` in the journal.
+Everything happens on the event loop: a worker, a timer or an operator causes a fact, `step` returns
+the actions, and the tree carries them out at once. Errors do not leave the event loop: an
+impossible fact becomes an event `bug` in the journal.
 """
 
 import asyncio
@@ -68,11 +68,11 @@ from metamcp_worker.ipc.messages import (
 )
 
 DRAIN_S = 30.0
-"""What a call in flight may still take when its server is stopped or restarted."""
+"""Maximum seconds for calls in flight when their server is stopped or restarted."""
 
 
 class Tree:
-    """`entries`: by name, in the order of the configuration."""
+    """`entries`: all servers, by name, in the order of the configuration."""
 
     def __init__(
         self,
@@ -108,12 +108,12 @@ class Tree:
         self.spares = Spares(self.crew, journal, self.feed)
         self.apart = Apart(self, routes, catalogues, journal)
 
-    # What is wanted
+    # Requests of the configuration and of operators
 
     def add(self, server: Server) -> None:
-        """A new server of the configuration; started if it is enabled."""
+        """Add a new server of the configuration; start it if it is enabled."""
         known = self.entries.get(server.name)
-        if known is not None:  # it is back before it was gone
+        if known is not None:  # it is configured again before it was gone
             known.removed = False
             self.change(server, restart=True)
             if server.enabled:  # it may be down already, with its last worker still on its way out
@@ -127,12 +127,12 @@ class Tree:
             self.feed(entry, Start("boot"), "started with the gateway")
 
     def make(self, server: Server) -> Entry:
-        """An entry for it, with what it offered last."""
+        """Make an entry for a server, with its last catalogue."""
         data = self._catalogues.load(server)
         entry = Entry(server, offer(data, from_cache=True) if data else Offer())
         self.deliveries.judged(entry, Offer(), entry.offer)
         if data and not (entry.legacy and entry.offer.modern):
-            # Who calls by a name that is known already waits until the server is ready.
+            # Calls by names that are already known wait until the server is ready.
             self.pinned.offered(server.name, data)
             self._routes.offers(server.name, data, entry.offer.list_hash)
         return entry
@@ -147,16 +147,16 @@ class Tree:
         self.apart.end_of(name, "its server was stopped by an operator")
 
     def restart(self, name: str) -> None:
-        """One that may have two copies is restarted without a gap."""
+        """Restart a server: without a gap if it may have two copies."""
         cause, base = "restarted by an operator", self.entries[name]
-        base.one_era = ""  # it may be another one by now
+        base.one_era = ""  # it may be a different server by now
         self.apart.share(base)
         for entry in (base, *self.apart.of(name)):
             if not entry.removed and (entry.running or not entry.legacy):
                 self.spares.renew(entry, cause)
 
     def recycle(self, name: str, why: str) -> None:
-        """It uses more than it should: another instance instead of it, between two calls."""
+        """Replace the instance of a server that uses too much, between two calls."""
         entry = self.entries[name]
         self._journal.add(name, "recycled", why, entry.life.generation)
         self.spares.renew(entry, why)
@@ -168,19 +168,19 @@ class Tree:
         self.apart.end_of(name, "its server is in quarantine")
 
     def crowded_out(self, signal: int) -> str:
-        """Did the kernel end a process of ours, because the group of the gateway had no memory
-        left? In words, or nothing. Then starts are held back for a while."""
+        """Return words if the kernel killed a process because the gateway's control group was out
+        of memory, else "". If so, delay starts for a while."""
         if why := self.bounds.crowded_out(signal):
             self.starting.crowded()
         return why
 
     def part(self, name: str, *, yes: bool) -> None:
-        """Keep new calls from a server, or let them come again."""
+        """Keep new calls from a server, or let them through again."""
         for entry in (self.entries[name], *self.apart.of(name)):
             self.feed(entry, Parted(yes))
 
     def change(self, server: Server, *, restart: bool) -> None:
-        """Another configuration of a known server."""
+        """Apply a changed configuration of a known server."""
         entry = self.entries[server.name]
         before, entry.server = entry.server, server
         self.apart.changed(entry, before, restart=restart)
@@ -204,8 +204,8 @@ class Tree:
         self.apart.end_of(name, cause)
 
     async def close(self) -> None:
-        """Stop every server, without waiting for calls; each takes its own ladder, and those that
-        depend on it go first."""
+        """Stop every server, without waiting for calls. Each has its own time to shut down, and
+        servers that depend on it stop first."""
         self._drain_s = 0.0
         told: set[str] = set()
         while True:
@@ -221,7 +221,7 @@ class Tree:
         self.abandon()
 
     def abandon(self) -> None:
-        """Forget everything: the processes are gone, or somebody else ends them."""
+        """Forget everything, because the processes are gone, or other code ends them."""
         self._closed = True
         self.starting.close()
         self.outages.close()
@@ -232,7 +232,7 @@ class Tree:
             for copy in entry.copies:
                 copy.abandon()
 
-    # What fronts say
+    # Messages of fronts
 
     def welcome(self, front: Front) -> None:
         """Tell a new front about every server. Raises OSError."""
@@ -249,7 +249,8 @@ class Tree:
             self.apart.wanted(server, tenant)
 
     def counted(self, front: int, stats: Sequence[CallStats]) -> None:
-        """Cumulative figures of a front: whoever answered something is proven to work."""
+        """Take in cumulative figures of a front: a server that answered a call is proven to
+        work."""
         for entry in self._reports.proven(self.entries, front, stats):
             self.feed(entry, Answered())
 
@@ -257,7 +258,7 @@ class Tree:
         for entry in self.entries.values():
             entry.answered.pop(front, None)
 
-    # What workers say: crew.Lives
+    # Messages of workers: crew.Lives
 
     def told(self, copy: Copy, message: FromChild, blob: bytes) -> None:
         entry = copy.entry
@@ -324,7 +325,8 @@ class Tree:
             self.apart.ready(entry)
 
     def _offers(self, entry: Entry, blob: bytes) -> bool:
-        """Take in a catalogue; without a usable one the server counts as broken."""
+        """Take in a catalogue; if it cannot be used, the server counts as broken. Return whether it
+        can be used."""
         broken = self.deliveries.offer(entry, blob)
         if broken is None:
             if entry.legacy or not entry.own:
@@ -339,7 +341,8 @@ class Tree:
     # Lives
 
     def feed(self, entry: Entry, fact: Fact, cause: str = "") -> None:
-        """Let `fact` happen to a server: the next life, its actions, and the news of it."""
+        """Process a fact about a server: calculate its next life, carry out the actions, and report
+        changes."""
         before, now = entry.life, self._loop.time()
         try:
             entry.life, actions = step(before, fact, now, random.random())  # noqa: S311 - jitter
@@ -416,7 +419,7 @@ class Tree:
         self.spares.renew(entry, cause)
 
     def drop(self, entry: Entry) -> None:
-        """Nothing of it runs, and nothing of it is kept."""
+        """Forget a server that does not run, with everything that is kept about it."""
         if self.entries.get(entry.name) is entry:
             entry.no_retry()
             self.starting.leave(entry)
@@ -427,7 +430,8 @@ class Tree:
 
 
 def send(entry: Entry, number: int) -> int:
-    """The process that got it. Raises NotNow with the reason why there is none."""
+    """Send a signal to the process of a server; return its process id. Raises NotNow with the
+    reason if that is not possible."""
     server, instance = entry.server, entry.instance
     if server.url is not None:
         raise NotNow(f"{entry.name} is reached by URL: it has no process here")
@@ -449,14 +453,14 @@ def send(entry: Entry, number: int) -> int:
 
 
 def deliver(pid: int, number: int, *, parent: int) -> None:
-    """To this process, if it is a child of that one. Raises OSError."""
+    """Send a signal to a process, if it is a child of `parent`. Raises OSError."""
     if not hasattr(os, "pidfd_open"):
         os.kill(pid, number)
         return
     descriptor = os.pidfd_open(pid)
     try:
-        # From here on it is this process or none. Is it the right one? A worker that is about to
-        # tell of the end of its server may have left the number to somebody else.
+        # The descriptor stays with this process. But the process may be the wrong one: if a server
+        # has just ended, another process may have its number already.
         if sys.platform == "linux" and _parent(pid) != parent:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         signal.pidfd_send_signal(descriptor, number)
@@ -465,7 +469,7 @@ def deliver(pid: int, number: int, *, parent: int) -> None:
 
 
 def _parent(pid: int) -> int:
-    """Raises OSError."""
+    """Return the parent of a process. Raises OSError."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         # The name of a program is in brackets and may hold anything, brackets as well.
         return int(file.read().rpartition(b")")[2].split()[1])

@@ -7,9 +7,9 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from metamcp_worker.child import wire
+from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Drop, Fail, Request
-from metamcp_worker.child.lines import Overlong
+from metamcp_worker.child.jsonrpc_lines import Overlong
 from metamcp_worker.child.remote import Remote, remote
 from metamcp_worker.child.transport import Transport
 from metamcp_worker.ipc.frames import Call
@@ -76,19 +76,19 @@ class Far:
         self.ear = ear
         self.transport = transport
         self._keys = itertools.count(1)
-        self._stamp = wire.Stamp(wire.MODERN, "1.0")
+        self._stamp = jsonrpc_lines.Stamp(jsonrpc_lines.MODERN, "1.0")
 
     def send(
         self, method: str, params: Json | None = None, caller: Json | None = None, own: bool = False
     ) -> bytes:
         """Send a request that wants progress; its key."""
         if method == "initialize":
-            self._stamp = wire.Stamp(wire.LEGACY[0], "1.0")
+            self._stamp = jsonrpc_lines.Stamp(jsonrpc_lines.LEGACY[0], "1.0")
         key = str(next(self._keys)).encode()
         raw = json.dumps(params or {}).encode()
         who = json.dumps(caller).encode() if caller else b""
         meta = self._stamp.of(Call(1, method, raw, b"", who, wants_progress=not own), key)
-        line = wire.request(key, method, raw, meta)
+        line = jsonrpc_lines.request(key, method, raw, meta)
         assert self.transport.request(Request(key, line, method, raw, who, own))
         return key
 
@@ -118,7 +118,7 @@ class Far:
 
     async def initialize(self) -> Json:
         found = await self.ask("initialize", HELLO, own=True)
-        self.transport.write(wire.notification("notifications/initialized"))
+        self.transport.write(jsonrpc_lines.notification("notifications/initialized"))
         return found
 
     async def settled(self, key: bytes) -> None:
@@ -128,7 +128,7 @@ class Far:
         await until(lambda: not transport.running(key))
 
     def drop(self, key: bytes) -> bool:
-        return self.transport.drop(Drop(key, wire.cancelled(key, b"")))
+        return self.transport.drop(Drop(key, jsonrpc_lines.cancelled(key, b"")))
 
 
 @contextlib.asynccontextmanager

@@ -13,8 +13,8 @@ from metamcp_worker.child.actions import (
     Request,
     Write,
 )
-from metamcp_worker.child.session import Session
-from metamcp_worker.child.wire import LEGACY, MODERN
+from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN
+from metamcp_worker.child.server_session import Session
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.frames import Ask, Call, Cancel, Error, Tell
 from metamcp_worker.ipc.spec import ServerSpec

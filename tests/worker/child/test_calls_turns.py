@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.turns import WAITING_BYTES_MAX, Turns, Waiting
+from metamcp_worker.child.call_queue import WAITING_BYTES_MAX, Turns, Waiting
 from metamcp_worker.ipc.frames import Call
 
 HALF = WAITING_BYTES_MAX // 2 - 1024

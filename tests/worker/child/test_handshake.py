@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child.actions import Count, Fail, Ready
-from metamcp_worker.child.wire import LEGACY, MODERN
+from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN
 from tests.worker.child.talk import ECHO, TOOLS, Talk, legacy, modern
 
 PREFIX = "io.modelcontextprotocol/"

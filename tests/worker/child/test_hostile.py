@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_worker.child import stdio
-from metamcp_worker.child.lines import LOG_LINE_BYTES_MAX
+from metamcp_worker.child.jsonrpc_lines import LOG_LINE_BYTES_MAX
 from metamcp_worker.ipc.frames import Error, Result
 from metamcp_worker.ipc.messages import Beat, Counted, LogLines, Spawned
 from tests.waiting import until

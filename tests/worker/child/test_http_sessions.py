@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child import sessions
+from metamcp_worker.child import http_sessions
 from metamcp_worker.child.actions import Request
-from metamcp_worker.child.sessions import HttpSession, Sessions, askable
+from metamcp_worker.child.http_sessions import HttpSession, Sessions, askable
 
 
 def request(caller: object = None, method: str = "tools/call", params: bytes = b"{}") -> Request:
@@ -73,7 +73,7 @@ def test_a_server_without_session_ids_has_the_base_session_only() -> None:
 
 
 def fill(table: Sessions, *, busy: bool) -> list[HttpSession]:
-    made = [of(table, {"roots": {"n": number}}) for number in range(sessions.SESSIONS_MAX)]
+    made = [of(table, {"roots": {"n": number}}) for number in range(http_sessions.SESSIONS_MAX)]
     for number, one in enumerate(made):
         one.busy = int(busy)
         one.idle_since = float(number)
@@ -91,7 +91,7 @@ def test_with_all_sessions_in_use_a_new_kind_of_client_is_refused() -> None:
 def test_the_session_that_was_idle_for_longest_makes_room() -> None:
     table = opened()
     made = fill(table, busy=False)
-    assert of(table, {"elicitation": {}}).via == sessions.SESSIONS_MAX + 1
+    assert of(table, {"elicitation": {}}).via == http_sessions.SESSIONS_MAX + 1
     assert table.leaving(1.0) == [made[0]]
     assert table.leaving(1.0) == []
     assert made[0] not in table.all()
@@ -101,8 +101,8 @@ def test_an_idle_session_is_closed_after_a_while_and_the_base_session_never() ->
     table = opened()
     one = of(table, {"roots": {}})
     one.idle_since = 100.0
-    assert table.leaving(100.0 + sessions.IDLE_S_MAX) == []
-    assert table.leaving(101.0 + sessions.IDLE_S_MAX) == [one]
+    assert table.leaving(100.0 + http_sessions.IDLE_S_MAX) == []
+    assert table.leaving(101.0 + http_sessions.IDLE_S_MAX) == [one]
     assert table.all() == [table.base]
 
 
@@ -133,16 +133,16 @@ def test_the_level_of_a_session_that_was_closed_is_set_in_its_next() -> None:
 def test_what_is_remembered_has_bounds() -> None:
     table = opened()
     base = table.base
-    for number in range(sessions.SUBSCRIPTIONS_MAX + 1):
+    for number in range(http_sessions.SUBSCRIPTIONS_MAX + 1):
         base.remember(request(method="resources/subscribe", params=b'{"uri":%d}' % number))
-    assert len(base.subscribed) == sessions.SUBSCRIPTIONS_MAX
-    for number in range(sessions.CALLERS_MAX + 1):
+    assert len(base.subscribed) == http_sessions.SUBSCRIPTIONS_MAX
+    for number in range(http_sessions.CALLERS_MAX + 1):
         one = of(table, {"roots": {"n": number}})
         one.remember(request(method="logging/setLevel", params=b"{}"))
         table.forget(one)
     assert of(table, {"roots": {"n": 0}}).level == b""
-    assert of(table, {"roots": {"n": sessions.CALLERS_MAX}}).level == b"{}"
-    long: dict[str, Any] = {"roots": {}, "other": "x" * 3 * sessions.CAPABILITIES_BYTES_MAX}
+    assert of(table, {"roots": {"n": http_sessions.CALLERS_MAX}}).level == b"{}"
+    long: dict[str, Any] = {"roots": {}, "other": "x" * 3 * http_sessions.CAPABILITIES_BYTES_MAX}
     assert of(table, long) is of(table, {"roots": {}})
 
 

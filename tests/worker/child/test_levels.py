@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from metamcp_worker.child.levels import CALLER_BYTES_MAX, LEVELS, Levels
+from metamcp_worker.child.server_log import CALLER_BYTES_MAX, LEVELS, Levels
 from tests.worker.child.talk import Talk, legacy, ready_legacy, ready_modern
 
 

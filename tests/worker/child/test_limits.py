@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.child import limits
+from metamcp_worker.child import process
 from metamcp_worker.ipc.messages import Spawned
 from metamcp_worker.ipc.spec import LimitsSpec
 from tests.worker.child.worker import ChildWorker, alive
@@ -82,4 +82,4 @@ def test_a_server_is_put_into_its_control_group(tmp_path: Path) -> None:
 def test_a_process_that_has_ended_already_needs_no_limits() -> None:
     gone = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(gone, 0)
-    assert limits.put(gone, LimitsSpec(nofile=64, data_bytes=MIB, nice=5)) == ""
+    assert process.put(gone, LimitsSpec(nofile=64, data_bytes=MIB, nice=5)) == ""

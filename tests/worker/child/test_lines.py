@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.lines import LineCutter, LogCutter, Overlong, reason
+from metamcp_worker.child.jsonrpc_lines import LineCutter, LogCutter, Overlong, reason
 from metamcp_worker.ipc.codec import Glimpse
 
 LIMIT = 64

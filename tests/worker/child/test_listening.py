@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metamcp_worker.child.actions import Count, Reply
-from metamcp_worker.child.holders import URIS_MAX
-from metamcp_worker.child.listening import (
+from metamcp_worker.child.subscriptions import (
     LISTEN_AGAIN_S,
     LISTEN_AGAIN_S_MAX,
     TASK_ID_BYTES_MAX,
     URIS_BYTES_MAX,
+    URIS_MAX,
 )
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Result

@@ -1,6 +1,6 @@
 """Log lines: in batches that fit, at a rate that cannot flood."""
 
-from metamcp_worker.child.logs import BATCH_BYTES_MAX, BYTES_PER_S, LINES_PER_S, ServerLog
+from metamcp_worker.child.server_log import BATCH_BYTES_MAX, BYTES_PER_S, LINES_PER_S, ServerLog
 from metamcp_worker.ipc import messages, packets
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child.actions import Announce, Count, Reply
-from metamcp_worker.child.calls import LINGER_S_MAX
+from metamcp_worker.child.server_calls import LINGER_S_MAX
 from metamcp_worker.ipc.frames import Notice
 from tests.worker.child.talk import Talk, ready_legacy, ready_modern
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from metamcp_worker.child import wire
-from metamcp_worker.child.launch import launch
+from metamcp_worker.child import jsonrpc_lines
+from metamcp_worker.child.run import launch
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.oauth.vault import Record
@@ -436,7 +436,9 @@ def test_a_legacy_server_is_authorized_in_all_that_it_is_asked(tmp_path: Path) -
                 world.access.clear()
                 world.refresh.clear()
                 link(await there.outcome(there.call("echo", text="c")))
-                assert there.transport.write(wire.notification("notifications/roots/list_changed"))
+                assert there.transport.write(
+                    jsonrpc_lines.notification("notifications/roots/list_changed")
+                )
                 await browse(link(await there.outcome(there.call("echo", text="d"))))
                 assert await there.text(there.call("echo", text="e")) == "e"
                 assert there.ear.losses == []

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child import wire
-from metamcp_worker.child.link import TELLS_AT_ONCE_MAX
+from metamcp_worker.child import jsonrpc_lines
+from metamcp_worker.child.http_transport import TELLS_AT_ONCE_MAX
 from tests.fakes.http_server import event, running
 from tests.worker.child.far import Far, can, far
 from tests.worker.child.test_remote_sessions import Odd, odd
@@ -104,7 +104,7 @@ def test_streams_that_answer_notifications_do_not_hold_up_the_next_ones() -> Non
             server.endless = True
             before = len(server.seen)
             for _ in range(TELLS_AT_ONCE_MAX + 1):
-                assert there.transport.write(wire.notification("notifications/x"))
+                assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
             await until(lambda: len(server.seen) == before + TELLS_AT_ONCE_MAX + 1)
 
     run(main)
@@ -163,6 +163,6 @@ def test_an_answer_to_a_question_of_a_forgotten_session_does_not_reach_the_next_
             again = there.call("echo", can("elicitation"), text="hi")
             assert await there.text(again) == "hi"
             raw = json.dumps(question["id"]).encode()
-            assert not there.transport.write(wire.answer(raw, b'{"action":"accept"}'), via)
+            assert not there.transport.write(jsonrpc_lines.answer(raw, b'{"action":"accept"}'), via)
 
     run(main)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from metamcp_worker.child import sessions, wire
+from metamcp_worker.child import http_sessions, jsonrpc_lines
 from tests.fakes.http_server import Server, event, running
 from tests.worker.child.far import Far, can, far
 from tests.worker.rawhttp import run, until
@@ -68,7 +68,9 @@ def test_a_caller_that_can_be_asked_has_a_session_that_declares_it() -> None:
             key = there.call("ask", can("elicitation", "tasks"))
             stream, via = await asked(there)
             assert stream == key
-            there.transport.write(wire.answer(b'"q1"', b'{"action":"accept","x":1.0}'), via)
+            there.transport.write(
+                jsonrpc_lines.answer(b'"q1"', b'{"action":"accept","x":1.0}'), via
+            )
             told = json.loads(await there.text(key))
             assert told["result"] == {"action": "accept", "x": 1.0}
             await there.text(there.call("echo", can(), text="hi"))
@@ -228,9 +230,9 @@ def test_with_too_many_kinds_of_clients_in_use_the_next_is_refused() -> None:
     async def main() -> None:
         async with running(era="legacy") as (server, url), far(url) as there:
             await there.initialize()
-            for number in range(sessions.SESSIONS_MAX):
+            for number in range(http_sessions.SESSIONS_MAX):
                 there.call("wait", {"clientCapabilities": {"roots": {"n": number}}})
-            await until(lambda: len(server.calls) == sessions.SESSIONS_MAX)
+            await until(lambda: len(server.calls) == http_sessions.SESSIONS_MAX)
             found = await there.outcome(there.call("echo", can("sampling"), text="hi"))
             assert found["failed"]["code"] == -10002
             assert await there.text(there.call("echo", text="hi")) == "hi"
@@ -342,7 +344,7 @@ def test_a_session_is_closed_when_nobody_needs_it_any_more() -> None:
     async def main() -> None:
         async with running(era="legacy") as (server, url), far(url) as there:
             await there.initialize()
-            for number in range(sessions.SESSIONS_MAX + 1):
+            for number in range(http_sessions.SESSIONS_MAX + 1):
                 who = {"clientCapabilities": {"roots": {"n": number}}}
                 await there.text(there.call("echo", who, text="hi"))
             first = next(one.id for one in server.sessions.values() if one.capabilities)

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from metamcp_worker.child import headers
-from metamcp_worker.child.link import STARTS_AT_ONCE_MAX
+from metamcp_worker.child import request_headers
+from metamcp_worker.child.http_transport import STARTS_AT_ONCE_MAX
 from metamcp_worker.child.remote import Remote
 from tests.fakes.http_server import MODERN, event, running
 from tests.worker.child.far import far
@@ -125,7 +125,9 @@ def test_a_name_that_is_too_long_for_a_header_is_an_error_of_that_call_only() ->
     async def main() -> None:
         async with running() as (server, url), far(url) as there:
             await there.discover()
-            found = await there.ask("resources/read", {"uri": "x" * headers.HEADERS_BYTES_MAX})
+            found = await there.ask(
+                "resources/read", {"uri": "x" * request_headers.HEADERS_BYTES_MAX}
+            )
             assert found["failed"]["code"] == -10004
             assert found["failed"]["data"]["may_have_run"] is False
             assert len(server.seen) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.child import wire
+from metamcp_worker.child import jsonrpc_lines
 from tests.worker.child.far import Far, can, far
 from tests.worker.rawhttp import run, until
 
@@ -108,7 +108,9 @@ def test_a_question_comes_on_the_stream_of_its_call_and_is_answered_in_its_sessi
             question, stream, via = there.ear.messages[-1]
             assert (question["method"], stream) == ("elicitation/create", key)
             answer = {"action": "accept", "content": {"name": "Ada"}}
-            line = wire.answer(json.dumps(question["id"]).encode(), json.dumps(answer).encode())
+            line = jsonrpc_lines.answer(
+                json.dumps(question["id"]).encode(), json.dumps(answer).encode()
+            )
             assert there.transport.write(line, via)
             assert "Ada" in await there.text(key)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from metamcp_worker.child import wire
+from metamcp_worker.child import jsonrpc_lines
 from tests.fakes.http_server import Server, running
 from tests.worker.child.far import can, far
 from tests.worker.rawhttp import run, until
@@ -130,7 +130,7 @@ def test_a_notification_that_is_refused_or_lost_is_logged(answer: int | bytes) -
             await there.initialize()
             await there.text(there.call("echo", text="hi"))
             odd(server, notifications__x=answer)
-            assert there.transport.write(wire.notification("notifications/x"))
+            assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
             logged: list[str] = []
 
             def warned() -> bool:
@@ -149,14 +149,14 @@ def test_an_answer_to_a_session_that_is_over_is_not_said_in_another() -> None:
             await there.initialize()
             await there.text(there.call("echo", text="hi"))
             server.sessions.clear()
-            assert there.transport.write(wire.answer(b'"q"', b"{}"))
+            assert there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"))
             await until(lambda: b'"q"' in server.seen[-1].body)
             assert await there.text(there.call("echo", text="hi")) == "hi"
             (session,) = server.sessions.values()
             assert [one.get("method") for one in session.told] == [
                 "notifications/initialized", "tools/call",
             ]  # fmt: skip
-            assert not there.transport.write(wire.answer(b'"q"', b"{}"), 7)
+            assert not there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"), 7)
 
     run(main)
 
@@ -167,7 +167,7 @@ def test_a_notification_is_answered_with_as_much_as_the_server_likes() -> None:
             await there.initialize()
             head = b"HTTP/1.1 202 Accepted\r\nContent-Length: 3000000\r\n\r\n"
             odd(server, notifications__x=head + b"x" * 3_000_000)
-            assert there.transport.write(wire.notification("notifications/x"))
+            assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
             await until(lambda: b"notifications/x" in server.seen[-1].body)
             assert await there.text(there.call("echo", text="hi")) == "hi"
             assert there.transport.logged() == []

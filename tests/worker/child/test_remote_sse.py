@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child import wire
+from metamcp_worker.child import jsonrpc_lines
 from tests.fakes.http_server import event, running
 from tests.worker.child.far import Far, far
 from tests.worker.rawhttp import run, until
@@ -66,7 +66,7 @@ def test_answers_and_notifications_go_to_the_endpoint_too() -> None:
             question = {"jsonrpc": "2.0", "id": "q", "method": "ping"}
             await server.older[0].write(b": keep\n\n" + event(question))
             await there.ear.until(lambda: len(there.ear.messages) == 2)
-            assert there.transport.write(wire.answer(b'"q"', b"{}"))
+            assert there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"))
             await until(lambda: any(b'"result":{}' in one.body for one in server.seen))
 
     run(main)
@@ -174,8 +174,8 @@ def test_a_notification_that_is_refused_is_logged() -> None:
         script = streaming(b"event: endpoint\ndata: /m\n\n")
         async with serving(script) as url, far(url, transport="sse") as there:
             there.transport.tick()
-            assert there.transport.write(wire.notification("notifications/initialized"))
-            assert there.transport.write(wire.notification("notifications/x"))
+            assert there.transport.write(jsonrpc_lines.notification("notifications/initialized"))
+            assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
             logged: list[str] = []
 
             def warned() -> bool:

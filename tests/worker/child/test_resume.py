@@ -1,7 +1,7 @@
 """When a stream is taken up again."""
 
-from metamcp_worker.child import resume
-from metamcp_worker.child.resume import Resume
+from metamcp_worker.child import http_exchange
+from metamcp_worker.child.http_exchange import Resume
 from metamcp_worker.http.sse import Event
 
 
@@ -30,7 +30,7 @@ def test_the_id_of_the_last_event_that_had_one_counts() -> None:
 def test_without_progress_a_stream_is_given_up() -> None:
     stream = Resume()
     stream.saw(Event(b"", id=b"e1"))
-    waits = [stream.ended() for _ in range(resume.ATTEMPTS_MAX + 1)]
+    waits = [stream.ended() for _ in range(http_exchange.ATTEMPTS_MAX + 1)]
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, None]
 
 
@@ -48,7 +48,7 @@ def test_a_stream_that_brings_no_messages_is_taken_up_less_and_less_often() -> N
         stream.saw(Event(b"", id=b"e1", retry_ms=10))
         waits.append(stream.ended())
     assert waits[:3] == [0.1, 0.2, 0.4]
-    assert waits[-1] == resume.EMPTY_S_MAX
+    assert waits[-1] == http_exchange.EMPTY_S_MAX
     stream.saw(Event(b"{}", id=b"e2"))
     assert stream.ended() == 0.1
 
@@ -57,16 +57,16 @@ def test_a_stream_of_no_request_is_never_given_up() -> None:
     stream = Resume(endless=True)
     waits = [stream.ended() for _ in range(50)]
     assert waits[:3] == [1.0, 2.0, 4.0]
-    assert waits[-1] == resume.DELAY_S_MAX
+    assert waits[-1] == http_exchange.DELAY_S_MAX
 
 
 def test_what_a_server_says_about_waiting_has_bounds() -> None:
     stream = Resume(endless=True)
     stream.saw(Event(b"", retry_ms=0))
-    assert stream.ended() == resume.RETRY_S_MIN
+    assert stream.ended() == http_exchange.RETRY_S_MIN
     assert stream.ended() == 2.0
     stream.saw(Event(b"", retry_ms=999_999_999))
-    assert stream.ended() == resume.RETRY_S_MAX
+    assert stream.ended() == http_exchange.RETRY_S_MAX
 
 
 def test_a_stream_can_begin_anew() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child.actions import Count, Relisted, Reply
-from metamcp_worker.child.session import ROOTS_S
+from metamcp_worker.child.server_session import ROOTS_S
 from metamcp_worker.ipc import codec, roots
 from tests.worker.child.talk import Talk, legacy, ready_legacy
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metamcp_worker.child.actions import Count, Reply
-from metamcp_worker.child.holders import URI_BYTES_MAX, URIS_MAX
+from metamcp_worker.child.subscriptions import URI_BYTES_MAX, URIS_MAX
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Result
 from tests.examples import examples

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker.child import wire
-from metamcp_worker.child.wire import LEGACY, MODERN, Stamp
+from metamcp_worker.child import jsonrpc_lines
+from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN, Stamp
 from metamcp_worker.ipc.frames import Call
 from tests.examples import examples
 
@@ -27,7 +27,7 @@ json_of: st.SearchStrategy[Any] = st.recursive(
 )
 def test_a_request_is_one_line_that_says_the_same(params: dict[str, Any], pretty: bool) -> None:
     raw = json.dumps(params, indent=2 if pretty else None).replace("\n", "\r\n").encode()
-    line = wire.request(b"7", "tools/call", raw, b'{"progressToken":7}')
+    line = jsonrpc_lines.request(b"7", "tools/call", raw, b'{"progressToken":7}')
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert b"\r" not in line
@@ -41,18 +41,18 @@ def test_a_request_is_one_line_that_says_the_same(params: dict[str, Any], pretty
 
 def test_arguments_stay_the_bytes_they_are() -> None:
     members = b'"name":"x","arguments":{ "z":1.0,"a" :1e400, "z":2, "u":"\\u00e9\\/"} }'
-    line = wire.request(b"1", "tools/call", b"{" + members, b'{"a":1}')
+    line = jsonrpc_lines.request(b"1", "tools/call", b"{" + members, b'{"a":1}')
     assert line.endswith(b'"params":{"_meta":{"a":1},' + members + b"}\n")
 
 
 @pytest.mark.parametrize("params", [b"", b"{}", b"{ }", b" {\n} "])
 def test_empty_parameters_take_meta_too(params: bytes) -> None:
-    assert json.loads(wire.with_meta(params, b'{"a":1}')) == {"_meta": {"a": 1}}
-    assert json.loads(wire.with_meta(params, b"")) == {}
+    assert json.loads(jsonrpc_lines.with_meta(params, b'{"a":1}')) == {"_meta": {"a": 1}}
+    assert json.loads(jsonrpc_lines.with_meta(params, b"")) == {}
 
 
 def test_a_method_is_escaped() -> None:
-    line = wire.request(b"1", 'x","id":2,"y":"\n', b"{}")
+    line = jsonrpc_lines.request(b"1", 'x","id":2,"y":"\n', b"{}")
     assert json.loads(line)["method"] == 'x","id":2,"y":"\n'
 
 
@@ -100,7 +100,7 @@ def test_many_clients_do_not_fill_the_memory_of_stamps() -> None:
 
 
 def test_a_cancellation_names_the_request_and_the_reason() -> None:
-    assert json.loads(wire.cancelled(b"12", b"changed my mind")) == {
+    assert json.loads(jsonrpc_lines.cancelled(b"12", b"changed my mind")) == {
         "jsonrpc": "2.0",
         "method": "notifications/cancelled",
         "params": {"requestId": 12, "reason": "changed my mind"},
@@ -109,4 +109,4 @@ def test_a_cancellation_names_the_request_and_the_reason() -> None:
 
 @pytest.mark.parametrize("meta", [b"", b"[]", b'{"io.modelcontextprotocol/serverInfo":3}', b"{}"])
 def test_a_server_without_a_description_has_an_empty_one(meta: bytes) -> None:
-    assert bytes(wire.server_info(meta)) == b"{}"
+    assert bytes(jsonrpc_lines.server_info(meta)) == b"{}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metamcp_worker.child.kept import ORPHAN_S
+from metamcp_worker.child.orphaned_calls import ORPHAN_S
 from metamcp_worker.front import session
 from metamcp_worker.front.session import (
     HANDSHAKE_VERSIONS,

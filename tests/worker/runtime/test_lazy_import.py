@@ -9,9 +9,9 @@ pytestmark = pytest.mark.process
 
 _ASYNCIO = """
 import sys
-from metamcp_worker.runtime import lean
+from metamcp_worker.runtime import lazy_import
 
-lean.import_without("ssl", "asyncio")
+lazy_import.import_without("ssl", "asyncio")
 assert "ssl" not in sys.modules
 import asyncio
 
@@ -31,23 +31,23 @@ print(ssl.create_default_context().check_hostname)
 
 _LATE = """
 import asyncio, sys
-from metamcp_worker.runtime import lean
+from metamcp_worker.runtime import lazy_import
 
 known = sys.modules["ssl"]
-lean.import_without("ssl", "asyncio")
-lean.import_without("ssl", "no_such_module")
+lazy_import.import_without("ssl", "asyncio")
+lazy_import.import_without("ssl", "no_such_module")
 print(sys.modules["ssl"] is known)
 try:
-    lean.import_without("no_such_library", "no_such_module")
+    lazy_import.import_without("no_such_library", "no_such_module")
 except ModuleNotFoundError as error:
     print(error.name, "no_such_library" in sys.modules)
 """
 
 _WHEN_USED = """
 import sys, threading
-from metamcp_worker.runtime import lean
+from metamcp_worker.runtime import lazy_import
 
-lean.import_when_used("asyncio.sslproto", "locale", "msgspec.inspect", "no_such_module")
+lazy_import.import_when_used("asyncio.sslproto", "locale", "msgspec.inspect", "no_such_module")
 import asyncio, msgspec, locale, subprocess
 
 def unread():
@@ -73,10 +73,10 @@ except ModuleNotFoundError as error:
 
 _STARVED = """
 import resource, sys
-from metamcp_worker.runtime import lean
+from metamcp_worker.runtime import lazy_import
 from metamcp_supervisor.config import naming
 
-lean.import_when_used("locale")
+lazy_import.import_when_used("locale")
 import locale
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))

@@ -182,8 +182,8 @@ def test_the_holes_between_larger_objects_are_filled_too() -> None:
 
 
 _HOOKS = """
-from metamcp_worker.runtime import hooks
-hooks.put_off()
+from metamcp_worker.runtime import fork_hooks
+fork_hooks.put_off()
 import os, random, threading
 
 def again():
@@ -196,7 +196,7 @@ def again():
 
 random.seed(1)
 print(again() == again(), threading.active_count())
-print(hooks.catch_up() >= 4)
+print(fork_hooks.catch_up() >= 4)
 print(again() == again(), threading.active_count())
 """
 

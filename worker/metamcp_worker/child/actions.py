@@ -1,6 +1,6 @@
 """What a session wants done, as values.
 
-Owns: these values. Never: doing them (`run`), deciding on them (`session`).
+Owns: these values. Never: doing them (`run`), deciding on them (`server_session`).
 """
 
 from enum import Enum, auto

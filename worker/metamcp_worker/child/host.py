@@ -4,6 +4,7 @@ Owns: the shape of both, how an end is described. Never: bytes, the steps of sto
 the connection's).
 """
 
+import os
 import signal
 from collections.abc import Callable
 from typing import Protocol
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from metamcp_worker.child.actions import Reason
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.runtime import memory
 
 
 class Exit(Struct, frozen=True):
@@ -70,3 +72,19 @@ def process_exit(code: int) -> Exit:
     if code == 0:
         return Exit("clean", "it ended with status 0", code=0)
     return Exit("exit", f"it ended with status {code}", code=code)
+
+
+KEY_BYTES = 32
+
+
+def prepare() -> None:
+    """Before the first import of it.
+
+    The nursery made one key of `multiprocessing` for all its workers; with it the code of one
+    server could speak to the processes of another. And what a call of ours leaves is no cycle, but
+    of others' code nobody knows: the collector looks as often as anywhere else.
+    """
+    import multiprocessing  # not in the nursery: only such code wants it
+
+    multiprocessing.current_process().authkey = os.urandom(KEY_BYTES)
+    memory.collect_as_usual()

@@ -23,8 +23,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
-from metamcp_worker.child import foreign
-from metamcp_worker.child.host import Exit, Exited, SpawnFailed
+from metamcp_worker.child.host import Exit, Exited, SpawnFailed, prepare
 from metamcp_worker.ipc.packets import blob, close_all
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -33,7 +32,7 @@ _THREAD_NAME = "metamcp-server"
 
 def host(spec: ServerSpec, on_exit: Exited) -> "Hosted":
     """Start hosting `spec.module`. Raises SpawnFailed; what the import raises comes as the exit."""
-    foreign.prepare()
+    prepare()
     ends: list[int] = []
     try:
         for _ in range(3):

@@ -6,9 +6,9 @@ Owns: which notification goes to whom. Never: lists that change, subscriptions, 
 
 from msgspec import Raw
 
-from metamcp_worker.child import wire
+from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, Announce, Count, Reply, Write
-from metamcp_worker.child.calls import Calls, InFlight
+from metamcp_worker.child.server_calls import Calls, InFlight
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
 from metamcp_worker.ipc.messages import Leg
@@ -101,7 +101,7 @@ def told(tell: Tell, *, modern: bool) -> Actions:
     """A client has a notification for the server. There are none for modern ones."""
     if modern or tell.method in _NOT_FOR_SERVERS:
         return [Count("untold_notification")]
-    return [Write(wire.notification(tell.method, tell.body))]
+    return [Write(jsonrpc_lines.notification(tell.method, tell.body))]
 
 
 def _newest_with_logs(calls: Calls) -> bytes:

@@ -24,7 +24,7 @@ import httpx2
 from msgspec import Struct
 
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.child.link import Link, Refused
+from metamcp_worker.child.http_transport import Link, Refused
 from metamcp_worker.child.remote import remote
 from metamcp_worker.child.transport import Listener, Transport
 from metamcp_worker.http.fetch import Auth, Unreachable

@@ -17,15 +17,15 @@ import asyncio
 import contextlib
 import errno
 import os
+import resource
 import signal
 import sys
 import time
 from collections.abc import Iterator
 
-from metamcp_worker.child import limits
 from metamcp_worker.child.host import Exit, Exited, SpawnFailed, process_exit
 from metamcp_worker.ipc.packets import close_all
-from metamcp_worker.ipc.spec import ServerSpec
+from metamcp_worker.ipc.spec import LimitsSpec, ServerSpec
 
 UNDO_S_MAX = 1.0
 """From SIGKILL to the end of a process that has hardly any memory yet: a few milliseconds."""
@@ -54,7 +54,7 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
         close_all(ends)
         raise SpawnFailed(f"cannot start {spec.name}: {_reason(spec, error)}") from None
     close_all((stdin, stdout, stderr))
-    if refused := limits.put(pid, spec.limits):
+    if refused := put(pid, spec.limits):
         close_all((to_stdin, from_stdout, from_stderr))
         _undo(pid)
         raise SpawnFailed(f"cannot start {spec.name}: {refused}")
@@ -240,3 +240,62 @@ def _unloaded(path: str) -> str:
     name = os.fsdecode(first[2:].replace(b"\t", b" ").strip(b" \n").split(b" ")[0])
     tail = "; it ends as lines do on Windows" if first.endswith(b"\r\n") else ""
     return f"its '#!' line names {name!r}, which is not{tail}"
+
+
+_NONE = LimitsSpec()
+
+
+def put(pid: int, limits: LimitsSpec) -> str:
+    """Put a new process under its limits. Why it cannot run, as a sentence, or nothing.
+
+    A limit that was asked for and cannot be had is a reason. What every server has, no core dumps
+    and a high score for when the machine is out of memory, it inherits from its worker.
+    """
+    if limits == _NONE:
+        return ""
+    if sys.platform != "linux":
+        return "limits of processes are enforced on Linux only; remove them"
+    try:
+        return (
+            _enter_cgroup(pid, limits.cgroup)
+            or _rlimit(pid, resource.RLIMIT_NOFILE, limits.nofile, "nofile_max")
+            or _rlimit(pid, resource.RLIMIT_DATA, limits.data_bytes, "memory_max")
+            or _give_way(pid, limits.nice)
+        )
+    except ProcessLookupError:
+        return ""  # It has ended already; that is news of its own.
+
+
+def _rlimit(pid: int, which: int, value: int, key: str) -> str:
+    if not value:
+        return ""
+    _, most = resource.prlimit(pid, which)
+    try:
+        resource.prlimit(pid, which, (value, value))
+    except ProcessLookupError:
+        raise
+    except (OSError, ValueError):  # ValueError: above what this process may give, without privilege
+        own = "less" if most == resource.RLIM_INFINITY else str(most)
+        return f"{key} is {value}, and the gateway itself may have {own} only; lower it"
+    return ""
+
+
+def _enter_cgroup(pid: int, cgroup: str) -> str:
+    if not cgroup:
+        return ""
+    try:
+        with open(f"{cgroup}/cgroup.procs", "wb", buffering=0) as file:
+            file.write(b"%d" % pid)
+    except ProcessLookupError:
+        raise
+    except OSError as error:
+        return f"it cannot be put under the limits of its cgroup '{cgroup}': {error.strerror}"
+    return ""
+
+
+def _give_way(pid: int, nice: int) -> str:
+    if nice:
+        # A gateway that gives way more than that already is left alone.
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, pid, nice)
+    return ""

@@ -1,7 +1,7 @@
 """The transport to a server at a URL.
 
 Owns: which way is taken to it, the limits of its connections, how it is stopped. Never: what the
-ways do (`streamable`, `sse2024`).
+ways do (`streamable_http`, `sse2024_transport`).
 
 With `transport = "auto"` streamable HTTP is tried first, as its specification says: only a server
 that refuses `initialize` as something it does not know is asked for the older event stream.
@@ -9,13 +9,13 @@ that refuses `initialize` as something it does not know is asked for the older e
 
 import asyncio
 
-from metamcp_worker.child import headers, replies
+from metamcp_worker.child import http_exchange, request_headers
 from metamcp_worker.child.actions import Drop, Request
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.child.link import LINGERING_MAX, TELLS_AT_ONCE_MAX, Link, Refused
-from metamcp_worker.child.sessions import SESSIONS_MAX
-from metamcp_worker.child.sse2024 import Sse2024
-from metamcp_worker.child.streamable import Streamable
+from metamcp_worker.child.http_sessions import SESSIONS_MAX
+from metamcp_worker.child.http_transport import LINGERING_MAX, TELLS_AT_ONCE_MAX, Link, Refused
+from metamcp_worker.child.sse2024_transport import Sse2024
+from metamcp_worker.child.streamable_http import Streamable
 from metamcp_worker.child.transport import Listener, Transport
 from metamcp_worker.http.fetch import Auth, Limits, Origin, Unreachable
 from metamcp_worker.ipc.spec import ServerSpec
@@ -29,7 +29,7 @@ def remote(
 ) -> Transport:
     """The way to `spec.url`. `version`: of the gateway. `auth`: adds credentials to each request.
     Raises SpawnFailed if the URL cannot be used."""
-    kept, refused = headers.configured(spec.headers)
+    kept, refused = request_headers.configured(spec.headers)
     # Each session has a stream, may be opened and may be closed.
     beside = OWN_REQUESTS_MAX + TELLS_AT_ONCE_MAX + LINGERING_MAX + 3 * SESSIONS_MAX
     requests_max = spec.concurrency + beside
@@ -84,5 +84,5 @@ class Remote(Link):
 
     def _elsewhere(self, request: Request, refused: Refused) -> None:
         """It does not know streamable HTTP; perhaps what was before that."""
-        self._way = Sse2024(self, replies.sentence(refused.status))
+        self._way = Sse2024(self, http_exchange.sentence(refused.status))
         self._way.request(request)

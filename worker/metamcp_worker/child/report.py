@@ -10,7 +10,7 @@ from collections import Counter
 from msgspec import structs
 
 from metamcp_worker.child.actions import Ready, Relisted
-from metamcp_worker.child.session import Session
+from metamcp_worker.child.server_session import Session
 from metamcp_worker.ipc import codec, packets, server_catalog
 from metamcp_worker.ipc.messages import (
     Answers,

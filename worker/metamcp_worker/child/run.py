@@ -11,7 +11,7 @@ import signal
 import socket
 from time import monotonic
 
-from metamcp_worker.child import inprocess, wire
+from metamcp_worker.child import inprocess, jsonrpc_lines, process
 from metamcp_worker.child.actions import (
     Action,
     Announce,
@@ -26,14 +26,14 @@ from metamcp_worker.child.actions import (
     Warn,
     Write,
 )
-from metamcp_worker.child.budget import LINES_PER_MESSAGE
-from metamcp_worker.child.fronts import Fronts, Received
+from metamcp_worker.child.front_pipes import Fronts, Received
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.child.launch import launch
-from metamcp_worker.child.lines import Overlong
+from metamcp_worker.child.jsonrpc_lines import Overlong
+from metamcp_worker.child.message_budget import LINES_PER_MESSAGE
 from metamcp_worker.child.report import Report
-from metamcp_worker.child.session import Session
-from metamcp_worker.child.transport import Transport
+from metamcp_worker.child.server_session import Session
+from metamcp_worker.child.stdio import Connection
+from metamcp_worker.child.transport import Listener, Transport
 from metamcp_worker.ipc import codec, figures, frames, messages, packets
 from metamcp_worker.ipc.errors import Code, TooLarge
 from metamcp_worker.ipc.frames import (
@@ -261,7 +261,7 @@ class Worker:
             if isinstance(frame, Claim):
                 self._fronts.send(front, frames.Kept(frame.id))
             elif isinstance(frame, Call):
-                body = wire.error(Code.SERVER_DOWN, "the server has not been started yet")
+                body = jsonrpc_lines.error(Code.SERVER_DOWN, "the server has not been started yet")
                 self._fronts.send(front, Error(frame.id, body))
             return
         match frame:
@@ -438,3 +438,25 @@ class Worker:
 assert (
     frames.MESSAGE_BYTES_MAX < frames.FRAME_BYTES_MAX
 )  # An answer of the largest line has a frame.
+
+
+_BUILT_IN = frozenset({"auto", "http", "sse"})
+
+
+def launch(spec: ServerSpec, version: str, listener: Listener) -> Transport:
+    """Start the server, or the way to it. Raises SpawnFailed."""
+    if spec.url is not None and spec.oauth is not None:
+        from metamcp_worker.child.oauth import authorized
+
+        return authorized(spec, version, listener)
+    if spec.url is not None:
+        from metamcp_worker.child.remote import remote
+
+        return remote(spec, version, listener)
+    if spec.module is not None:
+        return Connection(spec, lambda told: inprocess.host(spec, told), listener)
+    if not spec.command and spec.transport not in _BUILT_IN:
+        from metamcp_worker.child.custom_transport import custom
+
+        return custom(spec, listener)
+    return Connection(spec, lambda told: process.spawn(spec, told), listener)

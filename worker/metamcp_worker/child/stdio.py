@@ -1,15 +1,239 @@
-"""Bytes in and out of a server's pipes, from the event loop.
+"""One running server and the pipes to it: lines in, lines out, its log, and the way it is ended.
 
-Owns: reading without starving others, coalesced writing that never blocks, the bound on what waits
-for a server that does not read. Never: lines, messages, processes.
-
-The descriptors are used directly instead of through transports: then one wake-up is one read of
-limited size whatever the server floods, and a pause takes effect at once.
+Owns: the wiring of host, pipes and cutters; what the end of a pipe means; the stop sequence; the
+sweep of what a server leaves behind. Never: the meaning of a line, why a server is stopped.
 """
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
+
+from metamcp_worker.child.actions import Drop, Fail, Request
+from metamcp_worker.child.host import Exit, Exited, Host
+from metamcp_worker.child.jsonrpc_lines import (
+    LAST_LINE_CHARACTERS_MAX,
+    LAST_LINES,
+    LineCutter,
+    LogCutter,
+    reason,
+)
+from metamcp_worker.child.server_log import ServerLog
+from metamcp_worker.child.transport import Listener
+from metamcp_worker.ipc.messages import LogLines
+from metamcp_worker.ipc.spec import ServerSpec
+from metamcp_worker.runtime import orphans
+
+STRAY_BYTES_MAX = 200
+"""How much is logged of a line on stdout that is no message."""
+LOG_BYTES_PER_TICK = 4 * 1024 * 1024
+"""Read of stderr between two ticks; a server that writes more waits for the next tick."""
+EXIT_S_MAX = 0.5
+"""Between the end of a server's stdout and its exit; the two are the same event, seen twice."""
+KILL_S_MAX = 2.0
+"""Between SIGKILL and the exit. A process that takes longer hangs in the kernel."""
+SWEEP_PAUSE_S = 0.005
+"""Between two looks for orphans; most are gone at the first."""
+
+
+class Connection:
+    """A started server. `start` gets where to tell of the exit, and returns the host; it raises
+    SpawnFailed."""
+
+    def __init__(
+        self, spec: ServerSpec, start: Callable[[Exited], Host], listener: Listener
+    ) -> None:
+        self._spec = spec
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._exited = asyncio.Event()
+        self._lost = False
+        self._unread = 0
+        self._paused = False
+        self._name = spec.name
+        self._last_lines = deque[str](maxlen=LAST_LINES)
+        self._lines = LineCutter(spec.message_bytes)
+        self._log_lines = LogCutter()
+        self._log = ServerLog("stderr")
+        self._strays = ServerLog("stdout")
+        self._host = start(self._on_exit)
+        self._stdin = Writer(self._host.stdin, self._on_stdin_end)
+        self._stdout = Reader(self._host.stdout, self._on_stdout, self._on_stdout_end)
+        self._stderr = Reader(self._host.stderr, self._on_stderr, self._on_stderr_end)
+
+    @property
+    def pid(self) -> int:
+        return self._host.pid
+
+    @property
+    def lost(self) -> bool:
+        """Is the server gone, or about to be ended?"""
+        return self._lost or self._stdin.closed or self._stdout.closed
+
+    @property
+    def exit(self) -> Exit | None:
+        return self._host.exit
+
+    @property
+    def last_words(self) -> str:
+        words = reason(self._last_lines)
+        return f"{words}; 'metamcp logs {self._name}' has all of it" if words else ""
+
+    def stuck(self) -> bool:
+        """Does the server not read what it is sent?"""
+        return self._stdin.stuck(self._loop.time())
+
+    def request(self, request: Request) -> bool:
+        """Send one request. False if it is lost."""
+        return self._stdin.write(request.line)
+
+    def write(self, line: bytes, via: int = 0) -> bool:
+        """Send one line. False if it is lost."""
+        return self._stdin.write(line)
+
+    def drop(self, drop: Drop) -> bool:
+        """Tell the server that nobody waits. False if it will not learn of it."""
+        return self._stdin.write(drop.line)
+
+    def pause(self) -> None:
+        """Take no more lines for now."""
+        self._paused = True
+        self._stdout.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._read_on()
+
+    def stray(self, line: bytes) -> None:
+        """Log a line on stdout that was no message."""
+        text = line[:STRAY_BYTES_MAX].decode(errors="replace")
+        self._strays.add(text, self._loop.time())
+
+    def warn(self, text: str) -> None:
+        """Log a sentence of the gateway's own."""
+        self._log.add(f"metamcp: {text}", self._loop.time())
+
+    def logged(self) -> list[LogLines]:
+        """What was logged since the last time."""
+        return self._log.take() + self._strays.take()
+
+    def tick(self) -> None:
+        """Called a few times per second."""
+        halted = self._host.halted
+        self._host.tick()
+        if self._host.halted != halted:
+            self.warn("it goes on" if halted else "it was stopped by a signal, SIGSTOP or the like")
+        self._unread = 0
+        self._stderr.resume()
+        self._read_on()
+
+    async def stop(self) -> None:
+        """End the server in steps, each with its time: end of input, SIGTERM, SIGKILL."""
+        self._lost = True
+        self._stdin.close()
+        self._stdout.resume()
+        if await self._left_within(self._spec.stop_eof_s):
+            return
+        self.warn(f"still there {self._spec.stop_eof_s:g} s after the end of its input: SIGTERM")
+        self._listener.counted("stop_SIGTERM")
+        self._host.terminate()
+        if await self._left_within(self._spec.stop_grace_s):
+            return
+        self.warn(f"still there {self._spec.stop_grace_s:g} s after SIGTERM: SIGKILL")
+        self._listener.counted("stop_SIGKILL")
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End the server at once."""
+        self.abort()
+        await self._left_within(KILL_S_MAX)
+
+    def abort(self) -> None:
+        """Send the signal that ends the server, and wait for nothing."""
+        self._lost = True
+        self._host.kill()
+
+    async def close(self) -> None:
+        """After the end: kill and reap what the server started and left behind."""
+        sweep = orphans.Sweep()
+        end = self._loop.time() + orphans.SWEEP_S_MAX
+        # No event tells of the death of a process that is not known.
+        while not sweep.step(()) and self._loop.time() < end:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(SWEEP_PAUSE_S)
+        if sweep.killed:
+            self._listener.counted("orphan", len(sweep.killed))
+            self.warn(f"processes that it had left behind were killed: {len(sweep.killed)}")
+        self._stdin.close()
+        self._stdout.close()
+        self._stderr.close()
+
+    def _read_on(self) -> None:
+        if not self._paused:
+            self._stdout.resume()
+
+    async def _left_within(self, time_s: float) -> bool:
+        try:
+            async with asyncio.timeout(time_s):
+                await self._exited.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- news -------------------------------------------------------------------------------
+
+    def _on_exit(self, how: Exit) -> None:
+        # The last answers may still be in the pipes.
+        self._stdout.resume()
+        self._stdout.drain()
+        self._stderr.resume()
+        self._stderr.drain()
+        self._exited.set()
+        self._lose(Fail(how.reason, how.message))
+
+    def _on_stdout(self, data: bytes) -> None:
+        if self._lost:
+            return
+        lines = self._lines.feed(data)
+        if lines:
+            self._listener.received(lines)
+        if self._lines.skipping:
+            self._listener.skipped(len(data))
+        for line in self._lines.overlong():
+            self._listener.overlong(line)
+
+    def _on_stderr(self, data: bytes) -> None:
+        now = self._loop.time()
+        if self._log.full(now):
+            self._log.drop(self._log_lines.skip(data))
+        else:
+            for line in self._log_lines.feed(data):
+                self._last_lines.append(line[:LAST_LINE_CHARACTERS_MAX])
+                self._log.add(line, now)
+        self._unread += len(data)
+        if self._unread > LOG_BYTES_PER_TICK:
+            self._stderr.pause()
+
+    def _on_stderr_end(self) -> None:
+        for line in self._log_lines.rest():
+            self._last_lines.append(line[:LAST_LINE_CHARACTERS_MAX])
+            self._log.add(line, self._loop.time())
+
+    def _on_stdout_end(self) -> None:
+        self._await_exit("it closed its output but did not exit")
+
+    def _on_stdin_end(self) -> None:
+        self._await_exit("it closed its input but did not exit")
+
+    def _await_exit(self, otherwise: str) -> None:
+        """A pipe ended. Usually the process did so too, and its exit says more."""
+        if not self._lost:
+            self._loop.call_later(EXIT_S_MAX, self._lose, Fail("protocol", otherwise))
+
+    def _lose(self, failure: Fail) -> None:
+        if not self._lost:
+            self._lost = True
+            self._listener.lost(failure)
+
 
 READ_BYTES = 64 * 1024
 """What a pipe holds; a longer read would let one noisy server keep the loop."""

@@ -9,15 +9,13 @@ nowhere else in a worker, costs each of them the pages that it lies on.
 
 import contextlib
 import faulthandler
-import importlib
 import os
 import random
 import resource
 import signal
-from collections.abc import Callable
 
 from metamcp_worker.ipc.messages import Fork
-from metamcp_worker.runtime import logs, orphans
+from metamcp_worker.runtime import fork_hooks, logs, orphans
 
 OOM_SCORE_ADJ = {"child": b"500"}
 """Servers and their workers are what the kernel should take first when memory runs out."""
@@ -30,7 +28,7 @@ happened. The supervisor knows this number too."""
 def settle(order: Fork, stacks: int) -> None:
     """Become a process of its own. `stacks`: a descriptor for those of its threads, written without
     the interpreter, so also when that hangs or has crashed."""
-    catch_up()
+    fork_hooks.catch_up()
     os.setsid()
     orphans.become_subreaper()  # what its server turns into a daemon stays below it
     random.seed()
@@ -64,32 +62,3 @@ def _write(path: str, data: bytes) -> None:
             os.write(fd, data)
         finally:
             os.close(fd)
-
-
-MODULES = ("threading", "logging", "random", "concurrent.futures.thread")
-"""Before anything else imports them: a hook cannot be taken back."""
-
-_REGISTER = "register_at_fork"
-_put_off: list[dict[str, Callable[[], object]]] = []
-
-
-def put_off() -> None:
-    """Import these modules; what they want done at forks is kept for `catch_up`."""
-
-    def keep(**hooks: Callable[[], object]) -> None:
-        _put_off.append(hooks)
-
-    register = os.register_at_fork
-    setattr(os, _REGISTER, keep)
-    try:
-        for name in MODULES:
-            importlib.import_module(name)
-    finally:
-        setattr(os, _REGISTER, register)
-
-
-def catch_up() -> int:
-    """In a worker, which may come to have threads, and code that forks. How many hooks it has."""
-    for hooks in _put_off:
-        os.register_at_fork(**hooks)
-    return len(_put_off)

@@ -11,7 +11,7 @@ of the gateway for good.
 
 import importlib
 import sys
-from _thread import RLock  # `threading` is not to be loaded before `hooks` has seen it
+from _thread import RLock  # `threading` is not to be loaded before `fork_hooks` has seen it
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
+else:
+    Loader = object  # that module loads more than is spared here
 
 _MISSING = cast(ModuleType, None)
 """What says to an import, by the rules of the language, that there is no such module."""

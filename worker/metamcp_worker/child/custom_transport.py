@@ -1,0 +1,226 @@
+"""The transport to a server by a way that an installed package brings.
+
+Owns: finding it by its entry point, the one task in which its code runs, the queue of what it is to
+send. Never: messages, what the code does.
+
+The code of the package runs in the loop of this worker, which serves no other server. It sees whole
+JSON-RPC messages and nothing else: `docs/transports.md` says what it has to offer.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from importlib import metadata
+from typing import Protocol, cast
+
+from metamcp_worker.child import host, http_exchange
+from metamcp_worker.child.actions import Drop, Fail, Request
+from metamcp_worker.child.host import SpawnFailed
+from metamcp_worker.child.jsonrpc_lines import Overlong
+from metamcp_worker.child.transport import Distant, Listener, Transport
+from metamcp_worker.ipc.codec import glimpse
+from metamcp_worker.ipc.spec import ServerSpec
+
+GROUP = "metamcp.transports"
+QUEUE_BYTES_MAX = 32 * 1024 * 1024
+"""Messages that the code of the package has not taken; two of the largest."""
+SEND_S_MAX = 5.0
+"""If it takes nothing for so long, no more calls are made until it does again."""
+CLOSE_S_MAX = 2.0
+"""Between its cancellation and its end. What takes longer is left to the end of the worker."""
+REASON_CHARS_MAX = 500
+
+
+class Channel(Protocol):
+    """What a connected transport is: messages of the server come by iterating over it."""
+
+    async def send(self, message: bytes) -> None:
+        """Send one message."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+Connect = Callable[[Mapping[str, str]], AbstractAsyncContextManager[Channel]]
+"""What an entry point names. It is given the server's `name` and `options`."""
+
+
+def custom(spec: ServerSpec, listener: Listener) -> Transport:
+    """The way that `spec.transport` names. Raises SpawnFailed if it cannot be found or loaded."""
+    try:
+        if spec.cwd is not None:
+            os.chdir(spec.cwd)
+    except OSError as error:
+        raise SpawnFailed(f"cannot start in {spec.cwd}: {error.strerror}") from None
+    if spec.env:
+        # All of this process is there for this server.
+        os.environ.clear()
+        os.environ.update(spec.env)
+    host.prepare()
+    return Custom(spec, _find(spec.transport), listener)
+
+
+class Custom(Distant):
+    """A `Transport`."""
+
+    def __init__(self, spec: ServerSpec, connect: Connect, listener: Listener) -> None:
+        super().__init__()
+        self._spec = spec
+        self._listener = listener
+        self._lost = False
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._moved_at = 0.0
+        self._filled = asyncio.Event()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._task = asyncio.get_running_loop().create_task(self._live(connect))
+
+    @property
+    def lost(self) -> bool:
+        return self._lost
+
+    def stuck(self) -> bool:
+        late = self._queued_bytes > 0 and self._clock() - self._moved_at > SEND_S_MAX
+        return late or self._queued_bytes > QUEUE_BYTES_MAX
+
+    def request(self, request: Request) -> bool:
+        return self.write(request.line)
+
+    def write(self, line: bytes, via: int = 0) -> bool:
+        if self._lost or self._queued_bytes > QUEUE_BYTES_MAX:
+            return False
+        if not self._queued_bytes:
+            self._moved_at = self._clock()
+        self._queue.append(line)
+        self._queued_bytes += len(line)
+        self._filled.set()
+        return True
+
+    def drop(self, drop: Drop) -> bool:
+        return self.write(drop.line)
+
+    def pause(self) -> None:
+        self._open.clear()
+
+    def resume(self) -> None:
+        self._open.set()
+
+    def tick(self) -> None:
+        """Nothing is due."""
+
+    async def stop(self) -> None:
+        """Leave its context, and give that the time that a server has for its end."""
+        self.abort()
+        await self._ended_within(self._spec.stop_grace_s)
+
+    async def kill(self) -> None:
+        self.abort()
+        await self._ended_within(CLOSE_S_MAX)
+
+    def abort(self) -> None:
+        self._lost = True
+        self._task.cancel()
+
+    async def close(self) -> None:
+        if not self._task.done():
+            await self.kill()
+
+    async def _ended_within(self, time_s: float) -> None:
+        await asyncio.wait({self._task}, timeout=time_s)
+        if not self._task.done():
+            self.warn(f"its transport did not end within {time_s:g} s of being cancelled")
+
+    # --- its one task -----------------------------------------------------------------------
+
+    async def _live(self, connect: Connect) -> None:
+        """Connect, and read until the end. Contexts are left in the task that entered them."""
+        try:
+            async with AsyncExitStack() as stack:
+                channel = await self._connected(connect, stack)
+                if channel is not None:
+                    await self._converse(channel)
+        # Whatever the code of a user raises ends here.
+        except Exception as error:  # noqa: BLE001 - a task root
+            self._lose(Fail("exit", f"its transport failed with {_described(error)}"))
+
+    async def _connected(self, connect: Connect, stack: AsyncExitStack) -> Channel | None:
+        told = {**self._spec.options, "name": self._spec.name}
+        limit = asyncio.timeout(self._spec.start_timeout_s)
+        try:
+            async with limit:
+                return await stack.enter_async_context(connect(told))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        why = f"its transport did not connect within {self._spec.start_timeout_s:g} s"
+        self._lose(Fail("start_timeout", why))
+        return None
+
+    async def _converse(self, channel: Channel) -> None:
+        sender = asyncio.create_task(self._send(channel))
+        try:
+            await self._read(channel)
+        finally:
+            sender.cancel()
+            await asyncio.wait({sender}, timeout=CLOSE_S_MAX)
+
+    async def _read(self, channel: Channel) -> None:
+        async for message in channel:
+            if not isinstance(cast(object, message), bytes):
+                kind = type(message).__name__
+                why = f"its transport gave a message that is {kind}, not bytes"
+                self._lose(Fail("protocol", why))
+                return
+            if self._lost:
+                pass
+            elif len(message) > self._spec.message_bytes:
+                seen = glimpse(message, message)
+                self._listener.overlong(Overlong(len(message), seen))
+            else:
+                self._listener.received([http_exchange.one_line(message)])
+            del message  # or it would be kept until the next one comes
+            await self._open.wait()
+        self._lose(Fail("exit", "it ended the connection"))
+
+    async def _send(self, channel: Channel) -> None:
+        try:
+            while True:
+                await self._filled.wait()
+                message = self._queue.popleft()
+                await channel.send(message.rstrip(b"\n"))
+                self._queued_bytes -= len(message)
+                self._moved_at = self._clock()
+                if not self._queue:
+                    self._filled.clear()
+        # Whatever the code of a user raises ends here.
+        except Exception as error:  # noqa: BLE001 - a task root
+            self._lose(Fail("exit", f"its transport could not send: {_described(error)}"))
+
+    def _lose(self, failure: Fail) -> None:
+        if not self._lost:
+            self._lost = True
+            self._listener.lost(failure)
+
+
+def _find(name: str) -> Connect:
+    found = metadata.entry_points(group=GROUP)
+    named = [one for one in found if one.name == name]
+    if not named:
+        have = ", ".join(sorted({one.name for one in found})) or "none"
+        raise SpawnFailed(f"no installed package brings the transport {name!r}; there are: {have}")
+    try:
+        connect = named[0].load()
+    # Whatever the code of a user raises at import ends here.
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
+        raise SpawnFailed(f"the transport {name!r} cannot be loaded: {_described(error)}") from None
+    if not callable(connect):
+        kind = type(connect).__name__
+        raise SpawnFailed(f"the transport {name!r} is of the type {kind}, not a function")
+    return cast(Connect, connect)
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]

@@ -1,0 +1,167 @@
+"""The pipes to the fronts that use this server.
+
+Owns: one pipe per front number, what happens when a front does not read. Never: the calls of a
+front, what is in a frame.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterable
+
+from metamcp_worker.child import jsonrpc_lines
+from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
+from metamcp_worker.ipc.frames import (
+    Ask,
+    Call,
+    Cancel,
+    Claim,
+    Error,
+    Frame,
+    Keep,
+    Notice,
+    Progress,
+    Release,
+    Reply,
+    Result,
+    Tell,
+)
+from metamcp_worker.ipc.pipe import Pipe
+
+BEHIND_BYTES = 16 * 1024 * 1024
+"""What may wait for a front before the server is not read for a while."""
+RESERVE_BYTES = 1024 * 1024
+"""Room that only errors may use: enough to tell as many callers as there can be that their answers
+do not fit."""
+NEWS_BYTES_MAX = BEHIND_BYTES // 2
+"""What may wait for a front before notifications are left out for it: an answer is owed to
+somebody, a notification is not."""
+CLOSE_S_MAX = 1.0
+"""For the last frames to be taken when the worker ends."""
+
+Received = Call | Cancel | Reply | Tell | Keep | Claim | Release
+Receive = Callable[[int, Received], None]
+Gone = Callable[[int], None]
+
+
+class Fronts:
+    """`receive(front, frame)` gets what fronts send; `on_gone(front)` is told when the pipe to a
+    front is closed or replaced."""
+
+    def __init__(self, receive: Receive, on_gone: Gone) -> None:
+        self._receive = receive
+        self._on_gone = on_gone
+        self._pipes: dict[int, Pipe] = {}
+        self._closing: set[Pipe] = set()
+        self._closed_all = asyncio.Event()
+        self._closed_all.set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._given_up: set[int] = set()
+        self._crowded = False
+        """May a front be behind? If not, nobody need look."""
+        self.left_out = 0
+
+    def attach(self, front: int, fd: int) -> None:
+        """Take over descriptor `fd`, the end of a pipe to this front, in place of an older one."""
+        self.detach(front)
+
+        def on_frame(frame: Frame) -> None:
+            # A pipe that was replaced may still deliver what its front sent before it died.
+            if isinstance(frame, Received) and self._pipes.get(front) is pipe:
+                self._receive(front, frame)
+
+        def on_gone(_: str) -> None:
+            self._closed(front, pipe)
+
+        pipe = Pipe(on_frame, on_gone)
+        self._pipes[front] = pipe
+        task = asyncio.get_running_loop().create_task(self._open(front, pipe, fd))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def detach(self, front: int) -> None:
+        pipe = self._pipes.pop(front, None)
+        if pipe is not None:
+            pipe.close()
+            self._on_gone(front)
+
+    def send(self, front: int, frame: Frame) -> bool:
+        """A frame for one front. False if it misses it: it is not there any more, or is behind."""
+        pipe = self._pipes.get(front)
+        if pipe is None:
+            return False
+        try:
+            if isinstance(frame, Result):
+                queued = pipe.send(frame, reserve_bytes=RESERVE_BYTES)
+            else:
+                queued = self._beside(pipe, frame)
+        except (PipeFull, TooLarge):
+            if isinstance(frame, Result):
+                # A missing answer would be waited for, so an error goes instead.
+                why = "the answer is lost, because too much waits for the front to read it"
+                return self.send(front, Error(frame.id, jsonrpc_lines.error(Code.OVERLOADED, why)))
+            self.left_out += not isinstance(frame, Ask)
+            return False
+        if queued > BEHIND_BYTES:
+            self._crowded = True
+        return True
+
+    def announce(self, frame: Frame) -> None:
+        """A frame for all fronts."""
+        for front in list(self._pipes):
+            self.send(front, frame)
+
+    def behind(self) -> list[int]:
+        """The fronts that do not read as fast as the server writes and are worth waiting for."""
+        if not self._crowded:
+            return []
+        behind = {n for n, pipe in self._pipes.items() if pipe.queued_bytes > BEHIND_BYTES}
+        self._crowded = bool(behind)
+        self._given_up &= behind
+        return sorted(behind - self._given_up)
+
+    def give_up(self, fronts: Iterable[int]) -> None:
+        """Do not wait for these fronts until they have caught up; others would wait too."""
+        self._given_up.update(fronts)
+
+    async def opened(self) -> None:
+        """Wait until the pipes that were attached just now can take frames."""
+        if self._opening:
+            await asyncio.wait(self._opening, timeout=CLOSE_S_MAX)
+
+    async def close(self) -> None:
+        """Let the fronts take what waits for them, then close all pipes."""
+        await self.opened()
+        for front in list(self._pipes):
+            pipe = self._pipes.pop(front)
+            if not pipe.closed:
+                self._closing.add(pipe)
+                self._closed_all.clear()
+                pipe.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self._closed_all.wait()
+
+    async def _open(self, front: int, pipe: Pipe, fd: int) -> None:
+        try:
+            sock = socket.socket(fileno=fd)
+            sock.setblocking(False)
+            await asyncio.get_running_loop().create_unix_connection(lambda: pipe, sock=sock)
+        except (OSError, ValueError):
+            self._closed(front, pipe)
+        if self._pipes.get(front) is not pipe:  # It was replaced meanwhile.
+            pipe.close()
+
+    def _beside(self, pipe: Pipe, frame: Frame) -> int:
+        """Send what is no result. Raises PipeFull, TooLarge."""
+        if isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
+            raise PipeFull("this front has enough to read")
+        return pipe.send(frame, reserve_bytes=RESERVE_BYTES if isinstance(frame, Ask) else 0)
+
+    def _closed(self, front: int, pipe: Pipe) -> None:
+        self._closing.discard(pipe)
+        if not self._closing:
+            self._closed_all.set()
+        if self._pipes.get(front) is pipe:
+            del self._pipes[front]
+            self._on_gone(front)

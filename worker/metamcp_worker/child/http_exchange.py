@@ -1,0 +1,279 @@
+"""What a server's HTTP answer says: an answer to the request, or why there is none.
+
+Owns: which message answers a request, how it is told that a session is over, the sentences about
+HTTP statuses. Never: reading an answer, sending anything again.
+
+Over HTTP an answer is tied to its request by where it comes, so its id is only a formality, and
+some servers get it wrong: a number comes back as a string, or a refusal as null. It is set right
+here, because whoever waits knows the request by its id. `result` and `error` stay as they are.
+"""
+
+import math
+import re
+from email.utils import parsedate_to_datetime
+from enum import Enum, auto
+from http import HTTPStatus
+
+from msgspec import Struct
+
+from metamcp_worker.child.fault_answers import Faults
+from metamcp_worker.http.sse import Event
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code
+
+CHALLENGE_CHARS_MAX = 1024
+"""Of `WWW-Authenticate`; the longest seen have some hundred."""
+SESSION_ID_CHARS_MAX = 1024
+"""It is sent with every request, and servers bound their headers."""
+RETRY_AFTER_S_MAX = 900.0
+"""A server may ask to be left alone, but not for ever: as long as an open circuit at most."""
+
+_HEAD = re.compile(rb'\{"jsonrpc":"2\.0","id":[^,]{1,256},"(?:result|error)":')
+_BOM = b"\xef\xbb\xbf"
+_DIGITS_MAX = 9
+"""Of seconds: longer than anything that is honoured."""
+_ERROR_BYTES = 512
+"""Of a message, in which the code of an error stands."""
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+# What servers say instead of 404: the official TypeScript SDK's examples answer 400 to a session
+# that they do not know, and so do the many servers that were made from them.
+_SESSION_WORDS = re.compile(r"session|not initialized", re.IGNORECASE)
+
+#: What an operator can do about it; the sentence goes on with it.
+_ADVICE = {
+    202: "that is no answer to a request",
+    401: "it wants credentials; set `headers` or `oauth` of this server in the configuration",
+    403: "it does not accept what it was sent; check `headers` or `oauth` of this server",
+    404: "check the path of its `url`",
+    405: "check the path of its `url`",
+    407: "a proxy wants credentials",
+    429: "it has had too many requests; try again later",
+    503: "try again later",
+}
+
+
+_OBJECTIONS = frozenset({Code.HEADER_MISMATCH, Code.UNSUPPORTED_VERSION})
+
+
+class Word(Enum):
+    """What a refusal means when it is no answer."""
+
+    SESSION_OVER = auto()
+    """The request was not looked at: send it again in a new session."""
+    NO_ANSWER = auto()
+    """The body is no JSON-RPC error; only the status says something."""
+
+
+class _Failure(Struct):
+    code: int = 0
+    message: str = ""
+
+
+def one_line(message: bytes) -> bytes:
+    """In valid JSON line ends stand between tokens, where one blank is as good as another; and
+    lines are what frames a message further on. A byte order mark is passed over (RFC 8259, 8.1)."""
+    message = message.removeprefix(_BOM)
+    if b"\n" in message or b"\r" in message:
+        message = message.replace(b"\n", b" ").replace(b"\r", b" ")
+    return message.strip()
+
+
+def answer(message: bytes, key: bytes, *, streamed: bool = False) -> bytes | None:
+    """The message as the answer to the request `key`; None if it is none. Raises Malformed.
+
+    `streamed`: it came on a stream. Some servers write every answer to all streams that are open,
+    so there only an answer with the id of the request is its answer. The id may be a string.
+    """
+    found = _envelope(message)
+    if found.method is not None or (streamed and _number(bytes(found.id)) != key):
+        return None
+    return _answer(found, message, key)
+
+
+def numbered(message: bytes) -> bytes:
+    """The message; if it is an answer whose id is a number as a string, with the number."""
+    if b'"method"' in message[:_ERROR_BYTES]:
+        return message
+    try:
+        found = _envelope(message)
+    except codec.Malformed:
+        return message
+    key = _number(raw := bytes(found.id))
+    return message if found.method is not None or key == raw else _answer(found, message, key)
+
+
+def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes | Word:
+    """What an answer of another status than 200 says: it may be the server's own error.
+
+    `in_session`: did the request name a session?
+    """
+    try:
+        found = _envelope(one_line(body))
+    except codec.Malformed:
+        found = Envelope()
+    failure = _failure(found)
+    if in_session and status in {400, 404}:
+        ours = failure is not None and bytes(found.id) == key
+        says_so = failure is not None and bool(_SESSION_WORDS.search(failure.message))
+        if (says_so or not ours) if status == 404 else (says_so and not ours):
+            return Word.SESSION_OVER
+    if failure is None or found.method is not None:
+        return Word.NO_ANSWER
+    return _answer(found, one_line(body), key)
+
+
+def session_over(message: bytes) -> bool:
+    """Is this answer the error of a server that does not know the session, and says so with status
+    200? The TypeScript SDK uses this code for requests that took too long, too."""
+    if b"-32001" not in message[:_ERROR_BYTES]:
+        return False
+    failure = _failure(codec.envelope(message))
+    return failure is not None and failure.code == -32001 and "session" in failure.message.lower()
+
+
+def about(body: bytes, key: bytes) -> bool:
+    """Does this body of a refusal name the request? Then the server has read it."""
+    try:
+        return bytes(codec.envelope(body).id) == key
+    except codec.Malformed:
+        return False
+
+
+def trouble(faults: Faults, status: int, challenge: str = "", retry_after_s: float = 0.0) -> bytes:
+    """The error object for a status that came without one. `challenge`: of `WWW-Authenticate`."""
+    # What was refused for the request's sake was not run; 408 and 499 come in the middle.
+    refused = 300 <= status < 500 and status not in {408, 499}
+    data: dict[str, object] = {"status": status, "may_have_run": not refused}
+    if challenge:
+        data["www_authenticate"] = challenge[:CHALLENGE_CHARS_MAX]
+    if retry_after_s:
+        data["retry_after_ms"] = round(retry_after_s * 1000)
+    return faults.body(Code.INTERNAL_ERROR, sentence(status), data)
+
+
+def retry_after_s(value: str, now: float) -> float:
+    """Seconds of a header `Retry-After`, which holds these or a date; 0 for none that can be read.
+    `now`: seconds since the epoch."""
+    if value.isdecimal():
+        seconds = float(value[:_DIGITS_MAX])
+    else:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - now
+        except (ValueError, OverflowError):
+            return 0.0
+    return min(max(0.0, math.ceil(seconds)), RETRY_AFTER_S_MAX)
+
+
+def sentence(status: int) -> str:
+    """It continues one that the name of the server begins, or "it"."""
+    advice = _ADVICE.get(status, "")
+    return f"answered {named(status)}" + (f": {advice}" if advice else "")
+
+
+def named(status: int) -> str:
+    """`HTTP 502 Bad Gateway`"""
+    try:
+        return f"HTTP {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"HTTP {status}"
+
+
+def objection(message: bytes) -> int:
+    """The code of an error that is about how the gateway speaks to the server: -32020 for headers
+    that do not go with the body, -32022 for the revision. 0 for any other answer."""
+    if b"-3202" not in message[:_ERROR_BYTES]:
+        return 0
+    failure = _failure(codec.envelope(message))
+    return failure.code if failure is not None and failure.code in _OBJECTIONS else 0
+
+
+def session_id_ok(session_id: str) -> bool:
+    """May this come back in a header? A server that gives none is right too."""
+    return not session_id or (
+        len(session_id) <= SESSION_ID_CHARS_MAX and bool(_VISIBLE.fullmatch(session_id))
+    )
+
+
+def _envelope(message: bytes) -> Envelope:
+    found = codec.envelope(message)
+    if found.jsonrpc != "2.0":
+        raise codec.Malformed("it is no JSON-RPC 2.0 message")
+    return found
+
+
+def _number(id: bytes) -> bytes:  # noqa: A002 - the wire's own name
+    """A raw id; one that a server wrote as a string, as the number that the gateway sent."""
+    return id[1:-1] if id[:1] == b'"' and id[1:-1].isdigit() else id
+
+
+def _answer(found: Envelope, message: bytes, key: bytes) -> bytes:
+    # Of what is not ASCII nobody has looked into the strings yet; if they are broken, whoever does
+    # will look for the id at the head.
+    if bytes(found.id) == key and (message.isascii() or _HEAD.match(message)):
+        return message
+    parts = [b'{"jsonrpc":"2.0","id":', key]
+    for name, value in ((b"result", found.result), (b"error", found.error)):
+        if bytes(value):
+            parts += [b',"', name, b'":', bytes(value)]
+    return b"".join([*parts, b"}"])
+
+
+def _failure(found: Envelope) -> _Failure | None:
+    """The error in a message, if it is one."""
+    if not bytes(found.error).startswith(b"{"):
+        return None
+    try:
+        return codec.typed(_Failure, found.error)
+    except codec.Malformed:
+        return _Failure()
+
+
+ATTEMPTS_MAX = 5
+"""In a row, none of which brought an event: 15 seconds and more."""
+DELAY_S = 1.0
+"""Before the first attempt, if the server does not say; doubled with each in a row."""
+DELAY_S_MAX = 30.0
+RETRY_S_MIN = 0.1
+"""A server that says less would make us ask it in a circle."""
+RETRY_S_MAX = 300.0
+EMPTY_S_MAX = 5.0
+"""Maximum seconds to the next attempt if the stream brings events without messages: the answer of a
+server that is polled may be there a moment later."""
+
+
+class Resume:
+    """One stream. `endless`: it belongs to no request, and is begun anew if it cannot go on."""
+
+    def __init__(self, *, endless: bool = False) -> None:
+        self.last_id = b""
+        self._endless = endless
+        self._retry_s: float | None = None
+        self._attempts = 0
+        self._empty = 0
+
+    def saw(self, event: Event) -> None:
+        """The stream brought this event."""
+        self._attempts = 0
+        if event.data:
+            self._empty = 0
+        if event.id is not None:
+            self.last_id = event.id
+        if event.retry_ms is not None:
+            self._retry_s = min(max(event.retry_ms / 1000, RETRY_S_MIN), RETRY_S_MAX)
+
+    def anew(self) -> None:
+        """Where it was cannot be gone on from."""
+        self.last_id = b""
+
+    def ended(self) -> float | None:
+        """The connection ended. How long to wait before the next; None to give up."""
+        self._attempts += 1
+        self._empty += 1
+        if not self._endless and (not self.last_id or self._attempts > ATTEMPTS_MAX):
+            return None
+        if self._retry_s is not None and self._attempts == 1:
+            doubled_s = min(self._retry_s * 2.0 ** min(self._empty - 1, 10), EMPTY_S_MAX)
+            return max(self._retry_s, doubled_s)
+        backoff_s = DELAY_S * 2.0 ** min(self._attempts - 1, 10)
+        return max(self._retry_s or 0.0, min(backoff_s, DELAY_S_MAX))

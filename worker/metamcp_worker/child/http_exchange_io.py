@@ -1,0 +1,251 @@
+"""One message to a server by HTTP POST, and what comes back until its answer is there.
+
+Owns: reading an answer as JSON or as a stream of events, passing on what comes before it, taking up
+a stream that broke. Never: sessions, eras, what to do about a failure.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Mapping
+
+from msgspec import Struct
+
+from metamcp_worker.child import http_exchange, request_headers
+from metamcp_worker.child.http_body import Body
+from metamcp_worker.child.http_exchange import Resume, Word
+from metamcp_worker.child.http_transport import Link, Refused
+from metamcp_worker.http.fetch import Broken, Response, Unreachable
+from metamcp_worker.http.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
+
+ANSWER_S_MAX = 24 * 3600.0
+"""For a request whose time its caller measures, and ends."""
+OPEN_S_MAX = 30.0
+"""For what needs no work of the server: to open a stream, to take a notification."""
+PIECE_S_MAX = 60.0
+"""For the next piece of a body that has begun."""
+LINGER_S_MAX = 1.0
+"""For the end of a stream after the answer. A new connection costs more than that over TLS."""
+REFUSAL_BYTES_MAX = 1024 * 1024
+"""Of the body of a refusal: pages for humans have some KiB."""
+
+_ANSWERS = frozenset({200, 201, 203})
+_GIVEN_UP = "the stream of its answer ended before the answer, and cannot be taken up again"
+
+
+class Post(Struct, frozen=True):
+    """A request to send. `stream`, `via`: where what comes before its answer belongs, see
+    `transport`. `resumable`: a stream that breaks can be taken up again. `own`: it is the
+    gateway's, and waits for no call."""
+
+    key: bytes
+    line: bytes
+    headers: Mapping[str, str]
+    stream: bytes
+    via: int = 0
+    resumable: bool = False
+    own: bool = True
+    answer_s: float = ANSWER_S_MAX
+
+    @property
+    def in_session(self) -> bool:
+        return request_headers.SESSION in self.headers
+
+
+class Answer(Struct, frozen=True):
+    """`message`: it has the id of the request. `session_id`: that the server gives, or empty."""
+
+    message: bytes
+    session_id: str
+
+
+class _StreamGone(MetaMCPError):
+    """The server has the stream no more."""
+
+
+class SessionOver(MetaMCPError):
+    """The server did not look at the request, because it has forgotten the session."""
+
+
+@contextlib.asynccontextmanager
+async def exchange(link: Link, post: Post) -> AsyncGenerator[Answer]:
+    """Send it and wait for the answer. Raises SessionOver, Refused, Unreachable, Broken, TooLarge
+    and codec.Malformed.
+
+    What is done inside `async with` is done before the connection is seen to, so that an answer
+    does not wait for the end of its stream, which follows it and makes the connection free.
+    """
+    end = asyncio.get_running_loop().time() + post.answer_s
+    response = await _begun(link, post)
+    link.begun(post.key)
+    session_id = response.header(request_headers.SESSION)
+    resume = Resume()
+    async with Body(link.intake, response) as body:
+        async with _in_time(link, post, end):
+            if response.status not in _ANSWERS:
+                message = await _refusal(link, post, response, body)
+            elif response.media_type == request_headers.EVENTS:
+                message = await _events(link, post, body, resume)
+            else:
+                length = response.header("content-length")
+                message = _whole(await body.whole(wait_s=PIECE_S_MAX), post.key, length)
+        if message and post.in_session and http_exchange.session_over(message):
+            raise SessionOver
+        if message:
+            body.holds(0)
+            yield Answer(message, session_id)
+            await link.linger(body.ended(wait_s=LINGER_S_MAX))
+            return
+    async with _in_time(link, post, end):
+        message = await _resumed(link, post, resume, session_id)
+    yield Answer(message, session_id)
+
+
+@contextlib.asynccontextmanager
+async def _in_time(link: Link, post: Post, end: float) -> AsyncGenerator[None]:
+    """A stream may go on for ever without an answer. Raises Broken at the end of the time, unless
+    that is the caller's to measure."""
+    try:
+        async with asyncio.timeout_at(end if post.answer_s < ANSWER_S_MAX else None):
+            yield
+    except TimeoutError:
+        raise Broken(f"{link.origin} gave no whole answer in {post.answer_s:g} s") from None
+
+
+async def _begun(link: Link, post: Post) -> Response:
+    """Send it, at the pace at which a server takes connections; the head of the answer."""
+    starting = not post.own
+
+    def written() -> None:
+        nonlocal starting
+        if starting:
+            starting = False
+            link.starts.release()
+
+    if starting:
+        await link.starts.acquire()
+    try:
+        return await link.origin.send(
+            "POST", post.headers, post.line, answer_s=post.answer_s, written=written
+        )
+    finally:
+        written()
+
+
+def _whole(body: bytes, key: bytes, length: str) -> bytes:
+    """`length`: the header Content-Length. Raises Malformed."""
+    try:
+        found = http_exchange.answer(http_exchange.one_line(body), key)
+    except codec.Malformed as error:
+        if length and "truncated" in str(error):
+            why = f"it does not end within the {length} bytes that its Content-Length says"
+            raise codec.Malformed(why) from None
+        raise
+    if found is None:
+        raise codec.Malformed("it is no answer")
+    return found
+
+
+async def tell(
+    link: Link,
+    line: bytes,
+    said: Mapping[str, str],
+    *,
+    answer_s: float = OPEN_S_MAX,
+    url: str = "",
+) -> int:
+    """Send what is not answered. The HTTP status. Raises Unreachable and Broken."""
+    response = await link.origin.send("POST", said, line, answer_s=answer_s, url=url)
+    async with Body(link.intake, response) as body:
+        # Read to its end, the connection can be used again; but some servers open a stream here.
+        await body.ended(wait_s=LINGER_S_MAX)
+        return response.status
+
+
+async def _refusal(link: Link, post: Post, response: Response, body: Body) -> bytes:
+    try:
+        whole = await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
+    except (Broken, TooLarge):
+        whole = b""  # The status says enough.
+    found = http_exchange.refusal(response.status, whole, post.key, in_session=post.in_session)
+    if found is Word.SESSION_OVER:
+        raise SessionOver
+    if not post.in_session and not http_exchange.about(whole, post.key):
+        link.doubt()  # It refuses what any server of its era would look at.
+    if found is Word.NO_ANSWER:
+        challenge = response.header("www-authenticate")
+        wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())
+        error = http_exchange.trouble(link.faults, response.status, challenge, wait_s)
+        raise Refused(error, response.status, wait_s)
+    return found
+
+
+async def _events(link: Link, post: Post, body: Body, resume: Resume) -> bytes:
+    """Pass on events until the answer. Nothing if the stream ends before it and may be taken up.
+    Raises Broken and TooLarge."""
+    reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
+    why = _GIVEN_UP
+    try:
+        while piece := await body.piece(wait_s=None):
+            answer = _take(link, post, resume, reader.feed(piece))
+            link.noise(reader)
+            if answer:
+                return answer
+            body.holds(reader.held_bytes)
+    except Broken as error:
+        why = str(error)
+    if not post.resumable or not resume.last_id:
+        raise Broken(why)
+    return b""
+
+
+def _take(link: Link, post: Post, resume: Resume, events: list[Event]) -> bytes:
+    """Pass on what these events bring; the answer, if it is among them."""
+    for event in events:
+        resume.saw(event)
+        if event.event != "message" or not event.data:
+            continue
+        message = http_exchange.one_line(event.data)
+        try:
+            answer = http_exchange.answer(message, post.key, streamed=True)
+        except codec.Malformed:
+            link.stray(message)
+            continue
+        if answer is not None:
+            return answer
+        link.deliver(http_exchange.numbered(message), post.stream, post.via)
+    return b""
+
+
+async def _resumed(link: Link, post: Post, resume: Resume, session_id: str) -> bytes:
+    """Take up the stream as often as it makes sense, until the answer."""
+    said = {**post.headers, "Accept": request_headers.EVENTS}
+    if session_id:
+        said[request_headers.SESSION] = session_id
+    while (delay_s := resume.ended()) is not None:
+        await asyncio.sleep(delay_s)
+        try:
+            answer = await _taken_up(link, post, resume, said)
+        except _StreamGone:
+            break
+        except (Unreachable, Broken):
+            continue
+        if answer:
+            return answer
+    raise Broken(_GIVEN_UP)
+
+
+async def _taken_up(
+    link: Link, post: Post, resume: Resume, said: Mapping[str, str | bytes]
+) -> bytes:
+    """One more connection of the stream; see `_events`."""
+    said = {**said, request_headers.LAST_EVENT: resume.last_id}
+    response = await link.origin.send("GET", said, answer_s=OPEN_S_MAX)
+    async with Body(link.intake, response) as body:
+        if response.status >= 500:
+            return b""
+        if response.status != 200 or response.media_type != request_headers.EVENTS:
+            raise _StreamGone
+        return await _events(link, post, body, resume)

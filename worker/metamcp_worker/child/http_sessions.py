@@ -1,0 +1,197 @@
+"""The sessions that the gateway has with one legacy server over HTTP.
+
+Owns: which request goes in which session, how many there are, what was set in each and has to be
+set again in a new one. Never: opening, closing, messages, clocks.
+
+What a server may ask of a client is agreed on at the beginning of a session. So the callers that
+can be asked the same things share a session in which exactly that is declared, and all others share
+the base session, in which nothing is. A server that gives no session id keeps nothing between two
+requests; then there is the base session only.
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.child import request_headers
+from metamcp_worker.child.actions import Request
+from metamcp_worker.ipc import codec
+
+SESSIONS_MAX = 16
+"""Sets of capabilities that are declared at once. A handful is in use; a hostile client can invent
+any number."""
+IDLE_S_MAX = 300.0
+"""After its last request a session is closed, and opened anew for the next one."""
+CAPABILITIES_BYTES_MAX = 4096
+"""Clients with a longer list of what they can do are asked nothing."""
+CALLERS_MAX = 256
+"""Clients whose capabilities are remembered; beyond that all are forgotten and read anew."""
+SUBSCRIPTIONS_MAX = 10_000
+"""Remembered of one session; more are not taken up again."""
+
+ASKABLE = ("elicitation", "roots", "sampling")
+"""What a server may ask of a client. No other capability of a client is passed on."""
+
+SETTINGS = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+"""Requests that change something in their session."""
+
+NOTHING = b"{}"
+_VIAS = 2**32
+"""More than there are ever sessions, so that one number holds a session and how often it was
+opened."""
+
+
+class Setting(Struct, frozen=True):
+    """A request that sets something in a session again."""
+
+    method: str
+    params: bytes
+
+
+class HttpSession:
+    """One session. `via`: see `transport`. `id`: empty if the server gives none. `opened`: how
+    often it was opened; it is opened anew whenever the server forgot it."""
+
+    def __init__(self, via: int, capabilities: bytes) -> None:
+        self.via = via
+        self.capabilities = capabilities
+        self.id = ""
+        self.headers: dict[str, str] = {}
+        self.opened = 0
+        self.is_open = False
+        self.busy = 0
+        self.idle_since = 0.0
+        self.level: bytes = b""
+        self.subscribed: dict[bytes, bytes] = {}
+
+    def open(self, session_id: str, protocol: str) -> None:
+        """The server has begun it; it still waits for `notifications/initialized`."""
+        self.id = session_id
+        self.headers = request_headers.session(session_id, protocol)
+        self.opened += 1
+
+    @property
+    def talk(self) -> int:
+        """The number under which messages of this opening come. An answer to one must not go to the
+        next: the server may use the id of its question there for another client."""
+        return self.opened * _VIAS + self.via
+
+    def settings(self) -> Iterable[Setting]:
+        """What to send again when it was opened anew."""
+        if self.level:
+            yield Setting("logging/setLevel", self.level)
+        for params in self.subscribed.values():
+            yield Setting("resources/subscribe", params)
+
+    def remember(self, request: Request) -> None:
+        """This request was answered with a result."""
+        if request.method == "logging/setLevel":
+            self.level = request.params
+        elif request.method == "resources/subscribe":
+            if len(self.subscribed) < SUBSCRIPTIONS_MAX:
+                self.subscribed[_uri(request)] = request.params
+        elif request.method == "resources/unsubscribe":
+            self.subscribed.pop(_uri(request), None)
+
+
+class Sessions:
+    """All sessions with one server. `capabilities`: declared in the base session; anything but
+    nothing for the only client there is, which then has no other session."""
+
+    def __init__(self, capabilities: bytes = NOTHING) -> None:
+        self.base = HttpSession(0, capabilities)
+        self._more: dict[bytes, HttpSession] = {}
+        self._left: list[HttpSession] = []
+        self._vias = 0
+        self._levels: dict[bytes, bytes] = {}
+        self._callers: dict[bytes, bytes] = {}
+
+    def all(self) -> list[HttpSession]:
+        return [self.base, *self._more.values()]
+
+    def of(self, request: Request) -> HttpSession | None:
+        """The session for this request, perhaps one that has to be opened; None if there are too
+        many that are in use."""
+        wanted = self._askable(request.caller) if request.caller and self.base.id else NOTHING
+        if wanted == NOTHING or self.base.capabilities != NOTHING:
+            return self.base
+        found = self._more.get(wanted)
+        if found is None and (len(self._more) < SESSIONS_MAX or self._make_room()):
+            self._vias += 1
+            found = self._more[wanted] = HttpSession(self._vias, wanted)
+            found.level = self._levels.get(wanted, b"")
+        return found
+
+    def by_via(self, via: int) -> HttpSession | None:
+        """`via`: of a session as it was at one time, or as it is now."""
+        opened, seat = divmod(via, _VIAS)
+        found = next((one for one in self.all() if one.via == seat), None)
+        return found if found is not None and opened in {0, found.opened} else None
+
+    def forget(self, session: HttpSession) -> None:
+        """This one could not be opened, or is to be closed."""
+        if self._more.pop(session.capabilities, None) is not None and session.level:
+            if len(self._levels) >= CALLERS_MAX:
+                self._levels.clear()
+            self._levels[session.capabilities] = session.level
+
+    def leaving(self, now: float) -> list[HttpSession]:
+        """Take out the sessions that are to be closed."""
+        for one in list(self._more.values()):
+            if not one.busy and now - one.idle_since > IDLE_S_MAX:
+                self.forget(one)
+                self._left.append(one)
+        left, self._left = self._left, []
+        return left
+
+    def _make_room(self) -> bool:
+        """Let the session go that has been idle for longest."""
+        free = [one for one in self._more.values() if not one.busy]
+        if not free:
+            return False
+        oldest = min(free, key=lambda one: one.idle_since)
+        self.forget(oldest)
+        self._left.append(oldest)
+        return True
+
+    def _askable(self, caller: bytes) -> bytes:
+        found = self._callers.get(caller)
+        if found is None:
+            found = askable(caller)
+            if len(self._callers) >= CALLERS_MAX:
+                self._callers.clear()
+            if len(caller) <= 2 * CAPABILITIES_BYTES_MAX:
+                self._callers[caller] = found
+        return found
+
+
+def askable(caller: bytes) -> bytes:
+    """What this client can be asked, as the `capabilities` of a handshake. The same for all that
+    can be asked the same, however they write it."""
+    try:
+        declared = codec.level(codec.level(caller).get("clientCapabilities", NOTHING))
+        found = {
+            kind: codec.value(declared[kind])
+            for kind in ASKABLE
+            if bytes(declared.get(kind, b"")).startswith(b"{")
+            and len(bytes(declared[kind])) <= CAPABILITIES_BYTES_MAX
+        }
+        canonical = codec.dump(_sorted(found))
+    except (codec.Malformed, RecursionError):
+        return NOTHING
+    return canonical if len(canonical) <= CAPABILITIES_BYTES_MAX else NOTHING
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        members = cast(dict[str, object], value)
+        return {name: _sorted(members[name]) for name in sorted(members)}
+    return value
+
+
+def _uri(request: Request) -> bytes:
+    try:
+        return bytes(codec.level(request.params).get("uri", Raw(b"null")))
+    except codec.Malformed:
+        return b"null"

@@ -1,0 +1,260 @@
+"""The life of a legacy server's sessions: opened, opened anew, listened to, closed.
+
+Owns: the handshake of every session but the first half of the base session's, which is a request
+like others; who waits for an opening; the streams. Never: which request goes in which session.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from functools import partial
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
+from metamcp_worker.child.actions import Fail
+from metamcp_worker.child.http_body import Body
+from metamcp_worker.child.http_exchange import Resume
+from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Answer, Post, exchange, tell
+from metamcp_worker.child.http_sessions import HttpSession, Sessions, askable
+from metamcp_worker.child.http_transport import Link, Refused
+from metamcp_worker.child.lists import CHANGES
+from metamcp_worker.http.fetch import Broken, Unreachable
+from metamcp_worker.http.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
+
+FAREWELL_S_MAX = 2.0
+"""For the server to take note that its sessions are over; most would find out by themselves."""
+
+_INITIALIZED = jsonrpc_lines.notification("notifications/initialized")
+
+
+class _Initialized(Struct, rename="camel"):
+    protocol_version: str
+
+
+class Seats:
+    """All sessions with one server, as they live."""
+
+    def __init__(self, link: Link) -> None:
+        caller = link.spec.caller.encode()
+        self.sessions = Sessions(askable(caller)) if caller else Sessions()
+        self._link = link
+        self._hello = b"{}"
+        self._ids = itertools.count(1)
+        self._opening: dict[int, asyncio.Future[bytes]] = {}
+
+    def begin(self, hello: bytes, answer: Answer) -> bool:
+        """The base session: the server gave this answer to `initialize`, whose parameters were
+        `hello`. Was it begun? Raises Refused."""
+        protocol = _protocol(answer.message)
+        if not protocol:
+            return False
+        self._check(answer.session_id)
+        self._hello = hello
+        self.sessions.base.open(answer.session_id, protocol)
+        self._opening[0] = asyncio.get_running_loop().create_future()
+        return True
+
+    def greet(self, line: bytes) -> None:
+        """The second half of the handshake of the base session."""
+        self._link.start(("open", 0), lambda: self._greet(self.sessions.base, line))
+
+    async def ready(self, session: HttpSession) -> None:
+        """Wait until it can be used; open it if nobody does. Raises Refused."""
+        while not session.is_open:
+            opening = self._opening.get(session.via) or self._open_now(session)
+            error = await asyncio.shield(opening)
+            if error:
+                raise Refused(error)
+
+    def over(self, session: HttpSession, session_id: str) -> None:
+        """The server has forgotten the session that had this id."""
+        if session.is_open and session.id == session_id:
+            session.is_open = False
+            self._link.cut(("stream", session.via))
+
+    def new_id(self) -> bytes:
+        """For a request of this transport's own; a string, as those of all others are numbers."""
+        return b'"metamcp-%d"' % next(self._ids)
+
+    def tick(self, now: float) -> None:
+        for session in self.sessions.leaving(now):
+            self._link.cut(("stream", session.via))
+            self._link.tell(b"", partial(self._delete, session))
+
+    async def farewell(self) -> None:
+        """Close all sessions."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S_MAX):
+                await asyncio.gather(*(self._delete(one) for one in self.sessions.all()))
+
+    # --- opening ----------------------------------------------------------------------------
+
+    def _open_now(self, session: HttpSession) -> asyncio.Future[bytes]:
+        opening = asyncio.get_running_loop().create_future()
+        self._opening[session.via] = opening
+        self._link.start(("open", session.via), lambda: self._open(session))
+        return opening
+
+    async def _open(self, session: HttpSession) -> None:
+        """Both halves of a handshake, and what was set in the session before."""
+        error = b""
+        try:
+            async with exchange(self._link, self._hello_of(session)) as answer:
+                protocol = _protocol(answer.message)
+                if not protocol:
+                    raise Refused(self._refusal(answer.message))
+                self._check(answer.session_id)
+                session.open(answer.session_id, protocol)
+        except (Refused, codec.Malformed) as refused:
+            error = self._link.unanswered(refused)
+            if session is self.sessions.base:
+                why = f"it has forgotten the session and does not open a new one: {refused}"
+                self._link.lose(Fail("protocol", why[:1000]))
+        except MetaMCPError as failed:
+            why = f"could not be asked for a session: {failed}"
+            error = self._link.faults.body(Code.SERVER_DOWN, why, {"may_have_run": False})
+            if isinstance(failed, Unreachable):
+                self._link.doubt()
+        if error:
+            self.sessions.forget(session)
+            self._opened(session, error)
+            return
+        await self._greet(session, _INITIALIZED)
+        if session is self.sessions.base:
+            # It is another server than before, in all probability: what it offers may be new.
+            for change in CHANGES:
+                self._link.deliver(jsonrpc_lines.notification(change), b"", 0)
+
+    async def _greet(self, session: HttpSession, line: bytes) -> None:
+        try:
+            await tell(self._link, line, session.headers)
+            for setting in list(session.settings()):
+                key = self.new_id()
+                message = jsonrpc_lines.request(key, setting.method, setting.params)
+                async with exchange(self._link, self._post(session, key, message)):
+                    pass  # Whatever the answer is: it was asked before.
+        except (MetaMCPError, codec.Malformed) as error:
+            # If the session is of no use, the request that waits for it will meet the reason.
+            self._link.warn(f"a new session could not be set up as the old one was: {error}")
+        session.is_open = True
+        self._opened(session, b"")
+        self._link.start(("stream", session.via), lambda: self._listen(session))
+
+    def _opened(self, session: HttpSession, error: bytes) -> None:
+        opening = self._opening.pop(session.via, None)
+        if opening is not None and not opening.done():
+            opening.set_result(error)
+
+    def _hello_of(self, session: HttpSession) -> Post:
+        params = self._hello
+        if session is not self.sessions.base:
+            hello = codec.level(params)
+            hello["capabilities"] = Raw(session.capabilities)
+            params = codec.dump(hello)
+        key = self.new_id()
+        return Post(
+            key, jsonrpc_lines.request(key, "initialize", params), request_headers.INITIALIZE, b"",
+            session.via, resumable=True, answer_s=OPEN_S_MAX,
+        )  # fmt: skip
+
+    def _post(self, session: HttpSession, key: bytes, line: bytes) -> Post:
+        return Post(key, line, session.headers, b"", session.talk, answer_s=OPEN_S_MAX)
+
+    def _refusal(self, answer: bytes) -> bytes:
+        """Why a session was not begun."""
+        why = "gave no answer to initialize that could be understood"
+        error = bytes(codec.envelope(answer).error)
+        found = self._link.faults.body(Code.INTERNAL_ERROR, why)
+        return error if error.startswith(b"{") else found
+
+    def _check(self, session_id: str) -> None:
+        if not http_exchange.session_id_ok(session_id):
+            why = "gives a session id that is too long, or not of visible ASCII characters"
+            raise Refused(self._link.faults.body(Code.INTERNAL_ERROR, why))
+
+    # --- afterwards -------------------------------------------------------------------------
+
+    async def _listen(self, session: HttpSession) -> None:
+        session_id = session.id
+        if await listen(self._link, session):
+            self.over(session, session_id)
+            if session is self.sessions.base and 0 not in self._opening:
+                self._open_now(session)
+
+    async def _delete(self, session: HttpSession) -> None:
+        """Tell the server that this session is over. Whatever it answers, it is."""
+        if not session.id:
+            return
+        with contextlib.suppress(Unreachable, Broken):
+            response = await self._link.origin.send(
+                "DELETE", session.headers, answer_s=FAREWELL_S_MAX
+            )
+            await response.close()
+
+
+def _protocol(answer: bytes) -> str:
+    """The revision that an answer to `initialize` agrees on; empty if it is none that we know."""
+    try:
+        found = codec.typed(_Initialized, codec.envelope(answer).result).protocol_version
+    except codec.Malformed:
+        return ""
+    return found if found in jsonrpc_lines.LEGACY else ""
+
+
+SILENT_S_MAX = 300.0
+"""A stream that is silent for so long, keep-alives included, may be dead without having ended:
+something between forgot it. Taking up one that lives loses nothing."""
+
+_AGAIN = frozenset({408, 409, 425, 429})
+"""Not now. 409: the server has not noticed yet that the last connection ended."""
+
+
+async def listen(link: Link, session: HttpSession) -> bool:
+    """Pass on what comes, as long as the server has such a stream. Is the session over?"""
+    resume = Resume(endless=True)
+    had_one = False
+    while True:
+        said: dict[str, str | bytes] = {**session.headers, "Accept": request_headers.EVENTS}
+        if resume.last_id:
+            said[request_headers.LAST_EVENT] = resume.last_id
+        try:
+            response = await link.origin.send("GET", said, answer_s=OPEN_S_MAX)
+            async with Body(link.intake, response) as body:
+                status = response.status
+                if status == 200 and response.media_type == request_headers.EVENTS:
+                    had_one = True
+                    await _events(link, session, body, resume)
+                elif status == 404 and had_one and session.id:
+                    return True
+                elif status < 500 and status not in _AGAIN and not resume.last_id:
+                    return False
+                elif status < 500:
+                    resume.anew()
+        except Unreachable:
+            link.doubt()
+        except Broken:
+            pass  # It is taken up again, like one that ended.
+        except TooLarge as error:
+            link.warn(f"something that it said on its own was passed over: {error}")
+            resume.anew()
+        await asyncio.sleep(resume.ended() or 0.0)
+
+
+async def _events(link: Link, session: HttpSession, body: Body, resume: Resume) -> None:
+    reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
+    talk = session.talk
+    while piece := await body.piece(wait_s=SILENT_S_MAX):
+        _take(link, resume, talk, reader.feed(piece))
+        link.noise(reader)
+        body.holds(reader.held_bytes)
+
+
+def _take(link: Link, resume: Resume, talk: int, events: list[Event]) -> None:
+    """A function of its own, or the last event would be kept until the next one comes."""
+    for event in events:
+        resume.saw(event)
+        if event.event == "message" and event.data:
+            link.deliver(http_exchange.numbered(http_exchange.one_line(event.data)), b"", talk)

@@ -1,0 +1,285 @@
+"""What the ways to a remote server share: the origin, the tasks, and how their failures are told.
+
+Owns: every task that works for a server and its end, the bytes that wait to be sent, which error
+becomes of which failure. Never: the protocol of a way, which way is taken.
+
+Tasks are cancelled through scopes of anyio, because the HTTP client below shields what it must not
+leave half done (closing connections, for one) in scopes of anyio, which a plain cancellation of a
+task does not respect.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Generator, Hashable
+from typing import Any
+
+import anyio
+
+from metamcp_worker.child.actions import Fail
+from metamcp_worker.child.fault_answers import Faults
+from metamcp_worker.child.http_body import Intake
+from metamcp_worker.child.transport import Distant, Listener
+from metamcp_worker.http.fetch import Broken, Misdirected, Origin, Unreachable, Untrusted
+from metamcp_worker.http.sse import EventReader
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
+from metamcp_worker.ipc.messages import HTTP
+from metamcp_worker.ipc.spec import ServerSpec
+
+QUEUE_BYTES_MAX = 64 * 1024 * 1024
+"""Requests that the server has not begun to answer; four of the largest."""
+TELLS_MAX = 4096
+"""Notifications and answers that wait to be sent: more than there can be calls to cancel."""
+TELLS_AT_ONCE_MAX = 64
+LINGERING_MAX = 128
+"""Answers whose end is waited for. A server that never ends them would use up all requests."""
+STARTS_AT_ONCE_MAX = 32
+"""Requests that are not wholly sent. Many need a new connection, and servers have short queues for
+those: a hundred is common, and what does not fit is reset."""
+CLOSE_S_MAX = 2.0
+"""For cancelled tasks to close their connections."""
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+"""What a task is to do. It is begun in the task, which may be cancelled before that."""
+
+
+class Refused(MetaMCPError):
+    """A request that gets no answer of the server. `error`: the raw error object that says why.
+    `retry_after_s`: the server does not want to be asked sooner."""
+
+    def __init__(self, error: bytes, status: int = 0, retry_after_s: float = 0.0) -> None:
+        super().__init__(error.decode(errors="replace"))
+        self.error = error
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+def _counter(error: Exception) -> str:
+    """The name of `messages.Counted` for a failed request; empty if the protocol was kept."""
+    match error:
+        case Refused(status=status) if status:
+            return f"{HTTP}{status}"
+        case Broken():
+            return "broken_answer"
+        case TooLarge():
+            return "too_large"
+        case codec.Malformed():
+            return "broken_reply"
+        case _:
+            return ""
+
+
+class Link(Distant):
+    """The shared half of a `Transport` to a URL."""
+
+    def __init__(self, spec: ServerSpec, listener: Listener, origin: Origin) -> None:
+        super().__init__()
+        self.gone = False
+        """Is it known that there is nobody to say goodbye to?"""
+        self.spec = spec
+        self.origin = origin
+        self.faults = Faults(spec.name)
+        self.intake = Intake(spec.message_bytes)
+        self._listener = listener
+        self._lost = False
+        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
+        self._scopes: dict[asyncio.Task[None], anyio.CancelScope] = {}
+        self._queued: dict[bytes, int] = {}
+        self._queued_bytes = 0
+        self._tells = 0
+        self._lingering = 0
+        self.starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
+        self._telling = asyncio.Semaphore(TELLS_AT_ONCE_MAX)
+
+    @property
+    def lost(self) -> bool:
+        return self._lost
+
+    def stuck(self) -> bool:
+        """Does the server not take what it is sent?"""
+        return self._queued_bytes > QUEUE_BYTES_MAX
+
+    def pause(self) -> None:
+        self.intake.pause()
+
+    def resume(self) -> None:
+        self.intake.resume()
+
+    # --- news -------------------------------------------------------------------------------
+
+    def deliver(self, message: bytes, stream: bytes | None, via: int) -> None:
+        """The server sent this."""
+        if not self._lost:
+            with self._ending():
+                self._listener.received([message], stream, via)
+
+    def noise(self, reader: EventReader) -> None:
+        """Count what a stream brought beside messages, and pause when it is too much."""
+        lines, size_bytes = reader.noise()
+        if lines and not self._lost:
+            with self._ending():
+                self._listener.skipped(size_bytes, lines)
+
+    def fail(self, key: bytes, error: bytes) -> None:
+        """This request gets no answer."""
+        if not self._lost:
+            with self._ending():
+                self._listener.failed(key, error)
+
+    def lose(self, failure: Fail) -> None:
+        """The server is of no more use."""
+        if not self._lost:
+            self._lost = True
+            self.gone = failure.reason in {"exit", "tls", "redirect"}
+            self._listener.lost(failure)
+
+    def lose_touch(self, error: Exception, what: str) -> None:
+        """It is not reached any more. `what`: continues "it"."""
+        if isinstance(error, Untrusted):
+            self.lose(Fail("tls", f"it cannot be talked to: {error}"))
+        elif isinstance(error, Misdirected):
+            self.lose(Fail("redirect", f"it cannot be talked to: {error}"))
+        else:
+            self.lose(Fail("exit", f"it {what}: {error}"))
+
+    # --- tasks ------------------------------------------------------------------------------
+
+    def ask(self, key: bytes, line: bytes, work: Work) -> None:
+        """Run what gets the answer to the request `key`; if it fails, the request fails."""
+        self._queued[key] = len(line)
+        self._queued_bytes += len(line)
+        task = self.start(key, lambda: self._asking(key, work))
+        task.add_done_callback(lambda _: self.begun(key))
+
+    def begun(self, key: bytes) -> None:
+        """The server begins to answer this request."""
+        self._queued_bytes -= self._queued.pop(key, 0)
+
+    def tell(self, line: bytes, work: Work) -> bool:
+        """Run what sends a message that is not answered. False if too much waits already."""
+        if self._lost or self._tells >= TELLS_MAX or self.stuck():
+            return False
+        size = len(line)
+
+        def told(_: asyncio.Task[None]) -> None:
+            self._tells -= 1
+            self._queued_bytes -= size
+
+        async def one_of_few() -> None:
+            async with self._telling:
+                await work()
+
+        self._tells += 1
+        self._queued_bytes += size
+        self.start(object(), one_of_few).add_done_callback(told)
+        return True
+
+    def start(self, name: Hashable, work: Work) -> asyncio.Task[None]:
+        """Run this until its end, or until `cut` or the end of everything."""
+        scope = anyio.CancelScope()
+        task = asyncio.get_running_loop().create_task(self._rooted(work, scope))
+        self._tasks[name] = task
+        self._scopes[task] = scope
+        task.add_done_callback(lambda done: self._ended(name, done))
+        return task
+
+    async def linger(self, end: Coroutine[Any, Any, None]) -> None:
+        """Wait for this end of an answer, unless too many are waited for already."""
+        if self._lingering >= LINGERING_MAX:
+            end.close()
+            return
+        self._lingering += 1
+        try:
+            await end
+        finally:
+            self._lingering -= 1
+
+    def running(self, name: Hashable) -> bool:
+        return name in self._tasks
+
+    def cut(self, name: Hashable) -> None:
+        """Cancel it, if it runs: what it reads is closed."""
+        task = self._tasks.get(name)
+        if task is not None:
+            self._scopes[task].cancel()
+
+    async def ended(self, name: Hashable) -> None:
+        """Wait until it has ended, if it runs."""
+        if name in self._tasks:
+            await asyncio.wait({self._tasks[name]})
+
+    def abort(self) -> None:
+        """Cancel everything."""
+        self._lost = True
+        for scope in self._scopes.values():
+            scope.cancel()
+
+    async def kill(self) -> None:
+        """Cancel everything, and wait for that."""
+        self.abort()
+        if self._scopes:
+            _, late = await asyncio.wait(list(self._scopes), timeout=CLOSE_S_MAX)
+            for task in late:
+                task.cancel()
+
+    async def close(self) -> None:
+        await self.kill()
+        await self.origin.close()
+
+    # --- failures ---------------------------------------------------------------------------
+
+    def unanswered(self, error: Exception) -> bytes:
+        """The error object for a request that failed with this."""
+        match error:
+            case Refused(error=body):
+                return body
+            case Unreachable():
+                return self._error(Code.SERVER_DOWN, f"was not reached: {error}", ran=False)
+            case Broken():
+                return self._error(Code.SERVER_DOWN, f"did not answer: {error}", ran=True)
+            case TooLarge(limit_bytes=limit):
+                data: dict[str, object] = {"limit_bytes": limit, "may_have_run": True}
+                return self.faults.body(Code.TOO_LARGE, f"sent too much: {error}", data)
+            case codec.Malformed():
+                why = f"sent an answer that is not JSON-RPC: {error}"
+                return self._error(Code.INTERNAL_ERROR, why, ran=True)
+            case _:
+                why = f"could not be asked: {type(error).__name__}: {str(error)[:500]}"
+                return self._error(Code.INTERNAL_ERROR, why, ran=True)
+
+    def doubt(self) -> None:
+        """The server was not reached, or did not answer as it should: a way may look whether it is
+        still what it was."""
+
+    async def _asking(self, key: bytes, work: Work) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - whatever happens, who waits must learn of it
+            if counter := _counter(error):
+                self._listener.counted(counter)
+            self.fail(key, self.unanswered(error))
+            if isinstance(error, Unreachable | Broken):
+                self.doubt()
+
+    async def _rooted(self, work: Work, scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                await work()
+        except Exception as error:  # noqa: BLE001 - a task root
+            self.lose(Fail("exit", f"its connection failed with {type(error).__name__}: {error}"))
+
+    @contextlib.contextmanager
+    def _ending(self) -> Generator[None]:
+        """A mistake of ours in what becomes of a message is the end, not the failure of a call."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - see above
+            self.lose(Fail("exit", f"what it sent led to {type(error).__name__}: {error}"))
+
+    def _ended(self, name: Hashable, task: asyncio.Task[None]) -> None:
+        del self._scopes[task]
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+
+    def _error(self, code: Code, why: str, *, ran: bool) -> bytes:
+        return self.faults.body(code, why, {"may_have_run": ran})

@@ -1,0 +1,339 @@
+"""Bytes to lines: what a server writes, cut at its newlines, in any pieces.
+
+Owns: the cutting, and what becomes of a line that is too long (a message is passed over, a log line
+cut). Never: reading a descriptor, the meaning of a line.
+
+Both cutters look at each byte once, however small the pieces are, and hold at most one unfinished
+line of limited length.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.ipc import codec, frames
+from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.ipc.frames import Call
+
+LOG_LINE_BYTES_MAX = 8 * 1024
+"""Enough for a stack frame or a JSON log record; a longer line is cut, not refused."""
+LAST_LINES = 40
+"""Of a log, among which the one is looked for that says why a server ended."""
+LAST_LINE_CHARACTERS_MAX = 300
+"""Of each of them."""
+LINES_OTHERWISE = 3
+"""So many of the last, where none of them says it."""
+_TELLING = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?:^|\s)(?:[\w.]*(?:error|exception)(?: \[\w+\])?|fatal|panic|caused by|cause): \S",
+        r"not found|no such|cannot find|can't find|denied|refused|in use|is required|because",
+        r"error|fatal|cause|failed|invalid|missing",
+    )
+)
+"""What a line says that tells the reason, the surest first."""
+_BESIDE = re.compile(r"complete log of this run|^\s+at |^\s*File \"", re.IGNORECASE)
+"""What says where to look, and no reason."""
+
+
+class Overlong(Struct, frozen=True):
+    """A line above the limit, passed over but for what shows whom it is for."""
+
+    size_bytes: int
+    seen: Glimpse
+
+
+class LineCutter:
+    """Lines of JSON-RPC. Empty lines and a carriage return at the end are tolerated."""
+
+    def __init__(self, limit_bytes: int = frames.MESSAGE_BYTES) -> None:
+        self._limit = limit_bytes
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._beginning = b""
+        """Of a line above the limit that has not ended yet; of it the pieces are the end."""
+        self._overlong: list[Overlong] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes, without their ends and without those above the limit."""
+        # Looking for the first newline is far quicker than splitting, and most pieces of a long
+        # line have none.
+        if data.find(b"\n") < 0:
+            self._hold(data)
+            return []
+        whole = data.split(b"\n")
+        rest = whole.pop()
+        if self._pieces:
+            self._hold(whole[0])
+            whole[0] = self._ended()
+        # A line between two newlines of one read is shorter than the read; still, the limit holds.
+        if len(data) > self._limit:
+            whole = [raw if len(raw) <= self._limit else self._passed(raw) for raw in whole]
+        self._hold(rest)
+        return [line for raw in whole if (line := raw.strip(b" \t\r"))]
+
+    @property
+    def skipping(self) -> bool:
+        """Is the line that comes in above the limit?"""
+        return bool(self._beginning)
+
+    def overlong(self) -> list[Overlong]:
+        """The lines above the limit that have ended since the last time."""
+        if not self._overlong:
+            return self._overlong
+        found, self._overlong = self._overlong, []
+        return found
+
+    def _hold(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._pieces.append(piece)
+        self._held += len(piece)
+        if self._held <= self._limit:
+            return
+        if not self._beginning:
+            self._beginning = _first(self._pieces)
+        self._pieces = [_last(self._pieces)]
+
+    def _ended(self) -> bytes:
+        """The line that was held; nothing if it was above the limit."""
+        line = b"".join(self._pieces)
+        if self._beginning:
+            self._overlong.append(Overlong(self._held, glimpse(self._beginning, line)))
+            line = self._beginning = b""
+        self._pieces.clear()
+        self._held = 0
+        return line
+
+    def _passed(self, line: bytes) -> bytes:
+        self._overlong.append(Overlong(len(line), glimpse(line, line)))
+        return b""
+
+
+def _first(pieces: Sequence[bytes]) -> bytes:
+    """As much of the beginning as a glimpse needs, without joining all."""
+    found = b""
+    for piece in pieces:
+        found += piece[:ENDS_BYTES]
+        if len(found) >= ENDS_BYTES:
+            break
+    return found
+
+
+def _last(pieces: Sequence[bytes]) -> bytes:
+    """The same of the end."""
+    found = b""
+    for piece in reversed(pieces):
+        found = piece[-ENDS_BYTES:] + found
+        if len(found) >= ENDS_BYTES:
+            break
+    return found
+
+
+class LogCutter:
+    """Lines of text for a log: a line above the limit loses its end, bad UTF-8 is replaced."""
+
+    def __init__(self, limit_bytes: int = LOG_LINE_BYTES_MAX) -> None:
+        self._limit = limit_bytes
+        self._pieces: list[bytes] = []
+        self._held = 0
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that `data` completes; empty ones are left out."""
+        *ended, last = data.split(b"\n")
+        lines: list[str] = []
+        for piece in ended:
+            self._hold(piece)
+            self._end(lines)
+        self._hold(last)
+        return lines
+
+    def skip(self, data: bytes) -> int:
+        """Pass over `data` without keeping its lines: how many ended in it."""
+        ended = data.count(b"\n")
+        if ended:
+            self._forget()
+            self._hold(data[data.rindex(b"\n") + 1 :])
+        else:
+            self._hold(data)
+        return ended
+
+    def rest(self) -> list[str]:
+        """At the end of the stream: the line that has no newline, if there is one."""
+        lines: list[str] = []
+        self._end(lines)
+        return lines
+
+    def _hold(self, piece: bytes) -> None:
+        kept = piece[: self._limit - self._held]
+        if kept:
+            self._pieces.append(kept)
+            self._held += len(kept)
+
+    def _end(self, lines: list[str]) -> None:
+        text = b"".join(self._pieces).decode(errors="replace").rstrip()
+        if text:
+            lines.append(text)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pieces.clear()
+        self._held = 0
+
+
+def reason(lines: Iterable[str]) -> str:
+    """Of the last lines of a log what says why a server ended: one line, the last of the surest
+    kind that there is, else the last few. Empty for an empty log."""
+    told = [line.strip() for line in lines if not _BESIDE.search(line)]
+    for kind in _TELLING:
+        if found := [line for line in told if kind.search(line)]:
+            return found[-1]
+    return " | ".join(told[-LINES_OTHERWISE:])
+
+
+MODERN = "2026-07-28"
+"""The revision that needs no handshake: every request says who asks and what that client can."""
+LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Revisions with `initialize`, the newest first."""
+
+_PREFIX = "io.modelcontextprotocol/"
+_EMPTY_OBJECT = re.compile(rb"\{\s*\}\Z")
+_STAMPS_MAX = 256
+"""Clients whose stamp is remembered; beyond that all are forgotten and made anew."""
+_STAMP_BYTES_MAX = 4096
+"""A client with a longer description of itself is stamped anew at each call."""
+
+
+class Ask(Struct, frozen=True):
+    """A request that the gateway itself makes. `params`: a raw object without `_meta`. `caller`:
+    the client for whose sake, as in `frames.Call`, or empty."""
+
+    method: str
+    params: bytes = b"{}"
+    caller: bytes = b""
+
+
+def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
+    """One line. `key` is the id as it stands on the wire, `meta` a raw object or empty."""
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}\n' % (
+        key, codec.dump(method), _one_line(with_meta(params, meta)),
+    )  # fmt: skip
+
+
+def notification(method: str, params: bytes = b"") -> bytes:
+    if not params:
+        return b'{"jsonrpc":"2.0","method":%b}\n' % codec.dump(method)
+    return _line(b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (codec.dump(method), params))
+
+
+def cancelled(key: bytes, reason: bytes) -> bytes:
+    """The notification that nobody waits for the request `key` any more."""
+    params: dict[str, object] = {"requestId": Raw(key)}
+    if reason:
+        params["reason"] = reason.decode(errors="replace")
+    return notification("notifications/cancelled", codec.dump(params))
+
+
+def answer(id: bytes, result: bytes) -> bytes:  # noqa: A002 - the wire's own name
+    return _line(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result))
+
+
+def refusal(id: bytes, error: bytes) -> bytes:  # noqa: A002 - the wire's own name
+    return _line(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, error))
+
+
+def error(code: int, message: str, data: object = None) -> bytes:
+    """A raw error object of the gateway's own."""
+    body: dict[str, object] = {"code": int(code), "message": message}
+    if data is not None:
+        body["data"] = data
+    return codec.dump(body)
+
+
+def with_meta(params: bytes, meta: bytes) -> bytes:
+    """`params` with `meta` as its `_meta`, in front of the members that are there."""
+    body = params.strip() or b"{}"
+    if not meta:
+        return body
+    if _EMPTY_OBJECT.match(body):
+        return b'{"_meta":' + meta + b"}"
+    return b"".join((b'{"_meta":', meta, b",", body[1:]))
+
+
+class Stamp:
+    """Builds `_meta`. A modern server is told the protocol and the client that asks, a legacy
+    server knows both from the handshake."""
+
+    def __init__(self, protocol: str, gateway_version: str) -> None:
+        self._modern = protocol == MODERN
+        self._protocol = codec.dump(protocol)
+        self._gateway = gateway_info(gateway_version)
+        self._stamps: dict[bytes, bytes] = {}
+
+    def of(self, call: Call, key: bytes) -> bytes:
+        """`_meta` of this call, or nothing if there is nothing to say."""
+        if not (self._modern or call.wants_progress or call.meta):
+            return b""
+        parts: list[bytes] = []
+        if self._modern:
+            parts.append(self._stamp(call.caller))
+        if call.wants_progress:
+            parts.append(b'"progressToken":' + key)
+        others = call.meta.strip()[1:-1].strip()
+        if others:
+            parts.append(others)
+        return b"{" + b",".join(parts) + b"}" if parts else b""
+
+    def own(self, caller: bytes = b"") -> bytes:
+        """`_meta` of a request that the gateway itself makes, for this client or for nobody."""
+        return b"{" + self._stamp(caller) + b"}" if self._modern else b""
+
+    def _stamp(self, caller: bytes) -> bytes:
+        stamp = self._stamps.get(caller)
+        if stamp is None:
+            stamp = self._describe(caller)
+            if len(self._stamps) >= _STAMPS_MAX:
+                self._stamps.clear()
+            if len(caller) <= _STAMP_BYTES_MAX:
+                self._stamps[caller] = stamp
+        return stamp
+
+    def _describe(self, caller: bytes) -> bytes:
+        try:
+            known = codec.level(caller) if caller else {}
+        except codec.Malformed:
+            known = {}
+        members: dict[str, Raw | bytes] = {
+            "protocolVersion": self._protocol,
+            "clientInfo": known.get("clientInfo", self._gateway),
+            "clientCapabilities": known.get("clientCapabilities", b"{}"),
+        }
+        if "logLevel" in known:
+            members["logLevel"] = known["logLevel"]
+        return b",".join(
+            codec.dump(_PREFIX + name) + b":" + bytes(value) for name, value in members.items()
+        )
+
+
+def gateway_info(version: str) -> bytes:
+    """The gateway as an MCP client: its `clientInfo`."""
+    return codec.dump({"name": "metamcp", "version": version})
+
+
+def server_info(result_meta: Raw | bytes) -> Raw:
+    """`serverInfo` as a modern server gives it, in the `_meta` of its results; {} if absent."""
+    try:
+        found = codec.level(result_meta).get(_PREFIX + "serverInfo", Raw(b"{}"))
+        codec.level(found)
+    except codec.Malformed:
+        return Raw(b"{}")
+    return found
+
+
+def _line(message: bytes) -> bytes:
+    return _one_line(message) + b"\n"
+
+
+def _one_line(message: bytes) -> bytes:
+    return message.replace(b"\n", b" ").replace(b"\r", b" ")

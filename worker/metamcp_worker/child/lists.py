@@ -1,0 +1,200 @@
+"""Reading a server's lists: every page, with a guard against each way a server can make it endless.
+
+Owns: which lists there are, paging, the limits of a catalogue, the warnings about what was left
+out. Never: lines, ids, clocks; names as clients see them.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.child.jsonrpc_lines import Ask
+from metamcp_worker.ipc import codec, server_catalog
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.server_catalog import Hint, hint, strictest
+
+PAGES_MAX = 100
+ITEMS_MAX = 3000
+"""Definitions per list: far above what a model can choose from, but a gateway behind this one, or a
+server that wraps a whole API, may well list two thousand for its clients to search."""
+ITEM_BYTES_MAX = 64 * 1024
+LISTING_BYTES_MAX = 32 * 1024 * 1024
+"""All definitions of a server together; every front holds a copy."""
+CURSOR_BYTES_MAX = 64 * 1024
+"""All cursors of a list are kept until its end, to see one that comes twice."""
+WARNINGS_MAX = 20
+"""Definitions that are reported one by one; of more, only the number."""
+
+#: list, by the name of its array in answers -> (method, what identifies an item, capability)
+_LISTS: Mapping[str, tuple[str, str, str]] = {
+    "tools": ("tools/list", "name", "tools"),
+    "prompts": ("prompts/list", "name", "prompts"),
+    "resources": ("resources/list", "uri", "resources"),
+    "resourceTemplates": ("resources/templates/list", "uriTemplate", "resources"),
+}
+
+#: notification -> the lists that it is about
+CHANGES: Mapping[str, frozenset[str]] = {
+    "notifications/tools/list_changed": frozenset({"tools"}),
+    "notifications/prompts/list_changed": frozenset({"prompts"}),
+    "notifications/resources/list_changed": frozenset({"resources", "resourceTemplates"}),
+}
+
+
+def declared(capabilities: Raw) -> frozenset[str]:
+    """The lists that a server with these capabilities has."""
+    have = codec.level(capabilities)
+    return frozenset(
+        kind
+        for kind, (_, _, capability) in _LISTS.items()
+        if capability in have and bytes(have[capability]).startswith(b"{")
+    )
+
+
+class _Error(Struct):
+    code: int = 0
+    message: str = ""
+
+
+_read_error = codec.reader(_Error)
+
+
+class Listing:
+    """One pass over some lists. Ask what `ask` says, feed the answer, until `ask` gives None.
+
+    `lists`: what was read, and `hints` of each list; one that could not be read is missing.
+    `warnings`: sentences. `failed`: why the tools could not be read, or empty; nothing more is
+    asked then.
+    """
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self._todo = [kind for kind in server_catalog.KINDS if kind in set(kinds)]
+        self.lists: dict[str, tuple[Raw, ...]] = {}
+        self.hints: dict[str, Hint] = {}
+        self.warnings: list[str] = []
+        self.failed = ""
+        self._bytes = 0
+        self._begin()
+
+    def ask(self) -> Ask | None:
+        """The request for the next page, or None when all is read or the listing failed."""
+        if not self._todo or self.failed:
+            return None
+        params = b'{"cursor":%b}' % self._cursor if self._cursor else b"{}"
+        return Ask(_LISTS[self._todo[0]][0], params)
+
+    def answered(self, result: bytes) -> None:
+        """The raw result of the last `ask`. Half of a surrogate pair does not stay in it: clients
+        that cannot read one would lose the definitions of all servers."""
+        kind = self._todo[0]
+        whole, result = result, codec.readable(result)
+        if result != whole:
+            told = f"{_LISTS[kind][0]}: U+FFFD stands for each half of a surrogate pair"
+            self.warnings.append(told)
+        try:
+            page = codec.level(result)
+            items = codec.items(page.get(kind, Raw(b"null")))
+        except codec.Malformed:
+            self._broke(f"{_LISTS[kind][0]} was answered without an array '{kind}'")
+            return
+        for item in items:
+            self._take(kind, item)
+        self._page_hints.append(hint(page))
+        self._pages += 1
+        self._turn(bytes(page.get("nextCursor", b"null")))
+
+    def refused(self, error: bytes) -> None:
+        """The last `ask` was answered with an error."""
+        method = _LISTS[self._todo[0]][0]
+        try:
+            reason = _read_error(error)
+        except codec.Malformed:
+            reason = _Error(message="an error that cannot be read")
+        if reason.code == Code.METHOD_NOT_FOUND and method == "resources/templates/list":
+            self._end()  # Many servers with resources have no templates and do not know the method.
+            return
+        self._broke(f"{method} was refused: {reason.message[:200]} ({reason.code})")
+
+    def silent(self) -> None:
+        """The last `ask` was not answered in time."""
+        self._broke(f"{_LISTS[self._todo[0]][0]} was not answered in time")
+
+    def _take(self, kind: str, item: Raw) -> None:
+        size = len(bytes(item))
+        name = _identity(item, _LISTS[kind][1])
+        told = "one without a name" if name is None else repr(name[:128])
+        if size > ITEM_BYTES_MAX:
+            self._leave_out(kind, f"{told}, {size} bytes, the limit is {ITEM_BYTES_MAX}")
+        elif name in self._found:
+            self._leave_out(kind, f"a second {told}; the first one counts")
+        elif len(self._found) >= ITEMS_MAX or self._bytes + size > LISTING_BYTES_MAX:
+            self._too_many += 1
+        else:
+            self._found[len(self._found) if name is None else name] = item
+            self._bytes += size
+
+    def _leave_out(self, kind: str, what: str) -> None:
+        self._left_out += 1
+        if self._left_out <= WARNINGS_MAX:
+            self.warnings.append(f"left out of {kind}: {what}")
+
+    def _turn(self, cursor: bytes) -> None:
+        """To the page that `cursor` names; an empty string names one too."""
+        if cursor == b"null":
+            self._end()
+        elif codec.text(cursor) is None:
+            self._stop("its nextCursor is not a string")
+        elif len(cursor) > CURSOR_BYTES_MAX:
+            self._stop(f"its nextCursor has more than {CURSOR_BYTES_MAX} bytes")
+        elif cursor in self._cursors:
+            self._stop("a cursor came twice")
+        elif self._pages >= PAGES_MAX:
+            self._stop(f"it has more than {PAGES_MAX} pages")
+        else:
+            self._cursors.add(cursor)
+            self._cursor = cursor
+
+    def _stop(self, why: str) -> None:
+        self.warnings.append(f"{_LISTS[self._todo[0]][0]} was read up to page {self._pages}: {why}")
+        self._end()
+
+    def _broke(self, why: str) -> None:
+        kind = self._todo[0]
+        if kind == "tools":
+            self.failed = why
+            return
+        self.warnings.append(why)
+        self._todo.pop(0)
+        self._begin()
+
+    def _end(self) -> None:
+        kind = self._todo.pop(0)
+        if self._left_out > WARNINGS_MAX:
+            more = self._left_out - WARNINGS_MAX
+            self.warnings.append(f"left out of {kind}: {more} more of that sort")
+        if self._too_many:
+            self.warnings.append(
+                f"left out of {kind}: {self._too_many} above the limit of {ITEMS_MAX} definitions "
+                f"or {LISTING_BYTES_MAX} bytes"
+            )
+        self.lists[kind] = tuple(self._found.values())
+        self.hints[kind] = strictest(self._page_hints)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing read yet of the list that is next."""
+        self._found: dict[str | int, Raw] = {}
+        self._cursors: set[bytes] = set()
+        self._cursor = b""
+        self._page_hints: list[Hint] = []
+        self._pages: int = 0
+        self._left_out = 0
+        self._too_many = 0
+
+
+def _identity(item: Raw, member: str) -> str | None:
+    try:
+        found = codec.level(item).get(member, Raw(b"null"))
+    except codec.Malformed:
+        return None
+    return codec.text(found)

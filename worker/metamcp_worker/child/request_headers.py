@@ -1,0 +1,271 @@
+"""HTTP headers of requests to a server: what of a message is said in them, and how.
+
+Owns: names and encoding of the headers of MCP, the values that tools want mirrored in headers,
+which configured headers are not sent. Never: sending, sessions, what an answer means.
+
+A modern server compares the headers with the body, and refuses what differs. So they are made anew
+of each message that goes out; nothing that came in a header from a client is ever copied.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeGuard
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.child.jsonrpc_lines import MODERN
+from metamcp_worker.child.lists import ITEM_BYTES_MAX
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import TooLarge
+
+PROTOCOL = "MCP-Protocol-Version"
+SESSION = "Mcp-Session-Id"
+LAST_EVENT = "Last-Event-ID"
+EVENTS = "text/event-stream"
+JSON = "application/json"
+
+MESSAGE: Mapping[str, str] = {"Content-Type": JSON, "Accept": f"{JSON}, {EVENTS}"}
+"""What every message is sent with."""
+INITIALIZE: Mapping[str, str] = {**MESSAGE, "Mcp-Method": "initialize"}
+"""A server of the later era wants the method there too, before it refuses this request."""
+
+HEADERS_BYTES_MAX = 48 * 1024
+"""All that is made of one message. Servers take 8 to 64 KiB; they would refuse a longer name."""
+ANNOTATIONS_MAX = 64
+"""Of one tool. Servers take about a hundred headers."""
+ANNOTATED_MAX = 2000
+"""Tools whose annotations are remembered: more than one list can have. Beyond that all are
+forgotten and learned anew with the next list."""
+
+_NAMED = frozenset({"prompts/get", "resources/read", "tools/call"})
+_PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|\Z")
+_SENTINEL = re.compile(r"=\?base64\?.*\?=", re.DOTALL)
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_MARK = "x-mcp-header"
+_TYPES = {"string", "integer", "boolean"}
+
+#: They belong to one connection or to the protocol, and a configured value would contradict ours.
+_OURS = frozenset({
+    "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type",
+    "host", "keep-alive", "last-event-id", "proxy-connection", "te", "trailer", "transfer-encoding",
+    "upgrade",
+})  # fmt: skip
+
+#: Keywords of JSON Schema 2020-12 whose values are schemas, lists or maps of schemas. A property
+#: below one of them has no place in the arguments that can be told from the schema alone.
+_SCHEMAS = frozenset({
+    "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
+    "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+})  # fmt: skip
+_LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+_MAPS = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties"})
+
+Path = tuple[str, ...]
+
+
+class _Params(Struct, rename="camel"):
+    """The members of parameters that are said in headers."""
+
+    name: Raw = Raw(b"null")
+    uri: Raw = Raw(b"null")
+    task_id: Raw = Raw(b"null")
+    arguments: Raw = Raw(b"{}")
+
+
+class _Tool(Struct, rename="camel"):
+    name: str
+    input_schema: Raw = Raw(b"{}")
+
+
+def configured(headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Those of the configured headers that are sent, and the names of those that cannot be."""
+    kept: dict[str, str] = {}
+    refused: list[str] = []
+    for name, value in headers.items():
+        low = name.lower()
+        if low in _OURS or low.startswith("mcp-") or not _TOKEN.fullmatch(name):
+            refused.append(name)
+        else:
+            kept[name] = value
+    return kept, refused
+
+
+def encoded(value: str) -> str:
+    """`value` as a header can carry it: itself, or in base64 if it would not come through."""
+    if _PLAIN.fullmatch(value) and not _SENTINEL.fullmatch(value):
+        return value
+    return f"=?base64?{base64.b64encode(value.encode(errors='replace')).decode()}?="
+
+
+def session(session_id: str, protocol: str) -> dict[str, str]:
+    """Of every message in a session with a legacy server; the id is empty if it gives none."""
+    found = {**MESSAGE, PROTOCOL: protocol}
+    return {**found, SESSION: session_id} if session_id else found
+
+
+class Mirror:
+    """What modern servers want said in headers. It learns from lists what tools want."""
+
+    def __init__(self) -> None:
+        self._annotated: dict[str, dict[Path, str]] = {}
+
+    def headers(self, method: str, params: bytes) -> dict[str, str]:
+        """Of this request. Raises TooLarge."""
+        found = {**MESSAGE, PROTOCOL: MODERN, "Mcp-Method": encoded(method)}
+        if method in _NAMED or method.startswith("tasks/"):
+            for name, value in self._named(method, params):
+                found[name] = encoded(value)
+            size = sum(len(name) + len(value) for name, value in found.items())
+            if size > HEADERS_BYTES_MAX:
+                raise TooLarge("what a request has to say in its headers", size, HEADERS_BYTES_MAX)
+        return found
+
+    def learn(self, answer: bytes) -> tuple[bytes, list[str]]:
+        """The answer to `tools/list` without tools whose annotations are invalid, as clients must
+        leave them out; and a sentence about each of these."""
+        try:
+            message = codec.level(answer)
+            result = codec.level(message["result"])
+            tools = codec.items(result["tools"])
+        except (codec.Malformed, KeyError):
+            return answer, []
+        kept: list[Raw] = []
+        warnings: list[str] = []
+        for tool in tools:
+            why = self._take(tool)
+            if why:
+                warnings.append(why)
+            else:
+                kept.append(tool)
+        if warnings:
+            result["tools"] = Raw(codec.dump(kept))
+            message["result"] = Raw(codec.dump(result))
+            answer = codec.dump(message)
+        return answer, warnings
+
+    def _named(self, method: str, params: bytes) -> Iterator[tuple[str, str]]:
+        try:
+            found = codec.typed(_Params, params)
+        except codec.Malformed:
+            return
+        named = {"tools/call": found.name, "prompts/get": found.name, "resources/read": found.uri}
+        name = codec.text(named.get(method, found.task_id))
+        if name is None:
+            return
+        yield "Mcp-Name", name
+        if method != "tools/call":
+            return
+        for path, token in self._annotated.get(name, {}).items():
+            value = _rendered(_at(found.arguments, path))
+            if value is not None:
+                yield f"Mcp-Param-{token}", value
+
+    def _take(self, raw: Raw) -> str:
+        """Learn one tool. Why it must be left out, or nothing."""
+        data = bytes(raw)
+        if len(data) > ITEM_BYTES_MAX:
+            return ""  # No list takes it, and to look for paths in it could take gigabytes.
+        # An escape may hide the word from this look, which spares nearly all tools the next one.
+        marked = _MARK.encode() in data or b"\\u" in data
+        try:
+            tool = codec.typed(_Tool, raw)
+            schema = codec.value(tool.input_schema) if marked else None
+        except codec.Malformed:
+            return ""  # What is wrong with it is not for us to say.
+        try:
+            found = _annotations(schema)
+        except _Invalid as error:
+            return f"left out of tools: {tool.name[:128]!r}: {error}"
+        self._annotated.pop(tool.name, None)
+        if found:
+            if len(self._annotated) >= ANNOTATED_MAX:
+                self._annotated.clear()
+            self._annotated[tool.name] = found
+        return ""
+
+
+class _Invalid(ValueError):
+    """An annotation that clients must not accept. The text says why."""
+
+
+def _annotations(schema: object) -> dict[Path, str]:
+    """Where in the arguments the values are that go into headers. Raises _Invalid."""
+    found: dict[Path, str] = {}
+    names: set[str] = set()
+    for path, node in _positions(schema):
+        if _MARK not in node:
+            continue
+        if not path:
+            raise _Invalid(f"{_MARK} at a place that has no fixed path of properties")
+        where = ".".join(path)[:128]
+        token, kind = node[_MARK], node.get("type")
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise _Invalid(f"{_MARK} of {where!r} is not the name of a header")
+        if not isinstance(kind, str) or kind not in _TYPES:
+            raise _Invalid(f"{_MARK} of {where!r}, which is not a string, integer or boolean")
+        if token.lower() in names or len(names) >= ANNOTATIONS_MAX:
+            raise _Invalid(f"{_MARK} of {where!r} comes twice, or is one of too many")
+        names.add(token.lower())
+        found[path] = token
+    return found
+
+
+def _positions(schema: object) -> Iterator[tuple[Path | None, dict[str, object]]]:
+    """Every schema in `schema`, with its path of properties or None if it has none. Data, like
+    examples, is not entered, and no reference is followed."""
+    todo: list[tuple[Path | None, object]] = [((), schema)]
+    while todo:
+        path, node = todo.pop()
+        if not _is_object(node):
+            continue
+        yield path, node
+        for keyword, value in node.items():
+            if keyword == "properties" and _is_object(value):
+                todo += [
+                    (path if path is None else (*path, key), one) for key, one in value.items()
+                ]
+            elif keyword in _LISTS and _is_list(value):
+                todo += [(None, one) for one in value]
+            elif keyword in _SCHEMAS:
+                todo.append((None, value))
+            elif keyword in _MAPS and _is_object(value):
+                todo += [(None, one) for one in value.values()]
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
+
+
+def _at(arguments: Raw, path: Path) -> Raw:
+    """The value at this place, or nothing."""
+    found = arguments
+    for name in path:
+        try:
+            found = codec.level(found).get(name, Raw())
+        except codec.Malformed:
+            return Raw()
+    return found
+
+
+def _rendered(raw: Raw) -> str | None:
+    """A string, a boolean or a number in the words of a header; None for anything else."""
+    data = bytes(raw)
+    if data in {b"true", b"false"}:
+        return data.decode()
+    if data.startswith(b'"'):
+        return codec.text(raw)
+    number = data.decode("ascii", "replace")
+    if _INTEGER.fullmatch(number):
+        return number
+    try:
+        value = float(number)
+    except ValueError:
+        return None
+    # Some servers compare the words and not the numbers: 42.0 is 42 to all of them.
+    return str(int(value)) if value.is_integer() else number

@@ -1,0 +1,278 @@
+"""The calls of fronts that the server has not answered: in flight, or waiting for their turn.
+
+Owns: the calls in flight, the ids on the wire, deadlines, and the verdict whose call made the
+server say something. Never: whose turn it is (`call_queue`), how long that takes (`call_queue`),
+messages, clocks, the words of an error.
+
+An id is an integer, unique for the life of the connection and never used again, so an answer that
+comes late or twice can reach nobody else. The table is keyed by the bytes of the id: what is not
+the same bytes (`"7"`, `7.0`) is not the same id.
+
+On a stream that all calls share nothing says on whose behalf a server asks or logs. What it says is
+passed on only if one caller alone can have caused it, and refused otherwise: not to the first, not
+to the last, not to everybody. A call whose own client was being asked before the newest call was
+sent waits for that answer, and does not count for what is asked then: else a client that never
+answers would keep all others from being asked. A call that was cancelled counts for a while as
+well, since a server may go on with it and need not say when it stops; without that, one could
+cancel a call and have what it asks put to somebody else.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct, structs
+
+from metamcp_worker.child.call_queue import Pace, Turns, Waiting
+from metamcp_worker.ipc.frames import Call
+
+LINGER_S_MAX = 60.0
+"""How long a call that is not waited for any more still counts as a possible cause; at most as long
+as it could have taken."""
+LINGERING_MAX = 1024
+"""Such calls; if there are more, nobody can be told apart until the time of all of them is over."""
+
+Caller = tuple[int, int, int]
+"""Front, peer and, if that is 0, call."""
+
+
+class InFlight(Struct, gc=False):
+    """A call that was sent to the server. `call`: its number at the front. `since`: when it was
+    sent. `alone`: is the time that it takes the server's alone? `traced`: as in `frames.Call`.
+    `asked_at`: the id that the next call was to get when the server began to ask its client
+    something that is still open; 0 while nothing is."""
+
+    front: int
+    call: int
+    method: str
+    deadline: float
+    timeout_s: float
+    wants_progress: bool
+    peer: int = 0
+    caller: bytes = b""
+    since: float = 0.0
+    alone: bool = True
+    traced: bool = False
+    asked_at: int = 0
+
+    @property
+    def by(self) -> Caller:
+        return (self.front, self.peer, 0 if self.peer else self.call)
+
+
+class Calls:
+    """`in_flight`: by id on the wire, oldest first. Calls whose clients are asked something take
+    no places from others, unless the server gets one call at a time."""
+
+    def __init__(self, *, concurrency: int, queue: int) -> None:
+        self.in_flight: dict[bytes, InFlight] = {}
+        self._turns = Turns(queue)
+        self._pace = Pace(concurrency)
+        self._concurrency = concurrency
+        self._queue = queue
+        self._next_id = 1
+        self._earliest = float("inf")
+        """No deadline is before it; so that most ticks need not look at every call."""
+        self._lingering: dict[bytes, tuple[Caller, float]] = {}
+        self._crowded_until = 0.0
+        self._asked = 0
+        """Calls in flight whose clients are asked something."""
+
+    @property
+    def queued(self) -> int:
+        return self._turns.count
+
+    @property
+    def waiting(self) -> list[tuple[int, int]]:
+        """Front and number of every call that waits for its turn."""
+        return [(one.front, one.frame.id) for one in self._turns]
+
+    def new_id(self) -> bytes:
+        key = b"%d" % self._next_id
+        self._next_id += 1
+        return key
+
+    def was_used(self, key: bytes) -> bool:
+        """Did a request with this id go out once?"""
+        return key.isdigit() and key[:1] != b"0" and len(key) < 20 and int(key) < self._next_id
+
+    def free(self) -> bool:
+        """Could a new call be sent at once, without overtaking others?"""
+        return not self._turns.count and self._has_place()
+
+    def send(self, front: int, frame: Call, deadline: float, timeout_s: float, now: float) -> bytes:
+        """Note the call as in flight; its id."""
+        key = b"%d" % self._next_id
+        self._next_id += 1
+        self.in_flight[key] = InFlight(
+            front, frame.id, frame.method, deadline, timeout_s, frame.wants_progress,
+            frame.peer, frame.caller, now, traced=frame.traced,
+        )  # fmt: skip
+        if deadline < self._earliest:
+            self._earliest = deadline
+        return key
+
+    def answered(self, key: bytes, now: float) -> InFlight | None:
+        """The server answered this call; it is forgotten."""
+        found = self.drop(key)
+        if found is not None and found.alone and self._turns.count:
+            self._pace.served(now - found.since)
+        return found
+
+    def wait(self, front: int, frame: Call, deadline: float, timeout_s: float) -> Waiting | None:
+        """Put the call in the queue. The one that has no place in it then, if there is such: this
+        one, or another that made room for it."""
+        waiting = Waiting(front, frame, deadline, timeout_s)
+        if not self._turns.count:
+            self._pace.forget()
+        if self._pace.hopeless(self._turns.ahead(waiting.seat), timeout_s):
+            return waiting
+        self._earliest = min(self._earliest, deadline)
+        return self._turns.put(waiting)
+
+    def turns(self) -> Iterator[Waiting]:
+        """Take out the waiting calls whose turn it is; `send` each before asking for the next."""
+        while self._turns.count and self._has_place():
+            yield self._turns.take()
+
+    def load(self) -> dict[str, object]:
+        """What one is told for whom there is no place."""
+        return {
+            "inflight": len(self.in_flight),
+            "queued": self._turns.count,
+            "limit": self._queue,
+            "retry_after_ms": self._pace.retry_after_ms(self._turns.count),
+        }
+
+    def cancel(self, front: int, call: int, now: float) -> tuple[bytes, bool]:
+        """Forget one call. Its id if it was in flight, else nothing; and whether it was there."""
+        for key, found in self.in_flight.items():
+            if found.call == call and found.front == front:
+                self.leave(key, now)
+                return key, True
+        gone = self._turns.remove(lambda one: one.front == front and one.frame.id == call)
+        return b"", bool(gone)
+
+    def forget(self, front: int, now: float) -> dict[bytes, InFlight]:
+        """Forget all calls of this front. Returns the calls that were in flight, by id."""
+        gone = {key: found for key, found in self.in_flight.items() if found.front == front}
+        for key in gone:
+            self.leave(key, now)
+        self._turns.remove(lambda one: one.front == front)
+        return gone
+
+    def of(self, front: int) -> list[int]:
+        """The calls of this front, in flight or waiting."""
+        found = [one.call for one in self.in_flight.values() if one.front == front]
+        return found + [one.frame.id for one in self._turns if one.front == front]
+
+    def pass_on(self, front: int, call: int, to: tuple[int, int], peer: int) -> bytes | None:
+        """This call is another front's from now on. `to`: that front, and the number of the call
+        there. Its id, nothing if it waits for its turn; None if it is not there."""
+        for key, found in self.in_flight.items():
+            if found.call == call and found.front == front:
+                (found.front, found.call), found.peer = to, peer
+                return key
+        for one in self._turns.remove(lambda one: one.front == front and one.frame.id == call):
+            frame = structs.replace(one.frame, id=to[1], peer=peer)
+            # It has a place, since it has just left one.
+            self._turns.put(Waiting(to[0], frame, one.deadline, one.timeout_s))
+            return b""
+        return None
+
+    def leave(self, key: bytes, now: float) -> InFlight | None:
+        """A call in flight is not waited for any more; the server may still work on it."""
+        found = self.drop(key)
+        if found is None:
+            return None
+        until = now + min(found.timeout_s, LINGER_S_MAX)
+        if len(self._lingering) >= LINGERING_MAX:
+            self._calm_down(now)
+        if len(self._lingering) >= LINGERING_MAX:
+            self._crowded_until = max(self._crowded_until, until)
+        else:
+            self._lingering[key] = (found.by, until)
+        return found
+
+    def late(self, key: bytes) -> None:
+        """A call that is not waited for any more was answered after all."""
+        self._lingering.pop(key, None)
+
+    def expired(self, now: float) -> tuple[list[tuple[bytes, InFlight]], list[Waiting]]:
+        """Forget the calls whose time is up; them."""
+        if now < self._earliest:
+            return [], []
+        sent = [(key, found) for key, found in self.in_flight.items() if found.deadline <= now]
+        for key, _ in sent:
+            self.leave(key, now)
+        waiting = self._turns.remove(lambda one: one.deadline <= now)
+        left = [found.deadline for found in self.in_flight.values()]
+        left += [one.deadline for one in self._turns]
+        self._earliest = min(left, default=float("inf"))
+        return sent, waiting
+
+    def set_deadline(self, key: bytes, deadline: float) -> None:
+        """Of a call in flight in which the client is asked something."""
+        found = self.in_flight[key]
+        found.deadline, found.alone = deadline, False
+        self._earliest = min(self._earliest, deadline)
+
+    def set_asked(self, key: bytes, *, asked: bool) -> None:
+        """The client of a call in flight is asked something, or has answered everything."""
+        found = self.in_flight[key]
+        self._asked += asked - bool(found.asked_at)
+        found.asked_at = (found.asked_at or self._next_id) if asked else 0
+
+    def cause(self, stream: bytes | None, now: float, *, asks: bool = False) -> bytes | None:
+        """Whose call made the server say something: its id. Nothing if that cannot be told, None
+        if no call can have done it.
+
+        `stream`: the call on whose stream it was said; empty or None for a stream that all share.
+        `asks`: it is a question. Of several calls of one caller it is the newest.
+        """
+        if stream:
+            return stream if stream in self.in_flight else b""
+        self._calm_down(now)
+        if not self.in_flight and not self._lingering and now >= self._crowded_until:
+            return None
+        if not self.in_flight or now < self._crowded_until:
+            return b""
+        newest = next(reversed(self.in_flight))
+        by = self.in_flight[newest].by
+        sent = int(newest) if asks else 0
+        alone = all(one.by == by or 0 < one.asked_at <= sent for one in self.in_flight.values())
+        return newest if alone and all(one == by for one, _ in self._lingering.values()) else b""
+
+    def busy_until(self, before: bytes) -> float:
+        """Until when the server may be at work on a call that was sent before the request of this
+        id and was not answered; a time that is over if it cannot be."""
+        border = int(before)
+        times = [
+            one.deadline + min(one.timeout_s, LINGER_S_MAX)
+            for key, one in self.in_flight.items()
+            if int(key) < border
+        ]
+        times += [until for key, (_, until) in self._lingering.items() if int(key) < border]
+        return max([self._crowded_until, *times])
+
+    def drop(self, key: bytes) -> InFlight | None:
+        """Forget a call in flight, whatever the server does with it."""
+        found = self.in_flight.pop(key, None)
+        if found is not None and found.asked_at:
+            self._asked -= 1
+        return found
+
+    def _has_place(self) -> bool:
+        away = self._asked if self._concurrency > 1 else 0
+        return len(self.in_flight) - away < self._concurrency
+
+    def _calm_down(self, now: float) -> None:
+        """Forget those that linger no more."""
+        for key in [key for key, (_, until) in self._lingering.items() if until <= now]:
+            del self._lingering[key]
+
+    def all(self) -> list[tuple[int, int]]:
+        """Forget everything; (front, call) of each."""
+        found = [(one.front, one.call) for one in self.in_flight.values()]
+        waiting = self._turns.remove(lambda _: True)
+        self.in_flight.clear()
+        self._asked = 0
+        return found + [(one.front, one.frame.id) for one in waiting]

@@ -1,0 +1,138 @@
+"""What a server says beside the protocol, in batches that cannot flood the control socket.
+
+Owns: the rate limit, the counting of what it costs, the batches. Never: reading, sending, clocks,
+keeping lines (the supervisor does).
+"""
+
+import math
+
+from msgspec import Struct
+
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.messages import LogLines
+
+LINES_PER_S = 1000
+BYTES_PER_S = 256 * 1024
+"""With it a batch per tick suffices, and the queue of the control socket lasts for minutes even if
+the supervisor is stopped meanwhile."""
+BATCH_BYTES_MAX = 32 * 1024
+"""Half of a packet. A single line can have more as JSON, but never as much as a packet holds."""
+
+
+class ServerLog:
+    """The lines of one stream."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._batches: list[list[str]] = []
+        self._room = 0
+        self._dropped = 0
+        self._window_ends = 0.0
+        self._lines_left = LINES_PER_S
+        self._bytes_left = BYTES_PER_S
+
+    def full(self, now: float) -> bool:
+        """Would a line be dropped now?"""
+        if now >= self._window_ends:
+            self._window_ends = now + 1.0
+            self._lines_left, self._bytes_left = LINES_PER_S, BYTES_PER_S
+        return self._lines_left <= 0 or self._bytes_left <= 0
+
+    def add(self, line: str, now: float) -> None:
+        if self.full(now):
+            self._dropped += 1
+            return
+        size = len(codec.dump(line)) + 1  # As JSON: an escaped character takes up to six bytes.
+        self._lines_left -= 1
+        self._bytes_left -= size
+        if size > self._room:
+            self._batches.append([])
+            self._room = BATCH_BYTES_MAX
+        self._batches[-1].append(line)
+        self._room -= size
+
+    def drop(self, lines: int) -> None:
+        """So many lines were passed over unread."""
+        self._dropped += lines
+
+    def take(self) -> list[LogLines]:
+        """The messages to send now; what was dropped is told with the last."""
+        batches = self._batches or ([[]] if self._dropped else [])
+        messages = [
+            LogLines(
+                stream=self._stream,
+                lines=tuple(lines),
+                dropped=self._dropped if number == len(batches) else 0,
+            )
+            for number, lines in enumerate(batches, 1)
+        ]
+        self._batches = []
+        self._room = self._dropped = 0
+        return messages
+
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Of RFC 5424, the most verbose first."""
+_CALLERS_MAX = 256
+"""Clients whose wish is remembered; beyond that all are forgotten and read anew."""
+CALLER_BYTES_MAX = 8192
+"""A client that says more of itself is read anew each time; 256 of those would be gigabytes."""
+
+
+class _Wish(Struct, frozen=True):
+    """`place`: of the level in LEVELS. `session`: in which a transport makes the calls."""
+
+    place: float
+    session: bytes
+
+
+class Levels:
+    """`sessions`: does the transport have a session for each set of capabilities?"""
+
+    def __init__(self, *, sessions: bool) -> None:
+        self._sessions = sessions
+        self._told = math.inf
+        self._wishes: dict[bytes, _Wish] = {}
+        self._set: dict[bytes, float] = {}
+
+    def tell(self, params: bytes) -> None:
+        """A client said which level it wants from now on: `{"level": …}`."""
+        self._told = min(self._told, _place(params, "level"))
+
+    def before(self, caller: bytes) -> bytes:
+        """What the server must be told before a call of this client: parameters of
+        `logging/setLevel`, or nothing."""
+        wish = self._wishes.get(caller)
+        if wish is None:
+            wish = self._read(caller)
+        place = min(wish.place, self._told)
+        if place >= self._set.get(wish.session, math.inf):
+            return b""
+        if len(self._set) >= _CALLERS_MAX:
+            self._set.clear()
+        self._set[wish.session] = place
+        return codec.dump({"level": LEVELS[int(place)]})
+
+    def _read(self, caller: bytes) -> _Wish:
+        session = b""
+        small = len(caller) <= CALLER_BYTES_MAX
+        if self._sessions and caller and small:
+            try:
+                session = bytes(codec.level(caller).get("clientCapabilities", b""))
+            except codec.Malformed:
+                session = b""
+        if len(self._wishes) >= _CALLERS_MAX:
+            self._wishes.clear()
+        wish = _Wish(_place(caller, "logLevel"), session)
+        if small:
+            self._wishes[caller] = wish
+        return wish
+
+
+def _place(raw: bytes, member: str) -> float:
+    """Of the level that `raw` names in `member`; infinite if it names none."""
+    try:
+        level = codec.text(codec.level(raw or b"{}").get(member, b"null"))
+    except codec.Malformed:
+        return math.inf
+    return LEVELS.index(level) if level in LEVELS else math.inf

@@ -1,0 +1,197 @@
+"""Questions of the server to a client that are open: elicitation, sampling, roots, and whatever
+else it asks.
+
+Owns: which question belongs to which call, the ids of the server, how long a question may be open,
+and that each is answered exactly once. Never: what is asked or answered, what a client can do (the
+front knows that, and refuses in its client's name).
+
+A question lives no longer than the call that caused it. While one is open the time of its call does
+not run: a human may be thinking.
+"""
+
+from msgspec import Struct
+
+from metamcp_worker.child import jsonrpc_lines
+from metamcp_worker.child.actions import Actions, Count, Reply, Write
+from metamcp_worker.child.fault_answers import Faults
+from metamcp_worker.child.server_calls import Calls, InFlight
+from metamcp_worker.ipc import codec, frames, roots
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, NUMBER_MAX, Withdraw
+
+QUESTION_S_MAX = 300.0
+"""For a human to read a form and fill it in."""
+ASKING_S_MAX = 3600.0
+"""How much longer a call may take because of questions; a server that asks without end would keep
+it for ever."""
+QUESTIONS_MAX = 1024
+"""Open at once, of one server."""
+
+_UNROUTABLE = "it cannot be told which client this is for, as not exactly one uses this server now"
+
+
+class _Question(Struct, gc=False):
+    """`id`: the server's own, as on the wire; `via`: see `transport`; `key`: of the call. `token`:
+    under which the server wants to hear of progress, raw or empty."""
+
+    id: bytes
+    via: int
+    key: bytes
+    front: int
+    token: bytes
+    deadline: float = 0.0
+
+
+class _Asking(Struct):
+    """A call on whose behalf the server asked. `until`: when its time is over in any case."""
+
+    until: float
+    questions: set[int]
+
+
+class Asks:
+    """`calls`: questions stop the time of the calls in it."""
+
+    def __init__(self, calls: Calls, faults: Faults) -> None:
+        self._calls = calls
+        self._faults = faults
+        self._open: dict[int, _Question] = {}
+        self._numbers: dict[tuple[int, bytes], int] = {}
+        self._asking: dict[bytes, _Asking] = {}
+        self._next = 1
+        self._earliest = float("inf")
+
+    @property
+    def none(self) -> bool:
+        """Has the server asked nothing on behalf of the calls that are in flight?"""
+        return not self._asking
+
+    def asked(self, request: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
+        """A request of a server of the era in which servers ask."""
+        id, method = bytes(request.id), request.method or ""  # noqa: A001 - the wire's own name
+        if (via, id) in self._numbers:
+            # The answer to one could not be told from that to the other.
+            return [Count("broken_request")]
+        if len(method.encode()) > METHOD_BYTES_MAX:
+            return [_refused(id, via, Code.METHOD_NOT_FOUND, "no client knows this method")]
+        key = self._calls.cause(stream, now, asks=True)
+        if key is None and method == roots.METHOD:
+            return [Write(jsonrpc_lines.answer(id, roots.NONE), via)]
+        if not key:
+            refused = _refused(id, via, Code.INTERNAL_ERROR, _UNROUTABLE)
+            counts = [Count("unroutable_request")]
+            if key is not None and not stream and self._calls.in_flight:
+                counts.append(Count("contested_request"))
+            return [*counts, refused]
+        if len(self._open) >= QUESTIONS_MAX or self._next > NUMBER_MAX:
+            return [_refused(id, via, Code.OVERLOADED, "too many questions are open")]
+        call, params = self._calls.in_flight[key], bytes(request.params)
+        number = self._note(_Question(id, via, key, call.front, _token(params)), call, now)
+        return [Reply(call.front, frames.Ask(call.call, number, method, params))]
+
+    def replied(self, front: int, reply: frames.Reply, now: float) -> Actions:
+        """A front has the answer to a question."""
+        found = self._open.get(reply.question)
+        if found is None or found.front != front:
+            return [Count("late_reply")]
+        self._close(reply.question, now)
+        line = (jsonrpc_lines.refusal if reply.failed else jsonrpc_lines.answer)(
+            found.id, reply.body
+        )
+        return [Write(line, found.via)]
+
+    def progressed(self, front: int, params: bytes) -> Actions:
+        """A client makes progress with a question: raw params with the token of the server."""
+        token = _member(params, "progressToken")
+        for one in self._open.values() if token else ():
+            if one.token == token and one.front == front:
+                return [
+                    Write(jsonrpc_lines.notification("notifications/progress", params), one.via)
+                ]
+        return [Count("untold_notification")]
+
+    def undelivered(self, number: int, now: float) -> Actions:
+        """The front of this question could not be given it."""
+        found = self._close(number, now)
+        if found is None:
+            return []
+        return [_refused(found.id, found.via, Code.OVERLOADED, "the client could not be asked")]
+
+    def withdrawn(self, params: bytes, via: int, now: float) -> Actions:
+        """The server does not wait for an answer any more. None is sent then."""
+        number = self._numbers.get((via, _member(params, "requestId")), 0)
+        found = self._close(number, now)
+        return [] if found is None else [Reply(found.front, Withdraw(number))]
+
+    def over(self, key: bytes, *, told: bool) -> Actions:
+        """A call has ended. `told`: does its front still have to hear about its questions?"""
+        asking = self._asking.pop(key, None)
+        actions: Actions = []
+        for number in sorted(asking.questions) if asking else ():
+            found = self._open.pop(number)
+            del self._numbers[found.via, found.id]
+            if told:
+                actions.append(Reply(found.front, Withdraw(number)))
+            why = "the call on whose behalf this was asked is over"
+            actions.append(_refused(found.id, found.via, Code.INTERNAL_ERROR, why))
+        return actions
+
+    def tick(self, now: float) -> Actions:
+        """Questions that were not answered in time."""
+        if now < self._earliest:
+            return []
+        actions: Actions = []
+        for number, late in list(self._open.items()):
+            if late.deadline <= now:
+                self._close(number, now)
+                actions.append(Reply(late.front, Withdraw(number)))
+                why = f"no answer within {QUESTION_S_MAX:g} s"
+                actions.append(_refused(late.id, late.via, Code.TIMED_OUT, why))
+        left = (one.deadline for one in self._open.values())
+        self._earliest = min(left, default=float("inf"))
+        return actions
+
+    def _note(self, question: _Question, call: InFlight, now: float) -> int:
+        asking = self._asking.get(question.key)
+        if asking is None:
+            asking = self._asking[question.key] = _Asking(call.deadline + ASKING_S_MAX, set())
+        question.deadline = min(now + QUESTION_S_MAX, asking.until)
+        self._earliest = min(self._earliest, question.deadline)
+        self._calls.set_deadline(question.key, float("inf"))
+        self._calls.set_asked(question.key, asked=True)
+        number, self._next = self._next, self._next + 1
+        self._open[number] = question
+        self._numbers[question.via, question.id] = number
+        asking.questions.add(number)
+        return number
+
+    def _close(self, number: int, now: float) -> _Question | None:
+        """A question is open no more; if it was the last one of its call, time runs again."""
+        found = self._open.pop(number, None)
+        if found is None:
+            return None
+        del self._numbers[found.via, found.id]
+        asking = self._asking[found.key]
+        asking.questions.discard(number)
+        if not asking.questions:
+            call = self._calls.in_flight[found.key]
+            self._calls.set_deadline(found.key, min(now + call.timeout_s, asking.until))
+            self._calls.set_asked(found.key, asked=False)
+        return found
+
+
+def _refused(id: bytes, via: int, code: Code, why: str) -> Write:  # noqa: A002 - the wire's own name
+    return Write(jsonrpc_lines.refusal(id, jsonrpc_lines.error(code, f"MetaMCP: {why}")), via)
+
+
+def _token(params: bytes) -> bytes:
+    return _member(_member(params, "_meta"), "progressToken") if b"progressToken" in params else b""
+
+
+def _member(raw: bytes, name: str) -> bytes:
+    """A member of a raw object, raw; empty if it is not there."""
+    try:
+        return bytes(codec.level(raw).get(name, b""))
+    except codec.Malformed:
+        return b""

@@ -1,0 +1,476 @@
+"""The MCP client side of one connection to a server, in both eras, without I/O.
+
+Owns: the calls of fronts and who gets which answer; what becomes of every line that the server
+sends. Never: reading, writing, waiting, clocks; each method takes what happened and the time, and
+gives what is to be done.
+
+Bodies are not opened: the envelope of a line is decoded, the result or error in it goes to the
+front as the bytes it came in. What else there is to a connection has a room of its own: `opening`
+for handshake and lists, `asks` for questions of the server, `notices` for notifications,
+`listening` and `subscriptions` for what is watched, `levels` for how much is logged.
+"""
+
+from metamcp_worker.child import jsonrpc_lines, notices, subscriptions
+from metamcp_worker.child.actions import (
+    Actions,
+    Count,
+    Drop,
+    Fail,
+    Purpose,
+    Reply,
+    Request,
+    Stray,
+    Warn,
+    Write,
+)
+from metamcp_worker.child.fault_answers import FIT, Faults
+from metamcp_worker.child.handshake import Opening
+from metamcp_worker.child.jsonrpc_lines import Ask, Overlong
+from metamcp_worker.child.lists import CHANGES, declared
+from metamcp_worker.child.message_budget import Budget
+from metamcp_worker.child.orphaned_calls import Orphans
+from metamcp_worker.child.own_requests import Own
+from metamcp_worker.child.probe import Probing
+from metamcp_worker.child.server_calls import Calls
+from metamcp_worker.child.server_log import Levels
+from metamcp_worker.child.server_questions import Asks
+from metamcp_worker.child.service_times import Timing
+from metamcp_worker.child.subscriptions import Listening, Subscriptions, stripped
+from metamcp_worker.ipc import codec, frames, roots
+from metamcp_worker.ipc.codec import Envelope, glimpse
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import Call, Cancel, Error, Result, Tell
+from metamcp_worker.ipc.spec import ServerSpec
+
+_TIMED_OUT = str(int(Code.TIMED_OUT))
+CUT = "cut"
+"""The error type of a call whose front ended before the answer: no front is left to count it."""
+_UNSENT = "does not read its input; the call was not sent to it"
+
+ROOTS_S = 0.1
+"""For a server that was told the roots of its client while it started: what it makes of them takes
+its time, and a call that overtakes that finds no folder."""
+SET_LEVEL = "logging/setLevel"
+WATCH_TASKS = "metamcp/tasks"
+"""What a front tells of its clients that is not for the server as it stands."""
+
+
+class Session:
+    """One connection. After an action `Fail` it does nothing any more."""
+
+    def __init__(self, spec: ServerSpec, version: str, now: float) -> None:
+        self._spec = spec
+        self._faults = Faults(spec.name)
+        self._calls = Calls(concurrency=spec.concurrency, queue=spec.queue)
+        self.timing = Timing()
+        self.budget = Budget(now)
+        self._updates = notices.Updates()
+        self._own = Own(version, self._calls.new_id)
+        self._opening = Opening(spec, version, self._own, now)
+        self._asks = Asks(self._calls, self._faults)
+        self.orphans = Orphans(self._calls, self._asks, self._given_up)
+        self._levels = Levels(sessions=spec.url is not None)
+        self._listening = Listening(
+            self._own, self._faults, timeout_s=spec.timeout_s, calls_max=spec.queue
+        )
+        self._watched: Listening | Subscriptions = self._listening
+        self._stamp = self._own.stamp
+        self._modern = False
+        self._probing: Probing | None = None
+        self._heard_at = now
+        self._logs = False
+        self._ready = False
+        self._draining = False
+        self._failed = False
+        self._roots = spec.roots.encode()
+        self._lent = False  # those of one client, by a process for all
+        self._calls_from = now
+
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
+    @property
+    def probing(self) -> bool:
+        """Is the server being asked whether it is modern?"""
+        return self._opening.probing
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._calls.in_flight) + self._watched.waiting
+
+    @property
+    def queued(self) -> int:
+        return self._calls.queued
+
+    @property
+    def waiting(self) -> list[tuple[int, int]]:
+        return self._calls.waiting
+
+    @property
+    def needed(self) -> bool:
+        """Does anybody wait for an answer, or to hear of something?"""
+        return bool(self.in_flight or self.queued or self._watched.watched or self.orphans.any)
+
+    @property
+    def probes_missed(self) -> int:
+        """How many probes in a row the server did not answer."""
+        return self._probing.missed if self._probing is not None else 0
+
+    # --- what the gateway wants -------------------------------------------------------------
+
+    def start(self) -> Actions:
+        """The server runs: say the first words."""
+        return self._opening.start()
+
+    def call(self, front: int, frame: Call, now: float, *, stuck: bool = False) -> Actions:
+        """A front calls. `stuck`: the server does not read what it is sent."""
+        timeout_s = frame.deadline_ms / 1000 or self._spec.timeout_s
+        if self._draining or self._failed:
+            return [self._faults.answer(front, frame.id, Code.SERVER_DOWN, "is stopping")]
+        if stuck:
+            return [self._faults.overloaded(front, frame.id, self._calls.load(), _UNSENT)]
+        if self._ready and self._calls.free():
+            return self._begin(front, frame, now + timeout_s, timeout_s, now)
+        out = self._calls.wait(front, frame, now + timeout_s, timeout_s)
+        if out is None:
+            return []
+        return [self._faults.overloaded(out.front, out.frame.id, self._calls.load())]
+
+    def cancel(self, front: int, frame: Cancel, now: float) -> Actions:
+        """A front does not wait for this call any more. Nothing is answered."""
+        key, found = self._calls.cancel(front, frame.id, now)
+        if not found:
+            self._watched.cancel(front, frame.id)
+        return self._given_up([key] if key else [], frame.reason, now)
+
+    def reply(self, front: int, frame: frames.Reply, now: float) -> Actions:
+        """A front answers a question of the server."""
+        return self._asks.replied(front, frame, now)
+
+    def unasked(self, question: int, now: float) -> Actions:
+        """A front cannot be given this question of the server."""
+        return self._asks.undelivered(question, now)
+
+    def tell(self, front: int, frame: Tell, now: float) -> Actions:
+        """A front has a notification of its clients."""
+        if frame.method == SET_LEVEL:
+            self._levels.tell(frame.body)
+            return self._set_level(b"") if self._logs else []
+        if frame.method == WATCH_TASKS and (self._modern or not self._ready):
+            return self._listening.watch_tasks(front, frame.body, now)
+        if frame.method == "notifications/progress":
+            return self._asks.progressed(front, frame.body)
+        if frame.method == roots.TOLD:
+            return self._rooted(frame.body)
+        if frame.method == WATCH_TASKS or not self._ready:
+            return [Count("untold_notification")]
+        return notices.told(frame, modern=self._modern)
+
+    def unsent(self, key: bytes, now: float) -> Actions:
+        """The line of this request could not be written; who called learns it now."""
+        unsent = self._calls.drop(key)
+        error = self._faults.overload(self._calls.load(), _UNSENT)
+        if unsent is None:
+            return self._own_answered(key, b"", error, now, lost=True)
+        return [Reply(unsent.front, Error(unsent.call, error)), *self._next_turns(now)]
+
+    def failed(self, key: bytes, error: bytes, now: float) -> Actions:
+        """There will be no answer of the server to this request, but this error of the way."""
+        lost = self._calls.leave(key, now)
+        if lost is None:
+            return self._own_answered(key, b"", error, now, lost=True)
+        asked = self._asks.over(key, told=True)
+        return [*asked, Reply(lost.front, Error(lost.call, error)), *self._next_turns(now)]
+
+    def front_gone(self, front: int, now: float) -> Actions:
+        """Nobody is left who would take the answers to this front's calls."""
+        kept = self.orphans.front_gone(front, now)
+        gone = self._calls.forget(front, now)
+        for one in gone.values():
+            self.timing.ended(one.method, now - one.since, CUT)
+        actions = self._given_up(list(gone), b"the client is gone", now)
+        return [*kept, *actions, *self._watched.front_gone(front, now)]
+
+    def drain(self) -> None:
+        """Take no more calls."""
+        self._draining = True
+
+    def fail_calls(self, code: Code, why: str) -> Actions:
+        """Answer every call with an error, because the connection is lost."""
+        self._failed = True
+        asked = [
+            action
+            for key in list(self._calls.in_flight)
+            for action in self._asks.over(key, told=True)
+            if isinstance(action, Reply)
+        ]
+        calls = [self._faults.answer(front, call, code, why) for front, call in self._calls.all()]
+        return [*asked, *calls, *self._watched.lost(self._faults.body(code, why))]
+
+    def tick(self, now: float) -> Actions:
+        """Time has passed; called a few times per second."""
+        if self._failed:
+            return []
+        actions = self._opening.tick(now)
+        if self._probing is not None:
+            actions += self._probing.tick(now, self._heard_at, self._calls)
+        actions = self._opened(actions, now)
+        actions += [*self._asks.tick(now), *self.orphans.tick(now)]
+        sent, waiting = self._calls.expired(now)
+        for key, one in sent:
+            actions.append(Drop(key, jsonrpc_lines.cancelled(key, b"timeout")))
+            actions += self._asks.over(key, told=True)
+            self.timing.ended(one.method, now - one.since, _TIMED_OUT)
+            actions.append(self._faults.timed_out(one.front, one.call, one.method, one.timeout_s))
+        for late in waiting:
+            frame = late.frame
+            actions.append(
+                self._faults.not_sent(late.front, frame.id, frame.method, late.timeout_s)
+            )
+        actions += [*self._watched.tick(now), *self._updates.tick()]
+        if self._listening.gap and self._opening.met is not None:
+            self._listening.gap = False
+            actions += self._opening.changed(declared(self._opening.met.capabilities), now)
+        return [*actions, *self._next_turns(now)]
+
+    # --- what the server says ---------------------------------------------------------------
+
+    def receive(
+        self, line: bytes, now: float, stream: bytes | None = None, via: int = 0
+    ) -> Actions:
+        """One message of the server. `stream`, `via`: where it came from, see `transport`."""
+        if self._failed:
+            return []
+        try:
+            # The decoder does not look into the strings of what it leaves raw.
+            if not line.isascii():
+                line.decode()
+            envelope = codec.envelope(line)
+        except (codec.Malformed, UnicodeDecodeError) as error:
+            return self._unreadable(line, str(error), now)
+        if envelope.jsonrpc != "2.0":
+            return self._noise(line)
+        self._heard_at = now
+        if envelope.method is None:
+            return self._answered(envelope, now)
+        self.budget.spend(len(line))
+        if envelope.id:
+            return self._asked(envelope, stream, via, now)
+        return self._notified(envelope.method, bytes(envelope.params), stream, via, now)
+
+    def _answered(self, envelope: Envelope, now: float) -> Actions:
+        key, result, error = bytes(envelope.id), bytes(envelope.result), bytes(envelope.error)
+        # Some servers of JSON-RPC 1.0 habits send the other member as null.
+        if error == b"null" and result:
+            error = b""
+        elif result == b"null" and error:
+            result = b""
+        broken: Actions = []
+        if bool(result) == bool(error) or (error and not error.startswith(b"{")):
+            broken = [Count("broken_reply")]
+            why = "sent an answer that has not either a result or an error object"
+            result, error = b"", self._faults.body(Code.INTERNAL_ERROR, why)
+        found = self._calls.answered(key, now)
+        if found is None:
+            return [*broken, *self._own_answered(key, result, error, now)]
+        if not error and result[: len(FIT)] != FIT:
+            error = self._faults.unfit(found.method, result)
+            broken += [Count("broken_reply")] if error else []
+        self.timing.answered(found.method, now - found.since, error)
+        if not self._asks.none:
+            broken += self._asks.over(key, told=True)
+        if found.traced:
+            broken.append(notices.leg(found, now, far=self._spec.url is not None))
+        frame = Error(found.call, error) if error else Result(found.call, result)
+        reply = Reply(found.front, frame)
+        if not broken and not self._calls.queued:
+            return [reply]
+        return [*broken, reply, *self._next_turns(now)]
+
+    def _own_answered(
+        self, key: bytes, result: bytes, error: bytes, now: float, *, lost: bool = False
+    ) -> Actions:
+        """The answer to a request of the gateway's own. `lost`: the error is not the server's."""
+        purpose = self._own.take(key)
+        if purpose is None:
+            self._calls.late(key)
+            used = self._calls.was_used(key)
+            self.budget.spend(len(result) + len(error))
+            return [] if lost else [Count("late_reply" if used else "unknown_id")]
+        if purpose is Purpose.HANDSHAKE or purpose is Purpose.LIST:
+            return self._opened(self._opening.answered(purpose, result, error, now), now)
+        if purpose is Purpose.PROBE and not lost and self._probing is not None:
+            self._probing.answered()
+        if purpose is Purpose.LISTEN:
+            return self._listening.answered(key, error, now, lost=lost)
+        if purpose is Purpose.SUBSCRIBE and isinstance(self._watched, Subscriptions):
+            return self._watched.answered(key, result, error, now)
+        return []
+
+    def _asked(self, envelope: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
+        """A request of the server."""
+        id = bytes(envelope.id)  # noqa: A001 - the wire's own name
+        if not codec.id_ok(id):
+            return [Count("broken_request")]
+        if envelope.method == "ping":
+            return [Write(jsonrpc_lines.answer(id, b"{}"), via)]
+        if self._modern:
+            why = f"MetaMCP: servers of revision {jsonrpc_lines.MODERN} send no requests"
+            refusal = jsonrpc_lines.refusal(id, jsonrpc_lines.error(Code.METHOD_NOT_FOUND, why))
+            return [Count("unroutable_request"), Write(refusal, via)]
+        if envelope.method == roots.METHOD:
+            return self._asked_for_roots(envelope, stream, via, now)
+        return self._asks.asked(envelope, stream, via, now)
+
+    def _asked_for_roots(
+        self, envelope: Envelope, stream: bytes | None, via: int, now: float
+    ) -> Actions:
+        """By a process of a single client it is known. Else whoever called is asked; if nobody did,
+        there is no client, and so there are no roots."""
+        news = self._opening.asked_for_roots("in calls" if self._calls.in_flight else "ahead")
+        if self._roots:
+            if not self._ready:
+                self._calls_from = now + ROOTS_S
+            return [Write(jsonrpc_lines.answer(bytes(envelope.id), self._roots), via), *news]
+        asked = self._asks.asked(envelope, stream, via, now)
+        self._lent = self._lent or any(isinstance(one, Reply) for one in asked)
+        if self._lent and self._opening.asks_ahead:
+            self._lent = False
+            news.append(Count("lent_roots"))
+        return [*asked, *news]
+
+    def _rooted(self, answer: bytes) -> Actions:
+        """The client of this process has these roots now."""
+        if answer == self._roots:
+            return []
+        self._roots = answer
+        if self._modern or self._opening.met is None:
+            return []
+        return [Write(jsonrpc_lines.notification(roots.CHANGED))]
+
+    def _notified(
+        self, method: str, params: bytes, stream: bytes | None, via: int, now: float
+    ) -> Actions:
+        if method == "notifications/progress":
+            return notices.progressed(params, self._calls)
+        if method in CHANGES:
+            return self._opening.changed(CHANGES[method], now, method)
+        if method == "notifications/subscriptions/acknowledged":
+            return self._listening.acknowledged(params, stream, now)
+        if method == "notifications/cancelled":
+            if self._modern:
+                return self._listening.torn_down(params, now)
+            return self._asks.withdrawn(params, via, now)
+        if self._modern:
+            params = stripped(params)
+        if method == notices.UPDATED and self._updates.merged(params):
+            return []
+        return notices.noticed(method, params, self._calls, stream, now, modern=self._modern)
+
+    def _unreadable(self, line: bytes, why: str, now: float) -> Actions:
+        """A line that is no JSON object: a broken answer to somebody, or noise."""
+        seen = glimpse(line, line)
+        if not seen.answer or not self._awaited(seen.raw_id):
+            return self._noise(line)
+        error = self._faults.body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {why}")
+        return self._unfit(seen.raw_id, error, now)
+
+    def _noise(self, line: bytes) -> Actions:
+        self.budget.spend(len(line))
+        return [Count("stray_stdout"), Stray(line)]
+
+    def overlong(self, line: Overlong, now: float) -> Actions:
+        """A message above the limit was passed over: who waits for it, on either side, learns."""
+        if self._failed:
+            return []
+        seen, limit = line.seen, self._spec.message_bytes
+        why = f"sent {line.size_bytes} bytes in one message, and message_max is {limit}"
+        data: dict[str, object] = {"limit_bytes": limit, "may_have_run": True}
+        error = self._faults.body(Code.TOO_LARGE, why, data)
+        told: Actions = [Warn(f"a message was passed over: the server {why}")]
+        if seen.answer and self._awaited(seen.raw_id):
+            told += self._unfit(seen.raw_id, error, now)
+        elif not seen.answer and codec.id_ok(seen.raw_id):
+            told.append(Write(jsonrpc_lines.refusal(seen.raw_id, error)))
+        return told
+
+    def _awaited(self, key: bytes) -> bool:
+        return key in self._calls.in_flight or self._own.knows(key)
+
+    def _unfit(self, key: bytes, error: bytes, now: float) -> Actions:
+        """The answer to this request is there and cannot be passed on."""
+        call = self._calls.drop(key)
+        if call is None:
+            return [Count("broken_reply"), *self._own_answered(key, b"", error, now)]
+        return [
+            Count("broken_reply"),
+            *self._asks.over(key, told=True),
+            Reply(call.front, Error(call.call, error)),
+            *self._next_turns(now),
+        ]
+
+    # --- small things -----------------------------------------------------------------------
+
+    def _opened(self, actions: Actions, now: float) -> Actions:
+        """After a step of the opening: the server may have become ready, or useless."""
+        if any(isinstance(one, Fail) for one in actions):
+            self._failed = True
+        elif self._opening.ready and not self._ready and now >= self._calls_from:
+            actions += self._begin_all(now)
+        return actions
+
+    def _begin_all(self, now: float) -> Actions:
+        """The server is ready: what waited for that can begin."""
+        met = self._opening.met
+        assert met is not None
+        self._ready = True
+        self._stamp = self._own.stamp
+        self._probing = Probing(self._spec, met, self._own, now)
+        self._modern = met.protocol == jsonrpc_lines.MODERN
+        if self._modern:
+            begun = self._listening.start(declared(met.capabilities), now)
+        else:
+            self._watched = Subscriptions(
+                self._own, self._faults,
+                timeout_s=self._spec.timeout_s, calls_max=self._spec.queue,
+            )  # fmt: skip
+            logging = codec.level(met.capabilities).get("logging", b"")
+            self._logs = bytes(logging).startswith(b"{")
+            begun = self._set_level(b"") if self._logs else []
+        return [*begun, *self._next_turns(now)]
+
+    def _begin(
+        self, front: int, frame: Call, deadline: float, timeout_s: float, now: float
+    ) -> Actions:
+        """Send a call to the server, or take care of it here."""
+        if frame.method in subscriptions.METHODS:
+            return self._watched.call(front, frame, deadline, timeout_s, now)
+        key = self._calls.send(front, frame, deadline, timeout_s, now)
+        line = jsonrpc_lines.request(key, frame.method, frame.params, self._stamp.of(frame, key))
+        request = Request(key, line, frame.method, frame.params, frame.caller)
+        if self._logs:
+            return [*self._set_level(frame.caller), request]
+        return [request]
+
+    def _set_level(self, caller: bytes) -> Actions:
+        """Tell the server how much to log, if this client needs more of it than was told."""
+        params = self._levels.before(caller)
+        return [self._own.ask(Purpose.LEVEL, Ask(SET_LEVEL, params, caller))] if params else []
+
+    def _next_turns(self, now: float) -> Actions:
+        if not self._calls.queued or not self._ready:
+            return []
+        return [
+            action
+            for one in self._calls.turns()
+            for action in self._begin(one.front, one.frame, one.deadline, one.timeout_s, now)
+        ]
+
+    def _given_up(self, keys: list[bytes], reason: bytes, now: float) -> Actions:
+        """These calls are not waited for any more, and neither is the answer to what they ask."""
+        actions: Actions = []
+        for key in keys:
+            actions.append(Drop(key, jsonrpc_lines.cancelled(key, reason)))
+            actions += self._asks.over(key, told=False)
+        return [*actions, *self._next_turns(now)]

@@ -1,0 +1,245 @@
+"""Streamable HTTP, the way to a remote server in both eras.
+
+Owns: which era a request is of, the headers that it has in it, what a cancellation is in it. Never:
+the reading of one answer (`http_exchange_io`), which request goes in which session
+(`http_sessions`), the life of sessions (`http_sessions_io`).
+
+A modern server has no sessions: a request stands alone, and closing its answer is its cancellation.
+A legacy server has them if it likes. It may forget one at any time and says so with 404; then the
+session is opened anew, and who met the 404 sends its request once more. Nothing else is ever sent
+twice, for only the 404 proves that a request was not looked at.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
+from metamcp_worker.child.actions import Drop, Fail, Request
+from metamcp_worker.child.http_exchange_io import (
+    ANSWER_S_MAX,
+    OPEN_S_MAX,
+    Post,
+    SessionOver,
+    exchange,
+    tell,
+)
+from metamcp_worker.child.http_sessions import SESSIONS_MAX, SETTINGS, HttpSession
+from metamcp_worker.child.http_sessions_io import Seats
+from metamcp_worker.child.http_transport import Link, Refused
+from metamcp_worker.child.request_headers import Mirror
+from metamcp_worker.http.fetch import Broken, Unreachable
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, TooLarge
+
+RECHECK_S = 0.25
+"""Between a request that did not reach the server and the look whether it is there at all: a server
+that is replaced may be away for a moment."""
+WARNINGS_MAX = 20
+"""About tools that are left out of one page of a list."""
+
+_OLDER = frozenset({400, 404, 405})
+"""What a server of the transport before this one answers to a POST, perhaps."""
+_CREDENTIALS = frozenset({401, 403, 407})
+_LATER = frozenset({408, 425, 429})
+_OFFERS = "notifications/tools/list_changed"
+
+Elsewhere = Callable[[Request, Refused], None]
+"""Take another way with this request, which was refused on this one."""
+
+
+class Streamable:
+    """`elsewhere`: what to do with a server that does not speak it; None if it has to."""
+
+    def __init__(self, link: Link, version: str, elsewhere: Elsewhere | None) -> None:
+        self._link = link
+        self._elsewhere = elsewhere
+        self._seats = Seats(link)
+        self._mirror = Mirror()
+        self._stamp = jsonrpc_lines.Stamp(jsonrpc_lines.MODERN, version)
+        self._own_s = max(link.spec.timeout_s, link.spec.start_timeout_s)
+        self._legacy = False
+        self._met = False
+        self._sent: dict[bytes, HttpSession] = {}
+
+    def request(self, request: Request) -> None:
+        if request.method == "initialize":
+            work = self._initialize
+        elif self._legacy and request.method != "server/discover":
+            work = self._in_session
+        else:
+            work = self._alone
+            self._met = self._met or request.method != "server/discover"
+        self._link.ask(request.key, request.line, lambda: work(request))
+
+    def write(self, line: bytes, via: int) -> bool:
+        session = self._seats.sessions.by_via(via)
+        if session is None or not self._legacy:
+            return False  # Modern servers are sent nothing but requests.
+        if not session.is_open and codec.envelope(line).method == "notifications/initialized":
+            self._seats.greet(line)
+            return True
+        return self._tell(session, line)
+
+    def drop(self, drop: Drop) -> bool:
+        session = self._sent.get(drop.key)
+        self._link.cut(drop.key)
+        return session is None or self._tell(session, drop.line)
+
+    def tick(self, now: float) -> None:
+        self._seats.tick(now)
+
+    async def farewell(self) -> None:
+        await self._seats.farewell()
+
+    def doubt(self) -> None:
+        """Look whether the server is there at all, unless that is just being done."""
+        if self._met and not self._link.lost and not self._link.running("recheck"):
+            self._link.start("recheck", self._recheck)
+
+    # --- requests ---------------------------------------------------------------------------
+
+    async def _alone(self, request: Request) -> None:
+        """To a modern server, or to one of which it is not known."""
+        try:
+            said = self._mirror.headers(request.method, request.params)
+        except TooLarge as error:
+            why = f"cannot be sent this: {error}"
+            data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
+            raise Refused(self._link.faults.body(Code.TOO_LARGE, why, data)) from None
+        endless = not request.own or request.method == "subscriptions/listen"
+        post = Post(
+            request.key, request.line, said, request.key,
+            own=request.own, answer_s=ANSWER_S_MAX if endless else self._own_s,
+        )  # fmt: skip
+        async with exchange(self._link, post) as answer:
+            message = answer.message
+            if request.method == "tools/list":
+                message, warnings = self._mirror.learn(message)
+                for text in warnings[:WARNINGS_MAX]:
+                    self._link.warn(text)
+            self._link.deliver(message, request.key, 0)
+            objection = http_exchange.objection(message)
+        if objection == Code.HEADER_MISMATCH:
+            # What it wants in headers stands in its tools, which must be others than ours.
+            self._link.deliver(jsonrpc_lines.notification(_OFFERS), b"", 0)
+        elif objection == Code.UNSUPPORTED_VERSION:
+            self.doubt()
+
+    async def _initialize(self, request: Request) -> None:
+        post = Post(
+            request.key, request.line, request_headers.INITIALIZE, b"",
+            resumable=True, answer_s=self._own_s,
+        )  # fmt: skip
+        try:
+            async with exchange(self._link, post) as answer:
+                if self._seats.begin(request.params, answer):
+                    self._legacy = self._met = True
+                self._link.deliver(answer.message, request.key, 0)
+        except (Unreachable, Broken) as error:
+            self._link.lose_touch(error, "is not there")
+        except Refused as refused:
+            if refused.status in _OLDER and self._elsewhere is not None:
+                self._elsewhere(request, refused)
+            elif refused.status in _CREDENTIALS:
+                self._link.lose(
+                    Fail("authorization", f"it {http_exchange.sentence(refused.status)}")
+                )
+            elif refused.status >= 500 or refused.status in _LATER:
+                why = f"it {http_exchange.sentence(refused.status)}"
+                self._link.lose(Fail("exit", why, refused.retry_after_s))
+            else:
+                raise
+
+    async def _in_session(self, request: Request) -> None:
+        session = self._seats.sessions.of(request)
+        if session is None:
+            why = f"has {SESSIONS_MAX} sessions for other kinds of clients in use; try again later"
+            raise Refused(self._link.faults.body(Code.OVERLOADED, why, {"may_have_run": False}))
+        session.busy += 1
+        try:
+            if not await self._once(request, session) and not await self._once(request, session):
+                why = "forgot its session twice in a row"
+                data: dict[str, object] = {"may_have_run": False}
+                raise Refused(self._link.faults.body(Code.SERVER_DOWN, why, data))
+        finally:
+            session.busy -= 1
+            session.idle_since = asyncio.get_running_loop().time()
+            self._sent.pop(request.key, None)
+
+    async def _once(self, request: Request, session: HttpSession) -> bool:
+        """Get the answer in this session. False if the session was over."""
+        await self._seats.ready(session)
+        session_id = session.id
+        self._sent[request.key] = session
+        post = Post(
+            request.key, request.line, session.headers, request.key, session.talk,
+            resumable=True, own=request.own,
+            answer_s=self._own_s if request.own else ANSWER_S_MAX,
+        )  # fmt: skip
+        try:
+            async with exchange(self._link, post) as answer:
+                del self._sent[request.key]
+                if request.method in SETTINGS and codec.envelope(answer.message).result:
+                    session.remember(request)
+                self._link.deliver(answer.message, request.key, post.via)
+                objection = http_exchange.objection(answer.message)
+        except SessionOver:
+            self._seats.over(session, session_id)
+            return False
+        if objection == Code.UNSUPPORTED_VERSION:
+            revision = session.headers[request_headers.PROTOCOL]
+            self._link.lose(Fail("protocol", f"it does not speak {revision} any more"))
+        return True
+
+    # --- the rest ---------------------------------------------------------------------------
+
+    def _tell(self, session: HttpSession, line: bytes) -> bool:
+        """Send what is not answered in the session as it is now; in another it has no meaning."""
+        opened = session.opened
+
+        async def told() -> None:
+            if session.opened != opened:
+                return
+            session_id = session.id
+            try:
+                status = await tell(self._link, line, session.headers)
+            except Unreachable:
+                self.doubt()
+            except (Broken, Refused) as error:
+                self._link.warn(f"a notification or an answer to it was lost: {error}")
+            else:
+                if status == 404:
+                    self._seats.over(session, session_id)
+                elif status >= 400:
+                    why = http_exchange.named(status)
+                    self._link.warn(f"it refused a notification, or an answer to it: {why}")
+
+        return self._link.tell(line, told)
+
+    async def _recheck(self) -> None:
+        """A legacy server is there if it answers anything, a modern one if it still is one."""
+        await asyncio.sleep(RECHECK_S)
+        key = self._seats.new_id()
+        why = f"it does not speak {jsonrpc_lines.MODERN} any more: it"
+        try:
+            if self._legacy:
+                await self._ping(key)
+                return
+            line = jsonrpc_lines.request(key, "server/discover", b"{}", self._stamp.own())
+            said = self._mirror.headers("server/discover", b"{}")
+            async with exchange(
+                self._link, Post(key, line, said, b"", answer_s=OPEN_S_MAX)
+            ) as answer:
+                if not codec.envelope(answer.message).result:
+                    self._link.lose(Fail("protocol", f"{why} refuses server/discover"))
+        except Refused as refused:
+            if refused.status in _OLDER:
+                self._link.lose(Fail("protocol", f"{why} {http_exchange.sentence(refused.status)}"))
+        except (Unreachable, Broken) as error:
+            self._link.lose_touch(error, "is not there any more")
+
+    async def _ping(self, key: bytes) -> None:
+        line = jsonrpc_lines.request(key, "ping", b"{}")
+        said = self._seats.sessions.base.headers
+        response = await self._link.origin.send("POST", said, line, answer_s=OPEN_S_MAX)
+        await response.close()
