@@ -77,20 +77,20 @@ PURE_BY_ROOM = {
         "counters exemplars health histograms history metric_names processes snapshot text_format"
     ),
     "metamcp_supervisor.views": "ledger",
-    "metamcp_worker.bridge": "answers exchanges legacy modern session",
+    "metamcp_worker.bridge": "http1_answers http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
-        "activating behind builtin discovering equipping families found indexing loading"
-        " meaning picking portions wording"
+        "builtin discover_tool search_index search_tools servers_tools tool_choice tool_text"
+        " tools_by_exposure toolset_tools"
     ),
     "metamcp_worker.catalog": (
-        "capabilities catalog exposing mending offers overriding parts referring uris views"
+        "capabilities catalog exposure offers parts tool_overrides uris views"
     ),
     "metamcp_worker.child": (
         "actions call_queue fault_answers handshake http_exchange http_sessions jsonrpc_lines"
         " lists message_budget notices orphaned_calls own_requests probe request_headers"
         " server_calls server_log server_questions server_session service_times subscriptions"
     ),
-    "metamcp_worker.embedder": "answers",
+    "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.front": (
         "answers asked asking elsewhere eras faults guard inbound levels methods modern_roots"
         " mrtr openapi outlays page params parked peers processes recording resume retries"
@@ -104,7 +104,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking repeats",
-    "metamcp_worker.search": "definitions fusing index names postings vectors weighing words",
+    "metamcp_worker.search": "bm25 definitions index name_match vectors words",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
 
@@ -117,20 +117,20 @@ IMPURE_IMPORTS = {
 DEPENDENCIES = {
     "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.http_transport"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
-    "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.answers"},
+    "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http1_answers"},
     "cryptography": {"metamcp_worker.oauth.vault"},
     "httpx2": {
         "metamcp_worker.child.oauth",
         "metamcp_worker.http.fetch",
         "metamcp_worker.oauth.flow",
-        "metamcp_worker.oauth.guarded",
+        "metamcp_worker.oauth.checked_http",
     },
     "mcp": {
         "metamcp_worker.child.inprocess",
         "metamcp_worker.oauth.flow",
-        "metamcp_worker.oauth.shelf",
+        "metamcp_worker.oauth.provider_storage",
     },
-    "pydantic": {"metamcp_worker.oauth.flow", "metamcp_worker.oauth.shelf"},
+    "pydantic": {"metamcp_worker.oauth.flow", "metamcp_worker.oauth.provider_storage"},
     "pydantic_core": {"metamcp_worker.ipc.validation"},
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},

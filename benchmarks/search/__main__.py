@@ -14,10 +14,9 @@ from pathlib import Path
 
 from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Sets
-from metamcp_worker.builtin_tools import found
+from metamcp_worker.builtin_tools import tool_text
 from metamcp_worker.ipc import token_cost
-from metamcp_worker.search.fusing import EXTRA_WEIGHT
-from metamcp_worker.search.index import Document, Index
+from metamcp_worker.search.index import EXTRA_WEIGHT, Document, Index
 
 SIZES = (100, 1_000, 10_000)
 SEED = 2996
@@ -41,7 +40,7 @@ def main() -> int:
     print("| set | queries | R@1 | R@5 | MRR | recall@15 |\n|---|---|---|---|---|---|")
     searches = {"": quality.by(index)}
     if len(sys.argv) > 2:
-        from metamcp_worker.embedder.local import Model
+        from metamcp_worker.embedder.local_model import Model
 
         embed = Model(Path(sys.argv[2])).embed
         searches[", and meaning"] = quality.meant(index, chosen, embed, EXTRA_WEIGHT)
@@ -66,7 +65,7 @@ def _saved(chosen: Sets, index: Index) -> str:
     """What five definitions cost instead of all of them."""
     everything = token_cost.together(document.definition for document in chosen.documents)
     texts = [query.text for queries in chosen.queries.values() for query in queries]
-    answers = [len(found.markdown(index.search(text, 5), "full").encode()) for text in texts]
+    answers = [len(tool_text.markdown(index.search(text, 5), "full").encode()) for text in texts]
     shown = token_cost.of_bytes(round(statistics.fmean(answers)))
     saving = token_cost.Saving(everything, shown)
     return (

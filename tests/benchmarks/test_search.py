@@ -10,7 +10,7 @@ import pytest
 from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Query
 from metamcp_supervisor.cli import tool_costs
-from metamcp_worker.builtin_tools import found
+from metamcp_worker.builtin_tools import tool_text
 from metamcp_worker.ipc import builtin_definitions, token_cost
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.search.index import Index
@@ -62,7 +62,7 @@ def test_every_query_of_the_set_wants_tools_that_are_there(own: sets.Sets) -> No
 def test_an_answer_costs_a_fraction_of_all_definitions(own: sets.Sets, index: Index) -> None:
     everything = sum(len(document.definition) for document in own.documents)
     for query in own.queries["B"]:
-        answer = found.markdown(index.search(query.text, 5), "full")
+        answer = tool_text.markdown(index.search(query.text, 5), "full")
         assert len(answer.encode()) < everything / 8
 
 

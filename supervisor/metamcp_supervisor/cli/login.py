@@ -81,7 +81,7 @@ def logout(
 
 
 def _login(name: str, found: "Found", spec: "ServerSpec", *, open_it: bool, as_json: bool) -> None:
-    from metamcp_worker.oauth import login as worker
+    from metamcp_worker.oauth import person_login as worker
     from metamcp_worker.oauth.callback import PERSON_S_MAX
     from metamcp_worker.oauth.challenge import NotAuthorized
 
@@ -112,7 +112,7 @@ def _login(name: str, found: "Found", spec: "ServerSpec", *, open_it: bool, as_j
 
 def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None) -> bool:
     """Were there any? Raises Failed."""
-    from metamcp_worker.oauth import login as worker
+    from metamcp_worker.oauth import person_login as worker
 
     found, spec = _found(name, path, runtime_dir, state_dir)
     try:

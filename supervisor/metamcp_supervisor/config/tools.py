@@ -1,7 +1,7 @@
 """Single tools that are to be otherwise than their server has them: reading that, and what counts.
 
 Owns: the tables `tools` of servers, namespaces and endpoints, and which of them goes first. Never:
-which names may be given (`assemble`), what becomes of a definition (the worker's `overriding`).
+which names may be given (`assemble`), what becomes of a definition (the worker's `tool_overrides`).
 
 An endpoint goes before its namespace, and that before the server, key by key; of `fixed` and
 `defaults` argument by argument.

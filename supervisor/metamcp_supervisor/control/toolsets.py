@@ -3,8 +3,8 @@
 Owns: their parameters, whether what an operator names is there, what the journal says. Never: the
 rules of an order (`views.ledger`, by `Shelf`), what a front shows.
 
-An operator's orders are for the view of `local`: of every client that does not have to say who it
-is.
+An operator's orders are for the view of `local_model`: of every client that does not have to say
+who it is.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Figures that only grow, added up over processes that come and go.
 
 Owns: the sums over fronts and over workers, and what stays of a process that is gone. Never: names
-of metrics (`families`), measuring (the fronts, the workers).
+of metrics (`tools_by_exposure`), measuring (the fronts, the workers).
 
 A process reports cumulative figures of its own life. Its last report replaces the one before, and
 when the process is gone the report is folded into a base: sums never go down.

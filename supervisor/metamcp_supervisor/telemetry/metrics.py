@@ -1,8 +1,8 @@
 """What was measured since the start, and the page of it.
 
-Owns: the sums, and which of them stands in which family. Never: the list of families (`families`),
-text (`text_format`), limits of a page (`page_rows`), measuring (`usage`, the fronts, the workers),
-HTTP (`admin`).
+Owns: the sums, and which of them stands in which family. Never: the list of families
+(`tools_by_exposure`), text (`text_format`), limits of a page (`page_rows`), measuring (`usage`, the
+fronts, the workers), HTTP (`admin`).
 """
 
 import platform

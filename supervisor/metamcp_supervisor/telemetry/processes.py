@@ -1,7 +1,7 @@
 """What processes use, added up over processes that come and go.
 
 Owns: memory and descriptors of now, processor time so far, by role and server. Never: measuring
-(`usage`), names of metrics (`families`).
+(`usage`), names of metrics (`tools_by_exposure`).
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -13,7 +13,7 @@ from metamcp_supervisor.config.show import tables
 from metamcp_supervisor.config.tools import ALIASES_MAX, DESCRIPTION_CHARACTERS_MAX, VALUE_DEPTH_MAX
 from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.servers.specs import front_spec
-from metamcp_worker.catalog.overriding import ORIGINAL
+from metamcp_worker.catalog.tool_overrides import ORIGINAL
 from metamcp_worker.ipc.spec import ToolOverride
 from tests.supervisor.configs import loaded, messages
 from tests.supervisor.gateway.test_upgrade_state import STATE

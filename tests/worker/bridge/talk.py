@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from metamcp_worker.bridge.exchanges import Action, Failure, Send, Write
+from metamcp_worker.bridge.http_requests import Action, Failure, Send, Write
 from metamcp_worker.bridge.session import Session
 
 META = "io.modelcontextprotocol/"

@@ -8,8 +8,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from metamcp_worker.bridge.line import AHEAD_BYTES, Reply
-from metamcp_worker.bridge.plain import IDLE_CONNECTIONS_MAX, Plain, opened
+from metamcp_worker.bridge.http_client import (
+    AHEAD_BYTES,
+    IDLE_CONNECTIONS_MAX,
+    Plain,
+    Reply,
+    opened,
+)
 from metamcp_worker.http.fetch import Broken, Limits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.bridge.client import connected

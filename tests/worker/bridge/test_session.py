@@ -5,7 +5,7 @@ import json
 import pytest
 
 from metamcp_worker.bridge import session
-from metamcp_worker.bridge.exchanges import Failure, Stop, Warn, Write
+from metamcp_worker.bridge.http_requests import Failure, Stop, Warn, Write
 from metamcp_worker.http.sse import Event
 from metamcp_worker.ipc.codec import Glimpse
 from tests.worker.bridge.talk import (

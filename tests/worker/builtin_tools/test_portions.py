@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from metamcp_worker.builtin_tools.portions import ANSWER_BYTES_MAX, Row, portion
+from metamcp_worker.builtin_tools.tool_text import ANSWER_BYTES_MAX, Row, portion
 
 
 def texts(count: int) -> Row:

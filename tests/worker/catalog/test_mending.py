@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from metamcp_worker.catalog.mending import Mend, mended
+from metamcp_worker.catalog.offers import Mend, mended
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, Refused
 

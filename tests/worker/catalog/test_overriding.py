@@ -9,7 +9,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_worker.catalog.offers import Item, Owner
-from metamcp_worker.catalog.overriding import ORIGINAL, Overrides
+from metamcp_worker.catalog.tool_overrides import ORIGINAL, Overrides
 from metamcp_worker.ipc import codec, exposed_names
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.server_catalog import ServerCatalogue

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.catalog.referring import DEPTH_MAX, NAMES_MAX
+from metamcp_worker.catalog.tool_overrides import DEPTH_MAX, NAMES_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import ToolOverride
 from tests.worker.catalog.test_catalog import merged

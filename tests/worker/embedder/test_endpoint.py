@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.embedder import answers
-from metamcp_worker.embedder.answers import Unusable
+from metamcp_worker.embedder import embeddings_api
+from metamcp_worker.embedder.embeddings_api import Unusable
 from metamcp_worker.embedder.endpoint import Endpoint
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from tests.live.embeddings import Embeddings, embedded
@@ -107,7 +107,7 @@ def test_an_answer_that_only_drips_does_not_hold_the_request_for_good() -> None:
 
 def test_an_answer_that_is_too_large_is_not_read() -> None:
     with Embeddings() as found:
-        found.body = b" " * (answers.bytes_max(1) + 1)
+        found.body = b" " * (embeddings_api.bytes_max(1) + 1)
         with pytest.raises(Unusable, match="an answer of http"):
             asked(spec(found.url), "x")
 

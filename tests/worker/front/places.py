@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metamcp_worker.builtin_tools import builtin, families
+from metamcp_worker.builtin_tools import builtin, tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Reply, Seek
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
@@ -86,7 +86,7 @@ class Place:
         )
 
     def decide(self, name: str, /, **arguments: Any) -> Decision:
-        tool = families.of(self.spec.exposure).tools[name]
+        tool = tools_by_exposure.of(self.spec.exposure).tools[name]
         return tool.decide(codec.dump(arguments), self.context())
 
     def reply(self, name: str, /, **arguments: Any) -> Reply:

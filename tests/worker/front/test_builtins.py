@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metamcp_worker.builtin_tools import activating
+from metamcp_worker.builtin_tools import servers_tools
 from metamcp_worker.catalog import policy
 from metamcp_worker.front import builtins
 from metamcp_worker.front.links import Answer, Call
@@ -139,7 +139,7 @@ def test_what_may_not_be_called_out_of_view_is_told_with_what_brings_it_there() 
             front.calls.start(front.view, called("a__t"), None)
         assert refused.value.message == (
             "The tool a__t is not in view, and only what is in view may be called here. "
-            + activating.GUIDE
+            + servers_tools.GUIDE
         )
         with pytest.raises(Refused) as unknown:
             front.calls.start(front.view, called("a__x"), None)

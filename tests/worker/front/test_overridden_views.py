@@ -7,7 +7,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_worker.builtin_tools.builtin import Forward
-from metamcp_worker.catalog.overriding import ORIGINAL
+from metamcp_worker.catalog.tool_overrides import ORIGINAL
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure, Load, Shown
 from metamcp_worker.ipc.spec import FrontSpec, ToolOverride

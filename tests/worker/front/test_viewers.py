@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.builtin_tools import families
+from metamcp_worker.builtin_tools import tools_by_exposure
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front.viewers import Viewers
@@ -67,7 +67,7 @@ def test_at_first_only_the_built_in_tools_are_in_view() -> None:
     seen = view(made(spec()))
     assert listed(seen) == ["gateway_activate", "gateway_deactivate", "gateway_status"]
     assert listed(seen, "prompts/list") == listed(seen, "resources/list") == []
-    assert seen.instructions == families.of("servers").guide
+    assert seen.instructions == tools_by_exposure.of("servers").guide
     assert b'"tools":{"listChanged":true}' in seen.capabilities(modern=False)
 
 

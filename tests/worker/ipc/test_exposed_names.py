@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.builtin_tools import behind
+from metamcp_worker.builtin_tools import tool_text
 from metamcp_worker.ipc import exposed_names
 from metamcp_worker.ipc.spec import NamingSpec
 
@@ -82,7 +82,7 @@ def test_every_style_joins_in_its_own_way(naming: NamingSpec, name: str) -> None
 @pytest.mark.promise("M26")
 def test_a_route_names_server_original_and_both_together() -> None:
     assert exposed("git", "search_repositories", FLAT) == "git_search_repositories"
-    assert behind.route(("git", "search_repositories")) == {
+    assert tool_text.route(("git", "search_repositories")) == {
         "serverName": "git",
         "originalName": "search_repositories",
         "namespacedName": "git.search_repositories",

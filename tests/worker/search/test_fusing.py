@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.search.fusing import EXTRA_WEIGHT, RANK_OFFSET, RANKED_MAX, Ranking, fuse
+from metamcp_worker.search.index import EXTRA_WEIGHT, RANK_OFFSET, RANKED_MAX, Ranking, fuse
 
 
 def test_a_share_is_the_weight_by_the_place() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.search.fusing import Ranking
-from metamcp_worker.search.index import HITS_MAX, NAMED_MAX, Document, Found, Index
+from metamcp_worker.search.index import HITS_MAX, NAMED_MAX, Document, Found, Index, Ranking
 
 
 def tool(server: str, name: str, description: str = "", **properties: str) -> Document:

@@ -5,8 +5,8 @@ import functools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.search import postings
-from metamcp_worker.search.postings import Postings, Sought
+from metamcp_worker.search import bm25
+from metamcp_worker.search.bm25 import Postings, Sought
 
 
 def listed(term: str, impacts: dict[int, float]) -> Postings:
@@ -32,7 +32,7 @@ def test_what_is_cut_out_is_no_longer_there() -> None:
 def test_a_frequent_term_is_only_looked_up_for_those_that_can_be_among_the_best() -> None:
     rare = listed("rare", dict.fromkeys(range(20), 2.5))
     common = listed("common", dict.fromkeys(range(5000), 0.1))
-    best = postings.best([Sought(common, 0.5), Sought(rare, 8.0)], 10, None)
+    best = bm25.best([Sought(common, 0.5), Sought(rare, 8.0)], 10, None)
     assert not best.counted
     assert len(best.scores) == 20
     assert best.matching == 20
@@ -41,13 +41,13 @@ def test_a_frequent_term_is_only_looked_up_for_those_that_can_be_among_the_best(
 def test_terms_that_together_say_more_than_a_rarer_one_are_read() -> None:
     rare = listed("rare", dict.fromkeys(range(20), 1.0))
     common = [listed(term, dict.fromkeys(range(100, 500), 0.75)) for term in ("one", "other")]
-    best = postings.best([Sought(found, 1.0) for found in (rare, *common)], 10, None)
+    best = bm25.best([Sought(found, 1.0) for found in (rare, *common)], 10, None)
     assert max(best.scores.values()) == 1.5
     assert sum(score == 1.5 for score in best.scores.values()) == 400
 
 
 def test_without_a_term_nothing_is_best() -> None:
-    assert postings.best([], 10, None) == postings.Best({}, 0, counted=True)
+    assert bm25.best([], 10, None) == bm25.Best({}, 0, counted=True)
 
 
 impacts = st.integers(1, 64).map(lambda number: number / 32)
@@ -73,10 +73,10 @@ def test_the_best_are_those_that_reading_everything_finds(
     ]
     allowed = None if every is None else functools.partial(divides, every)
     documents = {document for impacts, _ in query for document in impacts}
-    everything = postings.scores(
+    everything = bm25.scores(
         [document for document in documents if allowed is None or allowed(document)], sought
     )
-    best = postings.best(sought, depth, allowed)
+    best = bm25.best(sought, depth, allowed)
     ranked = sorted(everything.values(), reverse=True)[:depth]
     assert sorted(best.scores.values(), reverse=True)[:depth] == ranked
     assert all(everything[document] >= have for document, have in best.scores.items())

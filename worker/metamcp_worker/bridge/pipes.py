@@ -1,17 +1,19 @@
-"""A client's pipes: lines in from one descriptor, lines out to another.
+"""A client's end of a pipe or socket, for the event loop, without a change that others would feel.
 
-Owns: the limits of what waits, lines that are too long, the threads. Never: what a line says.
+Owns: reading and writing that never waits, what a loop may watch for it. Never: lines.
 
-The descriptors are the client's as much as ours: to make them non-blocking would make them so for
-everybody who holds them, a terminal's shell included. And they may be files, which no event loop
-watches. Where there is a way around that (`ends`), the loop reads and writes them, for a thread
-costs two wake-ups with each message; everywhere else threads block on them.
+A loop makes non-blocking what it watches, and that would hold for everybody who has the descriptor.
+So a pipe is opened once more, which makes a descriptor that is ours alone. A socket cannot be: it
+is told with each call not to wait, and the loop watches an epoll of ours that watches the socket.
+There is no such way for files and terminals, nor without Linux: then threads do it (`pipes`).
 """
 
 import asyncio
 import os
 import queue
 import select
+import socket
+import stat
 import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -19,9 +21,77 @@ from typing import TypeVar, cast
 
 from msgspec import Struct
 
-from metamcp_worker.bridge import ends
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
+
+READ_BYTES = 64 * 1024
+
+
+class End(Struct, frozen=True):
+    """`read`, `write`: as much as goes at once, `read` nothing at the end of the input; they raise
+    OSError, and BlockingIOError if nothing goes. `watched`: shows when something does, by becoming
+    writable if `as_writer`, else readable."""
+
+    watched: int
+    as_writer: bool
+    read: Callable[[], bytes]
+    write: Callable[[memoryview], int]
+    close: Callable[[], None]
+
+    def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        (loop.add_writer if self.as_writer else loop.add_reader)(self.watched, call)
+
+    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        (loop.remove_writer if self.as_writer else loop.remove_reader)(self.watched)
+
+
+def opened(fd: int, *, writes: bool) -> End | None:
+    """Our way to `fd`, which stays open; None if there is none."""
+    if not hasattr(select, "epoll"):
+        return None
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISFIFO(mode):
+            return _pipe(fd, writes=writes)
+        if stat.S_ISSOCK(mode):
+            return _socket(fd, select.EPOLLOUT if writes else select.EPOLLIN)
+    except OSError:  # of another user, without /proc, or nobody is at its other end
+        return None
+    return None
+
+
+def _pipe(fd: int, *, writes: bool) -> End:
+    flags = os.O_WRONLY if writes else os.O_RDONLY
+    own = os.open(f"/proc/self/fd/{fd}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    return End(
+        own,
+        writes,
+        lambda: os.read(own, READ_BYTES),
+        lambda data: os.write(own, data),
+        lambda: os.close(own),
+    )
+
+
+def _socket(fd: int, events: int) -> End | None:
+    sock = socket.socket(fileno=os.dup(fd))
+    if sock.type != socket.SOCK_STREAM:
+        sock.close()
+        return None
+    watch = select.epoll()
+    watch.register(sock.fileno(), events)
+
+    def close() -> None:
+        watch.close()
+        sock.close()
+
+    return End(
+        watch.fileno(),
+        False,
+        lambda: sock.recv(READ_BYTES, socket.MSG_DONTWAIT),
+        lambda data: sock.send(data, socket.MSG_DONTWAIT),
+        close,
+    )
+
 
 T = TypeVar("T")
 
@@ -94,7 +164,7 @@ class Input:
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()  # of one
         self._paused = False
         self.ended = asyncio.Event()
-        self._end = ends.opened(fd, writes=False)
+        self._end = opened(fd, writes=False)
         if self._end is None:
             threading.Thread(target=self._read, name="input", daemon=True).start()
         else:
@@ -147,9 +217,7 @@ class Input:
         while data:
             self._wanted.acquire()
             try:
-                data = _patiently(
-                    self._fd, select.POLLIN, lambda: os.read(self._fd, ends.READ_BYTES)
-                )
+                data = _patiently(self._fd, select.POLLIN, lambda: os.read(self._fd, READ_BYTES))
             except OSError:
                 data = b""
             if not _tell(self._loop, partial(self._arrived, data)):
@@ -182,7 +250,7 @@ class Output:
         self._empty = asyncio.Event()
         self._empty.set()
         self._lost = False
-        self._end = ends.opened(fd, writes=True)
+        self._end = opened(fd, writes=True)
         if self._end is None:
             threading.Thread(target=self._write, name="output", daemon=True).start()
 

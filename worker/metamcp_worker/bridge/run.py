@@ -18,10 +18,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from metamcp_worker.bridge.exchanges import Action, Failure, Send, Stop, Warn, Write
-from metamcp_worker.bridge.line import Reply
+from metamcp_worker.bridge.http_client import Plain, Reply, allow, opened
+from metamcp_worker.bridge.http_requests import Action, Failure, Send, Stop, Warn, Write
 from metamcp_worker.bridge.pipes import LINE_BYTES_MAX, Input, Output, Overlong, apart
-from metamcp_worker.bridge.plain import Plain, allow, opened
 from metamcp_worker.bridge.session import Session
 from metamcp_worker.http import sse
 from metamcp_worker.http.fetch import Broken, Origin, Response, Unreachable

@@ -1,7 +1,8 @@
 """The bridge: lines of a client in, HTTP exchanges with the gateway out, and back.
 
 Owns: the era of the connection, that every request gets exactly one answer, what a failure is
-called, what is sent again. Never: I/O, the clock, headers and sessions (`modern`, `legacy`).
+called, what is sent again. Never: I/O, the clock, headers and sessions (`modern_era`,
+`legacy_era`).
 
 The era belongs to the request: one with the protocol version in its `_meta` is modern. The first
 that the gateway answers decides for the connection, as on any pipe of the protocol; what the
@@ -10,7 +11,7 @@ gateway never saw decides nothing, so that a client may try one era after the ot
 
 from msgspec import Raw
 
-from metamcp_worker.bridge.exchanges import (
+from metamcp_worker.bridge.http_requests import (
     Action,
     Exchange,
     Exchanges,
@@ -23,8 +24,8 @@ from metamcp_worker.bridge.exchanges import (
     key,
     one_line,
 )
-from metamcp_worker.bridge.legacy import Legacy
-from metamcp_worker.bridge.modern import VERSION, Modern, members
+from metamcp_worker.bridge.legacy_era import Legacy
+from metamcp_worker.bridge.modern_era import VERSION, Modern, members
 from metamcp_worker.http.sse import Event
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope, Glimpse, glimpse

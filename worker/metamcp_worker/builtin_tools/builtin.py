@@ -1,7 +1,7 @@
 """What a built-in tool is: its definition, and what it does with its arguments.
 
 Owns: `Builtin`, what it may look at (`Context`), and the four things that it can answer. Never: any
-single tool (`activating`, `equipping`, `loading`), the words of definitions
+single tool (`servers_tools`, `toolset_tools`, `search_tools`), the words of definitions
 (`builtin_definitions`), carrying out what it answers (`builtins`).
 
 A built-in tool decides and does nothing: it answers at once (`Reply`), or says which order changes
@@ -22,8 +22,7 @@ from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
 from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, Outcome, Pair, Shown, ToolSet
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec
-from metamcp_worker.search.fusing import Ranking
-from metamcp_worker.search.index import Allowed, Found
+from metamcp_worker.search.index import Allowed, Found, Ranking
 
 Rankings = Sequence[Ranking[Pair]]
 """What other searches say."""

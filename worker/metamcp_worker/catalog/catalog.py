@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from metamcp_worker.catalog.capabilities import Declared
 from metamcp_worker.catalog.offers import Offer, Owner
-from metamcp_worker.catalog.overriding import Overrides
 from metamcp_worker.catalog.parts import Entry as Entry  # noqa: PLC0414 - it is had from here
 from metamcp_worker.catalog.parts import Part, Parts, mark
+from metamcp_worker.catalog.tool_overrides import Overrides
 from metamcp_worker.catalog.uris import Exposed, Places, Uris
 from metamcp_worker.ipc import codec, exposed_names, process_names, token_cost
 from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint, ServerCatalogue, strictest

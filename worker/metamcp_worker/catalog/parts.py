@@ -1,8 +1,8 @@
 """What each server brings into the lists of one endpoint, made once for as long as it is the same.
 
 Owns: the entries, owners and marks of one server's tools or prompts under given names, and whether
-those of the merge before still hold. Never: which names they get (`names`), the order of lists and
-what is listed (`catalog`), URIs (`uris`).
+those of the merge before still hold. Never: which names they get (`name_match`), the order of lists
+and what is listed (`catalog`), URIs (`uris`).
 
 A merge puts parts one behind the other. With ten thousand tools of fifty servers nearly all parts
 are those of the merge before, so that what one server changes costs what this one has, and copying
@@ -15,7 +15,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from metamcp_worker.catalog.offers import Item, Offer, Owner, relinked
-from metamcp_worker.catalog.overriding import Overrides
+from metamcp_worker.catalog.tool_overrides import Overrides
 from metamcp_worker.ipc import exposed_names, validation
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import NamingSpec

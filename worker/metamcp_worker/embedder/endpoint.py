@@ -1,14 +1,14 @@
 """An endpoint elsewhere that makes vectors of texts.
 
-Owns: one request to it, and what of an answer is no answer. Never: its API (`answers`), when it is
-asked again after a failure (`run`), connections and where they may lead (`fetch`).
+Owns: one request to it, and what of an answer is no answer. Never: its API (`embeddings_api`), when
+it is asked again after a failure (`run`), connections and where they may lead (`fetch`).
 """
 
 import asyncio
 from collections.abc import Sequence
 
-from metamcp_worker.embedder import answers
-from metamcp_worker.embedder.answers import Refused, Unusable
+from metamcp_worker.embedder import embeddings_api
+from metamcp_worker.embedder.embeddings_api import Refused, Unusable
 from metamcp_worker.http.fetch import Broken, Limits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.spec import EmbeddingsSpec
@@ -46,15 +46,15 @@ class Endpoint:
             raise Unusable(f"{self} did not end its answer in {wait_s:g} s") from None
         except (Unreachable, Broken, TooLarge) as error:
             raise Unusable(str(error)) from None
-        return answers.read(answer, len(texts))
+        return embeddings_api.read(answer, len(texts))
 
     async def _asked(self, texts: Sequence[str], wait_s: float) -> bytes:
         """Raises Unusable, Unreachable, Broken, TooLarge."""
-        body = answers.request(self._spec.model, texts)
+        body = embeddings_api.request(self._spec.model, texts)
         async with await self._origin.send("POST", {}, body, answer_s=wait_s) as response:
             if response.status != 200:
                 raise _refused(response.status)
-            limit = answers.bytes_max(len(texts))
+            limit = embeddings_api.bytes_max(len(texts))
             return await response.read(wait_s=wait_s, limit_bytes=limit)
 
     async def close(self) -> None:

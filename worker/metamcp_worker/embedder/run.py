@@ -2,7 +2,7 @@
 
 Owns: the control socket, which requests may be under way, how long a source that failed is left
 alone, what is counted and said of it, the end of the process. Never: sources of vectors
-(`endpoint`, `local`), the file (`shelf`), who needs vectors and for what.
+(`endpoint`, `local_model`), the file (`vector_store`), who needs vectors and for what.
 
 Queries go before tools, because somebody waits for them; nobody waits for tools.
 """
@@ -11,18 +11,20 @@ import asyncio
 import itertools
 import logging
 import math
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import structs
 
-from metamcp_worker.embedder import answers
-from metamcp_worker.embedder.answers import Refused, Unusable
+from metamcp_worker.embedder import embeddings_api
+from metamcp_worker.embedder.embeddings_api import Refused, Unusable
 from metamcp_worker.embedder.endpoint import Endpoint
-from metamcp_worker.embedder.shelf import Shelf, Unkept
+from metamcp_worker.embedder.vector_store import Shelf, Unkept
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import (
     QUERY_S_MAX,
@@ -40,6 +42,9 @@ from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from metamcp_worker.runtime import logs, loop
 from metamcp_worker.runtime.background_tasks import Chores
+
+if TYPE_CHECKING:
+    from metamcp_worker.embedder.local_model import Model
 
 BEAT_S = 1.0
 END_S = 1.0
@@ -136,8 +141,6 @@ class Embedder:
         self._keeps = True
         try:
             if spec.folder:
-                from metamcp_worker.embedder.machine import Machine  # with a thread of its own
-
                 self._source = Machine(Path(spec.folder))
             else:
                 self._source = Endpoint(spec)
@@ -198,7 +201,7 @@ class Embedder:
             if self._source is None:
                 raise Unusable("it cannot be used")
             made = await self._source.embed(texts)
-            found = answers.checked(made, self._size)
+            found = embeddings_api.checked(made, self._size)
         except Unusable:
             self._counts["failed"] += len(texts)
             raise
@@ -302,3 +305,37 @@ class Embedder:
     def _faulty(self, error: BaseException) -> None:
         log.error("the process that makes vectors ends, it has a fault", exc_info=error)
         self._finish(1)
+
+
+ONE_THREAD = {"MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""What numpy reads when it is loaded. With more threads it would take every processor from the
+servers, and on a busy machine its threads wait for each other ten times as long as they work."""
+
+
+class Machine:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._model: Model | None = None
+        self._thread = ThreadPoolExecutor(1, "model")
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text. Raises Unusable."""
+        found: list[list[float]] = []
+        for text in texts:  # one by one: a query that comes meanwhile has its turn
+            loop = asyncio.get_running_loop()
+            found += await loop.run_in_executor(self._thread, self._embedded, text)
+        return found
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _embedded(self, text: str) -> list[list[float]]:
+        os.environ.update(ONE_THREAD)
+        from metamcp_worker.embedder.local_model import Model, Unfit
+
+        try:
+            if self._model is None:
+                self._model = Model(self._folder)
+            return self._model.embed([text])
+        except Unfit as why:
+            raise Unusable(str(why)) from None

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.builtin_tools import families
-from metamcp_worker.builtin_tools.building import Building
+from metamcp_worker.builtin_tools import tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Rankings, Reply, Seek
+from metamcp_worker.builtin_tools.search_index_io import Building
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.methods import Request
 from metamcp_worker.front.viewers import Viewers
@@ -28,7 +28,7 @@ from metamcp_worker.ipc.spec import MeaningSpec
 from metamcp_worker.search.index import Allowed, Found
 
 if TYPE_CHECKING:
-    from metamcp_worker.builtin_tools.seeking import Seeking
+    from metamcp_worker.builtin_tools.search_index_io import Seeking
 
 ORDER_S_MAX = 10.0
 """From an order to its outcome: milliseconds, unless the disk hangs."""
@@ -80,7 +80,7 @@ class Builtins:
 
     def decide(self, view: View, name: str, request: Request) -> Decision:
         """What this tool makes of the request; nothing is done yet."""
-        tool = families.of(view.spec.exposure).tools[name]
+        tool = tools_by_exposure.of(view.spec.exposure).tools[name]
         return tool.decide(bytes(request.params.get("arguments", Raw())), self._context(view))
 
     def carry_out(
@@ -127,7 +127,7 @@ class Builtins:
             self._seeking.close()
             self._seeking = None
         if self._seeking is None and spec is not None:
-            from metamcp_worker.builtin_tools.seeking import Seeking  # few gateways have it
+            from metamcp_worker.builtin_tools.search_index_io import Seeking  # few gateways have it
 
             self._seeking = Seeking(self._embed, self._viewers.indexes, spec)
 

@@ -18,7 +18,7 @@ from msgspec import Raw, structs
 
 from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import Forward, Reply
-from metamcp_worker.catalog import mending, policy
+from metamcp_worker.catalog import offers, policy
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import eras, methods, task_ids
@@ -120,7 +120,7 @@ class Calls:
                 owner = methods.checked(merged, owner, rule, subject, request)
             params = rule.rename(params, owner.original)
             if owner.mend is not None:
-                params = mending.mended(params, owner.mend)
+                params = offers.mended(params, owner.mend)
         caller_said = request.caller
         if not request.modern and b"/tasks" in caller_said:  # whether the slash is escaped or not
             caller_said = methods.without_tasks(caller_said)

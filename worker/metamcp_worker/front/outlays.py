@@ -1,7 +1,7 @@
 """What is in view, in tokens, as the supervisor is told it.
 
 Owns: the sums of lists and of all that is behind an endpoint, each made once. Never: what is in
-view (`viewers`, `exposing`), tokens of bytes (`token_cost`), telling anybody.
+view (`viewers`, `exposure`), tokens of bytes (`token_cost`), telling anybody.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,18 +1,18 @@
 """Who sees which view: all views of a front, and which of them are to be built anew.
 
 Owns: building views when a server, the configuration or what is shown in them changes, and saying
-whose lists really are others now. Never: what a view holds (`views`, `exposing`), deciding what is
+whose lists really are others now. Never: what a view holds (`views`, `exposure`), deciding what is
 shown (the supervisor), sending.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from weakref import WeakValueDictionary
 
-from metamcp_worker.builtin_tools import families
-from metamcp_worker.builtin_tools.indexing import Indexes
+from metamcp_worker.builtin_tools import tools_by_exposure
+from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.catalog import Catalog, Merged
-from metamcp_worker.catalog.exposing import Opened
+from metamcp_worker.catalog.exposure import Opened
 from metamcp_worker.catalog.views import Shelf, View
 from metamcp_worker.front.outlays import Outlays
 from metamcp_worker.ipc import process_names
@@ -143,12 +143,12 @@ class Viewers:
         for name in stale:
             if name in self._endpoints:
                 spec = self._endpoints[name]
-                reserved = families.names(spec.exposure)
+                reserved = tools_by_exposure.names(spec.exposure)
                 known = self._merged.get(name)
                 merged = self._merged[name] = self._catalog.merge(spec, reserved)
                 said = known.notes if known is not None else ()
                 self._noted += [f"endpoint {name}: {n}" for n in merged.notes if n not in said]
-                family = families.of(spec.exposure)
+                family = tools_by_exposure.of(spec.exposure)
                 opened = older = Opened(merged, spec, family.items, family.guide)
                 if self._catalog.two(spec):
                     merged = self._catalog.merge(spec, reserved, legacy=True)

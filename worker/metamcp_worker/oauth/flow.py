@@ -1,7 +1,7 @@
 """The flows of OAuth, as the official SDK has them: tokens for a server, and new ones for old.
 
 Owns: what the SDK's providers are given and told, which client the gateway is, which answer of an
-authorization server means what. Never: HTTP (`guarded`), files (`vault`), when a flow is run.
+authorization server means what. Never: HTTP (`checked_http`), files (`vault`), when a flow is run.
 
 The SDK writes its flow for one request, sends that request in the middle of it, and lets all others
 wait until its answer is there. So it is not put into the way of requests here. A flow runs by
@@ -34,11 +34,11 @@ from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
-from metamcp_worker.oauth import guarded
+from metamcp_worker.oauth import checked_http
 from metamcp_worker.oauth.callback import PERSON_S_MAX, Callback
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
-from metamcp_worker.oauth.guarded import Guarded
-from metamcp_worker.oauth.shelf import Shelf
+from metamcp_worker.oauth.checked_http import Guarded
+from metamcp_worker.oauth.provider_storage import Shelf
 from metamcp_worker.oauth.vault import Record, Vault
 
 DESCRIPTION_CHARS_MAX = 200
@@ -187,7 +187,7 @@ class Flow:
         return challenge.asking(dict.fromkeys([*asked, *wanted]))
 
     async def _redirect(self, url: str) -> None:
-        guarded.page(url)
+        checked_http.page(url)
         self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
         assert self._show is not None
         self._show(url)
@@ -318,7 +318,7 @@ def _refusal(challenge: Challenge, request: httpx2.Request) -> httpx2.Response:
 
 
 def _said(request: httpx2.Request, answer: httpx2.Response) -> _Said:
-    where = guarded.origin(request.url)
+    where = checked_http.origin(request.url)
     try:
         found = codec.typed(_Error, answer.content)
     except codec.Malformed:

@@ -1,27 +1,52 @@
-"""Which tools a query means, of all that the servers offer.
+"""Several rankings of the same things made into one.
 
-Owns: the index over the tools of all servers, what a query is, and the order of what it finds.
-Never: what a term says in a tool (`weighing`), who may see what (it is told), text of results
-(`found`), lists of endpoints, other searches (it takes their rankings).
+Owns: reciprocal rank fusion. Never: where rankings come from, the things that they rank.
 
-BM25 with fields: what the terms of a query say in a tool, each by how rare it is, added up. A
-server that comes or goes changes nothing in the tools of others but how rare their terms are, which
-is looked at when somebody asks; so an index that grew is equal to one that was built at once.
+Scores of different searches cannot be compared, places can: each ranking gives what it has in place
+`n` a share of `weight / (RANK_OFFSET + n)`.
 """
 
 import heapq
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
 from metamcp_worker.ipc.exposed_names import Pair
-from metamcp_worker.search import fusing, postings, words
-from metamcp_worker.search.names import Beginnings, Names, misspelt
-from metamcp_worker.search.postings import Postings, Sought
-from metamcp_worker.search.weighing import SATURATION, weights
+from metamcp_worker.search import bm25, words
+from metamcp_worker.search.bm25 import SATURATION, Postings, Sought, weights
+from metamcp_worker.search.name_match import Beginnings, Names, misspelt
+
+RANK_OFFSET = 10
+"""How much the first places stand out; the usual 60 is for lists of thousands."""
+EXTRA_WEIGHT = 0.4
+"""Of a ranking beside that by words, which has 1. A small model of meanings alone finds less than
+words do, and as a voice among others it finds more."""
+RANKED_MAX = 1_000
+"""Of one ranking; what comes behind these would have next to nothing."""
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Ranking(Struct, Generic[T], frozen=True):
+    """What another search found, the best first. What is there twice has its better place."""
+
+    found: Sequence[T]
+    weight: float = EXTRA_WEIGHT
+
+
+def fuse(rankings: Iterable[Ranking[T]]) -> dict[T, float]:
+    """The share of everything that is in one of the rankings, unordered."""
+    shares: dict[T, float] = {}
+    for ranking in rankings:
+        places = enumerate(dict.fromkeys(ranking.found[:RANKED_MAX]), 1)
+        for place, thing in places:
+            shares[thing] = shares.get(thing, 0.0) + ranking.weight / (RANK_OFFSET + place)
+    return shares
+
 
 DOCUMENTS_MAX = 100_000
 """Tools in one index; of more, no further ones are taken."""
@@ -195,7 +220,7 @@ class Index:
         query: str,
         limit: int,
         allowed: Allowed | None = None,
-        others: Sequence[fusing.Ranking[Pair]] = (),
+        others: Sequence[Ranking[Pair]] = (),
     ) -> Found:
         """The best tools for `query`, at most `limit` and `HITS_MAX`, in an order that depends on
         nothing else. `others`: what other searches found for it, to be fused with this one.
@@ -219,12 +244,12 @@ class Index:
         depth = max(1, limit, FUSED_DEPTH if others else 0)
         if len(named) > NAMED_MAX:
             depth = len(self)  # what all have is read sooner than what each of so many has
-        best = postings.best(terms, depth, permitted)
+        best = bm25.best(terms, depth, permitted)
         scores = best.scores
         if others:
             scores = self._fused(scores, others, permitted)
         elif len(named) <= NAMED_MAX:
-            scores.update(postings.scores(named.keys() - scores.keys(), terms))
+            scores.update(bm25.scores(named.keys() - scores.keys(), terms))
         for number, bonus in named.items():
             scores[number] = scores.get(number, 0.0) + bonus
         matching = len(scores) if others else max(best.matching, len(scores))
@@ -333,12 +358,12 @@ class Index:
     def _fused(
         self,
         scores: dict[int, float],
-        others: Sequence[fusing.Ranking[Pair]],
+        others: Sequence[Ranking[Pair]],
         permitted: Callable[[int], bool] | None,
     ) -> dict[int, float]:
         """The shares of what was found by words and by others, of tools that are here."""
         by_words = [hit.document.pair for hit in self._first(scores, FUSED_DEPTH)]
-        shares = fusing.fuse([fusing.Ranking(by_words, 1.0), *others])
+        shares = fuse([Ranking(by_words, 1.0), *others])
         numbered = {self._numbers[pair]: s for pair, s in shares.items() if pair in self._numbers}
         if permitted is None:
             return numbered

@@ -1,0 +1,498 @@
+"""One connection to a gateway, and the request that is under way on it.
+
+Owns: what of a failed request may have been processed, back-pressure towards the gateway, how long
+an answer may take. Never: which connection (`http_client`), what HTTP looks like (`http1_answers`),
+retries.
+"""
+
+import asyncio
+import os
+import re
+import resource
+import select
+import socket
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+from urllib.parse import quote
+
+from metamcp_worker.bridge.http1_answers import Answer, Malformed, Reader, Unfit, request
+from metamcp_worker.http import tcp
+from metamcp_worker.http.fetch import Broken, Limits, Origin, Response, Unreachable
+from metamcp_worker.http.response import Incoming
+from metamcp_worker.ipc.errors import MetaMCPError
+
+AHEAD_BYTES = 64 * 1024
+"""Of an answer that nobody takes: then nothing more is read."""
+
+_REDIRECTS = frozenset({301, 302, 307, 308})
+
+Then = Callable[["Reply | MetaMCPError"], None]
+"""Called once: with the head of an answer, or with Unreachable or Broken. It does not raise."""
+
+
+class Redirected(Unreachable):
+    """The request is for another address: nothing was processed."""
+
+
+class Owner(Protocol):
+    """What connections belong to. It is called in sentences what `str` makes of it."""
+
+    def made(self, line: "Line") -> None: ...
+
+    def rest(self, line: "Line") -> None:
+        """Another request may use it."""
+
+    def gone(self, line: "Line") -> None:
+        """Perhaps not for the first time."""
+
+
+class Reply(Incoming):
+    """One request and its answer."""
+
+    def __init__(self, line: "Line", answer: Answer) -> None:
+        self.answer = answer
+        self._line: Line | None = line
+        self._origin = str(line.owner)
+        self._failure: Broken | None = None
+        self._more: asyncio.Future[None] | None = None
+
+    @property
+    def status(self) -> int:
+        return self.answer.status
+
+    @property
+    def whole(self) -> bool:
+        """Is all of the body there?"""
+        return self.answer.whole
+
+    @property
+    def origin(self) -> str:
+        return self._origin
+
+    def header(self, name: str) -> str:
+        return self.answer.header(name)
+
+    async def piece(self, *, wait_s: float | None) -> bytes:
+        while not self.answer.held:
+            if self._failure is not None:
+                raise self._failure
+            if self.answer.whole:
+                return b""
+            self._more = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._more
+            except TimeoutError:
+                raise Broken(f"{self._origin} sent nothing for {wait_s:g} s") from None
+        data = self.answer.take()
+        if self._line is not None:
+            self._line.taken()
+        return data
+
+    def cancel(self) -> None:
+        """Nobody wants it any more; before its end this closes the connection, so that the gateway
+        learns of it. Nothing is called back then."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.abort()
+
+    async def close(self) -> None:
+        self.cancel()
+
+    # What its connection calls
+
+    def came(self) -> None:
+        more, self._more = self._more, None
+        if more is not None and not more.done():
+            more.set_result(None)
+
+    def ended(self, failure: Broken | None) -> None:
+        """The connection is for others now, or gone."""
+        self._line = None
+        self._failure = failure
+        self.came()
+
+
+class Line(asyncio.Protocol):
+    """One connection."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.idle_since = 0.0
+        self._reader = Reader()
+        self._readable = select.poll()
+        self._reply: Reply | None = None
+        self._then: Then | None = None
+        self._written: Callable[[], None] | None = None
+        self._sent = False  # is all of the request with the kernel?
+        self._paused = False
+        self._late: asyncio.TimerHandle | None = None
+
+    @property
+    def stale(self) -> bool:
+        """Has the gateway closed it, perhaps without the loop having looked?"""
+        return self._transport.is_closing() or bool(self._readable.poll(0))
+
+    def send(
+        self, said: bytes, answer_s: float, then: Then, written: Callable[[], None] | None
+    ) -> Reply:
+        reply = self._reply = Reply(self, self._reader.expect())
+        self._then = then
+        self._written = written
+        self._sent = False
+        self._late = asyncio.get_running_loop().call_later(answer_s, self._too_late, answer_s)
+        self._transport.write(said)
+        if not self._transport.get_write_buffer_size():
+            self.resume_writing()
+        return reply
+
+    def taken(self) -> None:
+        """Somebody has read what was there."""
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close it without a word to anybody."""
+        self._forget()
+        self._transport.abort()
+
+    def drop(self) -> None:
+        """Close it; what is under way breaks."""
+        self._fail(f"the connection to {self.owner} was closed")
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's, so no isinstance here.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)  # then it says when all is written
+        self._readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.owner.made(self)
+
+    def resume_writing(self) -> None:
+        written, self._written = self._written, None
+        self._sent = True
+        if written is not None:
+            written()
+
+    def eof_received(self) -> None:
+        if not self._sent:
+            self._transport.abort()  # or the rest would still be sent, and the request be whole
+
+    def data_received(self, data: bytes) -> None:
+        reply = self._reply
+        if reply is None:
+            self.abort()
+            return
+        try:
+            self._reader.feed(data)
+        except Malformed as why:
+            self._fail(str(why))
+            return
+        answer = reply.answer
+        if answer.begun:
+            self._begun(reply)
+        if answer.whole:  # behind its head: who has enough connections closes this one
+            self._ended(reply)
+        elif answer.held_bytes > AHEAD_BYTES and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        reply.came()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reply = self._reply
+        try:
+            self._reader.ended()
+        except Malformed as why:
+            self._fail(tcp.words(exc) if exc else str(why))
+        else:
+            if reply is not None:
+                self._ended(reply)
+        self._forget()
+
+    # The request under way
+
+    def _begun(self, reply: Reply) -> None:
+        """The head is there: tell it, once."""
+        then, self._then = self._then, None
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        if then is None:
+            return
+        coding = reply.header("content-encoding").lower()
+        if reply.status in _REDIRECTS and reply.header("location"):
+            reply.cancel()
+            then(Redirected(f"{self.owner} redirects"))
+        elif coding not in {"", "identity"}:
+            reply.cancel()
+            what = "it compresses its answer, which it was not asked to"
+            then(Broken(f"the connection to {self.owner} broke: {what}"))
+        else:
+            then(reply)
+
+    def _ended(self, reply: Reply) -> None:
+        self._reply = None
+        reply.ended(None)
+        if self._reader.reusable and self._sent and not self._transport.is_closing():
+            self.owner.rest(self)
+        else:
+            self._transport.abort()
+
+    def _fail(self, why: str) -> None:
+        """What is under way has no answer, or not the whole of one."""
+        reply, then, sent = self._reply, self._then, self._sent
+        self.abort()
+        if reply is None:
+            return
+        if then is None:
+            what = f"the connection to {self.owner} broke in the middle of an answer"
+            reply.ended(Broken(f"{what}: {why}"))
+        elif sent:
+            then(Broken(f"the connection to {self.owner} broke: {why}"))
+        else:
+            then(Unreachable(f"the connection to {self.owner} broke before it had all: {why}"))
+
+    def _too_late(self, answer_s: float) -> None:
+        then = self._then
+        self.abort()
+        if then is not None:
+            then(Broken(f"{self.owner} gave no answer in {answer_s:g} s"))
+
+    def _forget(self) -> None:
+        self._reply = self._then = self._written = None
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        self.owner.gone(self)
+
+
+IDLE_CONNECTIONS_MAX = 64
+"""For the calls that a busy client has at once; further ones are closed behind their answer."""
+ADDRESS_S = 2.0
+"""For one address of a name to take a connection, while it has others."""
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+"""Hosts of a gateway that has the same folders."""
+DIRECTORY = "Metamcp-Directory"
+"""The header with the folder that the client works in, percent-encoded."""
+DESCRIPTORS = 4096
+"""More than one bridge has connections."""
+
+_PLAIN = re.compile(
+    r"http://(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[1-9]\d{0,4}))?"
+    r"(?P<target>/[A-Za-z0-9\-._~:/?@!$&'()*+,;=%]*)?"
+)
+"""URLs that need no mending."""
+
+
+def opened(url: str, limits: Limits | None = None, directory: str = "") -> "Plain | Origin":
+    """The client of the gateway at `url`. `directory`: the folder that the client works in; a
+    gateway on this machine is told it with each request. Raises Unreachable for a URL that is
+    none."""
+    limits = limits or Limits()
+    found = _PLAIN.fullmatch(url)
+    here = found is not None and found["host"] in LOOPBACK
+    told = {DIRECTORY: quote(os.fsencode(directory))} if here and directory else {}
+    origin = Origin(url, limits=limits, headers=told)
+    return origin if found is None else Plain(found, origin, limits, told)
+
+
+def allow() -> None:
+    """Let this process have a connection for each request at once, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+
+
+class Plain:
+    """The client of one origin, as `fetch.Origin`. `found`: its URL; `origin`: for the unusual;
+    `told`: headers that go with every request."""
+
+    def __init__(
+        self, found: re.Match[str], origin: Origin, limits: Limits, told: Mapping[str, str]
+    ) -> None:
+        host, port, target = found.group("host", "port", "target")
+        self._limits = limits
+        self._told = told
+        self._idle: list[Line] = []  # the newest one last
+        self._open: set[Line] = set()
+        self._origin = origin
+        self._address = host.strip("[]"), int(port or 80)
+        self._host = f"{host}:{port}" if int(port or 80) != 80 else host
+        self._target = target or "/"
+        self._loop = asyncio.get_running_loop()
+        self._connecting = 0
+        self._elsewhere = False
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def __str__(self) -> str:
+        return str(self._origin)
+
+    def at_once(
+        self,
+        verb: str,
+        headers: Mapping[str, str | bytes],
+        body: bytes,
+        *,
+        answer_s: float,
+        then: Then,
+        written: Callable[[], None] | None = None,
+    ) -> Reply | None:
+        """Write a request now, if a connection is free; otherwise nothing has happened. `then` is
+        called when the head of the answer is there, later than this returns. `written`: called as
+        in `send`. Raises Unreachable."""
+        if not self._idle or self._elsewhere:
+            return None
+        said = self._said(verb, headers, body)
+        while self._idle:
+            line = self._idle.pop()
+            if not line.stale:
+                return line.send(said, answer_s, then, written)
+            line.abort()
+        return None
+
+    async def send(
+        self,
+        method: str,
+        headers: Mapping[str, str | bytes],
+        body: bytes = b"",
+        *,
+        answer_s: float,
+        written: Callable[[], None] | None = None,
+    ) -> Reply | Response:
+        """One request; returns with the head of the answer, whatever its status is. `answer_s`: how
+        long that may take. `written`: called when the body is on its way. Raises Unreachable and
+        Broken."""
+        if not self._elsewhere:
+            try:
+                return await self._send(method, headers, body, answer_s, written)
+            except Redirected:
+                self._elsewhere = True
+        return await self._origin.send(method, headers, body, answer_s=answer_s, written=written)
+
+    async def close(self) -> None:
+        """Close all connections; answers that are still read break."""
+        for line in list(self._open):
+            line.drop()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        await self._origin.close()
+
+    # What connections call
+
+    def made(self, line: Line) -> None:
+        self._open.add(line)
+
+    def gone(self, line: Line) -> None:
+        self._open.discard(line)
+        if line in self._idle:
+            self._idle.remove(line)
+
+    def rest(self, line: Line) -> None:
+        if len(self._idle) >= IDLE_CONNECTIONS_MAX:
+            line.abort()
+            return
+        line.idle_since = self._loop.time()
+        self._idle.append(line)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._limits.idle_s, self._close_idle)
+
+    async def _send(
+        self,
+        verb: str,
+        headers: Mapping[str, str | bytes],
+        body: bytes,
+        answer_s: float,
+        written: Callable[[], None] | None,
+    ) -> Reply:
+        head: asyncio.Future[Reply | MetaMCPError] = self._loop.create_future()
+
+        def then(got: Reply | MetaMCPError) -> None:
+            if not head.done():
+                head.set_result(got)
+
+        reply = self.at_once(verb, headers, body, answer_s=answer_s, then=then, written=written)
+        if reply is None:
+            said = self._said(verb, headers, body)
+            line = await self._connect()
+            if line.stale:
+                line.abort()
+                raise Unreachable(f"{self} closes new connections at once")
+            reply = line.send(said, answer_s, then, written)
+        try:
+            got = await head
+        except asyncio.CancelledError:
+            reply.cancel()
+            raise
+        if isinstance(got, MetaMCPError):
+            raise got
+        return got
+
+    def _said(self, verb: str, headers: Mapping[str, str | bytes], body: bytes) -> bytes:
+        try:
+            return request(verb, self._target, self._host, {**headers, **self._told}, body)
+        except Unfit as why:
+            raise Unreachable(f"{self} cannot be asked: {why}") from None
+
+    async def _connect(self) -> Line:
+        """A new connection. Raises Unreachable."""
+        active = len(self._open) + self._connecting - len(self._idle)
+        if active >= self._limits.requests_max:
+            raise Unreachable(f"{self} already has {active} requests to answer at once")
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(self._limits.connect_s):
+                sock = await self._reached()
+            _, line = await self._loop.create_connection(lambda: Line(self), sock=sock)
+        except TimeoutError:
+            text = f"{self} could not be reached in {self._limits.connect_s:g} s"
+            raise Unreachable(text) from None
+        except OSError as error:
+            raise Unreachable(f"{self} cannot be reached: {_reason(error)}") from None
+        finally:
+            self._connecting -= 1
+        return line
+
+    async def _reached(self) -> socket.socket:
+        """A socket to one of the addresses, tried one after the other. Raises OSError and
+        TimeoutError."""
+        host, port = self._address
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for left, (family, kind, protocol, _, address) in enumerate(found, 1 - len(found)):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                for option in tcp.OPTIONS:
+                    sock.setsockopt(*option)
+                async with asyncio.timeout(ADDRESS_S if left else None):
+                    await self._loop.sock_connect(sock, address)
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+            except OSError:  # a timeout is one
+                sock.close()
+                if not left:
+                    raise
+            else:
+                return sock
+        raise OSError("its name has no address")
+
+    def _close_idle(self) -> None:
+        now, idle_s = self._loop.time(), self._limits.idle_s
+        while self._idle and self._idle[0].idle_since + idle_s <= now:
+            self._idle.pop(0).abort()
+        self._sweep = None
+        if self._idle:
+            at = self._idle[0].idle_since + idle_s
+            self._sweep = self._loop.call_at(at, self._close_idle)
+
+
+def _reason(error: OSError) -> str:
+    """The system's words for it; those of the loop hold the address instead."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else tcp.words(error)

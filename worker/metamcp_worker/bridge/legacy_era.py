@@ -1,0 +1,254 @@
+"""The bridge in the handshake era: one session with the gateway, opened by the client's own words.
+
+Owns: the session's id and revision, what waits while it is opened, opening it again when the
+gateway has forgotten it, its stream. Never: the table of requests, modern requests, doing anything.
+
+    CLOSED --initialize--> OPENING --its result--> OPEN --404--> OPENING (again, by ourselves)
+
+A gateway that was restarted knows none of its sessions. The client has said everything that a new
+one needs, so it is opened with the same bytes, and the client learns only that lists may be others.
+"""
+
+from msgspec import Raw
+
+from metamcp_worker.bridge.http_requests import (
+    Action,
+    Exchange,
+    Exchanges,
+    Failure,
+    Purpose,
+    Send,
+    Stop,
+    Warn,
+    Write,
+)
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Envelope
+
+NOTICES_MAX = 256
+"""Notifications and answers that wait for the session; more than a client has in flight."""
+REPLAYS_MAX = 1024
+"""Subscriptions that are asked for again in a new session."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 15.0
+"""Before the stream is asked for again: doubled from the first to the second."""
+
+POST = {
+    "Content-Type": "application/json",
+    "Accept": "application/json, text/event-stream",
+}
+_INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+_LISTS = ("tools", "prompts", "resources")
+_GONE = 404
+_NONE = Raw()
+
+
+class Legacy:
+    """The one session of this bridge."""
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self._exchanges = exchanges
+        self._hello = b""
+        self._id = b""
+        self._version = ""
+        self._opening = False
+        self._welcomed = False
+        self._parked: list[Exchange] = []
+        self._stream: Exchange | None = None
+        self._replays: dict[bytes, bytes] = {}
+        self._pause_s = PAUSE_S_MIN
+
+    def send(self, exchange: Exchange) -> list[Action]:
+        """A message of the client."""
+        if exchange.purpose is Purpose.REQUEST and exchange.method == "initialize":
+            self._hello = exchange.body
+            self._opening = True
+            self._welcomed = False
+            exchange.headers = dict(POST)
+            return [self._exchanges.send(exchange)]
+        if self._opening:
+            return self._park(exchange)
+        return [self._post(exchange)]
+
+    def withdraw(self, exchange: Exchange) -> bool:
+        """The client cancelled this request. False if the gateway never heard of it."""
+        exchange.silent = True
+        if exchange in self._parked:
+            self._parked.remove(exchange)
+            self._exchanges.done(exchange)
+            return False
+        return True
+
+    def head(self, exchange: Exchange, status: int, session: bytes) -> list[Action]:
+        """The gateway begins to answer. `session`: the id that it gave."""
+        if status == _GONE and exchange.session and not exchange.moved and not exchange.resumes:
+            if exchange.silent:  # cancelled meanwhile: not to be done in another session
+                self._exchanges.done(exchange)
+                return []
+            return self._lost(exchange)
+        if status >= 400:
+            return []
+        if exchange.purpose is Purpose.HELLO or exchange.method == "initialize":
+            exchange.session = session
+        elif exchange.purpose is Purpose.STREAM:
+            self._pause_s = PAUSE_S_MIN
+        elif exchange.method == "notifications/initialized" and not self._welcomed:
+            self._welcomed = True
+            return self._listen()
+        if exchange.method not in _REPLAYED:
+            exchange.body = b""  # it will not be sent again, and may be large
+        return []
+
+    def answered(self, exchange: Exchange, message: Envelope) -> list[Action]:
+        """An answer to a request or to our own `initialize` has come."""
+        if exchange.purpose is Purpose.HELLO or exchange.method == "initialize":
+            if not message.result:
+                return self.refused(exchange, Failure("The gateway refused to open a session."))
+            return self._opened(exchange, message.result)
+        if exchange.method in _REPLAYED and message.result:
+            self._remember(exchange)
+        return []
+
+    def refused(self, exchange: Exchange, failure: Failure) -> list[Action]:
+        """There is no session after all; what waited for it is to be failed by the caller."""
+        self._exchanges.done(exchange)
+        self._opening = False
+        if not (self._welcomed and self._id) or self._stream is not None:
+            return []
+        return self._listen(self._next_pause())  # it will find the session gone, and open one
+
+    def unpark(self) -> list[Exchange]:
+        """What waited for the session."""
+        parked, self._parked = self._parked, []
+        return parked
+
+    def ended(self, exchange: Exchange, retry_ms: int | None) -> list[Action]:
+        """The session's stream is over: ask for it again, unless the gateway has none."""
+        refused = 400 <= exchange.status < 500
+        self._exchanges.done(exchange)
+        if exchange is not self._stream:
+            return []
+        self._stream = None
+        if refused:
+            return []
+        pause_s = self._next_pause()
+        if retry_ms is not None:
+            pause_s = min(max(retry_ms / 1000, PAUSE_S_MIN), PAUSE_S_MAX)
+        return self._listen(pause_s, exchange.last_id)
+
+    def resume(self, exchange: Exchange, after_s: float) -> Send:
+        """Take up the stream of a request where it broke off."""
+        exchange.headers = {**self._stamp(), "Accept": "text/event-stream"}
+        exchange.headers["Last-Event-ID"] = exchange.last_id
+        exchange.session = self._id
+        return self._exchanges.send(exchange, "GET", after_s)
+
+    def goodbye(self) -> list[Action]:
+        if not self._id:
+            return []
+        exchange = Exchange(Purpose.GOODBYE)
+        exchange.headers = self._stamp()
+        return [self._exchanges.send(exchange, "DELETE")]
+
+    def _park(self, exchange: Exchange) -> list[Action]:
+        waiting = sum(one.purpose is Purpose.NOTICE for one in self._parked)
+        if exchange.purpose is Purpose.NOTICE and waiting >= NOTICES_MAX:
+            return [Warn(f"{exchange.method or 'an answer'} was dropped: the session is not open.")]
+        self._parked.append(exchange)
+        return []
+
+    def _post(self, exchange: Exchange) -> Send:
+        exchange.headers = {**POST, **self._stamp()}
+        exchange.session = self._id
+        return self._exchanges.send(exchange)
+
+    def _stamp(self) -> dict[str, str | bytes]:
+        found: dict[str, str | bytes] = {}
+        if self._id:
+            found["Mcp-Session-Id"] = self._id
+        if self._version:
+            found["MCP-Protocol-Version"] = self._version
+        return found
+
+    def _listen(self, after_s: float = 0.0, last_id: bytes = b"") -> list[Action]:
+        """Ask for the session's stream, in the place of an older one."""
+        actions: list[Action] = []
+        if self._stream is not None:
+            actions.append(Stop(self._stream.number))
+            self._exchanges.done(self._stream)
+        self._stream = exchange = Exchange(Purpose.STREAM)
+        exchange.headers = {**self._stamp(), "Accept": "text/event-stream"}
+        exchange.session = self._id
+        if last_id:
+            exchange.headers["Last-Event-ID"] = last_id
+        return [*actions, self._exchanges.send(exchange, "GET", after_s)]
+
+    def _next_pause(self) -> float:
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, PAUSE_S_MAX)
+        return pause_s
+
+    def _lost(self, exchange: Exchange) -> list[Action]:
+        """The gateway does not know the session: none of this was processed."""
+        self._exchanges.unsend(exchange)
+        actions: list[Action] = []
+        if exchange.purpose is not Purpose.STREAM:
+            exchange.moved = True
+            if exchange.session != self._id and not self._opening:
+                return [self._post(exchange)]  # somebody else has noticed before
+            actions += self._park(exchange)
+        else:
+            self._stream = None
+        if not self._opening:
+            self._opening = True
+            hello = Exchange(Purpose.HELLO, self._hello, method="initialize")
+            hello.headers = dict(POST)
+            actions += [
+                Warn("The gateway does not know this session any more; a new one is opened."),
+                self._exchanges.send(hello),
+            ]
+        return actions
+
+    def _opened(self, exchange: Exchange, result: Raw) -> list[Action]:
+        self._opening = False
+        self._id = exchange.session
+        self._version = codec.text(_member(result, "protocolVersion")) or ""
+        actions: list[Action] = []
+        if exchange.purpose is Purpose.HELLO:
+            said = [_INITIALIZED, *self._replays.values()] if self._welcomed else []
+            actions += [self._post(Exchange(Purpose.REPLAY, body)) for body in said]
+            actions += _changed(result)
+            self._exchanges.done(exchange)
+        actions += [self._post(one) for one in self.unpark()]
+        if exchange.purpose is Purpose.HELLO and self._welcomed:
+            actions += self._listen()
+        return actions
+
+    def _remember(self, exchange: Exchange) -> None:
+        """What the client asked of the session, for the next one."""
+        params = codec.envelope(exchange.body).params
+        kept = _REPLAYED[exchange.method]
+        subject = kept.encode() if kept else bytes(_member(params, "uri"))
+        if exchange.method == "resources/unsubscribe":
+            self._replays.pop(subject, None)
+        elif subject in self._replays or len(self._replays) < REPLAYS_MAX:
+            self._replays[subject] = exchange.body
+
+
+#: Requests whose effect lasts as long as the session. Of the first only the newest counts.
+_REPLAYED = {"logging/setLevel": "level", "resources/subscribe": "", "resources/unsubscribe": ""}
+
+
+def _member(data: Raw, name: str) -> Raw:
+    try:
+        return codec.level(data).get(name, _NONE)
+    except codec.Malformed:
+        return _NONE
+
+
+def _changed(result: Raw) -> list[Action]:
+    """News for the client: behind another session there may be other lists."""
+    capabilities = _member(result, "capabilities")
+    return [
+        Write(b'{"jsonrpc":"2.0","method":"notifications/%b/list_changed"}' % name.encode())
+        for name in _LISTS
+        if bytes(_member(_member(capabilities, name), "listChanged")) == b"true"
+    ]

@@ -1,0 +1,173 @@
+"""The bridge in revision 2026-07-28: requests that stand alone, and the headers that repeat them.
+
+Owns: those headers, what is known of the tools that want arguments repeated, looking it up anew
+when the gateway finds a header wrong. Never: the table of requests, sessions, doing anything.
+
+On a pipe nobody needs these headers, so the client does not say what they would be. What a tool
+wants is read from the lists that pass by. If that is not enough, or not true any more, the gateway
+refuses the call before anything has run; then the tools are listed once and the call goes again.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Raw
+
+from metamcp_worker.bridge.http_requests import (
+    Action,
+    Exchange,
+    Exchanges,
+    Purpose,
+    Send,
+    Write,
+)
+from metamcp_worker.bridge.legacy_era import POST
+from metamcp_worker.http import mcp_headers
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code
+
+PAGES_MAX = 100
+"""Of a list of tools: a cursor that leads in a circle ends here."""
+WISHES_MAX = 10_000
+"""Tools that want headers."""
+
+_PREFIX = "io.modelcontextprotocol/"
+VERSION = _PREFIX + "protocolVersion"
+_SAID = (VERSION, _PREFIX + "clientCapabilities", _PREFIX + "clientInfo")
+_LIST = "tools/list"
+_CALL = "tools/call"
+_NONE = Raw()
+
+Wishes = Mapping[tuple[str, ...], str]
+
+
+class Modern:
+    """The requests of this era."""
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self._exchanges = exchanges
+        self._version = ""
+        self._wishes: dict[str, Wishes] = {}
+        self._refused: list[Exchange] = []
+        self._pages = 0
+
+    def send(self, exchange: Exchange, message: Envelope) -> list[Action]:
+        """A message of the client."""
+        params = members(message.params)
+        said = codec.text(members(params.get("_meta", _NONE)).get(VERSION, _NONE))
+        self._version = said or self._version
+        exchange.headers = self._headers(exchange.method, params)
+        return [self._exchanges.send(exchange)]
+
+    def withdraw(self, exchange: Exchange) -> None:
+        if exchange in self._refused:
+            self._refused.remove(exchange)
+
+    def head(self, exchange: Exchange, status: int) -> None:
+        if status < 400:
+            exchange.body = b""  # it will not be sent again, and may be large
+
+    def answered(self, exchange: Exchange, message: Envelope, line: bytes) -> list[Action] | None:
+        """The answer to a request has come. None: it is for the client."""
+        if exchange.method == _LIST and b"x-mcp-header" in line:
+            self._learn(message.result)
+        repeated = exchange.method == _CALL and exchange.body and not exchange.refusal
+        if not repeated or _code(message.error) != Code.HEADER_MISMATCH:
+            return None
+        exchange.refusal = line
+        self._exchanges.unsend(exchange)
+        self._refused.append(exchange)
+        return [] if len(self._refused) > 1 else [self._ask(exchange)]
+
+    def listed(self, exchange: Exchange, message: Envelope) -> list[Action]:
+        """A page of tools for ourselves."""
+        self._exchanges.done(exchange)
+        if self._pages == 1:
+            self._wishes = {}
+        cursor = self._learn(message.result)
+        if cursor and self._refused and self._pages < PAGES_MAX:
+            return [self._ask(self._refused[0], cursor)]
+        return self._settle()
+
+    def unlisted(self, exchange: Exchange) -> list[Action]:
+        """The tools cannot be listed."""
+        self._exchanges.done(exchange)
+        return self._settle()
+
+    def _settle(self) -> list[Action]:
+        """Send the refused calls again if their headers are others now."""
+        actions: list[Action] = []
+        refused, self._refused = self._refused, []
+        for exchange in refused:
+            found = self._headers(_CALL, members(codec.envelope(exchange.body).params))
+            if found != exchange.headers:
+                exchange.headers = found
+                actions.append(self._exchanges.send(exchange))
+            else:
+                self._exchanges.done(exchange)
+                actions.append(Write(exchange.refusal))
+        return actions
+
+    def _headers(self, method: str, params: Mapping[str, Raw]) -> dict[str, str | bytes]:
+        found: dict[str, str | bytes] = {
+            **POST,
+            "MCP-Protocol-Version": mcp_headers.written(self._version),
+            **mcp_headers.routing(method, params),
+        }
+        if method == _CALL:
+            name = codec.text(params.get("name", _NONE)) or ""
+            arguments = params.get("arguments", _NONE)
+            found |= mcp_headers.repeated(self._wishes.get(name, {}), arguments)
+        return found
+
+    def _ask(self, exchange: Exchange, cursor: Raw = _NONE) -> Send:
+        """List the tools, in the words in which the client asks."""
+        self._pages = self._pages + 1 if cursor else 1
+        meta = members(members(codec.envelope(exchange.body).params).get("_meta", _NONE))
+        params: dict[str, object] = {"_meta": {name: meta[name] for name in _SAID if name in meta}}
+        if cursor:
+            params["cursor"] = cursor
+        body = codec.dump(
+            {"jsonrpc": "2.0", "id": "metamcp-connect", "method": _LIST, "params": params}
+        )
+        listing = Exchange(Purpose.LIST, body, method=_LIST, modern=True)
+        listing.headers = self._headers(_LIST, {})
+        return self._exchanges.send(listing)
+
+    def _learn(self, result: Raw) -> Raw:
+        """What these tools want; the cursor of the next page."""
+        page = members(result)
+        try:
+            tools = codec.items(page.get("tools", b"[]"))
+        except codec.Malformed:
+            tools = []
+        for tool in map(members, tools):
+            name = codec.text(tool.get("name", _NONE))
+            if name is None:
+                continue
+            wishes = _wishes(tool.get("inputSchema", _NONE))
+            self._wishes.pop(name, None)
+            if wishes and len(self._wishes) < WISHES_MAX:
+                self._wishes[name] = wishes
+        return page.get("nextCursor", _NONE)
+
+
+def members(data: Raw) -> dict[str, Raw]:
+    """One level of an object, or nothing if it is none: then the gateway will say so."""
+    try:
+        return codec.level(data) if data else {}
+    except codec.Malformed:
+        return {}
+
+
+def _wishes(schema: Raw) -> Wishes:
+    """A tool that asks in a forbidden way gets nothing repeated."""
+    try:
+        return mcp_headers.wanted(schema) if schema else {}
+    except (mcp_headers.Unfit, codec.Malformed):
+        return {}
+
+
+def _code(error: Raw) -> int:
+    code = codec.value(members(error).get("code", b"0"))
+    return code if isinstance(code, int) else 0

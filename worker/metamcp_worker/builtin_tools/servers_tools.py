@@ -1,0 +1,143 @@
+"""The built-in tools of the exposure `servers`: whole servers come into view and leave it.
+
+Owns: `gateway_activate`, `gateway_deactivate`, `gateway_status`, their words. Never: carrying an
+order out (`builtins`), starting or stopping anything: a server that is out of view runs on.
+"""
+
+from msgspec import Struct
+
+from metamcp_worker.builtin_tools import discover_tool
+from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Reply, family
+from metamcp_worker.ipc.disclosure import Activate, Deactivate, Outcome
+from metamcp_worker.ipc.messages import ServerState
+
+GUIDE = (
+    "Tools of servers come into view when their server is activated: gateway_status shows the"
+    " servers, gateway_activate brings the tools of one, gateway_deactivate takes them out again."
+)
+TOOLS_TOLD_MAX = 50
+"""Names of tools in the text of an answer; the list has all of them."""
+_AWAY = {
+    "error": "in error",
+    "quarantined": "in quarantine",
+    "stopped": "stopped",
+    "draining": "draining",
+}
+"""States in which nothing can be activated, as they stand in a sentence."""
+
+
+class Named(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+
+
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+def _activate(given: Named, context: Context) -> Decision:
+    server = given.name
+    if server not in context.spec.servers:
+        return discover_tool.unknown_server(server, context)
+    state = _state(server, context)
+    if state in _AWAY:
+        text = f"{server} was not activated: it is {_AWAY[state]}{_told(server, context)}."
+        return Reply(text, failed=True)
+
+    def then(outcome: Outcome, now: Context) -> Reply:
+        if outcome.error:
+            return Reply(f"Failed to activate {server}: {outcome.error}", failed=True)
+        tools = now.tools_of(server)
+        told = ", ".join(tools[:TOOLS_TOLD_MAX])
+        more = len(tools) - TOOLS_TOLD_MAX
+        rest = f" and {more} more" if more > 0 else ""
+        if server in outcome.before.servers:
+            text = f"{server} is active already"
+        elif not now.listed(server):
+            text = f"{server} is activated; its tools come into view as soon as it is ready"
+        else:
+            text = f"{server} is active: its {len(tools)} tools are in view"
+        named = f": {told}{rest}." if tools else "."
+        return Reply(text + named, _one(server, now))
+
+    return Ask(Activate(server), then)
+
+
+def _deactivate(given: Named, context: Context) -> Decision:
+    server = given.name
+    if server not in context.spec.servers and server not in context.shown.servers:
+        return discover_tool.unknown_server(server, context)
+
+    def then(outcome: Outcome, now: Context) -> Reply:
+        if outcome.error:
+            return Reply(f"Failed to deactivate {server}: {outcome.error}", failed=True)
+        if server not in outcome.before.servers:
+            return Reply(f"{server} was not active.", _one(server, now))
+        text = f"{server} is not active any more: its tools are out of view, and it runs on."
+        return Reply(text, _one(server, now))
+
+    return Ask(Deactivate(server), then)
+
+
+def _status(given: Nothing, context: Context) -> Decision:
+    rows = [_one(server, context) for server in context.spec.servers]
+    lines = [
+        f"- {row['name']}: {row['state']}, {row['tools']} tools"
+        + (f" ({row['error']})" if row.get("error", row["state"]) != row["state"] else "")
+        for row in rows
+    ]
+    return Reply("\n".join(lines) or "There are no servers.", {"servers": rows})
+
+
+def _one(server: str, context: Context) -> dict[str, object]:
+    """A server as clients see it."""
+    state = _state(server, context)
+    row: dict[str, object] = {
+        "name": server,
+        "state": state,
+        "ready": context.listed(server),
+        "active": state == "active",
+        "tools": len(context.tools_of(server)),
+    }
+    if state in _AWAY:
+        row["error"] = _why(server, context)
+    return row
+
+
+def _state(server: str, context: Context) -> str:
+    news = context.states.get(server)
+    state = "warming" if news is None else news.state
+    if state in ("ready", "idle") and server in context.shown.servers:
+        return "active"
+    return state
+
+
+def _why(server: str, context: Context) -> str:
+    """What is wrong with a server that is away, and when it is tried again."""
+    news = context.states[server]
+    return (news.message or news.state) + _again(news)
+
+
+def _told(server: str, context: Context) -> str:
+    """The same behind its state; of one that nobody is about to start, how that is done."""
+    news = context.states[server]
+    said = f": {news.message}" if news.message else ""
+    waits = news.state == "draining" or news.retry_after_ms >= 0
+    start = "" if waits else f"; `metamcp ctl start {server}` starts it"
+    return said + _again(news) + start
+
+
+def _again(news: ServerState) -> str:
+    if news.retry_after_ms <= 0:
+        return ""
+    return f"; it is tried again in {news.retry_after_ms / 1000:.0f} s"
+
+
+FAMILY = family(
+    "servers",
+    {
+        "gateway_activate": (Named, _activate),
+        "gateway_deactivate": (Named, _deactivate),
+        "gateway_status": (Nothing, _status),
+    },
+    GUIDE,
+)

@@ -1,0 +1,430 @@
+"""How words of others stand in a text of the gateway: short, on one line, and names as names.
+
+Owns: cutting, quoting and counting them. Never: what is told of whom, which part of a description
+(`tool_text`).
+
+What a server or a client calls a thing may hold line ends, quotes and megabytes; a model that reads
+the answer is to see one name, and not another entry of the list.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.builtin_tools.builtin import Context
+from metamcp_worker.catalog.catalog import Entry, sent_bytes
+from metamcp_worker.catalog.offers import Item
+from metamcp_worker.ipc import codec, token_cost
+from metamcp_worker.ipc.builtin_definitions import DETAILS, Detail
+from metamcp_worker.ipc.disclosure import Pair, ToolSet, written
+from metamcp_worker.search import definitions
+from metamcp_worker.search.definitions import read
+from metamcp_worker.search.index import HITS_MAX, Document, Found
+
+NAME_CHARACTERS_MAX = 128
+"""As long as the longest exposed name: these stand there whole."""
+NAMES_TOLD_MAX = 50
+"""In one sentence; the list of tools has all of them."""
+
+
+def plain(name: str) -> str:
+    """On one line, and not longer than a name is."""
+    return line(name, NAME_CHARACTERS_MAX)
+
+
+def line(text: str, characters: int) -> str:
+    """On one line, fit for UTF-8, and not longer than that."""
+    return cut(" ".join(fit(text, 2 * characters).split()), characters)
+
+
+def fit(text: str, characters: int) -> str:
+    """Fit for UTF-8, and not longer than that."""
+    return cut(text, characters).encode("utf-8", "replace").decode()
+
+
+def cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"
+
+
+def code(name: str) -> str:
+    """In quotes of code, for texts that clients show as Markdown."""
+    return f"`{plain(name).replace('`', chr(39))}`"
+
+
+def told(names: Collection[str], most: int = NAMES_TOLD_MAX) -> str:
+    """`git.status, git.log and 3 more`."""
+    rest = len(names) - most
+    return ", ".join(_first(names, most)) + (f" and {rest} more" if rest > 0 else "")
+
+
+def counted(count: int, what: str) -> str:
+    """`1 tool`, `2 tools`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _first(names: Iterable[str], most: int) -> list[str]:
+    return [plain(name) for name in islice(names, most)]
+
+
+ANSWER_BYTES_MAX = 32 * 1024
+"""Of the rows of one answer, as text and as JSON: about 8,000 tokens."""
+
+T = TypeVar("T")
+
+
+class Row(Struct, frozen=True):
+    """One thing that is told, for a model and as JSON."""
+
+    text: str
+    value: Mapping[str, object]
+
+
+class Portion(Struct, frozen=True):
+    """`end`: the number of the first thing that is not in it; `left`: how many these are."""
+
+    rows: tuple[Row, ...]
+    end: int
+    left: int
+
+    @property
+    def texts(self) -> list[str]:
+        return [row.text for row in self.rows]
+
+    @property
+    def values(self) -> list[Mapping[str, object]]:
+        return [row.value for row in self.rows]
+
+
+def portion(things: Sequence[T], start: int, row: Callable[[T], Row]) -> Portion:
+    """What fits of the things from number `start` on; nothing is made of the others."""
+    start = min(max(start, 0), len(things))
+    rows: list[Row] = []
+    text_room = value_room = ANSWER_BYTES_MAX
+    for at in range(start, len(things)):
+        made = row(things[at])
+        text_room -= len(made.text.encode()) + 1
+        value_room -= len(codec.dump(made.value)) + 1
+        if rows and min(text_room, value_room) < 0:
+            break
+        rows.append(made)
+    end = start + len(rows)
+    return Portion(tuple(rows), end, len(things) - end)
+
+
+FOUND_BYTES_MAX = 32 * 1024
+"""Of a whole answer: about 8,000 tokens."""
+WORDS_BYTES = 512
+"""Of it, what is kept free for the words about what is left out."""
+SENTENCE_CHARACTERS_MAX = 200
+DESCRIPTION_CHARACTERS_MAX = 4_000
+PARAMETER_CHARACTERS_MAX = 400
+
+_SENTENCE = re.compile(
+    r"(.+?(?:[。\uff01\uff1f]|(?<!e\.g)(?<!i\.e)(?<!etc)(?<!vs)[.!?](?=\s+[^\sa-z]|\s*\Z)))"
+)
+
+
+def markdown(found: Found, detail: Detail) -> str:
+    """At most `ANSWER_BYTES_MAX` bytes of UTF-8."""
+    write = {"brief": _brief, "detailed": _detailed, "full": _full}
+    documents = [hit.document for hit in found.hits]
+    entries = _fitting(documents, detail, lambda document, depth: write[depth](document).encode())
+    parts = [entry.decode() for entry in entries]
+    if words := _missing(found, len(parts)):
+        parts.append(words)
+    return ("\n" if detail == "brief" else "\n\n").join(parts)
+
+
+def as_json(found: Found, detail: Detail) -> bytes:
+    """`{"tools": […], "more": 0, "counted": true, "hint": "…"}`, at most `ANSWER_BYTES_MAX` bytes.
+    `more`: tools that match and are not in it; not `counted`: that is the least it can be."""
+    documents = [hit.document for hit in found.hits]
+    entries = _fitting(
+        documents, detail, lambda document, depth: codec.dump(_value(document, depth))
+    )
+    answer: dict[str, Any] = {
+        "tools": [Raw(entry) for entry in entries],
+        "more": found.more + len(documents) - len(entries),
+        "counted": found.counted,
+    }
+    if words := _missing(found, len(entries)):
+        answer["hint"] = words
+    return codec.dump(answer)
+
+
+def first_sentence(text: str) -> str:
+    """On one line, and not longer than such a line should be."""
+    whole = line(text, DESCRIPTION_CHARACTERS_MAX)
+    match = _SENTENCE.match(whole)
+    return cut(match[1] if match else whole, SENTENCE_CHARACTERS_MAX)
+
+
+def _fitting(
+    documents: Sequence[Document], detail: Detail, write: Callable[[Document, Detail], bytes]
+) -> list[bytes]:
+    """As many entries as there is room for. The first one has less detail if it needs that."""
+    room = FOUND_BYTES_MAX - WORDS_BYTES
+    entries: list[bytes] = []
+    for document in documents:
+        entry = write(document, detail)
+        depth = DETAILS.index(detail)
+        while not entries and depth and len(entry) > room:
+            depth -= 1
+            entry = write(document, DETAILS[depth])
+        room -= len(entry) + 2  # a comma, or an empty line
+        if room < 0:
+            break
+        entries.append(entry)
+    return entries
+
+
+def _missing(found: Found, shown: int) -> str:
+    """What is not in the answer, and how to get it."""
+    if not found.hits and not found.more:
+        return (
+            "No tool matches. Try other words for what it should do, or the name of a server; an"
+            " empty query lists all tools by name."
+        )
+    words: list[str] = []
+    if cut := len(found.hits) - shown:
+        words.append(
+            f"{cut} more {'was' if cut == 1 else 'were'} found and left out, because an answer has"
+            f' at most {FOUND_BYTES_MAX // 1024} KiB: ask with a smaller "detail" to see them.'
+        )
+    if found.more:
+        least = "" if found.counted else "At least "
+        words.append(
+            f"{least}{found.more} more match{'es' if found.more == 1 else ''}: ask with a larger"
+            f' "limit" (up to {HITS_MAX}), or in other words.'
+        )
+    return " ".join(words)
+
+
+def _brief(document: Document) -> str:
+    read = definitions.read(document.definition)
+    said = first_sentence(read.description or read.title)
+    return f"- {code(document.exposed)}{': ' if said else ''}{said}"
+
+
+def _detailed(document: Document) -> str:
+    return "\n".join([_head(document), *_told(definitions.read(document.definition))])
+
+
+def _told(read: definitions.Definition) -> Iterator[str]:
+    if said := line(read.description or read.title, DESCRIPTION_CHARACTERS_MAX):
+        yield said
+    yield "Parameters:" if read.parameters else "No parameters."
+    for parameter in read.parameters:
+        required = ", required" if parameter.required else ""
+        about = line(parameter.description, PARAMETER_CHARACTERS_MAX)
+        kind = line(parameter.type, definitions.TYPE_CHARACTERS_MAX)
+        yield f"- {code(parameter.name)} ({kind}{required}){': ' if about else ''}{about}"
+    if read.more:
+        yield '- and further ones, which "detail": "full" shows'
+
+
+def _full(document: Document) -> str:
+    text = _renamed(document).decode()
+    longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{_head(document)}\n{fence}json\n{text}\n{fence}"
+
+
+def _head(document: Document) -> str:
+    return (
+        f"### {code(document.exposed)} (server {code(document.pair[0])}, about"
+        f" {token_cost.tokens(document.definition)} tokens)"
+    )
+
+
+def _value(document: Document, detail: Detail) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "name": fit(document.exposed, NAME_CHARACTERS_MAX),
+        "server": fit(document.pair[0], NAME_CHARACTERS_MAX),
+    }
+    if detail != "brief":
+        said["tokens"] = token_cost.tokens(document.definition)
+    if detail == "full":
+        return {**said, "definition": Raw(_renamed(document))}
+    read = definitions.read(document.definition)
+    if detail == "brief":
+        return {**said, "description": first_sentence(read.description or read.title)}
+    return {
+        **said,
+        "title": line(read.title, SENTENCE_CHARACTERS_MAX),
+        "description": fit(read.description, DESCRIPTION_CHARACTERS_MAX),
+        "parameters": [
+            {
+                "name": fit(parameter.name, NAME_CHARACTERS_MAX),
+                "type": parameter.type,
+                "required": parameter.required,
+                "description": fit(parameter.description, PARAMETER_CHARACTERS_MAX),
+            }
+            for parameter in read.parameters
+        ],
+        "parametersLeftOut": read.more,
+    }
+
+
+def _renamed(document: Document) -> bytes:
+    """The definition under its exposed name; `null` if it is none."""
+    try:
+        members = codec.level(document.definition)
+        document.definition.decode()
+    except (codec.Malformed, UnicodeDecodeError):
+        return b"null"
+    name = codec.dump(fit(document.exposed, NAME_CHARACTERS_MAX))
+    return codec.dump({**members, "name": Raw(name)})
+
+
+WARNINGS_MAX = 20
+"""In one answer, one for each server."""
+ROUTES_MAX = 100
+"""Tools that one answer names with their routes; counts are always of all."""
+
+
+class Standing(Struct, frozen=True):
+    """Some tools, as they stand here. `here`: their servers are; `away`: they come when these are
+    back; `gone`: their servers have no such tools, or they are switched off here; `foreign`: their
+    servers are not behind this endpoint; `kept`: in quarantine until an operator approves them."""
+
+    here: tuple[Pair, ...]
+    away: tuple[Pair, ...]
+    gone: tuple[Pair, ...]
+    foreign: tuple[Pair, ...]
+    kept: tuple[Pair, ...] = ()
+
+    @property
+    def is_possible(self) -> bool:
+        """Can any of them ever be in view here?"""
+        return bool(self.here or self.away or self.kept)
+
+
+def standing(tools: Iterable[Pair], context: Context) -> Standing:
+    names = context.names()
+    here: list[Pair] = []
+    away: list[Pair] = []
+    gone: list[Pair] = []
+    foreign: list[Pair] = []
+    kept: list[Pair] = []
+    for pair in tools:
+        server = pair[0]
+        if server not in context.spec.servers:
+            foreign.append(pair)
+        elif pair in names:
+            (here if context.listed(server) else away).append(pair)
+        elif pair in context.everything.kept:
+            kept.append(pair)
+        else:
+            (away if server in context.everything.unknown else gone).append(pair)
+    return Standing(tuple(here), tuple(away), tuple(gone), tuple(foreign), tuple(kept))
+
+
+def warnings(found: Standing) -> list[str]:
+    """A sentence without its full stop for each server of which something is not in view."""
+    said: list[str] = []
+    for pairs, why in (
+        (found.away, "{} server unavailable, skipping tools: {}"),
+        (found.gone, "{} server has no such tools here, skipping tools: {}"),
+        (found.foreign, "{} server is not behind this endpoint, skipping tools: {}"),
+        (found.kept, "{} server has tools in quarantine, skipping tools: {}"),
+    ):
+        for server, tools in by_server(pairs).items():
+            said.append(why.format(plain(server), told(tools)))
+    if len(said) <= WARNINGS_MAX:
+        return said
+    return [*said[:WARNINGS_MAX], f"tools of {len(said) - WARNINGS_MAX} more servers are skipped"]
+
+
+def hopeless(tools: Iterable[Pair], context: Context) -> str:
+    """Why none of these tools can ever be in view here; empty if one can."""
+    found = standing(tools, context)
+    if found.is_possible:
+        return ""
+    return f"nothing of it can be in view here: {'; '.join(warnings(found))}"
+
+
+def by_server(pairs: Iterable[Pair]) -> dict[str, list[str]]:
+    """The namespaced names, in their order."""
+    grouped: dict[str, list[str]] = {}
+    for pair in pairs:
+        grouped.setdefault(pair[0], []).append(written(pair))
+    return grouped
+
+
+def in_view(context: Context) -> list[Entry]:
+    """The tools of servers that are in the list now."""
+    tools, servers = frozenset(context.shown.tools), frozenset(context.shown.servers)
+    return [
+        entry
+        for entry in context.everything.offered
+        if entry.server in servers or (entry.server, entry.item.key) in tools
+        if context.listed(entry.server)
+    ]
+
+
+def route(pair: Pair) -> dict[str, object]:
+    """Where a call of it goes."""
+    server, original = pair
+    return {
+        "serverName": plain(server),
+        "originalName": plain(original),
+        "namespacedName": plain(written(pair)),
+    }
+
+
+def routes(pairs: Iterable[Pair], context: Context) -> dict[str, object]:
+    """By exposed names; of at most `ROUTES_MAX` of them."""
+    names = context.names()
+    known = [pair for pair in pairs if pair in names]
+    return {names[pair]: route(pair) for pair in known[:ROUTES_MAX]}
+
+
+def row(entry: Entry, *, shown: bool) -> Row:
+    """One tool. `shown`: is it in view?"""
+    pair = (entry.server, entry.item.key)
+    said = read(entry.item.raw)
+    about = first_sentence(said.description or said.title)
+    tokens = token_cost.tokens(entry.item.raw)
+    name = code(written(pair))
+    text = f"- {name} as {code(entry.key)} ({tokens} tokens{', in view' if shown else ''})"
+    value = {
+        "exposedName": entry.key,
+        **route(pair),
+        "description": about,
+        "tokens": tokens,
+        "inView": shown,
+    }
+    return Row(f"{text}: {about}" if about else text, value)
+
+
+def summary(toolset: ToolSet, context: Context) -> dict[str, object]:
+    """A tool set without its tools."""
+    return {
+        "name": toolset.name,
+        "description": toolset.description,
+        "toolCount": len(toolset.tools),
+        "active": toolset.name == context.shown.toolset,
+        "createdAt": context.dated(toolset.created),
+        "updatedAt": context.dated(toolset.updated),
+    }
+
+
+def saving(context: Context, builtins: Sequence[Item]) -> dict[str, object]:
+    """Estimated tokens of all that is behind the endpoint, of what is in the list, and of what the
+    list leaves out."""
+    found = token_cost.Saving(
+        token_cost.of_bytes(sum(map(sent_bytes, context.everything.offered))),
+        token_cost.of_bytes(
+            sum(len(item.raw) for item in builtins) + sum(map(sent_bytes, in_view(context)))
+        ),
+    )
+    return {
+        "everything": found.everything,
+        "inView": found.shown,
+        "saved": found.tokens,
+        "savedPercent": found.percent,
+    }

@@ -1,0 +1,26 @@
+"""Which built-in tools an endpoint has: one family for each exposure.
+
+Owns: that table. Never: the tools themselves.
+"""
+
+from collections.abc import Mapping
+
+from metamcp_worker.builtin_tools import search_tools, servers_tools, toolset_tools
+from metamcp_worker.builtin_tools.builtin import Family
+from metamcp_worker.ipc.disclosure import Exposure
+
+_NONE = Family({}, (), "")
+_FAMILIES: Mapping[Exposure, Family] = {
+    "servers": servers_tools.FAMILY,
+    "toolset": toolset_tools.FAMILY,
+    "search": search_tools.FAMILY,
+}
+
+
+def of(exposure: Exposure) -> Family:
+    return _FAMILIES.get(exposure, _NONE)
+
+
+def names(exposure: Exposure) -> frozenset[str]:
+    """What no tool of a server can be called here."""
+    return frozenset(of(exposure).tools)

@@ -1,0 +1,261 @@
+"""The built-in tools of the exposure `toolset`: tool sets are built, equipped and put away.
+
+Owns: `discover-all-tools` (with `discover_tool`), `build-toolset`, `equip-toolset`,
+`unequip-toolset`, `get-active-toolset`, `list-saved-toolsets`, `delete-toolset`, their words.
+Never: carrying an order out (`builtins`), keeping tool sets (the supervisor).
+
+A tool set may name tools that are not there just now. What can be in view is, the rest is named in
+a warning; a set of which nothing can ever be in view here is not equipped.
+"""
+
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from metamcp_worker.builtin_tools import discover_tool, tool_choice, tool_text
+from metamcp_worker.builtin_tools.builtin import (
+    Ask,
+    Context,
+    Decision,
+    Family,
+    Reply,
+    family,
+)
+from metamcp_worker.builtin_tools.tool_text import Row
+from metamcp_worker.ipc.disclosure import (
+    TOOLS_MAX,
+    Build,
+    Delete,
+    Equip,
+    Outcome,
+    ToolSet,
+    Unequip,
+)
+
+GUIDE = (
+    "Tools are in view once a toolset is equipped: discover-all-tools tells all that there are,"
+    " list-saved-toolsets the toolsets, build-toolset makes one, equip-toolset brings its tools"
+    " into the list."
+)
+TOOLS_TOLD_MAX = 20
+"""Of each tool set in the list of them."""
+
+
+class Named(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+
+
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Reference(Struct, frozen=True, forbid_unknown_fields=True):
+    namespacedName: str  # noqa: N815 - as clients spell it
+
+
+class Building(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    tools: Annotated[tuple[str | Reference, ...], Meta(max_length=TOOLS_MAX)]
+    description: str = ""
+    autoEquip: bool = False  # noqa: N815 - as clients spell it
+
+
+class Deleting(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    confirm: bool = False
+
+
+class Listing(Struct, frozen=True, forbid_unknown_fields=True):
+    offset: int = 0
+
+
+def _build(given: Building, context: Context) -> Decision:
+    names = [one if isinstance(one, str) else one.namespacedName for one in given.tools]
+    picked = tool_choice.pick(names, context)
+    if picked.missing:
+        return _failed("build", tool_choice.unknown(picked.missing, context))
+
+    def then(outcome: Outcome, now: Context) -> Reply:
+        if outcome.error:
+            return _failed("build", outcome.error)
+        made = outcome.toolset or ToolSet(given.name, picked.pairs, given.description)
+        saved = f"Toolset {_quoted(made.name)} is saved with {_tools(len(made.tools))}."
+        if not given.autoEquip:
+            found = {"success": True, "toolset": tool_text.summary(made, now), "equipped": False}
+            return Reply(f"{saved} equip-toolset brings it into view.", found)
+        told = _told(made, now)
+        return Reply(f"{saved} {told.text}", told.structured)
+
+    order = Build(given.name, picked.pairs, given.description, equip=given.autoEquip)
+    return Ask(order, then)
+
+
+def _equip(given: Named, context: Context) -> Decision:
+    known = context.toolsets.get(given.name)
+    if known is not None and (why := tool_text.hopeless(known.tools, context)):
+        return _failed("equip", why)
+
+    def then(outcome: Outcome, now: Context) -> Reply:
+        if outcome.error:
+            return _failed("equip", outcome.error)
+        equipped = outcome.toolset or now.toolsets.get(given.name)
+        return _told(equipped or ToolSet(given.name, outcome.after.tools), now)
+
+    return Ask(Equip(given.name), then)
+
+
+def _unequip(given: Nothing, context: Context) -> Decision:
+    def then(outcome: Outcome, now: Context) -> Reply:
+        if outcome.error:
+            return _failed("unequip", outcome.error)
+        name = outcome.before.toolset
+        text = (
+            f"Toolset {_quoted(name)} is not equipped any more"
+            if name
+            else "No toolset was equipped"
+        )
+        text += "; only the built-in tools are in view."
+        return Reply(text, {"success": True, "unequipped": name, "tokens": _saving(now)})
+
+    return Ask(Unequip(), then)
+
+
+def _active(given: Nothing, context: Context) -> Decision:
+    seen = tool_text.in_view(context)
+    everything = len(context.everything.offered)
+    structured: dict[str, object] = {
+        "equipped": bool(context.shown.toolset),
+        "toolSummary": {
+            "currentlyExposed": len(seen),
+            "totalDiscovered": everything,
+            "filteredOut": everything - len(seen),
+        },
+        "tokens": _saving(context),
+    }
+    name = context.shown.toolset
+    if not name:
+        return Reply(
+            "No toolset is equipped; list-saved-toolsets tells which there are.", structured
+        )
+    standing = tool_text.standing(context.shown.tools, context)
+    part = tool_text.portion(seen, 0, lambda entry: tool_text.row(entry, shown=True))
+    toolset = context.toolsets.get(name) or ToolSet(name, context.shown.tools)
+    warnings = tool_text.warnings(standing)
+    structured |= {
+        "toolset": tool_text.summary(toolset, context),
+        "exposedTools": part.values,
+        "exposedToolsLeftOut": part.left,
+        "unavailableServers": sorted(tool_text.by_server(standing.away)),
+        "warnings": warnings,
+    }
+    count = f"{len(standing.here)} of its {_tools(len(context.shown.tools))} in view"
+    lines = [f"Toolset {_quoted(name)} is equipped, {count}.", *part.texts]
+    if part.left:
+        lines.append(f"And {part.left} more.")
+    return Reply("\n".join([*lines, *_warned(warnings)]), structured)
+
+
+def _list(given: Listing, context: Context) -> Decision:
+    toolsets = list(context.toolsets.values())
+    part = tool_text.portion(toolsets, given.offset, lambda one: _row(one, context))
+    structured: dict[str, object] = {"success": True, "toolsets": part.values}
+    lines = part.texts or ["No toolset is saved; build-toolset makes one."]
+    if part.left:
+        lines.append(f"{part.left} more: ask with offset {part.end}.")
+        structured["nextOffset"] = part.end
+    return Reply("\n".join(lines), structured)
+
+
+def _delete(given: Deleting, context: Context) -> Decision:
+    if not given.confirm:
+        return _failed("delete", f"set confirm to true to delete {_quoted(given.name)}")
+
+    def then(outcome: Outcome, now: Context) -> Reply:
+        if outcome.error:
+            return _failed("delete", outcome.error)
+        text = f"Toolset {_quoted(given.name)} is deleted."
+        if outcome.before.toolset == given.name:
+            text += " It was equipped; only the built-in tools are in view."
+        return Reply(text, {"success": True, "deleted": tool_text.plain(given.name)})
+
+    return Ask(Delete(given.name), then)
+
+
+def _told(toolset: ToolSet, now: Context) -> Reply:
+    """A tool set that was just equipped."""
+    standing = tool_text.standing(toolset.tools, now)
+    warnings = tool_text.warnings(standing)
+    names = now.names()
+    told = tool_text.told([names[pair] for pair in standing.here])
+    count = f"{len(standing.here)} of its {_tools(len(toolset.tools))} in view"
+    lines = [f"Toolset {_quoted(toolset.name)} is equipped, {count}{': ' if told else ''}{told}."]
+    if standing.away:
+        warned = [*_warned(warnings), "What is skipped comes into view when its server is back."]
+    else:
+        warned = _warned(warnings)
+    structured: dict[str, object] = {
+        "success": True,
+        "equipped": True,
+        "toolset": tool_text.summary(toolset, now),
+        "registeredTools": tool_text.routes(standing.here, now),
+        "unavailableServers": sorted(tool_text.by_server(standing.away)),
+        "warnings": warnings,
+        "tokens": _saving(now),
+    }
+    return Reply("\n".join([*lines, *warned]), structured)
+
+
+def _row(toolset: ToolSet, context: Context) -> Row:
+    servers = {server: len(tools) for server, tools in tool_text.by_server(toolset.tools).items()}
+    shown = list(servers.items())[:TOOLS_TOLD_MAX]
+    value: dict[str, object] = {
+        **tool_text.summary(toolset, context),
+        "servers": [{"name": tool_text.plain(name), "toolCount": count} for name, count in shown],
+        "tools": [tool_text.route(pair) for pair in toolset.tools[:TOOLS_TOLD_MAX]],
+    }
+    equipped = ", equipped" if value["active"] else ""
+    of = tool_text.told(servers, TOOLS_TOLD_MAX)
+    about = tool_text.line(toolset.description, tool_text.NAME_CHARACTERS_MAX)
+    text = f"- {_quoted(toolset.name)}{equipped}: {_tools(len(toolset.tools))} of {of}"
+    return Row(f"{text}: {about}" if about else text, value)
+
+
+def _failed(what: str, why: str) -> Reply:
+    text = f"Failed to {what} toolset: {why}"
+    return Reply(text, {"success": False, "error": text}, failed=True)
+
+
+def _warned(warnings: list[str]) -> list[str]:
+    return [f"Warning: {warning}" for warning in warnings]
+
+
+def _saving(context: Context) -> dict[str, object]:
+    return tool_text.saving(context, FAMILY.items)
+
+
+def _quoted(name: str) -> str:
+    return f'"{tool_text.plain(name)}"'
+
+
+def _tools(count: int) -> str:
+    return tool_text.counted(count, "tool")
+
+
+FAMILY: Family = family(
+    "toolset",
+    {
+        "discover-all-tools": (
+            discover_tool.Discover,
+            lambda given, context: discover_tool.discover(given, context, FAMILY.items),
+        ),
+        "build-toolset": (Building, _build),
+        "equip-toolset": (Named, _equip),
+        "unequip-toolset": (Nothing, _unequip),
+        "get-active-toolset": (Nothing, _active),
+        "list-saved-toolsets": (Listing, _list),
+        "delete-toolset": (Deleting, _delete),
+    },
+    GUIDE,
+    {f"{what}-toolset": partial(_failed, what) for what in ("build", "equip", "unequip", "delete")},
+)

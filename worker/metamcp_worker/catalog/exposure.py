@@ -1,0 +1,125 @@
+"""What of an endpoint one view shows: its lists cut down, with the built-in tools in front.
+
+Owns: what is in view of the four kinds of lists, what can be asked for that is not in view. Never:
+what the built-in tools are (`tools_by_exposure`), what is shown to whom (the supervisor decides),
+pages.
+
+Names are those of the whole endpoint, so a tool is called the same whatever else is in view.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from metamcp_worker.catalog.catalog import Entry, Merged, hash_of, hash_of_marks
+from metamcp_worker.catalog.offers import Item, Owner
+from metamcp_worker.catalog.parts import mark
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Pair, Shown
+from metamcp_worker.ipc.server_catalog import Hint
+from metamcp_worker.ipc.spec import EndpointSpec
+
+OWN = ""
+"""The server of the built-in tools: the gateway itself."""
+
+
+class Opened:
+    """All that there is behind an endpoint, made ready once for the views that are cut out of it.
+    `builtins`: definitions of the gateway's own; `guide`: how to use them."""
+
+    def __init__(
+        self, merged: Merged, endpoint: EndpointSpec, builtins: Sequence[Item], guide: str
+    ) -> None:
+        self._endpoint = endpoint
+        self._all = merged
+        if endpoint.exposure == "all":
+            return
+        own = {item.key: Owner(OWN, item.raw_key) for item in builtins}
+        self._own = tuple(Entry(item.key, item, OWN) for item in builtins)
+        self._all = structs.replace(
+            merged,
+            # What is in view changes at any moment, and another client may be the one who does it.
+            hints={**merged.hints, **dict.fromkeys(merged.lists, Hint())},
+            tools={**merged.tools, **own},
+            kinds=merged.kinds | {"tools"},
+            instructions=guide,
+        )
+        self._own_mark = b"".join(map(mark, self._own))
+        self._parts = {part.server: part for part in merged.listed}
+        self._starts: dict[str, int] = {}
+        self._marks: list[bytes] = []
+        for part in merged.listed:
+            self._starts[part.server] = len(self._marks)
+            self._marks += part.marks
+
+    def shared(self, shown: Shown) -> Shown:
+        """The same, made of the tools that are known here: what comes from the supervisor is made
+        anew each time, and thousands of views would hold ten times as much."""
+        if not shown.tools or self._endpoint.exposure == "all":
+            return shown
+        return structs.replace(shown, tools=tuple([self._known(pair) for pair in shown.tools]))
+
+    def disclosed(self, shown: Shown) -> Merged:
+        """What is in view."""
+        merged, endpoint = self._all, self._endpoint
+        if endpoint.exposure == "all":
+            return merged
+        pairs = frozenset(shown.tools)
+        whole = frozenset(shown.servers)
+        servers = whole | {server for server, _ in pairs}
+        lists = {
+            kind: tuple(entry for entry in entries if entry.server in servers)
+            for kind, entries in merged.lists.items()
+            if kind != "tools"
+        }
+        hashes = {kind: hash_of(entries) for kind, entries in lists.items()}
+        seen, tools, marks = self._seen(pairs, whole), merged.lists["tools"], self._marks
+        lists["tools"] = (*self._own, *[tools[at] for at in seen])
+        hashes["tools"] = hash_of_marks([self._own_mark, *[marks[at] for at in seen]])
+        changes: dict[str, object] = {"lists": lists, "hashes": hashes}
+        if not endpoint.call_hidden:
+            changes |= {
+                "tools": _inside(merged.tools, whole, pairs),
+                "aliases": _inside(merged.aliases, whole, pairs),
+                "prompts": {
+                    name: owner for name, owner in merged.prompts.items() if owner.server in servers
+                },
+                "apps": {},
+                "barred": None,
+                "closed": frozenset(endpoint.servers) - servers,
+            }
+        return structs.replace(merged, **changes)
+
+    def _seen(self, pairs: frozenset[Pair], whole: frozenset[str]) -> list[int]:
+        """The places in the list of all."""
+        places: set[int] = set()
+        for pair in pairs:
+            part = self._parts.get(pair[0])
+            at = None if part is None else part.places.get(pair)
+            if at is not None:
+                places.add(self._starts[pair[0]] + at)
+        for server in whole & self._parts.keys():
+            start = self._starts[server]
+            places.update(range(start, start + len(self._parts[server].entries)))
+        return sorted(places)
+
+    def _known(self, pair: Pair) -> Pair:
+        part = self._parts.get(pair[0])
+        at = None if part is None else part.places.get(pair)
+        return pair if part is None or at is None else part.pairs[at]
+
+
+def _inside(
+    tools: Mapping[str, Owner], whole: frozenset[str], pairs: frozenset[Pair]
+) -> dict[str, Owner]:
+    """Those in view, and the built-in ones."""
+    return {
+        name: owner
+        for name, owner in tools.items()
+        if owner.server == OWN or _in(owner, whole, pairs)
+    }
+
+
+def _in(tool: Owner, servers: frozenset[str], pairs: frozenset[Pair]) -> bool:
+    """Is it in view, be its server there or away?"""
+    return tool.server in servers or (tool.server, codec.text(tool.original)) in pairs

@@ -1,0 +1,356 @@
+"""What an operator wants otherwise about single tools of an endpoint: names, words, arguments.
+
+Owns: the definition of such a tool as clients see it, its names, and the sentences about what is
+wanted and cannot be. Never: tools without an override, reading a configuration (the supervisor),
+the arguments of a call (`offers`), lists.
+
+An override belongs to (server, the server's own name of the tool). Of a definition only those
+members change that it is about; the values of all others stay the bytes that the server sent. What
+it was made of stands in its `_meta`, under `ORIGINAL`.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from urllib.parse import unquote
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.catalog.offers import Item, Mend, Owner
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.exposed_names import Pair
+from metamcp_worker.ipc.spec import ToolOverride
+
+ORIGINAL = "io.metamcp/original"
+"""Of `_meta`: the server of a definition that is not as it sent it, and its own name of the
+tool."""
+
+
+class _Made(Struct, frozen=True):
+    """What became of the definition with this digest, and the sentences about that."""
+
+    digest: bytes
+    item: Item
+    notes: tuple[str, ...]
+
+
+class Overrides:
+    """Those of one endpoint. A definition is made once, for each form that the server gives it.
+    `wanted`: as the endpoint has them; `servers`: whose tools these are; `barred`: by the server's
+    own names, tools that nobody may call around their override."""
+
+    def __init__(self, wanted: Sequence[ToolOverride] = ()) -> None:
+        self.wanted = wanted
+        self._by_pair = {(one.server, one.tool): one for one in wanted}
+        self._mends = {pair: mend for pair, one in self._by_pair.items() if (mend := _mend(one))}
+        self._made: dict[Pair, _Made] = {}
+        self.servers = frozenset(one.server for one in wanted)
+        self.barred = tuple(
+            pair for pair, one in self._by_pair.items() if one.name or pair in self._mends
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._by_pair)
+
+    def names(self, off: Collection[Pair], reserved: Collection[str]) -> dict[Pair, str]:
+        """Those that tools have whatever the rule says, be their servers known or not. `off`: tools
+        that are switched off; `reserved`: names that no tool gets."""
+        found: dict[str, Pair] = {}
+        for pair, one in self._by_pair.items():
+            if one.name and pair not in off and one.name not in reserved:
+                found.setdefault(one.name, pair)
+        return {pair: name for name, pair in found.items()}
+
+    def item(self, pair: Pair, item: Item) -> Item:
+        """The definition as clients see it, but for the name."""
+        one = self._by_pair.get(pair)
+        if one is None or not _changes(one):
+            return item
+        made = self._made.get(pair)
+        if made is None or made.digest != item.digest:
+            notes = tuple(_unnamed(item, one))
+            made = self._made[pair] = _Made(item.digest, _item(item, one), notes)
+        return made.item
+
+    def mend(self, pair: Pair) -> Mend | None:
+        return self._mends.get(pair)
+
+    def is_hidden(self, pair: Pair) -> bool:
+        one = self._by_pair.get(pair)
+        return one is not None and one.hidden
+
+    def aliases(
+        self,
+        exposed: Mapping[Pair, str],
+        tools: Mapping[str, Owner],
+        reserved: Collection[str],
+    ) -> tuple[dict[str, Owner], list[str]]:
+        """The owners of further names, and the sentences about those that another tool has.
+        `exposed`: the name of each tool; `tools`: the owners of these; `reserved`: names that no
+        tool gets. An exposed name goes before an alias."""
+        found: dict[str, Owner] = {}
+        notes: list[str] = []
+        for pair, one in self._by_pair.items():
+            if pair not in exposed:
+                continue
+            owner = tools[exposed[pair]]
+            for alias in one.aliases:
+                other = tools.get(alias) or found.get(alias)
+                if other is None and alias not in reserved:
+                    found[alias] = owner
+                elif other != owner:
+                    notes.append(f"{_told(pair)} has no alias {alias}: another tool is called so")
+        return found, notes
+
+    def notes(self, tools: Collection[Pair], known: Collection[str]) -> Iterator[str]:
+        """What is wanted for nothing. `tools`: all that there are; `known`: servers of which it is
+        known what they offer."""
+        for server, tool in self._by_pair:
+            if (server, tool) in tools:
+                made = self._made.get((server, tool))
+                yield from made.notes if made is not None else ()
+            elif server in known:
+                yield f"{server} has no tool {tool[:NAME_TOLD_MAX]!r}, which is overridden here"
+
+
+NAME_TOLD_MAX = 80
+"""Characters of a name in a note."""
+
+
+def _mend(one: ToolOverride) -> Mend | None:
+    if not one.fixed and not one.defaults:
+        return None
+    return Mend(_raw(one.fixed), _raw(one.defaults))
+
+
+def _raw(values: Mapping[str, str]) -> dict[str, bytes]:
+    return {name: value.encode() for name, value in values.items()}
+
+
+def _changes(one: ToolOverride) -> bool:
+    """Is the definition another one?"""
+    words = one.title is not None or one.description is not None
+    return bool(one.name or one.fixed or one.defaults) or words
+
+
+def _item(item: Item, one: ToolOverride) -> Item:
+    members = codec.level(item.raw)
+    if one.title is not None:
+        _entitle(members, Raw(codec.dump(one.title)))
+    if one.description is not None:
+        members["description"] = Raw(codec.dump(one.description))
+    if (one.fixed or one.defaults) and (schema := _level(members.get("inputSchema"))) is not None:
+        members["inputSchema"] = _schema(schema, _raw(one.fixed), _raw(one.defaults))
+    meta = _level(members.get("_meta", Raw(b"{}")))
+    if meta is not None:
+        meta[ORIGINAL] = Raw(codec.dump({"server": one.server, "name": Raw(item.raw_key)}))
+        members["_meta"] = Raw(codec.dump(meta))
+    raw = codec.dump(members)
+    digest = hashlib.sha256(raw).digest()
+    return Item(item.key, item.raw_key, raw, digest, bool(one.name), item.fault)
+
+
+def _entitle(members: dict[str, Raw], title: Raw) -> None:
+    """Older revisions have it among the annotations."""
+    members["title"] = title
+    annotations = _level(members.get("annotations"))
+    if annotations is not None and "title" in annotations:
+        annotations["title"] = title
+        members["annotations"] = Raw(codec.dump(annotations))
+
+
+def _schema(
+    schema: dict[str, Raw], fixed: Mapping[str, bytes], defaults: Mapping[str, bytes]
+) -> Raw:
+    """Without what is fixed, unless something refers to it; what has a default says so, and nobody
+    has to send it."""
+    properties = _level(schema.get("properties"))
+    if properties is not None:
+        left = {name: raw for name, raw in properties.items() if name not in fixed}
+        for name, value in defaults.items():
+            if name in left:
+                left[name] = _defaulted(left[name], value)
+        schema["properties"] = Raw(codec.dump(left))
+    gone = {name: raw for name, raw in (properties or {}).items() if name in fixed}
+    required = _items(schema.get("required"))
+    still = [raw for raw in required if (codec.text(raw) or "") not in {*fixed, *defaults}]
+    if still:
+        schema["required"] = Raw(codec.dump(still)) if still != required else schema["required"]
+    elif required:
+        del schema["required"]  # an empty list is none in the oldest drafts of JSON Schema
+    return Raw(codec.dump(reachable(schema, gone) if gone else schema))
+
+
+def _defaulted(raw: Raw, value: bytes) -> Raw:
+    """`true` is a schema too, and says nothing; of any other that is no object nothing is known."""
+    schema = {} if bytes(raw) == b"true" else _level(raw)
+    return raw if schema is None else Raw(codec.dump({**schema, "default": Raw(value)}))
+
+
+def _unnamed(item: Item, one: ToolOverride) -> Iterator[str]:
+    """Arguments that the tool does not name: they are sent all the same."""
+    schema = _level(codec.level(item.raw).get("inputSchema")) or {}
+    properties = _level(schema.get("properties"))
+    if properties is None:
+        return
+    for name in (*one.fixed, *one.defaults):
+        if name not in properties:
+            told = _told((one.server, one.tool))
+            yield f"{told} names no argument {name[:NAME_TOLD_MAX]!r}, which is overridden here"
+
+
+def _told(pair: Pair) -> str:
+    return f"{pair[0]}.{pair[1][:NAME_TOLD_MAX]}"
+
+
+def _level(raw: Raw | None) -> dict[str, Raw] | None:
+    """The members of an object; None: it is none."""
+    try:
+        return None if raw is None else codec.level(raw)
+    except codec.Malformed:
+        return None
+
+
+def _items(raw: Raw | None) -> list[Raw]:
+    try:
+        return [] if raw is None else codec.items(raw)
+    except codec.Malformed:
+        return []
+
+
+DEPTH_MAX = 48
+"""Levels of a schema in which references are looked for; those that people write have few."""
+NAMES_MAX = 100
+"""That references lead to and that are looked for; with more of them, everything may be meant."""
+_LIKELY = re.compile(rb'[rR]ef"')
+"""What is without that has no reference."""
+_REFERENCES = frozenset({"$ref", "$dynamicRef"})
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+_BY_NAME = frozenset({
+    "$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties",
+})  # fmt: skip
+"""Objects whose members are schemas, whatever they are called."""
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def reachable(schema: Mapping[str, Raw], gone: Mapping[str, Raw]) -> Mapping[str, Raw]:
+    """The schema with all that is referred to. `gone`: what was taken out of its properties."""
+    holder = _holder(schema)
+    there = _members(schema.get(holder, Raw(b"{}")))
+    if there is None:
+        return schema
+    walk = _Walk(schema, holder, _places(gone, there))
+    found = walk.members(schema, 0)
+    kept: dict[str, Raw] = {}
+    while missing := [name for name in gone if name not in kept and walk.means(name, gone[name])]:
+        kept |= {name: walk.schema(gone[name], 1) for name in missing}
+    if not kept:
+        return schema
+    there = _members(found.get(holder, Raw(b"{}"))) or {}
+    moved = {walk.places[name]: raw for name, raw in kept.items()}
+    return {**found, holder: Raw(codec.dump({**there, **moved}))}
+
+
+class _Walk:
+    """`places`: the names that those which are gone have among the definitions."""
+
+    def __init__(self, schema: Mapping[str, Raw], holder: str, places: Mapping[str, str]) -> None:
+        self.places = places
+        self._holder = holder
+        self._own = (codec.text(schema.get("$id", Raw(b'""'))) or "").removesuffix("#")
+        self._wanted: set[str] = set()
+        self._names: set[bytes] = set()
+
+    def means(self, name: str, raw: Raw) -> bool:
+        """Does any reference so far lead into this one?"""
+        if name in self._wanted or len(self._names) > NAMES_MAX:
+            return True
+        return any(said in bytes(raw) for said in self._names)
+
+    def schema(self, raw: Raw, depth: int) -> Raw:
+        """One schema, or several in a list, with what they refer to."""
+        if depth > DEPTH_MAX or _LIKELY.search(bytes(raw)) is None:
+            return raw
+        if bytes(raw).lstrip()[:1] == b"[":
+            before = codec.items(raw)
+            after = [self.schema(each, depth + 1) for each in before]
+            return raw if _same(before, after) else Raw(codec.dump(after))
+        members = _members(raw)
+        if members is None or _is_document(members):
+            return raw
+        found = self.members(members, depth)
+        return raw if found is members else Raw(codec.dump(found))
+
+    def members(self, members: Mapping[str, Raw], depth: int) -> Mapping[str, Raw]:
+        """The same object if nothing in it is another one."""
+        found = {
+            key: self._reference(raw)
+            if key in _REFERENCES
+            else self._by_name(raw, depth + 1)
+            if key in _BY_NAME
+            else self.schema(raw, depth + 1)
+            for key, raw in members.items()
+            if key not in _VALUES
+        }
+        changed = {key: raw for key, raw in found.items() if raw is not members[key]}
+        return {**members, **changed} if changed else members
+
+    def _by_name(self, raw: Raw, depth: int) -> Raw:
+        before = _members(raw)
+        if before is None:
+            return raw
+        after = {name: self.schema(each, depth + 1) for name, each in before.items()}
+        return raw if _same(before.values(), after.values()) else Raw(codec.dump(after))
+
+    def _reference(self, raw: Raw) -> Raw:
+        text = codec.text(raw)
+        if text is None:
+            return raw
+        base, _, place = text.partition("#")
+        steps = place.split("/")
+        if base not in ("", self._own):
+            self._names.add(codec.dump(base))
+        elif place and steps[0]:
+            self._names |= {codec.dump(place), codec.dump(f"#{place}")}
+        elif steps[1:2] == ["properties"] and len(steps) > 2:
+            name = unquote(steps[2]).replace("~1", "/").replace("~0", "~")
+            if name in self.places:
+                self._wanted.add(name)
+                steps[1:3] = self._holder, self.places[name]
+                return Raw(codec.dump(f"{base}#{'/'.join(steps)}"))
+        return raw
+
+
+def _holder(schema: Mapping[str, Raw]) -> str:
+    """Where this schema has its definitions: before 2019 that was another member."""
+    old = b"draft-0" in bytes(schema.get("$schema", b""))
+    return "definitions" if "$defs" not in schema and (old or "definitions" in schema) else "$defs"
+
+
+def _places(gone: Mapping[str, Raw], there: Mapping[str, Raw]) -> dict[str, str]:
+    """Names that nothing has yet, and that a reference need not escape."""
+    places: dict[str, str] = {}
+    for number, name in enumerate(gone, 1):
+        place = name if _PLAIN.fullmatch(name) else f"argument{number}"
+        while place in there or place in places.values():
+            place += "_"
+        places[name] = place
+    return places
+
+
+def _is_document(members: Mapping[str, Raw]) -> bool:
+    """References in it begin at itself."""
+    own = codec.text(members.get("$id", Raw(b"null")))
+    return own is not None and not own.startswith("#")
+
+
+def _same(before: Iterable[Raw], after: Iterable[Raw]) -> bool:
+    return all(one is other for one, other in zip(before, after, strict=True))
+
+
+def _members(raw: Raw) -> dict[str, Raw] | None:
+    """The members of an object; None: it is none."""
+    try:
+        return codec.level(raw)
+    except codec.Malformed:
+        return None
