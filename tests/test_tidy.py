@@ -92,9 +92,9 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.front": (
-        "answers asked asking elsewhere eras faults guard inbound levels methods modern_roots"
-        " mrtr openapi outlays page params parked peers processes recording resume retries"
-        " session showing stats task_ids tracing viewers watches"
+        "answers call_faults call_log client_identity client_sessions front_views guard"
+        " mcp_request mrtr resume server_processes stats task_ids trace watches web_pages"
+        " wrong_front"
     ),
     "metamcp_worker.http": "hosts http1 mcp_headers sse trace_context",
     "metamcp_worker.ipc": (

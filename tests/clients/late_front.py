@@ -11,8 +11,8 @@ import signal
 import socket
 import sys
 
+from metamcp_worker.front.client_sessions import IDLE_S
 from metamcp_worker.front.run import Front
-from metamcp_worker.front.session import IDLE_S
 
 
 class Clock(asyncio.SelectorEventLoop):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from metamcp_worker.front.session import SESSIONS_MAX
+from metamcp_worker.front.client_sessions import SESSIONS_MAX
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.messages import FrontReady, FrontStats, SessionsOver
 from tests.clients.memory import Watched

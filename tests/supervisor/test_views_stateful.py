@@ -13,9 +13,9 @@ from msgspec import Raw
 from metamcp_supervisor.views.ledger import Delta, Impossible, Ledger
 from metamcp_worker.builtin_tools.builtin import Reply
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.builtins import Builtins
-from metamcp_worker.front.methods import Request
-from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front.mcp_request import Request
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import (
     Activate,

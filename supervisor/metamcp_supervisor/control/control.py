@@ -1,8 +1,8 @@
 """The control socket: who may speak on it, and one JSON-RPC object per line.
 
 Owns: the unix socket in the runtime directory, the check of its clients (token and role), lines,
-deadlines and limits of connections. Never: what a verb does (`orders`), who is who (`peers`),
-printing (`cli.ctl`).
+deadlines and limits of connections. Never: what a verb does (`orders`), who is who
+(`client_identity`), printing (`cli.ctl`).
 
     gateway: {"jsonrpc":"2.0","method":"hello","params":{"v":1,"pid":…,"version":"…"}}
     client:  {"jsonrpc":"2.0","id":1,"method":"hello","params":{"token":"…"}}

@@ -10,7 +10,7 @@ import pytest
 
 from metamcp_supervisor.views.ledger_io import IN_PROGRESS, LATE, STOPS, TURN_S_MAX, Keeper
 from metamcp_supervisor.views.store import BUSY_S_MAX, FILE, Store
-from metamcp_worker.front import builtins
+from metamcp_worker.front import builtin_calls
 from metamcp_worker.ipc.disclosure import (
     Activate,
     Amend,
@@ -235,7 +235,7 @@ def test_an_order_that_waits_too_long_for_its_turn_is_told_so(tmp_path: Path) ->
 
 
 def test_a_front_hears_of_its_order_before_it_gives_up() -> None:
-    assert TURN_S_MAX + 3 * BUSY_S_MAX < builtins.ORDER_S_MAX
+    assert TURN_S_MAX + 3 * BUSY_S_MAX < builtin_calls.ORDER_S_MAX
 
 
 # Files that are no good

@@ -3,7 +3,7 @@
 import asyncio
 
 from metamcp_worker.builtin_tools.search_index_io import Building
-from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.worker.builtin_tools.test_indexing import names, spec

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from metamcp_worker.catalog import policy, views
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Whose
 from metamcp_worker.ipc.errors import Code, Refused

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from metamcp_worker.front.questions import Question
+from metamcp_worker.front.client_questions import Question
 
 
 class Caller:

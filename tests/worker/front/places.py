@@ -8,7 +8,7 @@ from metamcp_worker.builtin_tools import builtin, tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Reply, Seek
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure, Outcome, Pair, Shown, ToolSet, Whose
 from metamcp_worker.ipc.messages import ServerState

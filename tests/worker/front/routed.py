@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.front.routing import Routing
+from metamcp_worker.front.call_router import Routing
+from metamcp_worker.front.server_links import Answer, Call
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.messages import ServerState
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import Raw
 
-from metamcp_worker.front import mrtr, parked
-from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.front.parked import Bound
-from metamcp_worker.front.parking import GATHER_S, Parking, Talk
-from metamcp_worker.front.questions import Question
+from metamcp_worker.front import mrtr
+from metamcp_worker.front.client_questions import Question
+from metamcp_worker.front.mrtr import Bound
+from metamcp_worker.front.mrtr_io import GATHER_S, Parking, Talk
+from metamcp_worker.front.server_links import Answer, Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Refused
 from metamcp_worker.ipc.frames import Call as CallFrame
@@ -139,7 +139,7 @@ class Bench:
 
     def close(self) -> None:
         self.parking.close()
-        self.loop.turn(2 * parked.PARK_S_MAX)
+        self.loop.turn(2 * mrtr.PARK_S_MAX)
         self.loop.close()
 
     def _reply(self, question: Question, body: bytes, failed: bool) -> None:

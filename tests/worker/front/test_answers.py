@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings, strategies
 
-from metamcp_worker.front import answers, inbound
+from metamcp_worker.front import answers, mcp_request
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, Refused
 
@@ -44,7 +44,7 @@ def test_progress_bears_the_clients_own_token() -> None:
 
 def test_names_of_members_may_stand_in_parameters_as_often_as_they_like() -> None:
     params = b'{"id":1,"method":"x","params":{"id":[{"id":2}]},"s":"\\"id\\":\\\\"}'
-    message = inbound.read(b'{"id":1,"jsonrpc":"2.0","params":%b,"method":"m"}' % params)
+    message = mcp_request.read(b'{"id":1,"jsonrpc":"2.0","params":%b,"method":"m"}' % params)
     assert (bytes(message.id), message.method, bytes(message.params)) == (b"1", "m", params)
 
 
@@ -62,7 +62,7 @@ def test_names_of_members_may_stand_in_parameters_as_often_as_they_like() -> Non
 )
 def test_a_member_that_comes_twice_is_refused(body: bytes) -> None:
     with pytest.raises(Refused) as refused:
-        inbound.read(body)
+        mcp_request.read(body)
     assert refused.value.code == Code.INVALID_REQUEST
 
 
@@ -71,37 +71,37 @@ def test_what_stands_beside_the_parameters_is_not_searched_for_long() -> None:
     head = b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b,"x":[%b]}'
     large = b'{"id":1},' * 10_000 + b"1"
     with pytest.raises(Refused) as refused:
-        inbound.read(head % (b"{}", large))
+        mcp_request.read(head % (b"{}", large))
     assert refused.value.code == Code.INVALID_REQUEST
-    assert inbound.read(head % (b'{"x":[%b]}' % large, b"")).method == "m"
+    assert mcp_request.read(head % (b'{"x":[%b]}' % large, b"")).method == "m"
 
 
 @pytest.mark.parametrize("raw_id", [b"0", b"-1", b"9007199254740993", b'"a"', b'""', b'"\\u00e4"'])
 def test_every_allowed_id_is_kept_as_it_is(raw_id: bytes) -> None:
-    assert bytes(inbound.read(b'{"jsonrpc":"2.0","method":"m","id":%b}' % raw_id).id) == raw_id
+    assert bytes(mcp_request.read(b'{"jsonrpc":"2.0","method":"m","id":%b}' % raw_id).id) == raw_id
 
 
 def test_parameters_are_split_from_their_meta() -> None:
-    message = inbound.read(
+    message = mcp_request.read(
         b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"b":1.0,"_meta":{"x":[ ]},"a":null}}'
     )
-    params, meta = inbound.parameters(message)
+    params, meta = mcp_request.parameters(message)
     assert {key: bytes(raw) for key, raw in params.items()} == {"b": b"1.0", "a": b"null"}
     assert {key: bytes(raw) for key, raw in meta.items()} == {"x": b"[ ]"}
     assert list(params) == ["b", "a"]
     for empty in (b"{}", b"null"):
         body = b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b}' % empty
-        assert inbound.parameters(inbound.read(body)) == ({}, {})
+        assert mcp_request.parameters(mcp_request.read(body)) == ({}, {})
 
 
 def test_a_method_may_have_many_characters_but_not_too_many_bytes() -> None:
     for method, good in (("m" * 256, True), ("ä" * 128, True), ("ä" * 129, False)):
         body = codec.dump({"jsonrpc": "2.0", "id": 1, "method": method})
         if good:
-            assert inbound.read(body).method == method
+            assert mcp_request.read(body).method == method
         else:
             with pytest.raises(Refused):
-                inbound.read(body)
+                mcp_request.read(body)
 
 
 JSON = strategies.recursive(
@@ -121,7 +121,7 @@ def test_whatever_passes_is_read_alike_by_the_standard_library(
     members = [("jsonrpc", "2.0"), *members]
     text = ",".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in members)
     try:
-        message = inbound.read(f"{{{text}}}".encode())
+        message = mcp_request.read(f"{{{text}}}".encode())
     except Refused:
         return
     theirs = json.loads(f"{{{text}}}")
@@ -139,4 +139,4 @@ def test_whatever_passes_is_read_alike_by_the_standard_library(
 def test_no_bytes_do_worse_than_being_refused(body: bytes) -> None:
     for made in (body, b'{"jsonrpc":"2.0","id":' + body, b'{"method":"' + body + b'"}'):
         with contextlib.suppress(Refused):
-            inbound.parameters(inbound.read(made))
+            mcp_request.parameters(mcp_request.read(made))

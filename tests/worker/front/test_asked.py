@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from metamcp_worker.front.asked import ASKED_MAX, Asked, Ids
-from metamcp_worker.front.questions import Question
+from metamcp_worker.front.client_questions import ASKED_MAX, Asked, Ids, Question
 from metamcp_worker.ipc import codec
 from tests.examples import examples
 

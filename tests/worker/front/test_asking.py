@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.front import asking
+from metamcp_worker.front import client_questions
 from metamcp_worker.ipc import codec
 
 FORM, URL, SAMPLE, ROOTS = (
@@ -20,7 +20,7 @@ def may(declared: bytes, question: str, **params: Any) -> bool:
     method, _, mode = question.partition(":")
     if mode:
         params["mode"] = mode
-    return asking.may_be_asked(declared, method, codec.dump(params))
+    return client_questions.may_be_asked(declared, method, codec.dump(params))
 
 
 @pytest.mark.promise("M23")
@@ -47,7 +47,7 @@ def test_elicitation_needs_the_mode_that_was_declared(
     assert not may(declared, FORM, mode=None)
     assert not may(declared, SAMPLE)
     assert not may(declared, ROOTS)
-    assert asking.may_be_asked_anything(declared) is (form or url)
+    assert client_questions.may_be_asked_anything(declared) is (form or url)
 
 
 @pytest.mark.promise("M23")
@@ -73,7 +73,7 @@ def test_context_needs_its_capability_from_clients_that_know_it() -> None:
 def test_roots_need_their_capability_and_nothing_else_may_be_asked() -> None:
     declared = caller(roots={"listChanged": True}, elicitation={}, sampling={})
     assert may(declared, ROOTS)
-    assert asking.may_be_asked(declared, "roots/list", b"")
+    assert client_questions.may_be_asked(declared, "roots/list", b"")
     assert not may(caller(roots=False), ROOTS)
     assert not may(declared, "ping")
     assert not may(declared, "tools/call")
@@ -82,11 +82,11 @@ def test_roots_need_their_capability_and_nothing_else_may_be_asked() -> None:
 @pytest.mark.parametrize("broken", [b"", b"[]", b"{}", b'{"clientCapabilities":7}', b"nonsense"])
 def test_a_client_of_which_nothing_can_be_read_is_asked_nothing(broken: bytes) -> None:
     assert not may(broken, FORM)
-    assert not asking.may_be_asked_anything(broken)
-    assert not asking.may_be_asked(caller(roots={}), "roots/list", b"[")
+    assert not client_questions.may_be_asked_anything(broken)
+    assert not client_questions.may_be_asked(caller(roots={}), "roots/list", b"[")
 
 
 def test_a_client_with_a_long_description_is_read_each_time() -> None:
-    declared = caller(roots={}, x="y" * asking.CALLER_BYTES_MAX)
+    declared = caller(roots={}, x="y" * client_questions.CALLER_BYTES_MAX)
     assert may(declared, ROOTS)
     assert not may(declared, FORM)

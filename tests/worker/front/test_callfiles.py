@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.front.callfiles import CallFiles
+from metamcp_worker.front.call_log_io import CallFiles
 
 pytestmark = pytest.mark.promise("M89")
 

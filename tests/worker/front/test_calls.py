@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from msgspec import Raw
 
+from metamcp_worker.front.answers import NOT_FOUND_LEGACY
 from metamcp_worker.front.calls import Answer
-from metamcp_worker.front.eras import NOT_FOUND_LEGACY
-from metamcp_worker.front.methods import NAME_BYTES_MAX
-from metamcp_worker.front.viewers import Changed
+from metamcp_worker.front.front_views import Changed
+from metamcp_worker.front.mcp_request import NAME_BYTES_MAX
 from metamcp_worker.ipc.errors import Code, Refused
 from metamcp_worker.ipc.frames import Notice, Progress, Result
 from metamcp_worker.ipc.messages import ToolStats

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.front.levels import LEVELS
-from metamcp_worker.front.session import INFLIGHT_MAX
+from metamcp_worker.front.client_questions import LEVELS
+from metamcp_worker.front.client_sessions import INFLIGHT_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Call, Error, Notice, Result, Tell
 

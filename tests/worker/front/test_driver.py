@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metamcp_worker.front import driver
+from metamcp_worker.front import mrtr_io
 from metamcp_worker.front.calls import Request
-from metamcp_worker.front.driver import Drive, Kept
-from metamcp_worker.front.links import Answer
-from metamcp_worker.front.links import Call as Waiting
-from metamcp_worker.front.questions import Question
+from metamcp_worker.front.client_questions import Question
+from metamcp_worker.front.mrtr_io import Drive, Kept
+from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.server_links import Call as Waiting
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Call, Error, Result
@@ -162,7 +162,7 @@ def test_each_round_carries_the_newest_answers_and_state_only() -> None:
 def test_a_server_that_only_wants_to_be_asked_again_is_but_not_for_ever() -> None:
     async def talk(door: Door) -> None:
         _, client, call = await started(door)
-        for number in range(driver.ROUNDS_MAX):
+        for number in range(mrtr_io.ROUNDS_MAX):
             call = await again(door, call, wants(f"s{number}"))
             assert codec.value(call.params) == {"name": "t", "requestState": f"s{number}"}
         door.peer.write(Result(call.id, wants("s")))
@@ -177,7 +177,7 @@ def test_a_server_that_only_wants_to_be_asked_again_is_but_not_for_ever() -> Non
 def test_after_as_many_rounds_as_there_may_be_the_result_still_counts() -> None:
     async def talk(door: Door) -> None:
         _, client, call = await started(door)
-        for _ in range(driver.ROUNDS_MAX):
+        for _ in range(mrtr_io.ROUNDS_MAX):
             call = await again(door, call, wants("s"))
         door.peer.write(Result(call.id, b'{"n":1}'))
         assert (await client.reply()).json["result"] == {"n": 1}
@@ -343,7 +343,7 @@ def test_a_call_that_was_too_large_to_be_kept_is_not_repeated() -> None:
 def test_only_so_much_is_kept_of_calls_that_may_have_to_be_repeated() -> None:
     async def main() -> None:
         kept = Kept()
-        params = codec.level(b'{"a":"%b"}' % (b"x" * (driver.KEPT_BYTES_MAX // 2)))
+        params = codec.level(b'{"a":"%b"}' % (b"x" * (mrtr_io.KEPT_BYTES_MAX // 2)))
         request = Request("tools/call", params, {}, b"", modern=False)
         first = kept.take(request)
         assert first is not None

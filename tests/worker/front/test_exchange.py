@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.guard import Facts
-from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.server_links import Answer, Call
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.http.requests import Pending, Request
 from metamcp_worker.ipc.frames import Call as CallFrame

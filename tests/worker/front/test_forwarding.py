@@ -7,9 +7,9 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.front.methods import Request
-from metamcp_worker.front.witness import Witness
+from metamcp_worker.front.call_observers import Witness
+from metamcp_worker.front.mcp_request import Request
+from metamcp_worker.front.server_links import Answer, Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Result
 

@@ -5,7 +5,7 @@ import resource
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from metamcp_worker.front.keeping import OVER_MAX, QUEUED_MAX, Keeping
+from metamcp_worker.front.front_recovery import OVER_MAX, QUEUED_MAX, Keeping
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.messages import Message, SessionKept, SessionRecord, SessionsOver
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.catalog import policy
-from metamcp_worker.front.session import CALLER_BYTES_MAX
+from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Whose
 from metamcp_worker.ipc.frames import Cancel, Error, Progress, Result

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.front.levels import LEVELS, passes
+from metamcp_worker.front.client_questions import LEVELS, passes
 from metamcp_worker.ipc import codec
 
 

@@ -3,9 +3,9 @@
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front import modern_roots, mrtr
-from metamcp_worker.front.methods import Request
-from metamcp_worker.front.modern_roots import KEY
+from metamcp_worker.front import client_identity, mrtr
+from metamcp_worker.front.client_identity import KEY
+from metamcp_worker.front.mcp_request import Request
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Refused
 
@@ -21,15 +21,15 @@ def request(method: str = "tools/call", caller: bytes = ROOTED, who: str = "0a")
 
 def placed(caller: bytes = ROOTED, answer: bytes = b"", directory: str = "") -> Request:
     found = request(caller=caller)
-    assert modern_roots.place(found, "local", answer, directory)
+    assert client_identity.place(found, "local", answer, directory)
     assert not found.unasked
     return found
 
 
 def test_only_who_has_roots_and_can_be_asked_is_asked() -> None:
-    assert not modern_roots.place(request(), "local", b"", "/x")
-    assert modern_roots.place(request("completion/complete"), "local", b"", "")
-    assert modern_roots.place(request(caller=b"{}"), "local", b"", "")
+    assert not client_identity.place(request(), "local", b"", "/x")
+    assert client_identity.place(request("completion/complete"), "local", b"", "")
+    assert client_identity.place(request(caller=b"{}"), "local", b"", "")
 
 
 def test_the_roots_tell_two_apart_that_say_the_same_of_themselves() -> None:
@@ -49,25 +49,25 @@ def test_a_project_is_its_roots_or_else_the_folder_of_its_client() -> None:
 
 def test_a_broken_answer_is_refused() -> None:
     with pytest.raises(Refused, match=KEY):
-        modern_roots.place(request(), "local", b"[]", "")
+        client_identity.place(request(), "local", b"[]", "")
 
 
 def test_our_answer_is_taken_out_of_those_for_the_server() -> None:
     both = {"inputResponses": Raw(codec.dump({KEY: Raw(HERE), "k1": 1})), "name": Raw(b'"x"')}
-    left, found = modern_roots.taken(both)
+    left, found = client_identity.taken(both)
     assert (found, bytes(left["inputResponses"])) == (HERE, b'{"k1":1}')
     alone = {"inputResponses": Raw(codec.dump({KEY: Raw(HERE)}))}
-    assert modern_roots.taken(alone) == ({}, HERE)
+    assert client_identity.taken(alone) == ({}, HERE)
     broken = {"inputResponses": Raw(b"1")}
-    assert modern_roots.taken(broken) == (broken, b"")
+    assert client_identity.taken(broken) == (broken, b"")
 
 
 def test_with_the_questions_of_a_modern_server_ours_is_asked_again() -> None:
     body = (
         b'{"resultType":"input_required","inputRequests":{"a":{"method":"m"}},"requestState":"s"}'
     )
-    asked = mrtr.parse(modern_roots.asks_too(body))
+    asked = mrtr.parse(client_identity.asks_too(body))
     assert asked is not None
     assert set(asked.requests) == {"a", KEY}
     assert asked.state is not None
-    assert modern_roots.asks_too(b'{"content":[]}') == b'{"content":[]}'
+    assert client_identity.asks_too(b'{"content":[]}') == b'{"content":[]}'

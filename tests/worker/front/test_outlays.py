@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from metamcp_supervisor.cli import tool_costs
 from metamcp_worker.catalog.catalog import Entry
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import outlays
-from metamcp_worker.front.outlays import Outlays
-from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front import stats
+from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front.stats import Outlays
 from metamcp_worker.ipc import builtin_definitions, codec, token_cost
 from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewStats, Whose
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
@@ -152,9 +152,9 @@ def test_a_list_is_summed_once_however_often_it_is_told() -> None:
 
 def test_of_very_many_views_the_first_are_told() -> None:
     found = viewers(replace(endpoint("git"), exposure="toolset"), git=GIT)
-    many = outlays.VIEWS_TOLD_MAX + 10
+    many = stats.VIEWS_TOLD_MAX + 10
     found.show({Whose("default", f"p{n}"): Shown((("git", "log"),)) for n in range(many)})
     found.refresh()
     views = found.stats()
-    assert len(views) == outlays.VIEWS_TOLD_MAX
+    assert len(views) == stats.VIEWS_TOLD_MAX
     assert views[0].principal == "local"

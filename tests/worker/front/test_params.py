@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mcp.shared import inbound
 from msgspec import Raw
 
-from metamcp_worker.front import params
+from metamcp_worker.front import mcp_request
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, Refused
@@ -30,14 +30,14 @@ SCHEMA: dict[str, Any] = {
     },
 }
 TOOL = codec.dump({"name": "t", "inputSchema": SCHEMA})
-WISHES = params.annotated([("t", TOOL)])["t"]
+WISHES = mcp_request.annotated([("t", TOOL)])["t"]
 
 
 def why_not(arguments: object, *given: tuple[str, str]) -> str:
     """The refusal, or nothing."""
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in given]
     try:
-        params.check(WISHES, Raw(codec.dump(arguments)), raw)
+        mcp_request.check(WISHES, Raw(codec.dump(arguments)), raw)
     except Refused as refused:
         return refused.message if refused.code == Code.HEADER_MISMATCH else "another code"
     return ""
@@ -113,7 +113,7 @@ def test_what_others_send_for_any_arguments_passes(arguments: dict[str, Any]) ->
 def test_only_tools_that_ask_for_headers_properly_are_looked_at() -> None:
     twice = {"a": {"type": "string", "x-mcp-header": "X"}, "b": {"x-mcp-header": "X"}}
     escaped = TOOL.replace(b"x-mcp-header", b"x\\u002dmcp-header")
-    found = params.annotated([
+    found = mcp_request.annotated([
         ("plain", b'{"name":"plain","inputSchema":{}}'),
         ("twice", codec.dump({"name": "twice", "inputSchema": {"properties": twice}})),
         ("said", b'{"name":"said","description":"x-mcp-header"}'),
@@ -124,9 +124,9 @@ def test_only_tools_that_ask_for_headers_properly_are_looked_at() -> None:
 
 
 def test_header_values_that_cannot_be_read_are_nothing() -> None:
-    assert params.header_text(b"=?base64?gA==?=") is None  # no UTF-8
-    assert params.header_text(b"=?base64?d A==?=") is None
-    assert params.header_text(b"=?base64?=") == "=?base64?="
+    assert mcp_request.header_text(b"=?base64?gA==?=") is None  # no UTF-8
+    assert mcp_request.header_text(b"=?base64?d A==?=") is None
+    assert mcp_request.header_text(b"=?base64?=") == "=?base64?="
 
 
 @pytest.mark.promise("M21")
@@ -154,5 +154,5 @@ def test_a_call_is_checked_against_the_schema_of_its_tool() -> None:
 
 def test_arguments_that_nobody_can_read_as_values_are_refused() -> None:
     with pytest.raises(Refused) as refusal:
-        params.check(WISHES, Raw(b'{"count":1e999}'), [])
+        mcp_request.check(WISHES, Raw(b'{"count":1e999}'), [])
     assert refusal.value.code == Code.INVALID_PARAMS

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
-from metamcp_worker.front import mrtr, parked, parking
-from metamcp_worker.front.links import Origin
-from metamcp_worker.front.parking import Talk
+from metamcp_worker.front import mrtr, mrtr_io
+from metamcp_worker.front.mrtr_io import Talk
+from metamcp_worker.front.server_links import Origin
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
@@ -126,7 +126,7 @@ def test_a_client_that_does_not_come_back_ends_its_call(bench: Bench) -> None:
     form = bench.ask(talk_of(visit).call)
     roots = bench.ask(talk_of(visit).call, "roots/list")
     bench.gather()
-    bench.loop.turn(parked.PARK_S_MAX)
+    bench.loop.turn(mrtr.PARK_S_MAX)
     assert bench.replies[form.number] == [(CANCELLED, False)]
     assert [failed for _, failed in bench.replies[roots.number]] == [True]
     assert bench.reasons == [TOO_LATE]
@@ -197,7 +197,7 @@ def test_no_more_is_parked_and_asked_than_may_be(bench: Bench) -> None:
     large = bench.start()
     longest = b" " * BODY_BYTES_MAX + b"{}"
     assert bench.replies[bench.ask(talk_of(large).call, params=longest).number]
-    for _ in range(parked.PARKED_MAX):
+    for _ in range(mrtr.PARKED_MAX):
         bench.parking.parked.park(str(len(bench.parking.parked)), MINE, "x", talk_of(large), 0.0)
     bench.gather()
     assert all(replies[0][1] for replies in bench.replies.values())
@@ -209,39 +209,39 @@ def test_a_client_that_does_not_come_back_takes_no_places_from_others(bench: Ben
     _, other = parked_once(bench, who="grace")
     _, first = parked_once(bench, who="eve")
     _, second = parked_once(bench, who="eve")
-    for _ in range(parked.CLIENT_SERVER_PARKED_MAX - 1):
+    for _ in range(mrtr.CLIENT_SERVER_PARKED_MAX - 1):
         parked_once(bench, who="eve")
     assert "newer calls of its client took its place" in bench.refused(first)
     assert bench.reasons == ["newer calls of its client wait for answers in its place"]
-    for number in range(parked.CLIENT_PARKED_MAX - parked.CLIENT_SERVER_PARKED_MAX + 1):
-        parked_once(bench, who="eve", server=f"git{number // parked.CLIENT_SERVER_PARKED_MAX}")
+    for number in range(mrtr.CLIENT_PARKED_MAX - mrtr.CLIENT_SERVER_PARKED_MAX + 1):
+        parked_once(bench, who="eve", server=f"git{number // mrtr.CLIENT_SERVER_PARKED_MAX}")
     assert "newer calls of its client took its place" in bench.refused(second)
-    assert len(bench.parking.parked) == parked.CLIENT_PARKED_MAX + 1
+    assert len(bench.parking.parked) == mrtr.CLIENT_PARKED_MAX + 1
     assert bench.retry(other, {"k1": "accept"}).answer is not None
 
 
 def test_a_call_cannot_ask_for_ever(bench: Bench) -> None:
     visit, state = parked_once(bench)
-    for number in range(1, parking.QUESTIONS_MAX):
+    for number in range(1, mrtr_io.QUESTIONS_MAX):
         visit = bench.retry(state, {f"k{number}": "accept"})
         bench.ask(talk_of(visit).call)
         bench.gather()
         state = visit.state
-    bench.retry(state, {f"k{parking.QUESTIONS_MAX}": "accept"})
+    bench.retry(state, {f"k{mrtr_io.QUESTIONS_MAX}": "accept"})
     assert bench.replies[bench.ask(talk_of(visit).call).number][0][1]
 
 
 def test_results_are_kept_within_their_bound(bench: Bench) -> None:
     kept, state = parked_once(bench)
-    assert bench.parking.parked.reserve(parked.KEPT_BYTES_MAX - 10)
+    assert bench.parking.parked.reserve(mrtr.KEPT_BYTES_MAX - 10)
     bench.end(talk_of(kept).call, b'{"longer than what is left": 1}')
     assert "was used before" in bench.refused(state)
-    bench.parking.parked.release(parked.KEPT_BYTES_MAX - 10)
+    bench.parking.parked.release(mrtr.KEPT_BYTES_MAX - 10)
 
 
 def test_a_digest_knows_requests_apart_and_no_order() -> None:
     def digest(text: str) -> bytes:
-        return parked.digest(codec.level(text.encode()))
+        return mrtr.digest(codec.level(text.encode()))
 
     one = digest('{"name":"t","arguments":{"a":1,"b":{"c":2}}}')
     assert one == digest('{"arguments":{"a":1,"b":{"c":2}},"name":"t","requestState":"s"}')
@@ -295,7 +295,7 @@ class Histories(RuleBasedStateMachine):
             call.cancel("the client went away")
             self.bench.loop.turn()
 
-    @rule(seconds=st.sampled_from([parking.GATHER_S, 10.0, 100.0, parked.PARK_S_MAX]))
+    @rule(seconds=st.sampled_from([mrtr_io.GATHER_S, 10.0, 100.0, mrtr.PARK_S_MAX]))
     def wait(self, seconds: float) -> None:
         now = self.bench.loop.now
         waiting = {
@@ -346,12 +346,12 @@ class Histories(RuleBasedStateMachine):
             answer = visit.answer
             if answer is not None and answer.done() and not answer.cancelled():
                 state = visit.body.get("requestState")
-                until = self.bench.loop.now + parked.PARK_S_MAX
+                until = self.bench.loop.now + mrtr.PARK_S_MAX
                 if state is not None:
                     assert self.states.setdefault(state, (talk_of(visit), until))[0] is visit.talk
 
     def teardown(self) -> None:
-        self.bench.loop.turn(parking.GATHER_S)
+        self.bench.loop.turn(mrtr_io.GATHER_S)
         self.bench.parking.close()
         self.bench.loop.turn()
         for visit in self.visits:

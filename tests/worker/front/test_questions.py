@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from metamcp_worker.front.questions import Question
+from metamcp_worker.front.client_questions import Question
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Ask, Down, Notice, Reply, Result, Tell, Withdraw

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.front.recorder import QUEUE_BYTES_MAX, Recorder
+from metamcp_worker.front.call_log_io import QUEUE_BYTES_MAX, Recorder
+from metamcp_worker.front.server_links import Answer, Call
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.spec import RecordingSpec
 from tests.waiting import until

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec import Raw, structs
 
-from metamcp_worker.front import openapi
-from metamcp_worker.front.openapi import Tool
+from metamcp_worker.front import web_pages
+from metamcp_worker.front.web_pages import Tool
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import (
@@ -269,7 +269,7 @@ def test_the_document_is_sound_whatever_servers_call_their_tools() -> None:
     tools.append(Tool("odd", {"title": Raw(b"7"), "inputSchema": Raw(b"null")}))
     tools.append(Tool("own", {"inputSchema": Raw(b'{"$id":"x:y","allOf":[{"$ref":"#"}]}')}))
     endpoint = EndpointSpec(name="e", servers=())
-    found = codec.value(openapi.document(endpoint, tools, "1", "Read this."))
+    found = codec.value(web_pages.document(endpoint, tools, "1", "Read this."))
     assert found["info"]["description"] == "Read this."
     operations = [path["post"]["operationId"] for path in found["paths"].values()]
     assert operations == [*names, "odd", "own"]

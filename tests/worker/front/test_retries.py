@@ -2,9 +2,9 @@
 
 import pytest
 
-from metamcp_worker.front import links, routing
-from metamcp_worker.front.links import Answer
-from metamcp_worker.front.retries import Retries
+from metamcp_worker.front import call_router, server_links
+from metamcp_worker.front.call_faults import Retries
+from metamcp_worker.front.server_links import Answer
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Ask, Down, Error, Frame, Notice, Progress, Result
 
@@ -230,13 +230,13 @@ def test_a_call_that_is_cancelled_between_two_servers_reaches_no_other() -> None
 def test_what_is_kept_is_bounded_and_given_back_when_the_call_is_over() -> None:
     async def talk(front: Front) -> None:
         peer = await front.attach()
-        most = links.SPARE_BYTES_MAX // 2 - links.SPARE_CALL_BYTES
+        most = server_links.SPARE_BYTES_MAX // 2 - server_links.SPARE_CALL_BYTES
         calls = [front.call(b"x" * size, repeatable=True) for size in (most, most, 1)]
         asked = [await peer.call() for _ in calls]
         assert calls[0].wire is not None
         link = calls[0].wire.link
         assert [call.spare is not None for call in calls] == [True, True, False]
-        assert link.spare_bytes == links.SPARE_BYTES_MAX
+        assert link.spare_bytes == server_links.SPARE_BYTES_MAX
         peer.write(Error(asked[0].id, b'{"code":1}'))
         await calls[0].answer
         calls[1].cancel("")
@@ -258,7 +258,7 @@ def test_a_call_that_times_out_gives_back_what_was_kept_for_it() -> None:
         assert (await call.answer).code == Code.TIMED_OUT
         assert link.spare_bytes == 0
 
-    with_front(talk, timeout_s=-routing.MARGIN_S)
+    with_front(talk, timeout_s=-call_router.MARGIN_S)
 
 
 def test_nothing_is_sent_again_when_the_front_stops() -> None:

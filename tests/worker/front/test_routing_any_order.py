@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker.front.links import Answer, Call
+from metamcp_worker.front.server_links import Answer, Call
 from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.frames import Down, Notice, Result
 from tests.examples import examples

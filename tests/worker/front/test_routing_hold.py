@@ -2,8 +2,8 @@
 
 import pytest
 
-from metamcp_worker.front import routing
-from metamcp_worker.front.links import Answer
+from metamcp_worker.front import call_router
+from metamcp_worker.front.server_links import Answer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Down, Result
@@ -94,7 +94,7 @@ def test_the_hold_decides_whether_the_next_start_is_near() -> None:
 def test_calls_that_waited_in_vain_leave_room_for_others() -> None:
     async def talk(front: Front) -> None:
         front.state("warming", hold_ms=1)
-        most = bytes(routing.HELD_BYTES_MAX)
+        most = bytes(call_router.HELD_BYTES_MAX)
         assert (await front.call(most).answer).code == Code.SERVER_DOWN
         front.state("warming", hold_ms=LONG_MS)
         assert not front.call(most).answer.done()

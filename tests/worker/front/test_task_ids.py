@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.front import task_ids
-from metamcp_worker.front.questions import Question
+from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.task_ids import RELATED, Related, created, exposed, in_result, owner
 from metamcp_worker.ipc import codec
 

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front.tracer import BATCH_SPANS, QUEUED_MAX, Tracer
-from metamcp_worker.front.witness import witness
+from metamcp_worker.front.call_observers import BATCH_SPANS, QUEUED_MAX, Tracer, witness
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Call as CallFrame

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import Shelf, View
-from metamcp_worker.front.viewers import Viewers
+from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Pair, Shown, Whose
 from metamcp_worker.ipc.spec import FrontSpec

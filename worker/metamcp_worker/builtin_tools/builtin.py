@@ -2,7 +2,7 @@
 
 Owns: `Builtin`, what it may look at (`Context`), and the four things that it can answer. Never: any
 single tool (`servers_tools`, `toolset_tools`, `search_tools`), the words of definitions
-(`builtin_definitions`), carrying out what it answers (`builtins`).
+(`builtin_definitions`), carrying out what it answers (`builtin_calls`).
 
 A built-in tool decides and does nothing: it answers at once (`Reply`), or says which order changes
 the view and how to speak of what came of it (`Ask`), or what is searched for and how to tell what

@@ -2,7 +2,7 @@
 
 Owns: `search_tools`, `load_tool`, `unload_tool`, `load_tool_set`, `save_tool_set`,
 `list_loaded_tools`, `describe_tool`, `call_tool`, their words. Never: searching (`search.index`),
-the form of what was found (`tool_text`), carrying an order out (`builtins`), the call itself
+the form of what was found (`tool_text`), carrying an order out (`builtin_calls`), the call itself
 (`calls`).
 """
 

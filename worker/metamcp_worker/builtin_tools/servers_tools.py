@@ -1,7 +1,7 @@
 """The built-in tools of the exposure `servers`: whole servers come into view and leave it.
 
 Owns: `gateway_activate`, `gateway_deactivate`, `gateway_status`, their words. Never: carrying an
-order out (`builtins`), starting or stopping anything: a server that is out of view runs on.
+order out (`builtin_calls`), starting or stopping anything: a server that is out of view runs on.
 """
 
 from msgspec import Struct

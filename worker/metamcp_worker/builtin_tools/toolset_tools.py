@@ -2,7 +2,7 @@
 
 Owns: `discover-all-tools` (with `discover_tool`), `build-toolset`, `equip-toolset`,
 `unequip-toolset`, `get-active-toolset`, `list-saved-toolsets`, `delete-toolset`, their words.
-Never: carrying an order out (`builtins`), keeping tool sets (the supervisor).
+Never: carrying an order out (`builtin_calls`), keeping tool sets (the supervisor).
 
 A tool set may name tools that are not there just now. What can be in view is, the rest is named in
 a warning; a set of which nothing can ever be in view here is not equipped.

@@ -1,7 +1,7 @@
 """What a principal sees on one endpoint: the lists as ready bytes, page by page and era by era.
 
-Owns: `View`: pages, cursors, capabilities, instructions. Never: which views there are (`viewers`),
-what is in view (`exposure`), sending, HTTP, calls.
+Owns: `View`: pages, cursors, capabilities, instructions. Never: which views there are
+(`front_views`), what is in view (`exposure`), sending, HTTP, calls.
 
 A view is never changed: it is built as a whole and swapped as one. Its bytes are made at the first
 request for them and kept, because every client asks for the same few pages.

@@ -1,7 +1,8 @@
 """The one path that every request to a server takes: allowed, owned, renamed, sent, answered.
 
 Owns: the order of these steps, what an answer needs on its way back, and the figures of each call.
-Never: how a method finds its server (`methods`), what an era wants (`eras`), HTTP, sessions, pipes.
+Never: how a method finds its server (`mcp_request`), what an era wants (`answers`), HTTP, sessions,
+pipes.
 
 Everything that is neither a name nor an era passes as the bytes it came in.
 """
@@ -21,21 +22,19 @@ from metamcp_worker.builtin_tools.builtin import Forward, Reply
 from metamcp_worker.catalog import offers, policy
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import eras, methods, task_ids
-from metamcp_worker.front.builtins import Builtins
-from metamcp_worker.front.claims import Claims, Note
-from metamcp_worker.front.links import Answer, Call, Origin
-from metamcp_worker.front.methods import METHODS, NAME_BYTES_MAX, Request
-from metamcp_worker.front.overhead import Overhead
-from metamcp_worker.front.processes import Processes, Whose
-from metamcp_worker.front.quarantine import Quarantine
-from metamcp_worker.front.questions import Caller
-from metamcp_worker.front.retries import Retries, outcome
-from metamcp_worker.front.routing import Routing
+from metamcp_worker.front import answers, mcp_request, server_links, task_ids
+from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.call_faults import Retries, outcome
+from metamcp_worker.front.call_observers import Overhead, Witness
+from metamcp_worker.front.call_router import Routing
+from metamcp_worker.front.client_questions import Caller
+from metamcp_worker.front.front_recovery import Claims, Note
+from metamcp_worker.front.front_views import Changed, Viewers
+from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, Request
+from metamcp_worker.front.server_links import Answer, Call, Origin
+from metamcp_worker.front.server_processes import Processes, Whose
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
-from metamcp_worker.front.viewers import Changed, Viewers
-from metamcp_worker.front.witness import Witness
 from metamcp_worker.ipc import codec, figures, process_names, roots
 from metamcp_worker.ipc.errors import Code, Refused
 from metamcp_worker.ipc.frames import Call as CallFrame
@@ -101,7 +100,7 @@ class Calls:
         Refused for what no server should see, and Unasked if the client is to be asked for its
         roots first."""
         method, merged = request.method, view.of(modern=request.modern)
-        rule = METHODS.get(method) or methods.completion(request)
+        rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
         subject = ""
         if rule is None:
@@ -111,19 +110,19 @@ class Calls:
                 what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
                 raise Refused(Code.METHOD_NOT_FOUND, what)
         else:
-            subject = methods.subject_of(rule, request)
+            subject = mcp_request.subject_of(rule, request)
             policy.authorize(view.principal, view.endpoint, method, subject)
             owner = rule.find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
             if owner is None or rule.one_era or owner.kept or owner.invalid:
-                owner = methods.checked(merged, owner, rule, subject, request)
+                owner = mcp_request.checked(merged, owner, rule, subject, request)
             params = rule.rename(params, owner.original)
             if owner.mend is not None:
                 params = offers.mended(params, owner.mend)
         caller_said = request.caller
         if not request.modern and b"/tasks" in caller_said:  # whether the slash is escaped or not
-            caller_said = methods.without_tasks(caller_said)
+            caller_said = mcp_request.without_tasks(caller_said)
         server = self.processes.find(owner.server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
@@ -378,7 +377,7 @@ class Calls:
             if call.mend is not None and not answer.code:
                 answer = Answer(call.mend(answer.body))
             if call.modern is call.legacy:  # two eras
-                body, code = eras.converted(
+                body, code = answers.converted(
                     call.label, answer.body, answer.code, modern=call.modern
                 )
                 answer = Answer(body, code)
@@ -424,3 +423,40 @@ def _is_error(body: bytes) -> bool:
         return bytes(codec.level(body).get("isError", b"")) == b"true"
     except codec.Malformed:
         return False
+
+
+Pair = tuple[str, str]
+
+
+class Quarantine:
+    """`apart`: what only processes for one client have to themselves; usually nothing."""
+
+    def __init__(self, routing: Routing) -> None:
+        self.apart: Mapping[Pair, str] = {}
+        self._routing = routing
+
+    def configure(self, quarantined: tuple[tuple[str, str, str], ...]) -> None:
+        """From now on. A call that was let through and still waits for its server would meet
+        another tool than its caller meant."""
+        kept = {(server, tool): why for server, tool, why in quarantined}
+        self.apart = {pair: why for pair, why in kept.items() if process_names.whose(pair[0])}
+        for call, state in list(self._routing.under_way()) if kept else ():
+            if state == "held" and (why := _why(call, kept)):
+                data: dict[str, object] = {"reason": "quarantine", "may_have_run": call.ends > 0}
+                answer = server_links.error(Code.INVALID_PARAMS, why, data)
+                self._routing.cancel(call, why, answer)
+
+    def check(self, server: str, tool: bytes | str) -> None:
+        """Raises Refused. `server`: the process that would be called; `tool`: its own name there,
+        raw JSON if it is bytes."""
+        if why := self.apart.get((server, _text(tool))):
+            raise mcp_request.quarantined(why)
+
+
+def _why(call: Call, kept: Mapping[Pair, str]) -> str:
+    tool = "" if call.origin is None else _text(call.origin.tool)
+    return kept.get((call.server, tool)) or kept.get((process_names.base(call.server), tool), "")
+
+
+def _text(tool: bytes | str) -> str:
+    return tool if isinstance(tool, str) else codec.text(tool) or ""

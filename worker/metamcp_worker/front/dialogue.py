@@ -1,11 +1,12 @@
-"""What a client says within its session, message by message.
+"""The question to the client of a session for its roots, before its call goes on.
 
-Owns: the methods that the gateway answers by itself in the handshake era, requests and their ids,
-cancellation by notification, answers to what the client was asked. Never: HTTP, which session a
-message belongs to, how sessions begin and end.
+Owns: asking it once for each call that has to know, how long that may take, and what counts as no
+answer. Never: on which stream it is asked (`session_request`), who has to know
+(`server_processes`), the bridge for clients without sessions (`modern`).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
@@ -13,31 +14,86 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import answers, faults, levels, mrtr
+from metamcp_worker.front import answers, call_faults, client_questions, mrtr
 from metamcp_worker.front.calls import Calls, Request
-from metamcp_worker.front.client import Client, Outlet
-from metamcp_worker.front.driver import Drive, Kept, wants_input
+from metamcp_worker.front.client_questions import Question
+from metamcp_worker.front.client_sessions import INFLIGHT_MAX, Session, request_key
 from metamcp_worker.front.exchange import outcome
-from metamcp_worker.front.inquiry import Inquiry, ask_aside
-from metamcp_worker.front.links import Answer, Call
-from metamcp_worker.front.processes import Unasked
+from metamcp_worker.front.mrtr_io import Drive, Kept, wants_input
+from metamcp_worker.front.resource_subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
 from metamcp_worker.front.resume import Lost
-from metamcp_worker.front.session import INFLIGHT_MAX, Session, request_key
-from metamcp_worker.front.subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
+from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.front.session_request import Client, Outlet
 from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, roots
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, Refused
 
+ROOTS_S_MAX = 10.0
+"""For a client to say its roots. No person is asked, so one that takes longer does not answer."""
+
+log = logging.getLogger("metamcp.front")
+
+
+class Inquiry:
+    """One such question. `ask` puts it to the client; `over` is told when there is nothing to wait
+    for any more: the session knows the roots then, or they could not be had."""
+
+    def __init__(
+        self, session: Session, ask: Callable[[Question], None], over: Callable[[], None]
+    ) -> None:
+        self.cancelled = False
+        self._session = session
+        self._over: Callable[[], None] | None = over
+        self._question = Question("", 0, 0, roots.METHOD, b"{}", self._replied)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(ROOTS_S_MAX, self._late)
+        ask(self._question)
+
+    def cancel(self, reason: str) -> None:
+        """Nobody waits any more for the call in which it was asked."""
+        self.cancelled = True
+        self._question.withdraw()
+        self._end()
+
+    def _late(self) -> None:
+        log.warning("a client did not say its roots within %g s", ROOTS_S_MAX)
+        self._question.withdraw()
+        self._end()
+
+    def _replied(self, question: Question, body: bytes, failed: bool) -> None:
+        try:
+            if not failed:
+                self._session.has_roots(body)
+        except roots.Unfit as why:
+            log.warning("what a client says of its roots counts as nothing: %s", why)
+        self._end()
+
+    def _end(self) -> None:
+        self._timer.cancel()
+        over, self._over = self._over, None
+        if over is not None:
+            over()
+
+
+def ask_aside(session: Session, question: Question) -> None:
+    """Ask the client this on the stream that belongs to no request."""
+    raw_id, params = session.asked.put(question)
+    if not session.tell(answers.request(raw_id, question.method, params)):
+        session.asked.take(raw_id)
+        question.refuse("The client reads no event stream now, so it cannot be asked.")
+
+
 _NONE = Raw()
 _NULL = Raw(b"null")
 _OK = Answer(b"{}")
 _INITIALIZED = "notifications/initialized"
 #: Requests that the gateway answers by itself.
-_OURS = frozenset({*LIST_METHODS, levels.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
+_OURS = frozenset({*LIST_METHODS, client_questions.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
 #: What a worker takes for the word of the gateway itself; no client may say it.
-_RESERVED = frozenset({levels.SET_LEVEL, WATCH, roots.TOLD})
+_RESERVED = frozenset({client_questions.SET_LEVEL, WATCH, roots.TOLD})
 
 
 class Steady:
@@ -208,7 +264,7 @@ class Dialogue:
         method, params = request.method, request.params
         if method in LIST_METHODS:
             return Answer(view.page(method, params, modern=False))
-        if method == levels.SET_LEVEL:
+        if method == client_questions.SET_LEVEL:
             self._set_level(codec.text(params.get("level", _NULL)), session, view)
             return _OK
         uri = codec.text(params.get("uri", _NULL))
@@ -225,15 +281,15 @@ class Dialogue:
         return answer
 
     def _set_level(self, level: str | None, session: Session, view: View) -> None:
-        policy.authorize(view.principal, view.endpoint, levels.SET_LEVEL, "")
-        if level not in levels.LEVELS:
-            known = ", ".join(levels.LEVELS)
+        policy.authorize(view.principal, view.endpoint, client_questions.SET_LEVEL, "")
+        if level not in client_questions.LEVELS:
+            known = ", ".join(client_questions.LEVELS)
             raise Refused(Code.INVALID_PARAMS, f"params.level must be one of {known}.")
         session.set_level(level)
         self._on_kept(session)
         for server in self._servers.get(view.endpoint, ()):
             process = self._calls.process(server, session)
-            self._calls.tell(process, levels.SET_LEVEL, codec.dump({"level": level}))
+            self._calls.tell(process, client_questions.SET_LEVEL, codec.dump({"level": level}))
 
     def _call(self, client: Client, key: bytes, request: Request, view: View) -> Pending:
         """Send the request to its server, and answer with what that brings."""
@@ -362,7 +418,7 @@ class Dialogue:
                 session.number,
                 client,
             )
-            answer: Answer | None = faults.lost()
+            answer: Answer | None = call_faults.lost()
             if call is not None:
                 key = request_key(client.raw_id)
                 session.inflight.setdefault(key, call)
@@ -372,7 +428,7 @@ class Dialogue:
                 answer = await outcome(call)
                 # What it takes to make the call again was in the other front.
                 if not call.legacy and answer is not None and wants_input(answer):
-                    answer = faults.lost()
+                    answer = call_faults.lost()
             rest = client.finish(answer, self._now())
             if rest is not None:
                 await rest

@@ -11,9 +11,9 @@ from functools import partial
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers
 from metamcp_worker.front.calls import Answer, Call
-from metamcp_worker.front.elsewhere import NOBODY, Elsewhere
 from metamcp_worker.front.guard import Facts
 from metamcp_worker.front.streams import Standing, Stream, Streams
+from metamcp_worker.front.wrong_front import NOBODY, Elsewhere
 from metamcp_worker.http import http1
 from metamcp_worker.http.http1 import Headers
 from metamcp_worker.http.requests import Pending, Request

@@ -6,31 +6,29 @@ of changed lists, the end of everything at a drain. Never: what an era says, HTT
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import answers, guard, inbound, page
+from metamcp_worker.front import answers, client_questions, guard, mcp_request, web_pages
 from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, Session, Sessions
 from metamcp_worker.front.dialogue import Dialogue
-from metamcp_worker.front.elsewhere import Elsewhere
 from metamcp_worker.front.exchange import Declined, Exchange
+from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.guard import METHODS, Facts, Guard, Refusal, Route, too_large
-from metamcp_worker.front.legacy import Legacy
+from metamcp_worker.front.legacy import Legacy, Sse
 from metamcp_worker.front.modern import STATE_BYTES, Modern
-from metamcp_worker.front.notices import Notices
+from metamcp_worker.front.resource_subscriptions import Subscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error
-from metamcp_worker.front.session import HANDSHAKE_VERSIONS, Session, Sessions
-from metamcp_worker.front.sse2024 import Sse
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
-from metamcp_worker.front.subscriptions import Subscriptions
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.front.viewers import Changed
+from metamcp_worker.front.wrong_front import Elsewhere
 from metamcp_worker.http.requests import Pending, Request
-from metamcp_worker.ipc import messages
+from metamcp_worker.ipc import codec, messages, process_names
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.disclosure import Whose
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, Refused, TooLarge
@@ -258,7 +256,7 @@ class App:
     ) -> Pending:
         raw_id = answers.NO_ID
         try:
-            message = inbound.read(body)
+            message = mcp_request.read(body)
             if message.method is not None:
                 raw_id = bytes(message.id) or answers.NO_ID
             try:
@@ -295,9 +293,9 @@ class App:
 
     def _refuse(self, exchange: Exchange, why: Refusal) -> None:
         asked = exchange.request.head
-        if why.reason == "path" and page.wanted(asked):
+        if why.reason == "path" and web_pages.wanted(asked):
             host = dict(asked.headers)[b"host"]
-            exchange.page(page.page(self._version, host, self._shown))
+            exchange.page(web_pages.page(self._version, host, self._shown))
             return
         self._stats.refused(why.reason)
         if is_rest(asked.target):
@@ -350,3 +348,55 @@ def _paths(endpoint: EndpointSpec) -> dict[bytes, Route]:
     if endpoint.default:
         paths |= {f"/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
     return paths
+
+
+ELICITED = "notifications/elicitation/complete"
+
+
+class Notices:
+    """Takes the notifications of all servers that nobody else takes."""
+
+    def __init__(self, calls: Calls, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._servers: Mapping[str, Sequence[str]] = {}
+        calls.on_notice(client_questions.MESSAGE, self._logged)
+        calls.on_notice(ELICITED, self._elicited)
+        calls.notified = self._other
+
+    def configure(self, servers: Mapping[str, Sequence[str]]) -> None:
+        """Which servers each endpoint exposes."""
+        self._servers = servers
+
+    def _logged(self, server: str, params: bytes) -> None:
+        """A log message: for whoever has asked for such, by setting a level."""
+        message = answers.notification(client_questions.MESSAGE, params)
+        for session in self._heard(server):
+            wanted = session.level and process_names.base(server) in self._exposed(session)
+            if wanted and client_questions.passes(session.level, params):
+                session.tell(message)
+
+    def _elicited(self, server: str, params: bytes) -> None:
+        """A visit to a URL is over: for the client that was asked for it."""
+        try:
+            elicitation = codec.text(codec.level(params).get("elicitationId", b"null"))
+        except codec.Malformed:
+            return
+        for session in self._heard(server):
+            if elicitation is not None and (server, elicitation) in session.elicitations:
+                session.tell(answers.notification(ELICITED, params))
+
+    def _other(self, server: str, method: str, params: bytes) -> None:
+        """What the gateway does not know: for the clients that have this server alone."""
+        message = answers.notification(method, params)
+        for session in self._heard(server):
+            if tuple(self._exposed(session)) == (process_names.base(server),):
+                session.tell(message)
+
+    def _heard(self, server: str) -> Iterable[Session]:
+        """The sessions that may hear it: what a process for one client says is for that one."""
+        who = process_names.whose(server)
+        every = who in ("", process_names.LEGACY)
+        return (one for one in self._sessions if every or one.who == who)
+
+    def _exposed(self, session: Session) -> Sequence[str]:
+        return self._servers.get(session.endpoint, ())

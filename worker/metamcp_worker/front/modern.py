@@ -2,7 +2,8 @@
 
 Owns: what such a request must carry and in which order that is checked, discovery, what of a call
 its client is told, and the rule that a client cancels by going away. Never: sessions, lists, the
-way to a server, subscriptions (`listen`), calls that wait for their client (`parking`).
+way to a server, subscriptions (`subscriptions_listen`), calls that wait for their client
+(`mrtr_io`).
 """
 
 import asyncio
@@ -15,29 +16,19 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import (
-    answers,
-    asking,
-    inbound,
-    levels,
-    modern_roots,
-    mrtr,
-    params,
-    parked,
-)
+from metamcp_worker.front import answers, client_identity, client_questions, mcp_request, mrtr
 from metamcp_worker.front.calls import Answer, Call, Calls
+from metamcp_worker.front.client_identity import Peers
+from metamcp_worker.front.client_questions import Question
+from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.guard import Facts
-from metamcp_worker.front.listen import Listening
-from metamcp_worker.front.methods import METHODS, Request, subject_of
-from metamcp_worker.front.params import Wishes
-from metamcp_worker.front.parking import Parking, Talk
-from metamcp_worker.front.peers import Peers
-from metamcp_worker.front.processes import Unasked
-from metamcp_worker.front.questions import Question
-from metamcp_worker.front.session import HANDSHAKE_VERSIONS
-from metamcp_worker.front.subscriptions import Subscriptions
+from metamcp_worker.front.mcp_request import METHODS, Request, Wishes, subject_of
+from metamcp_worker.front.mrtr_io import Parking, Talk
+from metamcp_worker.front.resource_subscriptions import Subscriptions
+from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.front.subscriptions_listen import Listening
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.http1 import Headers
@@ -158,13 +149,13 @@ class Modern:
             self._check_arguments(exchange.facts, asked.params, view)
         client = _Client(exchange, asked.token, asked.level)
         if "inputResponses" in asked.params:
-            asked.params, client.roots = modern_roots.taken(asked.params)
+            asked.params, client.roots = client_identity.taken(asked.params)
         try:
             call = self._resumed(client, method, asked, view)
             if call is None:
                 call = self._started(client, method, asked, view, exchange.facts.directory)
         except Unasked:
-            return exchange.result(raw_id, modern_roots.asks())
+            return exchange.result(raw_id, client_identity.asks())
         exchange.watch(partial(call.cancel, "the client went away"))
         return exchange.expect(
             call, partial(self._brought, exchange, raw_id, call, client, asked.caller)
@@ -174,11 +165,11 @@ class Modern:
         wishes = self._wishes.get(view)
         if wishes is None:
             tools = ((entry.key, entry.item.raw) for entry in view.merged.lists["tools"])
-            wishes = self._wishes[view] = params.annotated(tools)
+            wishes = self._wishes[view] = mcp_request.annotated(tools)
         if wishes:
             one = wishes.get(codec.text(given.get("name", _NONE)) or "")
             if one is not None:
-                params.check(one, given.get("arguments"), facts.headers)
+                mcp_request.check(one, given.get("arguments"), facts.headers)
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -197,11 +188,11 @@ class Modern:
         try:
             call = self._calls.start(view, request, client)
         except Unasked:
-            if not modern_roots.place(request, view.principal, client.roots, directory):
+            if not client_identity.place(request, view.principal, client.roots, directory):
                 raise
             call = self._calls.start(view, request, client)
         interactive = call.legacy and method in mrtr.METHODS
-        if interactive and asking.may_be_asked_anything(asked.caller):
+        if interactive and client_questions.may_be_asked_anything(asked.caller):
             subject = subject_of(METHODS[method], request)
             owner = METHODS[method].find(view.merged, subject)
             bound = _bound(view, method, owner.server if owner is not None else "", asked.params)
@@ -217,7 +208,7 @@ class Modern:
         subject = subject_of(rule, Request(method, given, {}, asked.caller, modern=True))
         owner = rule.find(view.merged, subject)
         state = codec.text(given.get("requestState", _NONE))
-        if parked.is_state(state):
+        if mrtr.is_state(state):
             policy.authorize(view.principal, view.endpoint, method, subject)
             bound = _bound(view, method, owner.server if owner is not None else "", given)
             responses = _responses(given)
@@ -228,7 +219,7 @@ class Modern:
         if owner is not None and owner.legacy:
             # Its server knows neither of the two: a client that visited a URL asks once more.
             if bytes(given.get("requestState", b"null")) != b"null":
-                raise Refused(Code.INVALID_PARAMS, parked.OVER)
+                raise Refused(Code.INVALID_PARAMS, mrtr.OVER)
             asked.params = mrtr.original(given)
         return None
 
@@ -248,7 +239,7 @@ class Modern:
             again = (
                 client.roots and not call.legacy and call.server != process_names.base(call.server)
             )
-            body = modern_roots.asks_too(answer.body) if again else answer.body
+            body = client_identity.asks_too(answer.body) if again else answer.body
             return exchange.result(raw_id, body)
         if answer is not None and answer.code == URL_REQUIRED and call.legacy:
             answer = visits(answer, caller)
@@ -278,8 +269,8 @@ class _Client:
             self._exchange.put(answers.event(answers.progress(self._token, params)))
 
     def told(self, method: str, params: bytes) -> None:
-        if method == levels.MESSAGE:
-            if self._level is None or not levels.passes(self._level, params):
+        if method == client_questions.MESSAGE:
+            if self._level is None or not client_questions.passes(self._level, params):
                 return
         elif method in _ELSEWHERE:
             return
@@ -295,8 +286,8 @@ class _Client:
 def check(message: Envelope, facts: Facts) -> Asked:
     """The checks of this era, in their order. Raises Refused for the first that fails."""
     if facts.repeated:
-        raise params.mismatch(f"{facts.repeated.decode().title()} came more than once.")
-    given, meta = inbound.parameters(message)
+        raise mcp_request.mismatch(f"{facts.repeated.decode().title()} came more than once.")
+    given, meta = mcp_request.parameters(message)
     version = meta.pop(PROTOCOL_VERSION, _NONE)
     capabilities = meta.pop(_CAPABILITIES, _NONE)
     claimed = "" if facts.version is None else facts.version.decode("latin-1")
@@ -309,22 +300,24 @@ def check(message: Envelope, facts: Facts) -> Asked:
     if not bytes(capabilities).startswith(b"{"):
         raise Refused(Code.INVALID_PARAMS, f"params._meta: {_CAPABILITIES} must be an object.")
     if codec.text(version) != claimed:
-        raise params.mismatch("MCP-Protocol-Version is not the version in params._meta.")
+        raise mcp_request.mismatch("MCP-Protocol-Version is not the version in params._meta.")
     if facts.method is None or facts.method.decode("latin-1") != message.method:
-        raise params.mismatch("Mcp-Method is not the method of the message.")
+        raise mcp_request.mismatch("Mcp-Method is not the method of the message.")
     named = mcp_headers.NAMED.get(message.method or "")
     if named is not None:
         subject = given.get(named)
-        if subject is not None and (facts.name is None or not params.same(subject, facts.name)):
-            raise params.mismatch(f"Mcp-Name is not params.{named}.")
+        if subject is not None and (
+            facts.name is None or not mcp_request.same(subject, facts.name)
+        ):
+            raise mcp_request.mismatch(f"Mcp-Name is not params.{named}.")
     check_version(claimed)
     token = bytes(meta.pop("progressToken", b""))
     if token and not codec.id_ok(token):
         raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
     raw_level = meta.pop(_LOG_LEVEL, _NONE)
     level = codec.text(raw_level) if raw_level else None
-    if raw_level and level not in levels.LEVELS:
-        names = ", ".join(levels.LEVELS)
+    if raw_level and level not in client_questions.LEVELS:
+        names = ", ".join(client_questions.LEVELS)
         raise Refused(Code.INVALID_PARAMS, f"params._meta: {_LOG_LEVEL} must be one of {names}.")
     client_info = meta.pop(_CLIENT_INFO, _NONE)
     caller = _caller(client_info, capabilities, raw_level)
@@ -361,7 +354,9 @@ def visits(answer: Answer, caller: bytes) -> Answer:
     if not wanted:
         members = {**codec.level(answer.body), "code": Raw(b"%d" % Code.INTERNAL_ERROR)}
         return Answer(codec.dump(members), Code.INTERNAL_ERROR)
-    if all(asking.may_be_asked(caller, one.method, one.params) for one in wanted.values()):
+    if all(
+        client_questions.may_be_asked(caller, one.method, one.params) for one in wanted.values()
+    ):
         return Answer(mrtr.result(wanted, ""))
     error: dict[str, object] = {
         "code": int(Code.MISSING_CAPABILITY),
@@ -371,9 +366,9 @@ def visits(answer: Answer, caller: bytes) -> Answer:
     return Answer(codec.dump(error), Code.MISSING_CAPABILITY)
 
 
-def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> parked.Bound:
-    digest = parked.digest(given)
-    return parked.Bound(view.principal, view.endpoint, method, server, digest)
+def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> mrtr.Bound:
+    digest = mrtr.digest(given)
+    return mrtr.Bound(view.principal, view.endpoint, method, server, digest)
 
 
 def _responses(given: Mapping[str, Raw]) -> dict[str, Raw]:

@@ -17,11 +17,11 @@ from msgspec import Raw
 
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import openapi
+from metamcp_worker.front import web_pages
 from metamcp_worker.front.calls import Answer, Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.methods import NAME_BYTES_MAX, Request, not_up_yet, out_of_view
-from metamcp_worker.front.openapi import Tool
+from metamcp_worker.front.mcp_request import NAME_BYTES_MAX, Request, not_up_yet, out_of_view
+from metamcp_worker.front.web_pages import Tool
 from metamcp_worker.http.http1 import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec
@@ -114,7 +114,7 @@ class Rest:
         policy.authorize(view.principal, view.endpoint, "tools/list", "")
         known = self._documents.get(view)
         if known is None:
-            known = openapi.document(view.spec, _tools(view), version, view.instructions)
+            known = web_pages.document(view.spec, _tools(view), version, view.instructions)
             self._documents[view] = known
         return known
 

@@ -13,18 +13,18 @@ import gc
 import itertools
 import logging
 import socket
+from collections.abc import Mapping
 from functools import partial
 
-from metamcp_worker.front import figures, showing
+from metamcp_worker.front import stats
+from metamcp_worker.front.call_log_io import Recorder
+from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.disclosing import Disclosing
-from metamcp_worker.front.handover import Handover, taken
-from metamcp_worker.front.http import App
-from metamcp_worker.front.keeping import Keeping
-from metamcp_worker.front.recorder import Recorder
+from metamcp_worker.front.connection_moves import Handover, taken
+from metamcp_worker.front.front_recovery import Keeping
+from metamcp_worker.front.http import App, Counts
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.front.tracer import Tracer
-from metamcp_worker.front.witness import witness
+from metamcp_worker.front.view_orders import Disclosing
 from metamcp_worker.http import movable
 from metamcp_worker.http.movable import MovableServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
@@ -41,8 +41,10 @@ from metamcp_worker.ipc.messages import (
     Catalogue,
     Changed,
     Disclosed,
+    Figures,
     ForgetServer,
     FrontReady,
+    FrontStats,
     HandOver,
     Listen,
     Message,
@@ -294,7 +296,7 @@ class Front:
 
     def _show(self, wanted: ShowCalls) -> None:
         """The calls that are under way. Raises OSError, TooLarge."""
-        found, more = showing.shown(
+        found, more = stats.shown(
             self._calls.under_way(),
             self._loop.time(),
             servers=wanted.servers,
@@ -348,8 +350,8 @@ class Front:
             return
         recorded = self._recorder.counts() if self._recorder is not None else {}
         open_now = self._server.connections
-        told = figures.summary(self._app.counts(), self._stats, recorded, open_now)
-        counted = figures.figures(self._calls, self._stats)
+        told = summary(self._app.counts(), self._stats, recorded, open_now)
+        counted = figures_of(self._calls, self._stats)
         try:
             self._tell(told, (packets.blob(codec.dump(counted)),))
         except (OSError, TooLarge) as error:
@@ -383,3 +385,29 @@ class Front:
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()
+
+
+def figures_of(calls: Calls, stats: Stats) -> Figures:
+    return Figures(
+        calls=stats.calls(),
+        tools=stats.tools(),
+        overhead=calls.overhead.figures(),
+        inflight={server: count for server, count in calls.inflight().items() if count},
+        held=calls.held_by_server(),
+        late_replies=stats.late_replies,
+        retries=stats.retries,
+        views=calls.viewers.stats(),
+    )
+
+
+def summary(
+    counts: Counts, stats: Stats, recorded: Mapping[str, int], connections: int
+) -> FrontStats:
+    """`recorded`: of calls that are over; `connections`: open now."""
+    return FrontStats(
+        connections=connections,
+        streams=counts.streams,
+        sessions=counts.sessions,
+        refused=dict(stats.refusals),
+        recorded=dict(recorded),
+    )

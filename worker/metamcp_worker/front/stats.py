@@ -7,10 +7,19 @@ A call costs two look-ups and a few additions. What is bounded is bounded where 
 that happens once.
 """
 
+import heapq
 from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
-from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, ToolStats
+from msgspec import Struct
+
+from metamcp_worker.catalog.catalog import Entry, Merged, sent_bytes
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front.server_links import Call
+from metamcp_worker.ipc import codec, process_names, token_cost
+from metamcp_worker.ipc.disclosure import ViewStats, Whose
+from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, CallUnderWay, ToolStats
 
 ERROR_TYPES_MAX = 32
 """Per server and method. A server may invent error codes; what comes later counts as OTHER."""
@@ -144,3 +153,111 @@ class Stats:
         if len(self._aliases) < ALIASES_MAX:
             self._aliases[server, tool] = found
         return found
+
+
+CLIENT_CHARACTERS_MAX = 64
+"""Of the name of a client; some put a sentence there."""
+
+
+class _Info(Struct, frozen=True):
+    name: str = ""
+
+
+class _Said(Struct, frozen=True, rename="camel"):
+    client_info: _Info = _Info()
+
+
+def shown(
+    calls: Iterable[tuple[Call, str]],
+    now: float,
+    *,
+    servers: Collection[str] = (),
+    slow_s: float = 0.0,
+    most: int,
+) -> tuple[list[CallUnderWay], int]:
+    """The longest first, and how many more there are. `calls`: with their states; `servers`: only
+    of these, unless it is empty; `slow_s`: only those that have taken so long."""
+    found = [
+        (call, state)
+        for call, state in calls
+        if now - call.started >= slow_s
+        and (not servers or call.server in servers or process_names.base(call.server) in servers)
+    ]
+    longest = heapq.nsmallest(most, found, key=lambda one: (one[0].started, one[0].id))
+    return [_shown(call, state, now) for call, state in longest], len(found) - len(longest)
+
+
+def _shown(call: Call, state: str, now: float) -> CallUnderWay:
+    origin = call.origin
+    return CallUnderWay(
+        id=call.id,
+        server=process_names.base(call.server),
+        method=call.label,
+        name=origin.name if origin is not None else "",
+        endpoint=origin.endpoint if origin is not None else "",
+        age_s=max(0.0, now - call.started),
+        state=state,
+        client=_client(origin.said) if origin is not None else "",
+        session=origin.who if origin is not None else "",
+        progress=origin is not None and origin.progress,
+    )
+
+
+def _client(said: bytes) -> str:
+    """What it calls itself, if it does."""
+    try:
+        return codec.typed(_Said, said or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
+    except codec.Malformed:
+        return ""
+
+
+VIEWS_TOLD_MAX = 512
+"""The first ones, each with a hundred bytes every two seconds; those of everybody come first."""
+
+
+class _Sum(Struct, frozen=True):
+    """Of these very entries."""
+
+    entries: Sequence[Entry]
+    tokens: int
+
+
+class Outlays:
+    """Many views have the same list, and lists rarely change: a sum is kept as long as its list."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, _Sum] = {}
+
+    def stats(
+        self, views: Mapping[Whose, View], everything: Mapping[str, Merged]
+    ) -> tuple[ViewStats, ...]:
+        """`everything`: all that is behind each endpoint."""
+        known, self._sums = self._sums, {}
+        return tuple(
+            self._stat(whose, view, everything[whose.endpoint], known)
+            for whose, view in islice(views.items(), VIEWS_TOLD_MAX)
+        )
+
+    def _stat(
+        self, whose: Whose, view: View, everything: Merged, known: Mapping[int, _Sum]
+    ) -> ViewStats:
+        listed = view.merged.lists["tools"]
+        return ViewStats(
+            whose.endpoint,
+            whose.principal,
+            whose.session,
+            view.spec.exposure,
+            view.shown.toolset,
+            len(listed),
+            self._tokens(listed, known),
+            len(everything.offered),
+            self._tokens(everything.offered, known),
+        )
+
+    def _tokens(self, entries: Sequence[Entry], known: Mapping[int, _Sum]) -> int:
+        key = id(entries)  # of no other ones, as the sum keeps them
+        found = self._sums.get(key) or known.get(key)
+        if found is None:
+            found = _Sum(entries, token_cost.of_bytes(sum(map(sent_bytes, entries))))
+        self._sums[key] = found
+        return found.tokens

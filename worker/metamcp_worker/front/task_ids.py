@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import Owner
-from metamcp_worker.front.questions import Caller, Question
+from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.ipc import codec
 
 ID_BYTES_MAX = 1024

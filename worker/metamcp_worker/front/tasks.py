@@ -1,7 +1,7 @@
 """Tasks on their way through the gateway: who is told of them.
 
 Owns: which clients want to hear of which tasks, and telling servers and clients. Never: what a task
-is, where a request about one goes (`methods`), how ids are exposed (`task_ids`).
+is, where a request about one goes (`mcp_request`), how ids are exposed (`task_ids`).
 
 A server of revision 2026-07-28 tells only of the tasks that it was asked about, so its worker is
 always given the whole set. One of the handshake era tells of every task; what nobody here wants to
@@ -20,8 +20,8 @@ from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.processes import Whose
-from metamcp_worker.front.subscriptions import SUBSCRIPTION_ID
+from metamcp_worker.front.resource_subscriptions import SUBSCRIPTION_ID
+from metamcp_worker.front.server_processes import Whose
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, Refused
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
-from metamcp_worker.front.processes import Whose
+from metamcp_worker.front.server_processes import Whose
 
 WATCHER_URIS_MAX = 1000
 """Resources that one client may watch: more than any shows to its user."""

@@ -1,8 +1,8 @@
 """What is said of a call that is over, and where such lines are kept.
 
 Owns: the members of that value and their order, the words for how a call ended, the ids, the names
-of the files. Never: which calls are recorded, masks and limits (`front.recording`), writing
-(`front.callfiles`), reading (the command line does).
+of the files. Never: which calls are recorded, masks and limits (`front.call_log`), writing
+(`front.call_log_io`), reading (the command line does).
 
 There is one producer of these values, so that whoever else wants to know of finished calls finds
 them here.

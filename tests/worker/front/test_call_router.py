@@ -1,0 +1,385 @@
+"""Calls on their way, over real pipes: sent, held, answered once, failed at once."""
+
+import os
+
+import pytest
+
+from metamcp_worker.front import call_router
+from metamcp_worker.front.server_links import Answer
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.frames import (
+    BODY_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    Down,
+    Error,
+    Notice,
+    Progress,
+    Result,
+)
+from metamcp_worker.ipc.frames import Call as CallFrame
+
+from .callers import Caller
+from .peers import WAIT_S, error_data
+from .routed import Front, with_front
+
+
+@pytest.mark.promise("M21")
+def test_each_answer_reaches_the_call_that_asked() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        first, second = front.call(b'{"n":1}'), front.call(b'{"n":2}')
+        asked = [await peer.call(), await peer.call()]
+        assert [one.params for one in asked] == [b'{"n":1}', b'{"n":2}']
+        assert front.routing.inflight() == {"git": 2}
+        peer.write(Result(asked[1].id, b'"two"'))
+        peer.write(Error(asked[0].id, b'{"code":-31999,"message":"no","data":[1.0]}'))
+        assert await second.answer == Answer(b'"two"')
+        expected = Answer(b'{"code":-31999,"message":"no","data":[1.0]}', -31999)
+        assert await first.answer == expected
+        assert front.routing.inflight() == {"git": 0}
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M23")
+def test_progress_reaches_its_call_in_order_and_before_the_answer() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        caller = Caller()
+        call = front.call(caller=caller)
+        asked = await peer.call()
+        for frame in (Progress(asked.id, b"1"), Progress(999, b"x"), Progress(asked.id, b"2")):
+            peer.write(frame)
+        peer.write(Result(asked.id, b"{}"))
+        await call.answer
+        assert caller.progress == [b"1", b"2"]
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M75")
+@pytest.mark.parametrize("told", [True, False])
+def test_a_dead_server_answers_every_waiting_call_with_a_typed_error(told: bool) -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach(generation=7)
+        calls = [front.call() for _ in range(3)]
+        for _ in calls:
+            await peer.call()
+        if told:
+            peer.write(Down(b'{"reason":"signal","message":"It was killed by SIGKILL."}'))
+        else:
+            peer.close()
+        for call in calls:
+            answer = await call.answer
+            assert answer.code == Code.SERVER_DOWN
+            assert error_data(answer.body) == {
+                "reason": "signal" if told else "worker",
+                "server": "git",
+                "generation": 7,
+                "retry_after_ms": None,
+                "may_have_run": True,
+            }
+            assert told == (b"It was killed by SIGKILL." in answer.body)
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M75")
+def test_calls_for_a_server_that_comes_back_wait_and_go_in_order() -> None:
+    async def talk(front: Front) -> None:
+        front.state("warming", generation=2)
+        calls = [front.call(b"%d" % number) for number in range(5)]
+        assert front.routing.held() == 5
+        peer = await front.attach(generation=2)
+        for number, call in enumerate(calls):
+            asked = await peer.call()
+            assert asked.params == b"%d" % number
+            peer.write(Result(asked.id, b"{}"))
+            await call.answer
+
+    with_front(talk)
+
+
+def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach(generation=1)
+        running = front.call()
+        await peer.call()
+        peer.write(Down(b"{}"))
+        assert (await running.answer).code == Code.SERVER_DOWN
+        waiting = front.call()
+        front.state("error", generation=1, retry_after_ms=500)
+        front.state("warming", generation=2)
+        assert not waiting.answer.done()
+        again = await front.attach(generation=2)
+        again.write(Result((await again.call()).id, b'"ran"'))
+        assert await waiting.answer == Answer(b'"ran"')
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M75")
+@pytest.mark.parametrize("state", ["stopped", "error", "draining"])
+def test_a_server_that_does_not_come_back_answers_at_once(state: str) -> None:
+    async def talk(front: Front) -> None:
+        held = front.call()
+        front.state(state, generation=3)
+        later = front.call()
+        for call in (held, later):
+            assert call.answer.done()
+            assert error_data(call.answer.result().body) == {
+                "reason": f"r-{state}",
+                "server": "git",
+                "generation": 3,
+                "retry_after_ms": None,
+                "may_have_run": False,
+            }
+
+    with_front(talk)
+
+
+def test_a_restart_that_is_further_away_than_the_hold_is_told_with_its_time() -> None:
+    async def talk(front: Front) -> None:
+        front.state("error", retry_after_ms=60_000)
+        call = front.call()
+        assert error_data(call.answer.result().body)["retry_after_ms"] == 60_000
+
+    with_front(talk)
+
+
+def test_a_call_is_held_no_longer_than_the_hold() -> None:
+    async def talk(front: Front) -> None:
+        front.state("warming")
+        answer = await front.call().answer
+        assert answer.code == Code.SERVER_DOWN
+        assert not error_data(answer.body)["may_have_run"]
+
+    with_front(talk, hold_s=0.01)
+
+
+@pytest.mark.promise("M98")
+def test_more_bytes_than_may_be_held_are_overload_until_some_are_gone() -> None:
+    async def talk(front: Front) -> None:
+        half = bytes(call_router.HELD_BYTES_MAX // 2)
+        first, second, third = front.call(half), front.call(half), front.call(b"0")
+        assert third.answer.result().code == Code.OVERLOADED
+        first.cancel("")
+        assert not front.call(half).answer.done()
+        front.state("stopped")
+        assert second.answer.result().code == Code.SERVER_DOWN
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M98")
+def test_more_calls_than_may_be_held_are_overload() -> None:
+    async def talk(front: Front) -> None:
+        calls = [front.call() for _ in range(call_router.HELD_MAX + 1)]
+        assert [call.answer.done() for call in calls] == [False] * call_router.HELD_MAX + [True]
+        assert calls[-1].answer.result().code == Code.OVERLOADED
+
+    with_front(talk)
+
+
+def test_an_idle_server_is_wanted_once_however_many_ask() -> None:
+    async def talk(front: Front) -> None:
+        front.state("idle")
+        calls = [front.call(), front.call()]
+        assert front.wanted == ["git"]
+        assert not any(call.answer.done() for call in calls)
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M23")
+def test_a_cancelled_call_is_told_to_its_server_and_its_late_answer_is_dropped() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        call = front.call()
+        asked = await peer.call()
+        call.cancel("the client is gone")
+        call.cancel("twice")
+        cancelled = await peer.cancelled()
+        assert (cancelled.id, cancelled.reason) == (asked.id, b"the client is gone")
+        assert call.answer.cancelled()
+        peer.write(Result(asked.id, b"{}"))
+        assert await front.late.get() == "git"
+        assert front.ended == [(call.id, None)]
+        assert peer.quiet()
+
+    with_front(talk)
+
+
+def test_a_held_call_that_is_cancelled_never_reaches_the_server() -> None:
+    async def talk(front: Front) -> None:
+        gone, stays = front.call(b"1"), front.call(b"2")
+        gone.cancel("")
+        peer = await front.attach()
+        assert (await peer.call()).params == b"2"
+        assert peer.quiet()
+        assert not stays.answer.done()
+
+    with_front(talk)
+
+
+def test_a_worker_that_never_answers_meets_the_deadline_of_the_front() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach(generation=4)
+        call = front.call()
+        asked = await peer.call()
+        answer = await call.answer
+        assert answer.code == Code.TIMED_OUT
+        assert error_data(answer.body)["generation"] == 4
+        assert (await peer.cancelled()).id == asked.id
+
+    with_front(talk, timeout_s=-call_router.MARGIN_S)  # the deadline is when the call begins
+
+
+@pytest.mark.promise("M78")
+def test_a_newer_generation_takes_new_calls_while_the_old_one_answers_its_own() -> None:
+    async def talk(front: Front) -> None:
+        old = await front.attach(generation=1)
+        first = front.call(b"1")
+        asked = await old.call()
+        new = await front.attach(generation=2)
+        second = front.call(b"2")
+        new.write(Result((await new.call()).id, b'"new"'))
+        old.write(Result(asked.id, b'"old"'))
+        assert await first.answer == Answer(b'"old"')
+        assert await second.answer == Answer(b'"new"')
+        old.close()
+        third = front.call(b"3")
+        new.write(Result((await new.call()).id, b"3"))
+        assert await third.answer == Answer(b"3")
+
+    with_front(talk)
+
+
+def test_news_of_an_older_generation_do_not_touch_the_newer_one() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach(generation=2)
+        front.state("error", generation=1)
+        call = front.call()
+        peer.write(Result((await peer.call()).id, b"{}"))
+        assert await call.answer == Answer(b"{}")
+
+    with_front(talk)
+
+
+def test_a_forgotten_server_answers_what_it_has_and_takes_nothing_more() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        call = front.call()
+        asked = await peer.call()
+        front.routing.forget("git")
+        peer.write(Result(asked.id, b"{}"))
+        assert await call.answer == Answer(b"{}")
+        held = front.call()
+        front.routing.forget("git")
+        assert held.answer.result().code == Code.SERVER_DOWN
+
+    with_front(talk)
+
+
+@pytest.mark.promise("M98")
+def test_a_request_that_no_frame_can_hold_is_too_large() -> None:
+    async def talk(front: Front) -> None:
+        await front.attach()
+        call = front.call(bytes(FRAME_BYTES_MAX))
+        assert call.answer.result().code == Code.TOO_LARGE
+
+    with_front(talk)
+
+
+@pytest.mark.process
+@pytest.mark.promise("M98")
+def test_a_worker_that_does_not_read_is_overload_for_whoever_calls_next() -> None:
+    async def talk(front: Front) -> None:
+        await front.attach()
+        body = b'"' + b"x" * BODY_BYTES_MAX + b'"'
+        calls = [front.call(body) for _ in range(5)]
+        assert calls[-1].answer.result().code == Code.OVERLOADED
+        assert not calls[0].answer.done()
+
+    with_front(talk)
+
+
+def test_frames_that_are_no_answers_disturb_nobody() -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        call = front.call()
+        peer.write(Notice("notifications/message", b"{}"))
+        peer.write(CallFrame(1, "ping", b"{}"))
+        peer.write(Result((await peer.call()).id, b"{}"))
+        assert await call.answer == Answer(b"{}")
+
+    with_front(talk)
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"message":"no code"}', b'{"code":0}', b'{"code":"x"}'])
+def test_an_error_without_a_usable_code_is_still_an_error(body: bytes) -> None:
+    async def talk(front: Front) -> None:
+        peer = await front.attach()
+        call = front.call()
+        peer.write(Error((await peer.call()).id, body))
+        assert await call.answer == Answer(body, Code.INTERNAL_ERROR)
+
+    with_front(talk)
+
+
+def test_closing_answers_everybody() -> None:
+    async def talk(front: Front) -> None:
+        held = front.call()
+        await front.routing.close()
+        peer = await front.attach()
+        sent = front.call()
+        await peer.call()
+        await front.routing.close()
+        assert codec.value(sent.answer.result().body)["code"] == Code.SERVER_DOWN
+        assert codec.value(held.answer.result().body)["code"] == Code.SERVER_DOWN
+
+    with_front(talk)
+
+
+def test_a_descriptor_that_is_no_pipe_is_refused_and_closed() -> None:
+    async def talk(front: Front) -> None:
+        fd = os.open(os.devnull, os.O_RDONLY)
+        with pytest.raises(OSError, match="no pipe"):
+            await front.routing.attach("git", 1, fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            await front.routing.attach("git", 1, fd)
+
+    with_front(talk)
+
+
+def test_a_pipe_to_an_older_generation_takes_no_calls() -> None:
+    async def talk(front: Front) -> None:
+        new = await front.attach(generation=2)
+        old = await front.attach(generation=1)
+        front.call()
+        assert (await new.call()).method == "tools/call"
+        assert old.quiet()
+
+    with_front(talk)
+
+
+@pytest.mark.process
+@pytest.mark.promise("M98")
+def test_more_calls_than_one_worker_could_ever_queue_are_overload() -> None:
+    async def talk(front: Front) -> None:
+        await front.attach()
+        calls = [front.call() for _ in range(call_router.WAITING_MAX + 1)]
+        assert not calls[-2].answer.done()
+        assert calls[-1].answer.result().code == Code.OVERLOADED
+
+    with_front(talk)
+
+
+def test_a_new_timeout_counts_for_the_calls_that_follow() -> None:
+    async def talk(front: Front) -> None:
+        await front.attach()
+        front.routing.configure({"git": -call_router.MARGIN_S}, WAIT_S)
+        assert (await front.call().answer).code == Code.TIMED_OUT
+
+    with_front(talk)

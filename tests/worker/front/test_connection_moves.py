@@ -1,0 +1,169 @@
+"""Sessions that go on in another front, and sessions that nobody comes back to."""
+
+import tracemalloc
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from metamcp_worker.front import client_sessions as sessions
+from metamcp_worker.front.client_sessions import IDLE_S, Sessions
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Notice, Result
+from metamcp_worker.ipc.messages import SessionRecord
+
+from ..rawhttp import run
+from .door import LEGACY, Door, bodiless, legacy, with_door
+from .offers import offer, resource
+
+pytestmark = pytest.mark.process
+
+UPDATED = "notifications/resources/updated"
+
+
+async def left(door: Door) -> str:
+    """A session that has a level and watches a resource."""
+    door.offer(offer("t", resources=[resource("r:1")]))
+    session = await door.initialize(roots={})
+    await door.ask(legacy("logging/setLevel", {"level": "error"}, session=session))
+    await door.peer.read()
+    client = await door.connect()
+    client.send(legacy("resources/subscribe", {"uri": "r:1"}, session=session))
+    door.peer.write(Result((await door.peer.call()).id, b"{}"))
+    assert (await client.reply()).outcome == (200, 0)
+    return session
+
+
+def with_two_doors(test: Callable[[Door, Door, str], Awaitable[None]]) -> None:
+    """`test(first, second, session)`: of the first front, and the one that comes after it."""
+
+    async def main() -> None:
+        first, second = Door(), Door()
+        try:
+            await first.open()
+            session = await left(first)
+            await second.open()
+            second.offer(offer("t", resources=[resource("r:1")]))
+            await test(first, second, session)
+        finally:
+            await first.close()
+            await second.close()
+
+    run(main)
+
+
+@pytest.mark.promise("M79")
+def test_a_session_goes_on_in_another_front_with_all_that_is_known_of_it() -> None:
+    async def talk(first: Door, second: Door, session: str) -> None:
+        second.app.adopt([first.kept[-1]])
+        again = await second.peer.call()
+        assert (again.method, again.params) == ("resources/subscribe", b'{"uri":"r:1"}')
+        second.peer.write(Result(again.id, b"{}"))
+        client = await second.call(session)
+        call = await second.peer.call()
+        caller = codec.value(call.caller)
+        assert caller["logLevel"] == "error"
+        assert caller["clientCapabilities"] == {"roots": {}}
+        second.peer.write(Result(call.id, b'{"n":1}'))
+        assert (await client.reply()).json["result"] == {"n": 1}
+        news = await second.news(session)
+        second.peer.write(Notice(UPDATED, b'{"uri":"r:1"}'))
+        assert (await news.event())["method"] == UPDATED
+        assert second.over == []
+
+    with_two_doors(talk)
+
+
+def test_what_another_front_has_asked_or_told_is_nothing_here() -> None:
+    async def talk(first: Door, second: Door, session: str) -> None:
+        news = await first.news(session)
+        first.offer(offer("t", "u"))
+        await news.event()
+        second.app.adopt([first.kept[-1]])
+        await second.peer.call()
+        resumed = await second.news(session, f"Last-Event-ID: {news.event_ids[-1]}")
+        second.offer(offer("t"))
+        assert (await resumed.event())["method"] == "notifications/resources/list_changed"
+        assert set(news.event_ids).isdisjoint(resumed.event_ids)
+        await second.answer(session, {"id": 1}, '"result":{}')
+        assert second.stats.refusals == {"stray_answer": 1}
+
+    with_two_doors(talk)
+
+
+def test_sessions_that_cannot_be_adopted_are_over() -> None:
+    async def talk(first: Door, second: Door, session: str) -> None:
+        record = first.kept[-1]
+        gone = SessionRecord(id="g", endpoint="gone", protocol=LEGACY, caller="{}")
+        second.app.adopt([record, gone, record])
+        assert second.over == ["g"]
+        second.app.adopt([record])  # it is here already
+        assert second.app.counts().sessions[LEGACY] == 1
+        assert (await second.ask(legacy("ping", session=session))).status == 200
+
+    with_two_doors(talk)
+
+
+def test_the_end_of_a_session_is_told_once_however_it_ends() -> None:
+    async def talk(door: Door) -> None:
+        names = [await door.initialize() for _ in range(2)]
+        assert [record.id for record in door.kept] == names
+        goodbye = bodiless("DELETE", f"Mcp-Session-Id: {names[0]}")
+        assert (await door.ask(goodbye)).status == 200
+        assert (await door.ask(goodbye)).status == 404
+        door.serve_only("dev")
+        assert door.over == names
+
+    with_door(talk)
+
+
+def test_a_drain_ends_no_session_for_good() -> None:
+    async def talk(door: Door) -> None:
+        await door.initialize()
+        await door.app.drain(0.1)
+        assert door.over == []
+
+    with_door(talk)
+
+
+def fill(table: Sessions) -> None:
+    """As many sessions as there may be, of clients that say much of themselves."""
+    info = {"name": "x" * 1024}
+    caller = codec.dump({"clientCapabilities": {"roots": {}}, "clientInfo": info})
+    for number in range(sessions.SESSIONS_MAX):
+        record = SessionRecord(
+            id=f"{number:032}", endpoint="default", protocol=LEGACY, caller=caller.decode()
+        )
+        one = table.open(record, "local", 0.0)
+        assert one is not None
+        one.missed.add("notifications/tools/list_changed")
+
+
+@pytest.mark.promise("M98")
+def test_ten_thousand_sessions_that_nobody_comes_back_to_are_small_and_go() -> None:
+    tracemalloc.start()
+    try:
+        table = Sessions("n", lambda over: None)
+        before = tracemalloc.get_traced_memory()[0]
+        fill(table)
+        grown = tracemalloc.get_traced_memory()[0] - before
+        assert grown <= 20 * 1024 * sessions.SESSIONS_MAX
+        table.expire(IDLE_S)
+        assert len(table) == 0
+        assert tracemalloc.get_traced_memory()[0] - before <= grown / 20  # the empty table
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_session_that_ends_while_it_asks_is_kept_for_nobody() -> None:
+    async def talk(door: Door) -> None:
+        session = await left(door)
+        door.offer(offer("t", resources=[resource("r:1"), resource("r:2")]))
+        client = await door.connect()
+        client.send(legacy("resources/subscribe", {"uri": "r:2"}, session=session))
+        await door.peer.call()
+        known = len(door.kept)
+        await door.ask(bodiless("DELETE", f"Mcp-Session-Id: {session}"))
+        assert (await client.reply()).outcome == (200, -32800)
+        assert (len(door.kept), door.over) == (known, [session])
+
+    with_door(talk)

@@ -1,0 +1,327 @@
+"""Subscriptions over real pipes, with the workers played by the test."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from metamcp_worker.front.resource_subscriptions import UNATTENDED_MAX, UPDATED, Subscriptions
+from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.watches import WATCHER_URIS_MAX
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import Error, Notice, Result
+from metamcp_worker.ipc.messages import ServerState
+
+from ..rawhttp import until
+from .called import Front, with_front
+from .offers import endpoint, offer, resource, template
+from .peers import Peer
+
+OFFER = offer(resources=[resource("file:///a"), resource("file:///b")])
+
+
+class Client:
+    """A watcher that keeps what it is told."""
+
+    who = "someone"
+    rooted = project = ""
+    unasked = modern = False
+    caller = roots = b""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def updated(self, params: bytes) -> None:
+        self.told.put_nowait(params)
+
+
+def with_subscriptions(test: Callable[[Front, Subscriptions], Awaitable[None]]) -> None:
+    async def main(front: Front) -> None:
+        await test(front, Subscriptions(front.calls))
+
+    with_front(main, endpoint("a", "b"), a=OFFER, b=offer(templates=[template("note:{n}")]))
+
+
+async def watched(front: Front, subs: Subscriptions, uri: str, *clients: Client) -> None:
+    """The first of them makes the server hear of it."""
+    first = asyncio.create_task(subs.watch(front.view, uri, clients[0]))
+    await answer(front.peers["a"], "resources/subscribe", uri)
+    assert await first == Answer(b"{}")
+    for client in clients[1:]:
+        assert await subs.watch(front.view, uri, client) == Answer(b"{}")
+
+
+async def answer(peer: Peer, method: str, uri: str, body: bytes = b"{}") -> None:
+    call = await peer.call()
+    assert (call.method, call.params, call.peer) == (method, b'{"uri":"%b"}' % uri.encode(), 0)
+    peer.write(Result(call.id, body))
+
+
+@pytest.mark.promise("M21")
+@pytest.mark.promise("M23")
+def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_updates() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one, two, peer = Client(), Client(), front.peers["a"]
+        first = asyncio.create_task(subs.watch(front.view, "file:///a", one))
+        await answer(peer, "resources/subscribe", "file:///a", b'{"x": 1.0}')
+        assert await first == Answer(b'{"x": 1.0}')
+        assert await subs.watch(front.view, "file:///a", two) == Answer(b"{}")
+        params = b'{"uri": "file:///a","title":"\\u00e9","_meta":{"v": 1}}'
+        peer.write(Notice(UPDATED, params))
+        assert [await one.told.get(), await two.told.get()] == [params, params]
+        assert await subs.unwatch(front.view, "file:///a", one) == Answer(b"{}")
+        last = asyncio.create_task(subs.unwatch(front.view, "file:///a", two))
+        await answer(peer, "resources/unsubscribe", "file:///a", b'{"y":2}')
+        assert await last == Answer(b'{"y":2}')
+
+    with_subscriptions(talk)
+
+
+@pytest.mark.promise("M21")
+def test_a_uri_that_two_servers_have_is_told_as_the_client_knows_it() -> None:
+    async def talk(front: Front) -> None:
+        subs, one = Subscriptions(front.calls), Client()
+        asking = asyncio.create_task(subs.watch(front.view, "file://b//a", one))
+        await answer(front.peers["b"], "resources/subscribe", "file:///a")
+        assert await asking == Answer(b"{}")
+        front.peers["a"].write(Notice(UPDATED, b'{"uri":"file:///a"}'))
+        front.peers["b"].write(Notice(UPDATED, b'{"uri":"file:///a/x","n": 1.0}'))
+        assert await one.told.get() == b'{"uri":"file://b//a/x","n":1.0}'
+
+    with_front(talk, a=OFFER, b=OFFER)
+
+
+def test_a_refusal_of_the_server_is_what_the_client_gets() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one = Client()
+        first = asyncio.create_task(subs.watch(front.view, "file:///a", one))
+        call = await front.peers["a"].call()
+        front.peers["a"].write(Error(call.id, b'{"code":-32002,"message":"no","x":1}'))
+        assert await first == Answer(b'{"code":-32002,"message":"no","x":1}', -32002)
+        assert await subs.unwatch(front.view, "file:///a", one) == Answer(b"{}")
+        await watched(front, subs, "file:///a", one)
+
+    with_subscriptions(talk)
+
+
+def test_what_nobody_has_cannot_be_watched() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        for ask in (subs.watch, subs.unwatch):
+            with pytest.raises(Refused, match="Unknown resource: gone:z") as refusal:
+                await ask(front.view, "gone:z", Client())
+            assert refusal.value.code == -32002
+        front.view.principal = "somebody"
+        with pytest.raises(Refused, match="somebody may not send"):
+            await subs.watch(front.view, "file:///a", Client())
+        assert front.peers["a"].quiet()
+
+    with_subscriptions(talk)
+
+
+def test_one_client_cannot_watch_without_end() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        greedy = Client()
+        asking = [
+            asyncio.create_task(subs.watch(front.view, f"note:{number}", greedy))
+            for number in range(WATCHER_URIS_MAX)
+        ]
+        for _ in asking:
+            call = await front.peers["b"].call()
+            front.peers["b"].write(Result(call.id, b"{}"))
+        await asyncio.gather(*asking)
+        with pytest.raises(Refused) as refusal:
+            await subs.watch(front.view, "note:more", greedy)
+        assert refusal.value.code == Code.OVERLOADED
+
+    with_subscriptions(talk)
+
+
+@pytest.mark.promise("M23")
+def test_a_client_that_is_gone_is_forgotten_at_the_server_too() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one, two = Client(), Client()
+        await watched(front, subs, "file:///a", one, two)
+        await watched(front, subs, "file:///b", one)
+        subs.forget(one)
+        await answer(front.peers["a"], "resources/unsubscribe", "file:///b")
+        subs.forget(one)
+        subs.forget(two)
+        await answer(front.peers["a"], "resources/unsubscribe", "file:///a")
+
+    with_subscriptions(talk)
+
+
+def test_goodbyes_leave_room_for_calls() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one, peer = Client(), front.peers["b"]
+        uris = [f"note:{number}" for number in range(2 * UNATTENDED_MAX)]
+        asking = [asyncio.create_task(subs.watch(front.view, uri, one)) for uri in uris]
+        for _ in uris:
+            peer.write(Result((await peer.call()).id, b"{}"))
+        await asyncio.gather(*asking)
+        subs.forget(one)
+        first = [await peer.call() for _ in range(UNATTENDED_MAX)]
+        marker = front.calls.ask("b", "x/marker", b"{}")
+        assert (await peer.call()).method == "x/marker"
+        for call in first:
+            peer.write(Result(call.id, b"{}"))
+        rest = [await peer.call() for _ in range(UNATTENDED_MAX)]
+        assert {call.params for call in first + rest} == {
+            b'{"uri":"%b"}' % u.encode() for u in uris
+        }
+        marker.cancel("enough")
+
+    with_subscriptions(talk)
+
+
+@pytest.mark.promise("M23")
+def test_a_server_that_comes_back_is_told_what_is_watched() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one = Client()
+        await watched(front, subs, "file:///a", one)
+        front.peers["a"].close()
+        new = await front.attach("a", 2)
+        await answer(new, "resources/subscribe", "file:///a")
+        new.write(Notice(UPDATED, b'{"uri":"file:///a"}'))
+        assert await one.told.get() == b'{"uri":"file:///a"}'
+
+    with_subscriptions(talk)
+
+
+def test_a_server_that_dies_while_it_is_asked_answers_everybody() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        asking = [
+            asyncio.create_task(subs.watch(front.view, "file:///a", Client())) for _ in range(2)
+        ]
+        await front.peers["a"].call()
+        front.peers["a"].close()
+        answers = await asyncio.gather(*asking)
+        assert [one.code for one in answers if one is not None] == [Code.SERVER_DOWN] * 2
+        new = await front.attach("a", 2)
+        late = front.calls.ask("a", "x/marker", b"{}")
+        assert (await new.call()).method == "x/marker", "nobody watches, so nothing is asked"
+        late.cancel("enough")
+
+    with_subscriptions(talk)
+
+
+def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        front.peers["a"].close()
+        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        asking = asyncio.create_task(subs.watch(front.view, "file:///a", Client()))
+        new = await front.attach("a", 2)
+        await answer(new, "resources/subscribe", "file:///a", b'{"x":1}')
+        assert await asking == Answer(b'{"x":1}')
+        marker = front.calls.ask("a", "x/marker", b"{}")
+        assert (await new.call()).method == "x/marker"
+        marker.cancel("enough")
+
+    with_subscriptions(talk)
+
+
+def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        gone, quit_ = Client(), Client()
+        forgotten = asyncio.create_task(subs.watch(front.view, "file:///a", gone))
+        cancelled = asyncio.create_task(subs.watch(front.view, "file:///a", quit_))
+        call = await front.peers["a"].call()
+        subs.forget(gone)
+        assert await forgotten is None
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        front.peers["a"].write(Result(call.id, b"{}"))
+        await answer(front.peers["a"], "resources/unsubscribe", "file:///a")
+
+    with_subscriptions(talk)
+
+
+def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        front.peers["a"].close()
+        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        gone, stays = Client(), Client()
+        uris = {"file:///a": (gone,), "file:///b": (gone, stays)}
+        asking = [
+            asyncio.create_task(subs.watch(front.view, uri, one))
+            for uri, clients in uris.items()
+            for one in clients
+        ]
+        await until(lambda: front.calls.held() == len(uris))
+        subs.forget(gone)
+        assert front.calls.held() == 1
+        new = await front.attach("a", 2)
+        await answer(new, "resources/subscribe", "file:///b")
+        assert await asyncio.gather(*asking) == [None, None, Answer(b"{}")]
+        marker = front.calls.ask("a", "x/marker", b"{}")
+        assert (await new.call()).method == "x/marker"
+        marker.cancel("enough")
+
+    with_subscriptions(talk)
+
+
+def test_the_end_of_a_subscription_at_a_server_that_is_away_is_nothing_to_wait_for() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one = Client()
+        await watched(front, subs, "file:///a", one)
+        front.peers["a"].close()
+        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        assert await subs.unwatch(front.view, "file:///a", one) == Answer(b"{}")
+
+    with_subscriptions(talk)
+
+
+def test_an_update_loses_the_gateways_own_subscription_id_and_nothing_else() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one = Client()
+        await watched(front, subs, "file:///a", one)
+        meta = b'{"io.modelcontextprotocol/subscriptionId":"7","v":1.0}'
+        for broken in (b"[]", b'{"uri":7}', b'{"uri":"file:///a","_meta":[]}'):
+            front.peers["a"].write(Notice(UPDATED, broken))
+        front.peers["a"].write(Notice(UPDATED, b'{"_meta":%b,"uri":"file:///a/b"}' % meta))
+        assert await one.told.get() == b'{"_meta":{"v":1.0},"uri":"file:///a/b"}'
+
+    with_subscriptions(talk)
+
+
+@pytest.mark.promise("M79")
+def test_what_a_session_watched_elsewhere_it_watches_here() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one = Client()
+        subs.adopt(front.view, "file:///a", one)
+        subs.adopt(front.view, "gone:z", one)
+        await answer(front.peers["a"], "resources/subscribe", "file:///a")
+        front.peers["a"].write(Notice(UPDATED, b'{"uri":"file:///a"}'))
+        assert await one.told.get() == b'{"uri":"file:///a"}'
+
+    with_subscriptions(talk)
+
+
+def test_what_is_taken_over_while_its_server_is_away_is_asked_for_when_it_is_back() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        front.peers["a"].close()
+        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        subs.adopt(front.view, "file:///a", Client())
+        await answer(await front.attach("a", 2), "resources/subscribe", "file:///a")
+
+    with_subscriptions(talk)
+
+
+@pytest.mark.promise("M82")
+def test_what_a_client_watched_before_it_got_a_process_of_its_own_it_watches_there() -> None:
+    async def talk(front: Front, subs: Subscriptions) -> None:
+        one, two = Client(), Client()
+        two.who = ""  # of clients that do not say who they are the server itself serves all
+        await watched(front, subs, "file:///a", one, two)
+        divided = ServerState(server="a", state="ready", listed=True, by="client")
+        front.calls.server_state(divided)
+        own = await front.attach("a@someone", 1)
+        await answer(own, "resources/subscribe", "file:///a")
+        own.write(Notice(UPDATED, b'{"uri":"file:///a"}'))
+        assert await one.told.get() == b'{"uri":"file:///a"}'
+        front.peers["a"].write(Notice(UPDATED, b'{"uri":"file:///a","n":1}'))
+        assert await two.told.get() == b'{"uri":"file:///a","n":1}'
+        assert one.told.empty()
+
+    with_subscriptions(talk)

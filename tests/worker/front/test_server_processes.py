@@ -1,0 +1,116 @@
+"""Which process serves which client, and what the supervisor is told of it."""
+
+import pytest
+
+from metamcp_worker.front.mcp_request import Request
+from metamcp_worker.front.server_processes import CALLER_BYTES_MAX, Processes, Unasked
+from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.messages import ServerState, Wanted
+from metamcp_worker.ipc.process_names import By
+from metamcp_worker.ipc.roots import Asked
+
+pytestmark = pytest.mark.promise("M77")
+
+ADA, BOB = (process_names.of_session(name) for name in ("ada", "bob"))
+HERE = b'{"roots":[{"uri":"file:///here"}]}'
+
+
+class Told(Processes):
+    """`news`: what the supervisor hears."""
+
+    def __init__(self, by: By = "", *, roots: Asked = "", both: bool = False) -> None:
+        self.news: list[Wanted] = []
+        super().__init__(self.news.append)
+        self.learn(
+            ServerState(server="git", state="active", listed=True, by=by, roots=roots, both=both)
+        )
+
+
+def client(who: str = ADA, *, modern: bool = False, caller: bytes = b"{}") -> Request:
+    return Request(
+        "tools/call", {}, {}, caller, modern=modern, who=who, rooted=who, project="0aproject",
+        roots=HERE,
+    )  # fmt: skip
+
+
+def test_who_has_to_be_asked_for_roots_is_asked_before_a_call_and_not_for_others() -> None:
+    one = client()
+    one.unasked = True
+    rooted = Told(roots="ahead")
+    with pytest.raises(Unasked):
+        rooted.find("git", one, calls=True)
+    assert rooted.find("git", one) == f"git@{ADA}"
+    assert Told("client").find("git", one, calls=True) == f"git@{ADA}"
+
+
+def test_the_supervisor_is_told_whom_a_process_serves_when_it_is_to_start() -> None:
+    processes = Told("client", roots="ahead")
+    name = processes.find("git", client(caller=b'{"a":1}'))
+    assert processes.news == []
+    processes.wanted(name)
+    (news,) = processes.news
+    assert news.server == name
+    assert news.tenant is not None
+    assert (news.tenant.who, news.tenant.caller, news.tenant.roots) == (
+        ADA,
+        '{"a":1}',
+        HERE.decode(),
+    )
+    processes.find("git", client(BOB, caller=b'"%b"' % (b"x" * CALLER_BYTES_MAX)))
+    processes.wanted(f"git@{BOB}")
+    assert processes.news[1].tenant is not None
+    assert processes.news[1].tenant.caller == "{}"
+
+
+def test_of_a_project_it_is_told_each_client_once_until_nothing_is_left_of_it() -> None:
+    processes = Told("project", roots="ahead")
+    names = {processes.find("git", client(who)) for who in (ADA, BOB, BOB, ADA)}
+    assert names == {"git@0aproject"}
+    assert {one.tenant.who for one in processes.news if one.tenant} == {ADA, BOB}
+    assert len(processes.news) == 2
+    processes.forget("git@0aproject")
+    processes.find("git", client(ADA))
+    assert [one.tenant.who for one in processes.news[2:] if one.tenant] == [ADA]
+
+
+def test_other_roots_of_a_client_are_for_the_processes_that_it_has() -> None:
+    processes = Told(roots="ahead")
+    assert processes.rooted(client()) == []
+    name = processes.find("git", client())
+    moved = client()
+    moved.roots = b'{"roots":[]}'
+    assert processes.rooted(moved) == [name]
+    processes.wanted(name)
+    assert processes.news[0].tenant is not None
+    assert processes.news[0].tenant.roots == '{"roots":[]}'
+
+
+def test_a_server_of_both_eras_asks_modern_clients_in_their_calls() -> None:
+    both = Told(roots="ahead", both=True)
+    modern = client("0b", modern=True)
+    modern.unasked = True
+    assert both.find("git", modern, calls=True) == "git"
+    assert both.find("git", client()) == f"git@{ADA}"
+
+
+@pytest.mark.parametrize(("who", "modern"), [(ADA, False), ("0b", True)])
+def test_nobody_is_asked_ahead_whose_server_asks_in_the_call(who: str, modern: bool) -> None:
+    rooted = b'{"clientCapabilities":{"roots":{}}}'
+    names: dict[By, str] = {"": "git", "client": f"git@{who}"}
+    for by, name in names.items():
+        processes = Told(by, roots="in calls")
+        one = client(who, modern=modern, caller=rooted)
+        one.unasked = True
+        assert processes.find("git", one, calls=True) == name
+
+
+@pytest.mark.promise("M83")
+def test_clients_with_a_session_share_the_process_of_their_era() -> None:
+    both, eve = Told(both=True), client(process_names.of_client("", "", b"eve"), modern=True)
+    assert both.find("git", client()) == both.find("git", client(BOB)) == "git@legacy"
+    assert both.find("git", eve) == both.find("git", client("", modern=True)) == "git"
+    assert both.heir("git@legacy") == "git@legacy"
+    assert Told("client", both=True).find("git", client()) == f"git@{ADA}"
+    one = Told()
+    assert one.find("git", client()) == one.heir("git@legacy") == "git"
+    assert one.heir(f"git@{ADA}") == f"git@{ADA}"

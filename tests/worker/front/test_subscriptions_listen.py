@@ -1,0 +1,272 @@
+"""Subscriptions of revision 2026-07-28, over a real socket and a real pipe."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from metamcp_worker.catalog import policy
+from metamcp_worker.front import subscriptions_listen
+from metamcp_worker.front.exchange import Exchange
+from metamcp_worker.front.guard import Facts
+from metamcp_worker.front.resource_subscriptions import Subscriptions
+from metamcp_worker.front.streams import Streams
+from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.http.http1 import Head, Left
+from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import Whose
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import Call, Error, Notice, Result, Tell
+
+from ..rawhttp import Client, until
+from .door import META, Door, modern, with_door
+from .offers import MODERN, offer, resource
+
+HERE = Whose("default", policy.LOCAL)
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+UPDATED = "notifications/resources/updated"
+
+
+def wish(id: object = "7", meta: dict[str, Any] = META, **notifications: object) -> bytes:  # noqa: A002 - the protocol's word
+    return modern("subscriptions/listen", {"notifications": notifications}, id=id, meta=meta)
+
+
+async def acknowledged(client: Client, tag: object = "7") -> dict[str, Any]:
+    """What is honoured."""
+    assert (await client.head()).headers["content-type"] == "text/event-stream"
+    event = await client.event()
+    assert event["method"] == "notifications/subscriptions/acknowledged"
+    assert event["params"]["_meta"] == {SUBSCRIPTION: tag}
+    honoured: dict[str, Any] = event["params"]["notifications"]
+    return honoured
+
+
+async def subscribed(door: Door, *uris: str) -> None:
+    """The server is asked for these, in any order, and agrees."""
+    asked = [await door.peer.call() for _ in uris]
+    assert {call.method for call in asked} == {"resources/subscribe"}
+    assert sorted(codec.value(call.params)["uri"] for call in asked) == sorted(uris)
+    for call in asked:
+        door.peer.write(Result(call.id, b"{}"))
+
+
+@pytest.mark.promise("M23")
+def test_a_subscription_is_acknowledged_told_and_ended_under_the_id_of_its_request() -> None:
+    async def talk(door: Door) -> None:
+        client = await door.connect()
+        client.send(wish(toolsListChanged=True, promptsListChanged=False, x=True))
+        assert await acknowledged(client) == {"toolsListChanged": True}
+        door.app.lists_changed({HERE: frozenset({"prompts", "resources"})})
+        door.app.lists_changed({Whose("dev", policy.LOCAL): frozenset({"tools"})})
+        door.app.lists_changed({HERE: frozenset({"tools"})})
+        tag = {SUBSCRIPTION: "7"}
+        assert await client.event() == {
+            "jsonrpc": "2.0",
+            "method": "notifications/tools/list_changed",
+            "params": {"_meta": tag},
+        }
+        door.serve_only("dev")
+        result = {"resultType": "complete", "_meta": tag}
+        assert await client.event() == {"jsonrpc": "2.0", "id": "7", "result": result}
+        assert await client.event() is None
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M23")
+def test_updates_of_resources_are_told_to_those_who_subscribed() -> None:
+    async def talk(door: Door) -> None:
+        door.offer(offer(resources=[resource("a:b"), resource("a:c")]))
+        client = await door.connect()
+        client.send(wish(7, resourceSubscriptions=["a:b", "a:c", "a:b"], toolsListChanged=True))
+        await subscribed(door, "a:b", "a:c")
+        honoured = {"toolsListChanged": True, "resourceSubscriptions": ["a:b", "a:c"]}
+        assert await acknowledged(client, 7) == honoured
+        door.peer.write(Notice(UPDATED, b'{"uri":"a:other"}'))
+        door.peer.write(Notice(UPDATED, b'{"uri":"a:b","n":1.0,"_meta":{"x/y":1.0}}'))
+        params = {"_meta": {"x/y": 1.0, SUBSCRIPTION: 7}, "uri": "a:b", "n": 1.0}
+        assert await client.event() == {"jsonrpc": "2.0", "method": UPDATED, "params": params}
+        door.peer.write(Notice(UPDATED, b'{"uri":"a:c"}'))
+        assert (await client.event())["params"] == {"_meta": {SUBSCRIPTION: 7}, "uri": "a:c"}
+        await client.close()
+        ended = [await door.peer.call() for _ in range(2)]
+        assert {call.method for call in ended} == {"resources/unsubscribe"}
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M23")
+def test_the_acknowledgement_names_only_what_servers_agreed_to_and_comes_first() -> None:
+    async def talk(door: Door) -> None:
+        door.offer(offer(resources=[resource("a:b"), resource("a:c")]))
+        client = await door.connect()
+        client.send(wish(resourceSubscriptions=["a:b", "a:c", "a:" + "x" * 3000]))
+        asked = {codec.value(call.params)["uri"]: call for call in await calls(door, 2)}
+        door.peer.write(Result(asked["a:b"].id, b"{}"))
+        for _ in range(2):
+            door.peer.write(Notice(UPDATED, b'{"uri":"a:b"}'))
+        door.peer.write(Error(asked["a:c"].id, b'{"code":-32601,"message":"no"}'))
+        assert await acknowledged(client) == {"resourceSubscriptions": ["a:b"]}
+        assert (await client.event())["params"]["uri"] == "a:b"
+        door.serve_only("dev")
+        assert (await client.event())["id"] == "7"
+
+    with_door(talk)
+
+
+async def calls(door: Door, count: int) -> list[Call]:
+    return [await door.peer.call() for _ in range(count)]
+
+
+def test_nothing_that_nobody_honours_is_named() -> None:
+    async def talk(door: Door) -> None:
+        door.offer(offer(resources=[resource("a:b")]))
+        client = await door.connect()
+        client.send(wish(resourceSubscriptions=["a:b"], toolsListChanged=7))
+        (call,) = await calls(door, 1)
+        door.peer.write(Error(call.id, b'{"code":-32601,"message":"no"}'))
+        assert await acknowledged(client) == {}
+
+    with_door(talk)
+
+
+def test_a_client_that_goes_away_before_the_acknowledgement_watches_nothing() -> None:
+    async def talk(door: Door) -> None:
+        door.offer(offer(resources=[resource("a:b")]))
+        client = await door.connect()
+        client.send(wish(resourceSubscriptions=["a:b"]))
+        (call,) = await calls(door, 1)
+        await client.close()
+        await until(lambda: door.server.connections == 0)
+        door.peer.write(Result(call.id, b"{}"))
+        (call,) = await calls(door, 1)
+        assert call.method == "resources/unsubscribe"
+        assert door.app.counts().streams == 0
+
+    with_door(talk)
+
+
+@pytest.mark.promise("M21")
+def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
+    async def talk(door: Door) -> None:
+        door.offer(offer("t", protocol=MODERN))
+        reply = await door.ask(wish(taskIds=["1"]))
+        assert reply.outcome == (400, Code.MISSING_CAPABILITY)
+        assert reply.json["error"]["data"] == {"requiredCapabilities": TASKS}
+        client = await door.connect()
+        client.send(wish(meta={**META, CAPABILITIES: TASKS}, taskIds=["1", "2"]))
+        assert await acknowledged(client) == {"taskIds": ["1", "2"]}
+        told = await door.peer.read()
+        assert isinstance(told, Tell)
+        assert codec.value(told.body) == {"taskIds": ["1", "2"]}
+        door.peer.write(Notice("notifications/tasks", b'{"taskId":"1","n":1.0}'))
+        assert await client.event() == {
+            "jsonrpc": "2.0",
+            "method": "notifications/tasks",
+            "params": {"_meta": {SUBSCRIPTION: "7"}, "taskId": "1", "n": 1.0},
+        }
+
+    with_door(talk)
+
+
+class Wire(asyncio.Transport):
+    """To a client that reads everything; the `requests.Line` of its request."""
+
+    transport: asyncio.Transport
+    hops = 0
+    address = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transport = self
+        self.sent = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def completed(self) -> None: ...
+
+    def throttle(self) -> None: ...
+
+    async def writable(self) -> None: ...
+
+    def last_words(self, status: int, body: bytes) -> None:
+        raise AssertionError("this client does nothing wrong")
+
+    def leave(self, request: Request, body: bytes) -> Left | None:
+        return None
+
+    def go_on(self, request: Request, step: Callable[[], Pending]) -> None:
+        assert step() is None
+
+
+def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
+    async def talk(door: Door) -> None:
+        door.offer(offer(resources=[resource("a:b")]))
+        subscriptions, tasks = Subscriptions(door.calls), Tasks(door.calls)
+        listening = subscriptions_listen.Listening(subscriptions, tasks, ack_s=0.01)
+        wire = Wire()
+        request = Request(wire, Head("POST", b"/mcp", ()))
+        facts = Facts("default", accepts_sse=True)
+        exchange = Exchange(request, facts, Streams(door.stats.refused), lambda: None)
+        view = door.calls.view("default")
+        assert view is not None
+        filters = Raw(b'{"resourceSubscriptions":["a:b"],"toolsListChanged":true}')
+        answering = asyncio.ensure_future(listening.answer(exchange, b"7", filters, b"", view, ""))
+        await until(lambda: b"acknowledged" in wire.sent)
+        assert b'"notifications":{"toolsListChanged":true}' in wire.sent
+        request.was_lost()
+        await answering
+
+    with_door(talk)
+
+
+def test_a_subscription_needs_its_wishes_and_a_reader() -> None:
+    async def talk(door: Door) -> None:
+        method = "subscriptions/listen"
+        assert (await door.ask(modern(method))).outcome == (400, -32602)
+        given: dict[str, Any] = {"notifications": {}}
+        reply = await door.ask(modern(method, given, "Accept: application/json"))
+        assert reply.outcome == (406, -32600)
+
+    with_door(talk)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [],
+        {"resourceSubscriptions": "a:b"},
+        {"resourceSubscriptions": ["a:b", 7]},
+        {"resourceSubscriptions": [f"a:{at}" for at in range(subscriptions_listen.URIS_MAX + 1)]},
+        {"taskIds": {}},
+    ],
+)
+def test_wishes_that_are_none_are_refused(filters: object) -> None:
+    with pytest.raises(Refused) as refusal:
+        subscriptions_listen.wanted(Raw(codec.dump(filters)))
+    assert refusal.value.code == Code.INVALID_PARAMS
+
+
+@pytest.mark.parametrize("ends", ["endpoint", "front"])
+def test_what_ends_while_a_subscription_is_made_ready_ends_that_too(ends: str) -> None:
+    async def talk(door: Door) -> None:
+        door.offer(offer("t", resources=[resource("a:b")]))
+        client = await door.connect()
+        client.send(wish(resourceSubscriptions=["a:b"]))
+        call = await door.peer.call()
+        if ends == "endpoint":
+            door.serve_only("dev")
+        else:
+            await door.app.drain(0.01)
+        door.peer.write(Result(call.id, b"{}"))
+        assert await acknowledged(client) == {"resourceSubscriptions": ["a:b"]}
+        assert (await client.event())["result"]["resultType"] == "complete"
+        assert await client.event() is None
+
+    with_door(talk)

@@ -1,0 +1,143 @@
+"""Clients hear of other lists when all fronts have them; of one front, at once."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from metamcp_worker.catalog import policy
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.front_views import Changed
+from metamcp_worker.front.stats import Stats
+from metamcp_worker.front.view_orders import Disclosing
+from metamcp_worker.ipc import codec, disclosure
+from metamcp_worker.ipc.disclosure import Applied, Disclosed, Everything, News, Shift, Shown, Whose
+from metamcp_worker.ipc.message_base import Message
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.spec import FrontSpec
+
+from .offers import endpoint, offer
+
+HERE = Whose("default", policy.LOCAL)
+NOTHING = Shift()
+TOOLS: Changed = {HERE: frozenset({"tools"})}
+
+
+class Told:
+    """A front with two servers, and what it told the supervisor and its clients."""
+
+    def __init__(self, *, several: bool) -> None:
+        self.calls = Calls(Stats(), lambda server: None)
+        self.supervisor: list[Message] = []
+        self.clients: list[Changed] = []
+        self.disclosing = Disclosing(
+            self.calls, lambda message, fds: self.supervisor.append(message)
+        )
+        self.disclosing.clients = self.clients.append
+        both = (
+            replace(endpoint("a", "b"), name="default"),
+            replace(endpoint("a", "b"), name="desk", exposure="servers"),
+        )
+        self.calls.configure(FrontSpec(version="1", endpoints=both, hosts=()))
+        for server in ("a", "b"):
+            self.calls.catalogue(server, offer("t"))
+            self.listed(server, yes=True)
+        self.supervisor.clear()
+        self.clients.clear()
+        self.disclosing.several = several
+
+    def listed(self, server: str, *, yes: bool) -> None:
+        state = "ready" if yes else "error"
+        self.calls.server_state(ServerState(server=server, state=state, listed=yes))
+        self.calls.refresh()
+
+    def round(self, number: int, news: Shift = NOTHING) -> None:
+        self.disclosing.disclosed(Disclosed(number=number, whole=False), codec.dump(news))
+
+
+def played(play: Callable[[Told], None], *, several: bool = True) -> None:
+    async def main() -> None:
+        play(Told(several=several))
+
+    asyncio.run(main())
+
+
+def test_the_only_front_tells_its_clients_at_once_what_servers_change() -> None:
+    def play(front: Told) -> None:
+        front.listed("a", yes=False)
+        assert front.clients == [TOOLS]
+        assert front.supervisor == []
+
+    played(play, several=False)
+
+
+@pytest.mark.promise("M28")
+def test_one_of_several_fronts_tells_them_with_the_next_round() -> None:
+    def play(front: Told) -> None:
+        front.listed("a", yes=False)
+        front.listed("b", yes=False)
+        assert front.supervisor == [News(number=0)], "once is enough"
+        front.disclosing.announce(0)
+        assert front.clients == []
+        front.round(1)
+        front.listed("a", yes=True)
+        told = disclosure.Told(number=0)
+        assert front.supervisor[1:] == [told, Applied(number=1), News(number=1)]
+        front.disclosing.announce(1)
+        assert front.clients == [TOOLS, TOOLS]
+        front.round(2)
+        front.disclosing.announce(2)
+        assert front.clients == [TOOLS] * 3
+        front.disclosing.announce(3)
+        assert front.clients == [TOOLS] * 3
+
+    played(play)
+
+
+def test_the_supervisor_hears_that_clients_were_told_once_they_were() -> None:
+    def play(front: Told) -> None:
+        front.listed("a", yes=False)
+        front.round(1)
+        front.disclosing.clients = lambda changed: front.supervisor.append(News(number=7))
+        front.supervisor.clear()
+        front.disclosing.announce(1)
+        assert front.supervisor == [News(number=7), disclosure.Told(number=1)]
+
+    played(play)
+
+
+def test_what_a_server_and_an_order_change_is_announced_together() -> None:
+    def play(front: Told) -> None:
+        desk = Whose("desk", policy.LOCAL)
+        front.listed("a", yes=False)
+        front.round(4, Shift(((Shown(servers=("b",)), (desk,)),)))
+        front.disclosing.announce(4)
+        assert front.clients == [TOOLS, {desk: frozenset({"tools"})}]
+
+    played(play)
+
+
+def test_a_front_that_ends_tells_everything_it_has_kept_and_keeps_nothing_more() -> None:
+    def play(front: Told) -> None:
+        front.listed("a", yes=False)
+        front.round(1)
+        front.listed("b", yes=False)
+        front.disclosing.finish()
+        assert front.clients == [TOOLS, TOOLS]
+        front.listed("b", yes=True)
+        assert front.clients == [TOOLS] * 3
+
+    played(play)
+
+
+def test_everything_anew_that_nobody_waits_for_begins_a_round_of_its_own() -> None:
+    def play(front: Told) -> None:
+        desk = Whose("desk", policy.LOCAL)
+        everything = Everything(((desk, Shown(servers=("b",))),))
+        front.disclosing.disclosed(Disclosed(), codec.dump(everything))
+        front.calls.refresh()
+        assert front.supervisor == [News(number=0)]
+        assert front.clients == []
+
+    played(play)

@@ -1,0 +1,178 @@
+"""The built-in tools of the gateway at work: looking, ordering, searching, answering.
+
+Owns: what they may look at, orders on their way to the supervisor, the time that these may take,
+and the steps of a search: its index is whole, other searches have spoken, it is answered. Never:
+what a tool decides (`builtin` and the families), views, how calls are answered (`calls`).
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.builtin_tools import tools_by_exposure
+from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Rankings, Reply, Seek
+from metamcp_worker.builtin_tools.search_index_io import Building
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front.mcp_request import Request
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.disclosure import Everything, Outcome, Shift, ToolSet, Whose, Wish
+from metamcp_worker.ipc.embedding import Embed, Vectors
+from metamcp_worker.ipc.messages import Message, ServerState
+from metamcp_worker.ipc.spec import MeaningSpec
+from metamcp_worker.search.index import Allowed, Found
+
+if TYPE_CHECKING:
+    from metamcp_worker.builtin_tools.search_index_io import Seeking
+
+ORDER_S_MAX = 10.0
+"""From an order to its outcome: milliseconds, unless the disk hangs."""
+ORDERS_MAX = 1024
+"""That this front waits for at once; one more is refused."""
+
+_LATE = "the supervisor did not answer in time; look again whether it was carried out"
+_FULL = f"{ORDERS_MAX} orders wait already; try again in a moment"
+
+
+class _Waiting(Struct, frozen=True):
+    whose: Whose
+    ask: Ask
+    done: Callable[[Reply], None]
+    timer: asyncio.TimerHandle
+
+
+class Builtins:
+    """`send(ticket, wish)`, `tell(message, fds)`: the ways to the supervisor."""
+
+    def __init__(self, viewers: Viewers) -> None:
+        self.send: Callable[[int, Wish], None] = lambda ticket, wish: None
+        self.tell: Callable[[Message, tuple[int, ...]], None] = lambda message, fds: None
+        self._viewers = viewers
+        self._building = Building(viewers.indexes)
+        self._seeking: Seeking | None = None
+        self._states: dict[str, ServerState] = {}
+        self._toolsets: Mapping[str, ToolSet] = {}
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+
+    def learn(self, news: ServerState) -> None:
+        self._states[news.server] = news
+
+    def forget(self, server: str) -> None:
+        self._states.pop(server, None)
+
+    def disclose(self, everything: Everything) -> None:
+        """What the supervisor remembers now."""
+        self._toolsets = {one.name: one for one in everything.toolsets}
+        self._viewers.show(dict(everything.views))
+
+    def shift(self, news: Shift) -> None:
+        """What it remembers now that is other than before."""
+        if news.put or news.drop:
+            found = {**self._toolsets, **{one.name: one for one in news.put}}
+            self._toolsets = {name: found[name] for name in sorted(found.keys() - set(news.drop))}
+        self._viewers.shift(news.views)
+
+    def decide(self, view: View, name: str, request: Request) -> Decision:
+        """What this tool makes of the request; nothing is done yet."""
+        tool = tools_by_exposure.of(view.spec.exposure).tools[name]
+        return tool.decide(bytes(request.params.get("arguments", Raw())), self._context(view))
+
+    def carry_out(
+        self,
+        view: View,
+        request: Request,
+        decision: Reply | Ask | Seek,
+        done: Callable[[Reply], None],
+    ) -> None:
+        """`done` is called with the result, at once or later."""
+        own = view.spec.per_session and not request.modern
+        whose = Whose(view.endpoint, view.principal, request.who if own else "")
+        if isinstance(decision, Reply):
+            done(decision)
+        elif isinstance(decision, Seek):
+            self._building.when_whole(view.endpoint, partial(self._seek, whose, decision, done))
+        elif len(self._waiting) >= ORDERS_MAX:
+            done(decision.then(Outcome(error=_FULL), self._context(view)))
+        else:
+            ticket = next(self._tickets)
+            timer = asyncio.get_running_loop().call_later(ORDER_S_MAX, self.late, ticket)
+            self._waiting[ticket] = _Waiting(whose, decision, done, timer)
+            self.send(ticket, Wish(whose, decision.order))
+
+    def changed(self, ticket: int, outcome: Outcome) -> None:
+        """What came of an order; the views show it already."""
+        waiting = self._waiting.pop(ticket, None)
+        if waiting is None:
+            return
+        waiting.timer.cancel()
+        waiting.done(self._replied(waiting.whose, partial(waiting.ask.then, outcome)))
+
+    def late(self, ticket: int) -> None:
+        """The time for this order is over."""
+        self.changed(ticket, Outcome(error=_LATE))
+
+    def refreshed(self) -> None:
+        """Views were built anew; there may be work for the indexes."""
+        self._building.begin()
+
+    def seek(self, spec: MeaningSpec | None) -> None:
+        """Search by meaning, too, from now on; None: by words alone."""
+        if self._seeking is not None and (spec is None or not self._seeking.adjust(spec)):
+            self._seeking.close()
+            self._seeking = None
+        if self._seeking is None and spec is not None:
+            from metamcp_worker.builtin_tools.search_index_io import Seeking  # few gateways have it
+
+            self._seeking = Seeking(self._embed, self._viewers.indexes, spec)
+
+    def embedded(self, ticket: int, blob: bytes) -> None:
+        """What came of texts that were to become vectors. Raises codec.Malformed."""
+        if self._seeking is not None:
+            self._seeking.told(ticket, codec.typed(Vectors, blob))
+
+    def _embed(self, ticket: int, texts: Sequence[str], query: bool) -> None:
+        """Raises OSError, TooLarge."""
+        self.tell(Embed(ticket=ticket, query=query), (packets.blob(codec.dump(texts)),))
+
+    def _seek(self, whose: Whose, seek: Seek, done: Callable[[Reply], None]) -> None:
+        def ranked(others: Rankings) -> None:
+            done(self._replied(whose, partial(seek.then, others)))
+
+        if self._seeking is None:
+            ranked(())
+        else:
+            self._seeking.rank(whose.endpoint, seek.query, seek.allowed, ranked)
+
+    def _replied(self, whose: Whose, then: Callable[[Context], Reply]) -> Reply:
+        """What there is to say now that something was waited for."""
+        view = self._viewers.get(whose.endpoint, whose.principal)
+        if view is None:
+            return Reply("This endpoint is not served any more.", failed=True)
+        return then(self._context(self._viewers.own(view, whose.session)))
+
+    def _search(
+        self, endpoint: str, query: str, limit: int, allowed: Allowed | None, others: Rankings
+    ) -> Found:
+        return self._viewers.index(endpoint).search(query, limit, allowed, others)
+
+    def _context(self, view: View) -> Context:
+        return Context(
+            view.spec,
+            self._viewers.everything(view.endpoint),
+            view.shown,
+            self._toolsets,
+            self._states,
+            self._viewers.is_listed,
+            partial(self._search, view.endpoint),
+            _dated,
+        )
+
+
+def _dated(when: float) -> str:
+    return datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,208 @@
+"""What a caller is told when its server does not answer it, and what a pipe says of that.
+
+Owns: the typed errors of the way, a sentence and its data each; reading the code of an error and
+the reason of a `Down`. Never: when they are sent, errors of servers, which travel as the bytes they
+came in.
+
+`may_have_run` is the one thing that a caller cannot find out for itself: false only for a call that
+never reached a server, neither at its first nor at its second try.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.front.server_links import Answer, Call, Link, Wire, error
+from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
+
+STARTING = frozenset({"idle", "warming"})
+"""States of a server that was not down: it is on its way up."""
+
+#: What a state without a message of its own means for a caller.
+_WHY = {
+    "unknown": "it has not been started yet; try again later",
+    "warming": "it is still starting; try again later",
+    "ready": "the connection to it was lost and is not back yet; try again later",
+    "idle": "it is being started; try again later",
+    "draining": "it is being stopped",
+    "stopped": "it was stopped; `metamcp ctl start` starts it",
+    "error": "it failed; `metamcp ctl status` shows why",
+    "quarantined": "it is in quarantine; `metamcp ctl clear` lets it out",
+}  # fmt: skip
+
+
+def went_down(link: Link, wire: Wire, reason: str, message: str, *, twice: bool = False) -> Answer:
+    """For a call that the server had: whether it did anything, nobody can say. `twice`: it was the
+    second server that had it."""
+    if twice:
+        why = "went down twice while this call was with it, which is not tried a third time"
+    else:
+        why = "went down while this call was with it"
+    text = f"server '{link.name}' {why}: {message}"
+    data = _down(link, wire.generation, reason, ran=True)
+    return error(Code.SERVER_DOWN, text, {**data, "attempts": 2} if twice else data)
+
+
+def not_there(link: Link, call: Call, waited_s: float = 0.0) -> Answer:
+    """For a call that was not sent, or not a second time. `waited_s`: it waited so long."""
+    why = link.message or _WHY[link.state]
+    if link.reason == process_names.NO_PLACE:
+        return overloaded(link, call, why, process_names.SESSIONS_PROCESSES_MAX)
+    if waited_s and link.state in STARTING:
+        why = f"it is still starting after {waited_s:g} s; try again later"
+    if call.ends:
+        text = (
+            f"server '{link.name}' went down while this call was with it, and could not be asked"
+            f" again: {why}"
+        )
+    else:
+        text = f"server '{link.name}' is not available: {why}"
+    data = _down(link, link.generation, link.reason or link.state, ran=bool(call.ends))
+    return error(Code.SERVER_DOWN, text, data)
+
+
+def timed_out(link: Link, wire: Wire, call: Call) -> Answer:
+    limit_s = link.timeout_s
+    data: dict[str, object] = {
+        "server": link.name,
+        "generation": wire.generation,
+        "timeout_s": limit_s,
+        "may_have_run": True,
+    }
+    text = f"server '{link.name}' and its worker did not answer within {limit_s:g} s"
+    return error(Code.TIMED_OUT, text, {**data, "attempts": 2} if call.ends else data)
+
+
+def lost() -> Answer:
+    """For a call of another front, of which no worker has anything (any more)."""
+    text = "the process of the gateway that had this call is gone, and the answer with it"
+    return error(Code.SERVER_DOWN, text, {"reason": "front", "may_have_run": True})
+
+
+def overloaded(link: Link, call: Call, why: str, limit: int) -> Answer:
+    """`limit`: how many calls may wait where this one was to."""
+    wire = link.target
+    return error(
+        Code.OVERLOADED,
+        f"server '{link.name}' has too much to do: {why}; try again later",
+        {
+            "server": link.name,
+            "may_have_run": bool(call.ends),
+            "inflight": len(wire.waiting) if wire is not None else 0,
+            "queued": len(link.held),
+            "limit": limit,
+            "retry_after_ms": _retry_after_ms(link),
+        },
+    )
+
+
+def code_of(body: bytes) -> int:
+    """The code of a server's error; one without a usable code counts as an internal error."""
+    try:
+        return codec.typed(_ErrorHead, body).code or Code.INTERNAL_ERROR
+    except codec.Malformed:
+        return Code.INTERNAL_ERROR
+
+
+def why_down(body: bytes) -> tuple[str, str]:
+    """Reason and message of a `frames.Down`."""
+    try:
+        members = codec.level(body)
+    except codec.Malformed:
+        members = {}
+    reason = codec.text(members["reason"]) if "reason" in members else None
+    message = codec.text(members["message"]) if "message" in members else None
+    return reason or "exit", message or "it ended"
+
+
+class _ErrorHead(Struct, gc=False):
+    code: int
+
+
+def _down(link: Link, generation: int, reason: str, *, ran: bool) -> dict[str, object]:
+    return {
+        "reason": reason,
+        "server": link.name,
+        "generation": generation,
+        "retry_after_ms": _retry_after_ms(link),
+        "may_have_run": ran,
+    }
+
+
+def _retry_after_ms(link: Link) -> int | None:
+    return link.retry_after_ms if link.retry_after_ms >= 0 else None
+
+
+READ_ONLY = "read-only"
+IDEMPOTENT = "idempotent"
+CALL = "tools/call"
+READS = frozenset({
+    "resources/read", "prompts/get", "completion/complete", "tools/list", "prompts/list",
+    "resources/list", "resources/templates/list", "ping", "server/discover",
+})  # fmt: skip
+"""Methods that change nothing at a server, by what they are."""
+
+
+class Retries:
+    """The policies and hints of all servers. `any`: is there a server that may be asked again? If
+    not, no call need be looked at."""
+
+    def __init__(self) -> None:
+        self.any = False
+        self._policies: Mapping[str, str] = {}
+        self._hints: dict[str, dict[bytes, str]] = {}
+
+    def configure(self, policies: Mapping[str, str]) -> None:
+        """By server; one that is not there, or has a policy that is not known, is never asked
+        again."""
+        known = {READ_ONLY, IDEMPOTENT}
+        self._policies = {server: one for server, one in policies.items() if one in known}
+        self.any = bool(self._policies)
+
+    def learn(self, server: str, catalogue: ServerCatalogue) -> None:
+        hints: dict[bytes, str] = {}
+        for tool in catalogue.tools:
+            members = _level(tool)
+            hints.setdefault(bytes(members.get("name", b"")), _hint(members))
+        self._hints[server] = {name: hint for name, hint in hints.items() if hint}
+
+    def forget(self, server: str) -> None:
+        self._hints.pop(server, None)
+
+    def may(self, server: str, method: str, tool: bytes) -> bool:
+        """`tool`: the server's own name of it, raw, where the method calls one."""
+        policy = self._policies.get(server)
+        if policy is None:
+            return False
+        if method != CALL:
+            return method in READS
+        hint = self._hints.get(server, {}).get(tool)
+        return hint == READ_ONLY or (hint == IDEMPOTENT and policy == IDEMPOTENT)
+
+
+def _hint(tool: Mapping[str, Raw]) -> str:
+    """What a definition says of calling it twice; nothing if it says nothing."""
+    annotations = _level(tool.get("annotations", Raw()))
+    if bytes(annotations.get("readOnlyHint", b"")) == b"true":
+        return READ_ONLY
+    return IDEMPOTENT if bytes(annotations.get("idempotentHint", b"")) == b"true" else ""
+
+
+def _level(raw: Raw) -> dict[str, Raw]:
+    """The members of an object; of anything else, none."""
+    try:
+        return codec.level(raw)
+    except codec.Malformed:
+        return {}
+
+
+_UNANSWERED = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT, Code.OVERLOADED})
+
+
+def outcome(answer: Answer | None) -> str:
+    """Of a call that was to be sent once more."""
+    if answer is None:
+        return "cancelled"
+    return "failed" if answer.code in _UNANSWERED else "answered"

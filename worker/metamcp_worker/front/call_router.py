@@ -1,0 +1,403 @@
+"""Calls on their way: sent to a server, held while it comes back, answered exactly once.
+
+Owns: the links, call ids, deadlines, what happens to waiting calls when a pipe is lost. Never:
+names, views, what is inside a body, restarting anything, which calls may be sent once more
+(`call_faults`), the words of an error (`call_faults`).
+
+A call is in one table at most: the waiters of one wire, or the held ones of one link. It leaves
+its table before it is answered, and what comes for an id in no table is late. A wire that was
+replaced keeps its waiters until it closes, so a draining generation still answers.
+
+A call that may be sent once more keeps its frame until its client has seen something of it. It
+goes to the next generation under the id that it has, which no wire knows any more, and within the
+time that it had from the start.
+"""
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from msgspec import structs
+
+from metamcp_worker.front import call_faults, server_links
+from metamcp_worker.front.client_questions import Question
+from metamcp_worker.front.server_links import Answer, Call, Link, Wire
+from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
+from metamcp_worker.ipc.frames import (
+    Ask,
+    Down,
+    Error,
+    Frame,
+    Kept,
+    Notice,
+    Progress,
+    Reply,
+    Result,
+    Tell,
+    Withdraw,
+)
+from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.pipe import Pipe
+
+HELD_MAX = 1024
+"""Calls that may wait for one server to come back; as many as it then takes at once."""
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Their parameters; the count alone would allow 16 GiB."""
+WAITING_MAX = 16384
+"""Calls that may wait on one wire: more than any worker queues, so only a deaf one meets it."""
+MARGIN_S = 5.0
+"""How much longer than the worker the front waits: the worker's own answer is the better one."""
+QUESTION_S_MAX = 300.0
+"""For a client, or the person behind it, to answer a question of the server; the call's own time
+stands still meanwhile."""
+SWEEP_S = 0.25
+"""Between two looks for calls whose time is up; one timer for all of them."""
+WANTED_S_MIN = 1.0
+"""Between two wishes for the same server; the supervisor starts it at its own pace."""
+CLOSE_S_MAX = 1.0
+"""For pipes to take what is still to be sent; then the process ends anyway."""
+
+_WAKEABLE = frozenset({"idle", "error"})
+
+
+class Routing:
+    """The links to all servers.
+
+    `on_answer(call, answer)` is told once of every call that ends; `answer` is None if it was
+    cancelled. `on_late(server)`: an answer came for which nobody waits. `on_wanted(server)`: a call
+    asks for a server that is away. `on_notice(server, method, params)`: what belongs to no call.
+    """
+
+    def __init__(
+        self,
+        on_answer: Callable[[Call, Answer | None], None],
+        on_late: Callable[[str], None],
+        on_wanted: Callable[[str], None],
+        on_notice: Callable[[str, str, bytes], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._on_answer = on_answer
+        self._on_late = on_late
+        self._on_wanted = on_wanted
+        self._on_notice = on_notice
+        self._links: dict[str, Link] = {}
+        self._full: dict[str, Link] = {}
+        self.wires: set[Wire] = set()
+        self._ids = itertools.count(1)
+        self._hold_s = 0.0
+        self._timeouts_s: Mapping[str, float] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    # --- what the supervisor says -------------------------------------------------------------
+
+    def configure(self, timeouts_s: Mapping[str, float], hold_s: float) -> None:
+        self._timeouts_s = timeouts_s
+        self._hold_s = hold_s
+        for link in self._links.values():
+            link.timeout_s = timeouts_s.get(link.name, server_links.TIMEOUT_S)
+
+    def learn(self, news: ServerState) -> None:
+        link = self._link(news.server)
+        link.learn(news)
+        self._release(link)
+
+    async def attach(self, server: str, generation: int, fd: int, *, legacy: bool = False) -> None:
+        """Take over descriptor `fd`, the pipe to this generation. Raises OSError."""
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.ENOTSOCK, "The descriptor is no pipe")
+        link = self._link(server)
+        wire = Wire(link, generation, legacy=legacy)
+        wire.pipe = await Pipe.open(
+            fd, partial(self._frame, wire), lambda why: self._gone(wire, why)
+        )
+        if wire.gone.is_set():
+            return
+        self.wires.add(wire)
+        link.attach(wire)
+        self._release(link)
+
+    def forget(self, server: str, heir: str = "") -> None:
+        """The server is not configured any more. Who waits for an answer still gets it. A process
+        for one client is not there any more: a call that came just now is a reason for another.
+        `heir`: the process that serves these calls from now on, if it has another name."""
+        link = self._links.pop(server, None)
+        while link is not None and link.apart and link.held:
+            call = link.take()
+            call.server = heir or server
+            self.start(call)
+        if link is not None and link.reason == process_names.NO_PLACE:
+            link.end(link.message)
+            self._full[link.name], link.wanted_at = link, self.loop.time()
+        elif link is not None:
+            link.end("it is not configured any more")
+            self._fail_held(link)
+
+    async def close(self) -> None:
+        """Answer everybody and close every pipe."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for link in self._links.values():
+            self._fail_held(link)
+        for wire in list(self.wires):
+            self._fail(wire, "stopping", "the gateway is stopping", last=True)
+            if wire.pipe is not None:
+                wire.pipe.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                for wire in list(self.wires):
+                    await wire.gone.wait()
+
+    # --- what clients want --------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """Never used twice by this front, so that no answer reaches a later call."""
+        return next(self._ids)
+
+    def start(self, call: Call) -> None:
+        """Send the call, or hold it, or answer it with what is in the way."""
+        link = self._links.get(call.server) or self._called(call.server)
+        if link.target is not None:
+            self._send(link.target, call)
+        else:
+            self._hold(link, call)
+        if self._sweeper is None:
+            self.watch()
+
+    def watch(self) -> None:
+        """Somebody waits: see to it that nobody does for ever."""
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def cancel(self, call: Call, reason: str, answer: Answer | None = None) -> None:
+        wire = call.wire
+        if wire is not None:
+            if wire.waiting.pop(call.id, None) is None:
+                return
+            wire.over(call)
+            wire.cancel(call, reason)
+        else:
+            link = self._links.get(call.server)
+            if link is None or not link.drop(call):
+                return
+        self._on_answer(call, answer)
+
+    def tell(self, server: str, method: str, params: bytes = b"") -> None:
+        """A notification of a client for this server, if it is there."""
+        link = self._links.get(server)
+        if link is not None and link.target is not None:
+            link.target.offer(Tell(method, params))
+
+    def reachable(self, server: str) -> bool:
+        """Does the server take calls now?"""
+        link = self._links.get(server)
+        return link is not None and link.target is not None
+
+    def inflight(self) -> dict[str, int]:
+        """Calls that wait for an answer, by server, held ones included."""
+        return server_links.inflight(self._links.values(), self.wires)
+
+    def under_way(self) -> Iterator[tuple[Call, str]]:
+        return server_links.under_way(self._links.values(), self.wires)
+
+    def held(self) -> int:
+        return sum(len(link.held) for link in self._links.values())
+
+    # --- underneath ---------------------------------------------------------------------------
+
+    def _called(self, server: str) -> Link:
+        """The link for a call that comes first. If there was no place for another client just now,
+        there is none for this one, and the supervisor is not asked."""
+        full = self._full.get(process_names.base(server)) if process_names.whose(server) else None
+        if full is None or self.loop.time() - full.wanted_at >= WANTED_S_MIN:
+            return self._link(server)
+        return full
+
+    def _link(self, server: str) -> Link:
+        link = self._links.get(server)
+        if link is None:
+            timeout_s = self._timeouts_s.get(process_names.base(server), server_links.TIMEOUT_S)
+            link = self._links[server] = Link(server, timeout_s)
+        return link
+
+    def _send(self, wire: Wire, call: Call) -> None:
+        frame, pipe, link = call.frame, wire.pipe, wire.link
+        assert frame is not None
+        assert pipe is not None
+        deadline = self.loop.time() + link.timeout_s + MARGIN_S
+        if call.ends:
+            left_s = call.ends - MARGIN_S - self.loop.time()
+            frame = structs.replace(frame, deadline_ms=max(1, int(left_s * 1000)))
+            deadline = call.ends
+        if len(wire.waiting) >= WAITING_MAX:
+            why = f"{WAITING_MAX} calls wait for its answers"
+            self._on_answer(call, call_faults.overloaded(link, call, why, WAITING_MAX))
+            return
+        try:
+            pipe.send(frame)
+        except PipeFull:
+            why = "its worker does not take what is sent to it"
+            self._on_answer(call, call_faults.overloaded(link, call, why, WAITING_MAX))
+            return
+        except TooLarge as error:
+            data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
+            self._on_answer(call, server_links.error(Code.TOO_LARGE, str(error), data))
+            return
+        wire.sent(call, frame, deadline)
+
+    def _hold(self, link: Link, call: Call) -> None:
+        now = self.loop.time()
+        self._wake(link, now)
+        if not link.worth_holding(self._hold_s):
+            self._on_answer(call, call_faults.not_there(link, call))
+        elif len(link.held) >= HELD_MAX or link.held_bytes + call.size_bytes > HELD_BYTES_MAX:
+            why = f"{len(link.held)} calls wait for it to come back"
+            self._on_answer(call, call_faults.overloaded(link, call, why, HELD_MAX))
+        else:
+            call.deadline = now + link.hold_s(self._hold_s)
+            if call.ends:
+                call.deadline = min(call.deadline, call.ends - MARGIN_S)
+            link.hold(call)
+
+    def _wake(self, link: Link, now: float) -> None:
+        """A call is a reason to start this server."""
+        if link.state in _WAKEABLE and now - link.wanted_at >= WANTED_S_MIN:
+            link.wanted_at = now
+            self._on_wanted(link.server)
+
+    def _release(self, link: Link) -> None:
+        """Let held calls go, in order, or tell them that there is nothing to wait for. Those that
+        came before it was known how their server stands are a reason to start it as well."""
+        if link.held:
+            self._wake(link, self.loop.time())
+        if link.target is None and not link.worth_holding(self._hold_s):
+            self._fail_held(link)
+        while link.target is not None and link.held:
+            self._send(link.target, link.take())
+
+    def _fail_held(self, link: Link) -> None:
+        while link.held:
+            call = link.take()
+            self._on_answer(call, call_faults.not_there(link, call))
+
+    def _frame(self, wire: Wire, frame: Frame) -> None:
+        match frame:
+            case Result(id, body):
+                self._answered(wire, id, Answer(body))
+            case Error(id, body):
+                self._answered(wire, id, Answer(body, call_faults.code_of(body)))
+            case Progress(id, body):
+                caller = wire.heard(id)
+                if caller is not None:
+                    caller.progressed(body)
+            case Notice(method, body, 0):
+                self._on_notice(wire.link.server, method, body)
+            case Notice(method, body, id):
+                caller = wire.heard(id)
+                if caller is not None:
+                    caller.told(method, body)
+            case Ask():
+                self._asked(wire, frame)
+            case Kept(id, note):
+                wire.claimed(id, note)
+            case Withdraw(number):
+                question = wire.questions.pop(number, None)
+                if question is not None:
+                    self._go_on(wire, question.call)
+                    question.withdraw()
+            case Down(body):
+                reason, message = call_faults.why_down(body)
+                self._fail(wire, reason, message)
+            case _:
+                pass  # The others go the other way only.
+
+    def _asked(self, wire: Wire, ask: Ask) -> None:
+        def reply(question: Question, body: bytes, failed: bool) -> None:
+            wire.questions.pop(question.number, None)
+            self._go_on(wire, question.call)
+            # A full pipe: the worker ends the question in its own time.
+            wire.offer(Reply(question.number, body, failed))
+
+        question = Question(wire.link.server, ask.id, ask.question, ask.method, ask.params, reply)
+        caller = wire.heard(ask.id)
+        if caller is None:
+            question.refuse("Nobody waits for the call in which this was asked.")
+            return
+        wire.questions[ask.question] = question
+        wire.waiting[ask.id].deadline = self.loop.time() + QUESTION_S_MAX + MARGIN_S
+        caller.asked(question)
+
+    def _go_on(self, wire: Wire, number: int) -> None:
+        """The own time of this call runs again, unless more is asked in it."""
+        call = wire.waiting.get(number)
+        if call is not None and all(one.call != number for one in wire.questions.values()):
+            call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
+
+    def _answered(self, wire: Wire, number: int, answer: Answer) -> None:
+        call = wire.waiting.pop(number, None)
+        if call is None:
+            self._on_late(wire.link.name)
+            return
+        if wire.questions or call.spare is not None:
+            wire.over(call)
+        self._on_answer(call, answer)
+
+    def _gone(self, wire: Wire, why: str) -> None:
+        wire.gone.set()
+        self.wires.discard(wire)
+        self._fail(wire, "worker", f"its worker process is gone ({why})")
+
+    def _fail(self, wire: Wire, reason: str, message: str, *, last: bool = False) -> None:
+        """The server behind this wire is gone: whoever waits on it learns that now, or is sent to
+        the next one. `last`: there will be no next one."""
+        link = wire.link
+        link.lose(wire)
+        waiting, wire.waiting = wire.waiting, {}
+        if not waiting:
+            return
+        answers = [
+            call_faults.went_down(link, wire, reason, message, twice=twice)
+            for twice in (False, True)
+        ]
+        for call in waiting.values():
+            frame = link.unkeep(call)
+            wire.over(call)
+            if frame is None or last or not self._again(link, call, frame):
+                self._on_answer(call, answers[call.ends > 0])
+
+    def _again(self, link: Link, call: Call, frame: CallFrame) -> bool:
+        """Send this call to the next server, or hold it until there is one. False if there is no
+        time left for that, or nothing to wait for."""
+        late = call.deadline - MARGIN_S <= self.loop.time()
+        if late or (link.target is None and not link.worth_holding(self._hold_s)):
+            return False
+        call.ends, call.frame, call.wire = call.deadline, frame, None
+        if link.target is not None:
+            self._send(link.target, call)
+        else:
+            self._hold(link, call)
+        return True
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        left = 0
+        for link in self._links.values():
+            if link.held:
+                waited_s = link.hold_s(self._hold_s)
+                for call in link.expired(now):
+                    self._on_answer(call, call_faults.not_there(link, call, waited_s))
+            left += len(link.held)
+        for wire in self.wires:
+            for call in wire.expired(now):
+                wire.cancel(call, "timeout")
+                self._on_answer(call, call_faults.timed_out(wire.link, wire, call))
+            left += len(wire.waiting)
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if left else None

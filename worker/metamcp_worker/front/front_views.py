@@ -1,0 +1,255 @@
+"""Who sees which view: all views of a front, and which of them are to be built anew.
+
+Owns: building views when a server, the configuration or what is shown in them changes, and saying
+whose lists really are others now. Never: what a view holds (`views`, `exposure`), deciding what is
+shown (the supervisor), sending.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from weakref import WeakValueDictionary
+
+from metamcp_worker.builtin_tools import tools_by_exposure
+from metamcp_worker.builtin_tools.search_index import Indexes
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.catalog import Catalog, Merged
+from metamcp_worker.catalog.exposure import Opened
+from metamcp_worker.catalog.views import Shelf, View
+from metamcp_worker.front.stats import Outlays
+from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.disclosure import Shown, ViewStats, Whose, within
+from metamcp_worker.ipc.server_catalog import KINDS, ServerCatalogue
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
+from metamcp_worker.search.index import Index
+
+PRINCIPALS_MAX = 4096
+"""Whose views are kept ready, beside those in which something is shown; others are built anew."""
+
+Changed = Mapping[Whose, frozenset[str]]
+"""Whose lists are others now, and of which kinds."""
+
+_NOTHING = Shown()
+_NO_KINDS: frozenset[str] = frozenset()
+
+
+class Viewers:
+    """The views of all endpoints. A view is that of a principal; or of one session, where something
+    is shown in it alone. Those that are equal are one value."""
+
+    def __init__(self) -> None:
+        self._catalog = Catalog()
+        self.indexes = Indexes()
+        self._version = ""
+        self._endpoints: dict[str, EndpointSpec] = {}
+        self._merged: dict[str, Merged] = {}
+        self._opened: dict[str, _Opened] = {}
+        self._shown: dict[Whose, Shown] = {}
+        self._views: dict[Whose, View] = {}
+        self._found: dict[str, View] = {}
+        self._alike: WeakValueDictionary[_Like, View] = WeakValueDictionary()
+        self._shelf = Shelf()
+        self._stale: set[str] = set()
+        self._touched: set[Whose] = set()
+        self._outlays = Outlays()
+        self._noted: list[str] = []
+
+    def get(self, endpoint: str, principal: str = policy.LOCAL) -> View | None:
+        """None: there is no such endpoint, or it was not built yet."""
+        if principal == policy.LOCAL:
+            return self._found.get(endpoint)
+        if endpoint not in self._merged:
+            return None
+        whose = Whose(endpoint, principal)
+        view = self._views.get(whose)
+        if view is None:
+            view = self._build(whose)
+            if len(self._views) < PRINCIPALS_MAX:
+                self._views[whose] = view
+        return view
+
+    def own(self, view: View, session: str) -> View:
+        """What this session sees, of which `view` is the principal's."""
+        return self._views.get(Whose(view.endpoint, view.principal, session), view)
+
+    def told(self, changed: "Changed", whose: Whose) -> frozenset[str]:
+        """What of these changes there is to tell whoever sees this view. `changed`: of the last
+        `refresh`."""
+        if whose.session and (whose in changed or whose in self._views):
+            return changed.get(whose, _NO_KINDS)
+        return changed.get(Whose(whose.endpoint, whose.principal), _NO_KINDS)
+
+    def alone(self, server: str, kinds: Iterable[str]) -> Changed:
+        """As if these lists had changed, for those who see all of this server and of no other."""
+        specs = self._endpoints.values()
+        names = {one.name for one in specs if one.exposure == "all" and one.servers == (server,)}
+        return {whose: frozenset(kinds) for whose in self._views if whose.endpoint in names}
+
+    def everything(self, endpoint: str) -> Merged:
+        """All that there is behind an endpoint that is served."""
+        return self._merged[endpoint]
+
+    def index(self, endpoint: str) -> Index:
+        """Over all that there is behind it; empty, where it has no search."""
+        return self.indexes.of(endpoint)
+
+    def is_listed(self, server: str) -> bool:
+        """Are its tools part of the lists now?"""
+        return self._catalog.is_listed(server)
+
+    def stats(self) -> tuple[ViewStats, ...]:
+        """What is in view now."""
+        return self._outlays.stats(self._views, self._merged)
+
+    def configure(self, spec: FrontSpec) -> None:
+        self._version = spec.version
+        self._endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints}
+        kept = {(server, tool): why for server, tool, why in spec.quarantined}
+        self._catalog.keep_back(kept, frozenset(spec.held))
+        self._stale.update(self._endpoints, self._merged)
+
+    def put(self, server: str, catalogue: ServerCatalogue) -> None:
+        self._catalog.put(server, catalogue)
+        self._touch(server)
+
+    def set_listed(self, server: str, listed: bool) -> None:
+        if self._catalog.set_listed(server, listed):
+            self._touch(server)
+
+    def forget(self, server: str) -> None:
+        self._catalog.forget(server)
+        self._touch(server)
+
+    def show(self, shown: Mapping[Whose, Shown]) -> None:
+        """This is what is in view from the next `refresh` on; nothing, in all other views."""
+        gone = [((whose,), _NOTHING) for whose in self._shown if whose not in shown]
+        self.shift((one, those) for those, one in (*gone, *(((w,), s) for w, s in shown.items())))
+
+    def shift(self, changes: Iterable[tuple[Shown, Iterable[Whose]]]) -> None:
+        """The same, for these views; all others stay."""
+        for shown, views in changes:
+            for whose in views:
+                if self._shown.get(whose, _NOTHING) == shown:
+                    continue
+                self._touched.add(whose)
+                if shown == _NOTHING:
+                    del self._shown[whose]
+                else:
+                    self._shown[whose] = shown
+
+    def refresh(self) -> "Changed":
+        """Build what is stale. Returns whose lists are others now than before, with the kinds of
+        these; a new endpoint is not among them, as nobody has seen its lists."""
+        stale, self._stale = self._stale, set()
+        touched, self._touched = self._touched, set()
+        for name in stale:
+            if name in self._endpoints:
+                spec = self._endpoints[name]
+                reserved = tools_by_exposure.names(spec.exposure)
+                known = self._merged.get(name)
+                merged = self._merged[name] = self._catalog.merge(spec, reserved)
+                said = known.notes if known is not None else ()
+                self._noted += [f"endpoint {name}: {n}" for n in merged.notes if n not in said]
+                family = tools_by_exposure.of(spec.exposure)
+                opened = older = Opened(merged, spec, family.items, family.guide)
+                if self._catalog.two(spec):
+                    merged = self._catalog.merge(spec, reserved, legacy=True)
+                    older = Opened(merged, spec, family.items, family.guide)
+                self._opened[name] = opened, older
+                if spec.exposure == "search":
+                    self.indexes.update(name, merged.parts)
+                else:
+                    self.indexes.drop(name)
+            else:
+                self._merged.pop(name, None)
+                self._catalog.unmerge(name)
+                self.indexes.drop(name)
+                self._opened.pop(name, None)
+        affected = dict.fromkeys((*self._of_endpoints(stale), *touched))
+        before = {whose: self._seen(whose) for whose in affected}
+        own = [whose for whose in affected if whose.session and whose in self._views]
+        for whose in affected:
+            self._place(whose)
+        # One that is gone is named with nothing, too: what its principal hears is not for it.
+        gone = {whose: _NO_KINDS for whose in own if whose not in self._views}
+        return gone | dict(_changed(before, self._seen))
+
+    def noted(self) -> list[str]:
+        """What merges since the last time had to leave out, in sentences."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    def _of_endpoints(self, names: Collection[str]) -> Iterator[Whose]:
+        """All views of these endpoints that there are or are to be."""
+        if names:
+            yield from (Whose(name, policy.LOCAL) for name in names)
+            yield from (whose for whose in self._views if whose.endpoint in names)
+            yield from (whose for whose in self._shown if whose.endpoint in names)
+
+    def _seen(self, whose: Whose) -> View | None:
+        """What is to be seen there now: a session in which nothing is shown sees what its principal
+        sees."""
+        return self._views.get(whose) or self._views.get(Whose(whose.endpoint, whose.principal))
+
+    def _place(self, whose: Whose) -> None:
+        """Build this view, if there is to be one."""
+        served = whose.endpoint in self._merged
+        if whose.session:
+            own = served and self._endpoints[whose.endpoint].per_session
+            wanted = own and whose in self._shown
+        else:
+            wanted = served
+        if wanted:
+            view = self._views[whose] = self._build(whose)
+            if whose in self._shown and self._shown[whose] == view.shown:
+                self._shown[whose] = view.shown  # one value for all that are equal
+        else:
+            self._views.pop(whose, None)
+        if whose == (local := Whose(whose.endpoint, policy.LOCAL)):
+            self._found.pop(whose.endpoint, None)
+            if local in self._views:
+                self._found[whose.endpoint] = self._views[local]
+
+    def _of(self, whose: Whose) -> Shown:
+        exposure = self._endpoints[whose.endpoint].exposure
+        return within(self._shown.get(whose, _NOTHING), exposure)
+
+    def _build(self, whose: Whose) -> View:
+        spec, shown = self._endpoints[whose.endpoint], self._of(whose)
+        opened = self._opened[whose.endpoint]
+        like = (opened, whose.principal == policy.LOCAL, shown)
+        alike = self._alike.get(like)
+        if alike is None:
+            shown = opened[0].shared(shown)
+            like = (opened, whose.principal == policy.LOCAL, shown)
+            merged, legacy = (one.disclosed(shown) for one in opened)
+            pages = self._shelf.pages()
+        elif alike.principal == whose.principal:
+            return alike
+        else:
+            merged, legacy, shown, pages = alike.merged, alike.legacy, alike.shown, alike.pages
+        view = View(merged, spec, self._version, whose.principal, shown, pages, legacy)
+        self._alike[like] = view
+        return view
+
+    def _touch(self, server: str) -> None:
+        base = process_names.base(server)
+        self._stale.update(
+            name for name, endpoint in self._endpoints.items() if base in endpoint.servers
+        )
+
+
+_Opened = tuple[Opened, Opened]
+"""For clients of this era and of the earlier one; the same, if no server has two catalogues."""
+_Like = tuple[_Opened, bool, Shown]
+"""Views that show the same: of one merge, of the local principal or not."""
+
+
+def _changed(
+    before: Mapping[Whose, View | None], seen: Callable[[Whose], View | None]
+) -> Iterator[tuple[Whose, frozenset[str]]]:
+    for whose, old in before.items():
+        new = seen(whose)
+        if old is None or new is None or old is new:
+            continue
+        kinds = frozenset(kind for kind in KINDS if old.hashes(kind) != new.hashes(kind))
+        if kinds:
+            yield whose, kinds

@@ -1,0 +1,476 @@
+"""From the body of a POST to one JSON-RPC message that everybody reads alike.
+
+Owns: what is refused before anyone looks at the method: broken JSON, batches, repeated keys, ids
+that peers would mangle, parameters that are no object. Never: eras, sending.
+
+A message that two readers could understand differently is refused, because what was checked here
+would not be what a server does.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.catalog.capabilities import TASKS_EXTENSION
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.offers import Owner
+from metamcp_worker.catalog.uris import URI_BYTES_MAX
+from metamcp_worker.front import task_ids
+from metamcp_worker.front.answers import NOT_FOUND_LEGACY, READ
+from metamcp_worker.http import mcp_headers
+from metamcp_worker.http.hosts import BLANKS
+from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http.mcp_headers import Path
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
+
+BESIDE_BYTES_MAX = 64 * 1024
+"""Of a message without its params, where a repeated member has to be looked for: nothing that the
+protocol knows is large there, and the search is slow."""
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]', re.DOTALL)
+_NONE = Raw()
+
+
+def read(body: bytes) -> Envelope:
+    """The message in `body`. Raises Refused.
+
+    It is a request (`method`, `id`), a notification (`method` alone) or a response (no `method`).
+    """
+    if not body.isascii():
+        _check_utf8(body)
+    try:
+        message = codec.envelope(body)
+    except codec.Malformed as error:
+        raise _unreadable(body, error) from None
+    count = body.count
+    if count(b'"id"') > 1 or count(b'"method"') > 1 or count(b'"params"') > 1 or b"\\" in body:
+        _check_keys(_beside(body, message))
+    if message.jsonrpc != "2.0":
+        raise Refused(Code.INVALID_REQUEST, 'The member "jsonrpc" must be "2.0".')
+    if message.id and not codec.id_ok(bytes(message.id)):
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"The id must be a string or an integer of at most {codec.ID_BYTES_MAX} bytes.",
+        )
+    method = message.method
+    answered = message.result or message.error
+    if method is None:
+        if not (answered and message.id):
+            raise Refused(
+                Code.INVALID_REQUEST, "The message is not a request, notification or answer."
+            )
+    elif answered:
+        raise Refused(Code.INVALID_REQUEST, "The message is a request and an answer at once.")
+    elif len(method) > METHOD_BYTES_MAX // 4 and len(method.encode()) > METHOD_BYTES_MAX:
+        raise Refused(Code.INVALID_REQUEST, f"The method has more than {METHOD_BYTES_MAX} bytes.")
+    return message
+
+
+def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
+    """`params` without `_meta`, and `_meta`, one level deep. Raises Refused."""
+    raw = message.params
+    if not raw or (len(raw) == 4 and bytes(raw) == b"null"):
+        return {}, {}
+    params = _level(raw, "params")
+    meta = params.pop("_meta", _NONE)
+    return params, _level(meta, "params._meta") if meta else {}
+
+
+def _level(raw: Raw, what: str) -> dict[str, Raw]:
+    try:
+        return codec.level(raw)
+    except codec.Malformed:
+        raise Refused(Code.INVALID_PARAMS, f"{what} must be an object.") from None
+
+
+def _check_utf8(body: bytes) -> None:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        raise Refused(Code.PARSE_ERROR, "The body is not UTF-8.") from None
+
+
+def _unreadable(body: bytes, error: codec.Malformed) -> Refused:
+    """JSON that is not one message, or no JSON at all: two codes."""
+    first = body.lstrip()[:1]
+    try:
+        codec.check(body)
+        if first == b"[":
+            return Refused(Code.INVALID_REQUEST, "Batches are not served; send one message.")
+        if first == b"{":
+            return Refused(Code.INVALID_REQUEST, f"The message is malformed: {error}.")
+    except codec.Malformed as broken:
+        return Refused(Code.PARSE_ERROR, f"The body is not JSON: {broken}.")
+    return Refused(Code.INVALID_REQUEST, "The body must be one JSON-RPC object.")
+
+
+def _beside(body: bytes, message: Envelope) -> bytes:
+    """The message without its params, in which names of members are common."""
+    params = bytes(message.params)
+    return body.replace(params, b"0", 1) if len(params) > 2 else body
+
+
+def _check_keys(body: bytes) -> None:
+    """Refuse a repeated member of the message itself, however its name is spelled."""
+    count = body.count
+    if b"\\" not in body and max(count(b'"id"'), count(b'"method"'), count(b'"params"')) <= 1:
+        return
+    if len(body) > BESIDE_BYTES_MAX:
+        raise Refused(
+            Code.INVALID_REQUEST, f"There are more than {BESIDE_BYTES_MAX} bytes beside params."
+        )
+    depth = 0
+    last = b""
+    seen: set[str] = set()
+    for found in _TOKEN.finditer(body):
+        token = found[0]
+        if token == b":":
+            if depth == 1:
+                key = codec.text(last) or ""
+                if key in seen:
+                    raise Refused(Code.INVALID_REQUEST, "A member of the message is repeated.")
+                seen.add(key)
+        elif token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+        else:
+            last = token
+
+
+Wishes = Mapping[Path, str]
+"""Which arguments a tool wants repeated, each with the name of its header behind `Mcp-Param-`."""
+
+_PREFIX = "Mcp-Param-"
+_MARK = b"x-mcp-header"
+_SENTINEL = re.compile(r"=\?base64\?(?P<payload>.*)\?=", re.DOTALL)
+_DECIMAL = re.compile(r"(?P<whole>-?[0-9]{1,400})(?:\.0+)?")
+
+
+def mismatch(message: str) -> Refused:
+    return Refused(Code.HEADER_MISMATCH, message)
+
+
+def header_text(value: bytes) -> str | None:
+    """What a header says: as it is, or what is inside `=?base64?…?=`. None: nothing readable."""
+    text = value.decode("latin-1")
+    found = _SENTINEL.fullmatch(text)
+    if found is None:
+        return text
+    try:
+        decoded = base64.b64decode(found["payload"], validate=True)
+        canonical = base64.b64encode(decoded).decode() == found["payload"]
+        return decoded.decode() if canonical else None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def same(raw: Raw, header: bytes) -> bool:
+    """Does this raw JSON string say what the header says?"""
+    body = bytes(raw)
+    if body == b'"%b"' % header and b"\\" not in body and not header.startswith(b"=?"):
+        return body.isascii()
+    text = codec.text(body)
+    return text is not None and text == header_text(header)
+
+
+def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
+    """Of these tools, each with its raw definition, those that want arguments repeated. One that
+    wants it improperly is no tool for clients that send headers, so nothing is asked of them."""
+    found: dict[str, Wishes] = {}
+    for name, definition in tools:
+        if _MARK not in definition and b"\\u" not in definition:
+            continue
+        try:
+            wishes = mcp_headers.wanted(codec.level(definition).get("inputSchema", Raw(b"{}")))
+        except (codec.Malformed, mcp_headers.Unfit):
+            continue
+        if wishes:
+            found[name] = wishes
+    return found
+
+
+def check(wishes: Wishes, arguments: Raw | None, found: Headers) -> None:
+    """Raises Refused unless each of these arguments has its header, and each header its argument,
+    and they say the same. `null` is no argument."""
+    try:
+        values: object = None if arguments is None else codec.value(arguments)
+    except codec.Malformed as error:  # a number beyond all numbers is well-formed, but has no value
+        message = f"params.arguments cannot be compared with headers: {error}."
+        raise Refused(Code.INVALID_PARAMS, message) from None
+    for path, name in wishes.items():
+        title, key = _PREFIX + name, (_PREFIX + name).lower().encode()
+        given = [value.strip(BLANKS) for header, value in found if header == key]
+        argument = ".".join(path)
+        value = mcp_headers.at(values, path)
+        expected = mcp_headers.text_of(value)
+        if len(given) > 1:
+            raise mismatch(f"{title} came more than once.")
+        if not given:
+            if expected is not None:
+                raise mismatch(f"{title} is missing; it repeats the argument {argument}.")
+        elif expected is None:
+            raise mismatch(f"{title} came, but there is no argument {argument} to repeat.")
+        elif not _agree(value, expected, header_text(given[0])):
+            raise mismatch(f"{title} is not the argument {argument}.")
+
+
+def _agree(value: object, expected: str, said: str | None) -> bool:
+    if said is None:
+        return False
+    number = not isinstance(value, bool) and (
+        isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    )
+    decimal = _DECIMAL.fullmatch(said) if number else None
+    if decimal is not None and isinstance(value, int | float):
+        return int(decimal["whole"]) == int(value)
+    return said == expected
+
+
+KEPT = b'{"reason":"quarantine"}'
+"""The data of an error about a tool in quarantine."""
+INVALID = b'{"reason":"invalid_definition"}'
+"""The data of an error about a tool or prompt that lists leave out."""
+NAME_BYTES_MAX = 128
+"""Of a tool or prompt, as the protocol recommends; no endpoint exposes a longer one."""
+
+
+class Request(Struct):
+    """What a client asks, whatever its era.
+
+    `params`: without `_meta`, in the client's order. `meta`: what of `_meta` belongs to others than
+    the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
+    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`. `who`,
+    `rooted`, `project`, `unasked`: the client (`processes.Whose`). `roots`: its own, or the folder
+    that it works in, as a raw answer to `roots/list`; empty if none are known. `version`: of the
+    protocol that it speaks, empty for who speaks none. `headers`: of HTTP, with which it came.
+    """
+
+    method: str
+    params: dict[str, Raw]
+    meta: dict[str, Raw]
+    caller: bytes
+    modern: bool
+    wants_progress: bool = False
+    peer: int = 0
+    who: str = ""
+    rooted: str = ""
+    project: str = ""
+    unasked: bool = False
+    roots: bytes = b""
+    version: str = ""
+    headers: Headers = ()
+
+
+class Rule(Struct, frozen=True):
+    """How requests of one method find their server.
+
+    `what`: in texts. `subject`: the name or URI in the parameters, None if there is none.
+    `find`: its owner. `rename`: puts the server's own name into the parameters. `one_era`: only a
+    server of the client's era can be the owner. `named`: the subject is a name out of a list.
+    """
+
+    what: str
+    subject: Callable[[Mapping[str, Raw]], str | None]
+    find: Callable[[Merged, str], Owner | None]
+    rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]]
+    bytes_max: int = NAME_BYTES_MAX
+    one_era: bool = False
+    named: bool = False
+
+
+def _name(params: Mapping[str, Raw]) -> str | None:
+    return codec.text(params.get("name", b"null"))
+
+
+def _uri(params: Mapping[str, Raw]) -> str | None:
+    return codec.text(params.get("uri", b"null"))
+
+
+def _renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    return {**params, "name": Raw(original)} if original else params
+
+
+def _moved(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    return {**params, "uri": Raw(original)} if original else params
+
+
+def _ref(params: Mapping[str, Raw]) -> dict[str, Raw]:
+    try:
+        return codec.level(params.get("ref", b"{}"))
+    except codec.Malformed:
+        return {}
+
+
+def _ref_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    return {**params, "ref": Raw(codec.dump(_renamed(_ref(params), original)))}
+
+
+def _ref_moved(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    if not original:
+        return params
+    return {**params, "ref": Raw(codec.dump(_moved(_ref(params), original)))}
+
+
+def _task(params: Mapping[str, Raw]) -> str | None:
+    return codec.text(params.get("taskId", b"null"))
+
+
+def _task_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+    return {**params, "taskId": Raw(original)} if original else params
+
+
+_RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
+_TASK = Rule("task", _task, task_ids.owner, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True)
+METHODS: Mapping[str, Rule] = {
+    task_ids.CALL: Rule("tool", _name, Merged.tool, _renamed, named=True),
+    "prompts/get": Rule("prompt", _name, Merged.prompt, _renamed, named=True),
+    READ: _RESOURCE,
+    "resources/subscribe": _RESOURCE,
+    "resources/unsubscribe": _RESOURCE,
+    **dict.fromkeys(sorted(task_ids.METHODS), _TASK),
+}
+COMPLETE = "completion/complete"
+#: Of a completion: by the type of what it completes.
+_REFERENCES: Mapping[str | None, Rule] = {
+    "ref/prompt": Rule("prompt", lambda params: _name(_ref(params)), Merged.prompt, _ref_renamed),
+    "ref/resource": Rule(
+        "resource", lambda params: _uri(_ref(params)), Merged.resource_or_template, _ref_moved,
+        URI_BYTES_MAX,
+    ),
+}  # fmt: skip
+
+
+def completion(request: Request) -> Rule | None:
+    """For a method that is not in the table; None if nobody knows it. Raises Refused."""
+    if request.method != COMPLETE:
+        return None
+    rule = _REFERENCES.get(codec.text(_ref(request.params).get("type", b"null")))
+    if rule is None:
+        raise Refused(
+            Code.INVALID_PARAMS,
+            f"{COMPLETE} needs params.ref.type to be one of {', '.join(map(str, _REFERENCES))}",
+        )
+    return rule
+
+
+def subject_of(rule: Rule, request: Request) -> str:
+    """Raises Refused."""
+    subject = rule.subject(request.params)
+    if subject is None:
+        raise Refused(
+            Code.INVALID_PARAMS, f"{request.method} needs the {rule.what} it is about, as a string"
+        )
+    if len(subject.encode("utf-8", "replace")) > rule.bytes_max:
+        raise _too_long(rule)
+    return subject
+
+
+def checked(
+    merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: Request
+) -> Owner:
+    """The owner that was found, if it is one for this client. Raises Refused."""
+    if owner is not None and owner.kept and owner.kept != owner.invalid:
+        raise quarantined(owner.kept)
+    if owner is not None and owner.invalid and (owner.kept or not request.modern):
+        raise Refused(Code.INVALID_PARAMS, owner.invalid, INVALID)
+    if owner is None and rule is _TASK:
+        raise _unknown_task(merged, subject, request)
+    if owner is None:
+        legacy_read = rule is _RESOURCE and not request.modern
+        code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
+        hidden = out_of_view(merged, subject) if rule.what == "tool" else ""
+        if not hidden and (why := not_up_yet(merged, subject)):
+            raise Refused(Code.SERVER_DOWN, why)
+        raise Refused(code, hidden or f"Unknown {rule.what}: {subject}")
+    if rule.one_era and owner.legacy is request.modern:
+        raise Refused(
+            Code.METHOD_NOT_FOUND,
+            f"{request.method} does not lead to {owner.server}: it has no tasks of this revision",
+        )
+    return owner
+
+
+def out_of_view(merged: Merged, name: str) -> str:
+    """Why a tool that there is cannot be called, where only what is in view can be, and what brings
+    it there; empty if that is not why."""
+    if name in merged.tools or all(entry.key != name for entry in merged.offered):
+        return ""
+    guide = merged.instructions or ""
+    return f"The tool {name} is not in view, and only what is in view may be called here. {guide}"
+
+
+def not_up_yet(merged: Merged, name: str) -> str:
+    """Why nobody can say whether a name that begins like this one is anything; empty if the servers
+    of the endpoint have all told what they offer."""
+    server = next((one for one in merged.unknown if name.startswith(one)), None)
+    if server is None:
+        return ""
+    return (
+        f"server '{server}' is not available: it has not been up yet, so nothing is known of what"
+        " it offers; try again later, or see 'metamcp status'"
+    )
+
+
+def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
+    """The server that has the resource, and the URI that it knows for it. Raises Refused, with the
+    code of the era in which one subscribes to a single resource."""
+    if len(uri.encode("utf-8", "replace")) > URI_BYTES_MAX:
+        raise _too_long(_RESOURCE)
+    owner = merged.resource(uri)
+    if owner is None:
+        raise Refused(NOT_FOUND_LEGACY, f"Unknown resource: {uri}")
+    original = codec.text(owner.original) if owner.original else uri
+    assert original is not None
+    return owner, original
+
+
+def without_tasks(caller: bytes) -> bytes:
+    """The caller as one that cannot take tasks of the other era."""
+    members = codec.level(caller)
+    try:
+        capabilities = codec.level(members["clientCapabilities"])
+        extensions = codec.level(capabilities["extensions"])
+    except (codec.Malformed, KeyError):
+        return caller
+    extensions.pop(TASKS_EXTENSION, None)
+    capabilities["extensions"] = Raw(codec.dump(extensions))
+    return codec.dump({**members, "clientCapabilities": Raw(codec.dump(capabilities))})
+
+
+def quarantined(why: str) -> Refused:
+    """For a call of a tool that is kept back. `why`: a sentence."""
+    return Refused(Code.INVALID_PARAMS, why, KEPT)
+
+
+def _unknown_task(merged: Merged, task: str, request: Request) -> Refused:
+    """In the order in which a server with tasks would refuse it."""
+    if not any(merged.eras[server] is not request.modern for server in merged.tasked):
+        return Refused(Code.METHOD_NOT_FOUND, f"Unknown method: {request.method}")
+    if request.modern and TASKS_EXTENSION not in _extensions(request.caller):
+        return Refused(
+            Code.MISSING_CAPABILITY,
+            f"{request.method} is for clients that declare the extension {TASKS_EXTENSION}",
+            codec.dump({"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}),
+        )
+    return Refused(Code.INVALID_PARAMS, f"Unknown task: {task}")
+
+
+def _extensions(caller: bytes) -> dict[str, Raw]:
+    """Those that a client declares."""
+    try:
+        capabilities = codec.level(codec.level(caller)["clientCapabilities"])
+        return codec.level(capabilities["extensions"])
+    except (codec.Malformed, KeyError):
+        return {}
+
+
+def _too_long(rule: Rule) -> Refused:
+    what = f"No {rule.what} has a name of more than {rule.bytes_max} bytes"
+    return Refused(Code.INVALID_PARAMS, what)

@@ -1,0 +1,398 @@
+"""Calls of handshake-era clients that a server of the other era wants input for.
+
+Owns: asking the client what an `input_required` result wants, sending the call anew with the
+answers, and the bounds of that. Never: how a client is asked (`session_request`), the wire format
+of such results (`mrtr`), the first attempt.
+
+To the client it is one call, in the middle of which it is asked something, as its era knows it. To
+the server it is a row of requests, each of which stands alone.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+
+from msgspec import Raw
+
+from metamcp_worker.front import client_questions, mrtr
+from metamcp_worker.front.calls import Request
+from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
+from metamcp_worker.front.exchange import outcome
+from metamcp_worker.front.mrtr import (
+    PARK_S_MAX,
+    Bound,
+    Full,
+    InputRequired,
+    Parked,
+    Wanted,
+    is_state,
+)
+from metamcp_worker.front.server_links import Answer, Call, error
+from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.frames import BODY_BYTES_MAX
+
+_MARK = b"input_required"
+ROUNDS_MAX = 10
+"""Of one call, as the official clients of the other era count them."""
+ROUND_S_MAX = 300.0
+"""For a client, or the person behind it, to answer all questions of one round."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 0.25
+"""Before a round that asks nothing, where the server only wants to be asked again."""
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Parameters of all calls of one front that may have to be sent anew: four of the largest."""
+
+
+class Kept:
+    """How much is kept for calls that may have to be sent anew."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def take(self, request: Request) -> int | None:
+        """The size of what is kept from now on; None if that would be too much."""
+        size = sum(map(len, request.params.values()))
+        if self._bytes + size > KEPT_BYTES_MAX:
+            return None
+        self._bytes += size
+        return size
+
+    def give(self, size: int) -> None:
+        self._bytes -= size
+
+
+def wants_input(answer: Answer | None) -> bool:
+    """May this answer of a modern server ask for input? Cheap, and never wrongly no."""
+    return answer is not None and not answer.code and _MARK in answer.body
+
+
+class Drive:
+    """One such call. `request`: as it was sent first, None if that was too much to keep; `start`:
+    sends it; `ask`: asks the client; `mint`: makes the ids of visits to URLs."""
+
+    def __init__(
+        self,
+        call: Call,
+        request: Request | None,
+        start: Callable[[Request], Call],
+        ask: Callable[[Question], None],
+        mint: Callable[[], str],
+    ) -> None:
+        self._call = call
+        self._request = request
+        self._start = start
+        self._ask = ask
+        self._mint = mint
+        self._cancelled = False
+        self._open: list[Question] = []
+        self._turn: asyncio.Future[Answer | None] | None = None
+
+    def cancel(self, reason: str) -> None:
+        """Nobody waits any more, neither for the server nor for the client."""
+        self._cancelled = True
+        self._call.cancel(reason)
+        self._end_round(None)
+
+    async def finish(self, answer: Answer) -> Answer | None:
+        """What the call brings in the end, after this first answer; None: it was cancelled."""
+        for rounds in range(ROUNDS_MAX + 1):
+            if self._cancelled:  # when the answer was on its way already
+                return None
+            wanted = self._wanted(answer)
+            if isinstance(wanted, Answer):
+                return wanted
+            if rounds == ROUNDS_MAX:
+                break
+            responses: dict[str, bytes] = {}
+            pause_s = min(PAUSE_S_MIN * 2**rounds, PAUSE_S_MAX)
+            ended = await self._round(wanted.requests, responses, pause_s)
+            if self._cancelled or ended is not None:
+                return ended
+            brought = await self._again(responses, wanted.state)
+            if brought is None:
+                return None
+            answer = brought
+        return self._failed(Code.INTERNAL_ERROR, f"asked for input more than {ROUNDS_MAX} times")
+
+    def _wanted(self, answer: Answer) -> InputRequired | Answer:
+        """What this answer asks for; or what the call ends with."""
+        try:
+            wanted = None if answer.code else mrtr.parse(answer.body)
+        except codec.Malformed as broken:
+            return self._failed(Code.INTERNAL_ERROR, f"asks for input, but {broken}")
+        if wanted is None:
+            return answer
+        if self._request is None:
+            return self._failed(Code.OVERLOADED, "asks for input to a call too large to repeat")
+        return self._refusal(self._request.caller, wanted.requests) or wanted
+
+    async def _again(self, responses: Mapping[str, bytes], state: Raw | None) -> Answer | None:
+        """Send the call anew, and wait for what it brings."""
+        request = self._request
+        assert request is not None
+        request.params = mrtr.retry(request.params, responses, state)
+        try:
+            self._call = self._start(request)
+        except Refused as why:
+            return Answer(codec.dump({"code": why.code, "message": why.message}), why.code)
+        return await outcome(self._call)
+
+    def _refusal(self, caller: bytes, requests: Mapping[str, Wanted]) -> Answer | None:
+        """Why these questions cannot be asked, if they cannot."""
+        for wanted in requests.values():
+            if not may_be_asked(caller, wanted.method, wanted.params):
+                what = f"asks the client {wanted.method}, which it has not declared to understand"
+                return self._failed(Code.MISSING_CAPABILITY, what)
+        return None
+
+    async def _round(
+        self, requests: Mapping[str, Wanted], responses: dict[str, bytes], pause_s: float
+    ) -> Answer | None:
+        """Ask the client everything at once, and collect its answers; or wait for so long, if
+        nothing is asked. What ends the call instead, if anything does."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[Answer | None] = loop.create_future()
+        self._turn = turn
+        late = self._failed(Code.TIMED_OUT, f"got no answer from the client in {ROUND_S_MAX:g} s")
+        timer = loop.call_later(
+            ROUND_S_MAX if requests else pause_s, self._end_round, late if requests else None
+        )
+
+        def collect(key: str, body: bytes, failed: bool) -> None:
+            if failed:  # there is no place for an error among the answers
+                self._end_round(Answer(body, _code(body)))
+                return
+            responses[key] = body
+            if len(responses) == len(requests):
+                self._end_round(None)
+
+        self._open = [self._question(key, one, collect) for key, one in requests.items()]
+        try:
+            for question in list(self._open):
+                if question.open:  # not if the one before could not be asked
+                    self._ask(question)
+            return await turn
+        finally:
+            timer.cancel()
+            self._end_round(None)
+
+    def _question(
+        self, key: str, wanted: Wanted, collect: Callable[[str, bytes, bool], None]
+    ) -> Question:
+        params = wanted.params
+        if wanted.method == mrtr.ELICIT and b'"url"' in params:
+            members = codec.level(params)
+            if codec.text(members.get("mode", Raw(b"null"))) == "url":
+                members["elicitationId"] = Raw(codec.dump(self._mint()))
+                params = codec.dump(members)
+
+        def reply(question: Question, body: bytes, failed: bool) -> None:
+            collect(key, body, failed)
+
+        return Question(self._call.server, self._call.id, 0, wanted.method, params, reply)
+
+    def _end_round(self, outcome: Answer | None) -> None:
+        """The first end counts. What is still open then, nobody waits for."""
+        turn, self._turn = self._turn, None
+        if turn is not None and not turn.done():
+            turn.set_result(outcome)
+        still, self._open = self._open, []
+        for question in still:
+            question.withdraw()
+
+    def _failed(self, code: Code, what: str) -> Answer:
+        server = process_names.base(self._call.server)
+        return error(code, f"server '{server}' {what}", {"server": server})
+
+
+def _code(body: bytes) -> int:
+    """Of a client's error."""
+    try:
+        found = codec.level(body).get("code", Raw(b"0"))
+        return int(bytes(found)) or Code.INTERNAL_ERROR
+    except (codec.Malformed, ValueError):
+        return Code.INTERNAL_ERROR
+
+
+GATHER_S = 0.005
+"""Questions that come this close together are put to the client together: some servers ask several
+at once, and each round costs the client a request."""
+QUESTIONS_MAX = 128
+"""In the course of one call: a server that asks more than that does not get anywhere."""
+
+_UNDECLARED = "The client of this call did not declare that it can be asked this."
+_TOO_MANY = f"More than {mrtr.REQUESTS_MAX} questions at once, or {QUESTIONS_MAX} in one call."
+_NO_ROOM = "The gateway holds as many questions as it may; try again later."
+_GONE = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT})
+_CANCEL = codec.dump({"action": "cancel"})
+
+
+class Talk:
+    """A call whose client may be asked. `capabilities`: the client, as in `frames.Call`."""
+
+    __slots__ = (
+        "_attended", "_count", "_loop", "_open", "_parked_at", "_parking", "_planned", "_size",
+        "_state", "_timer", "bound", "call", "capabilities",
+    )  # fmt: skip
+
+    def __init__(self, parking: "Parking", call: Call, bound: Bound, capabilities: bytes) -> None:
+        self.call = call
+        self.bound = bound
+        self.capabilities = capabilities
+        self._parking = parking
+        self._loop = parking.loop
+        self._open: dict[str, Question] = {}
+        self._count = 0
+        self._attended = True
+        self._planned = False
+        self._state = ""
+        self._parked_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._size = 0
+
+    # --- what the server says while nobody is there -------------------------------------------
+
+    def progressed(self, params: bytes) -> None:
+        """Nobody is there to be told."""
+
+    def told(self, method: str, params: bytes) -> None:
+        """Nobody is there to be told."""
+
+    def asked(self, question: Question) -> None:
+        """Put this to the client as soon as it is there, with what is asked beside it."""
+        size = len(question.params)
+        waiting = sum(len(one.params) for one in self._open.values())
+        if not client_questions.may_be_asked(self.capabilities, question.method, question.params):
+            question.decline(_UNDECLARED)
+        elif len(self._open) >= mrtr.REQUESTS_MAX or self._count >= QUESTIONS_MAX:
+            question.refuse(_TOO_MANY)
+        elif waiting + size > BODY_BYTES_MAX or not self._parking.parked.reserve(size):
+            question.refuse(_NO_ROOM)
+        else:
+            self._count += 1
+            key = f"k{self._count}"
+            self._open[key] = question
+            question.on_withdrawn = functools.partial(self._closed, key)
+            self._plan()
+
+    # --- the client ---------------------------------------------------------------------------
+
+    def resume(self, client: Caller, capabilities: bytes, responses: Mapping[str, Raw]) -> None:
+        """The client is back with raw answers, and `client` takes what the server says from now
+        on. What is still open is asked again."""
+        self._unpark()
+        self._attended = True
+        self.capabilities = capabilities
+        self.call.caller = client
+        for key, question in list(self._open.items()):
+            if key in responses:
+                self._closed(key)
+                question.answer(bytes(responses[key]))
+            elif not client_questions.may_be_asked(capabilities, question.method, question.params):
+                self._closed(key)
+                question.decline(_UNDECLARED)
+        self._plan()
+
+    def give_up(self, why: str) -> None:
+        """The client does not come back: its call ends, and everything is free."""
+        self._unpark()
+        for key, question in list(self._open.items()):
+            self._closed(key)
+            if question.method == mrtr.ELICIT:
+                question.answer(_CANCEL)
+            else:
+                question.fail(codec.dump({"code": int(Code.INTERNAL_ERROR), "message": why}))
+        self.call.cancel(why)
+
+    # --- underneath ---------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        if self._attended and self._open and not self._planned:
+            self._planned = True
+            self._loop.call_later(GATHER_S, self._put)
+
+    def _put(self) -> None:
+        """Answer the client with the questions, and park the call."""
+        self._planned = False
+        if not self._open or not self._attended or self.call.answer.done():
+            return
+        try:
+            self._state = self._parking.park(self)
+        except Full as full:
+            for key, question in list(self._open.items()):
+                self._closed(key)
+                question.refuse(str(full))
+            return
+        self._attended = False
+        self.call.caller = self
+        self._parked_at = self._loop.time()
+        self._timer = self._loop.call_later(PARK_S_MAX, self._expire)
+        wanted = {key: Wanted(one.method, one.params) for key, one in self._open.items()}
+        self.call.interim(Answer(mrtr.result(wanted, self._state)))
+        self.call.answer.add_done_callback(self._ended)
+
+    def _expire(self) -> None:
+        self.give_up(f"the client did not answer within {PARK_S_MAX:g} s")
+
+    def _ended(self, answer: asyncio.Future[Answer]) -> None:
+        """The call is over. If its client is away, the answer is kept until it comes back, but for
+        that of a server which is gone: then the state is over with it."""
+        if not self._state or answer is not self.call.answer:
+            return
+        self.call.caller = None
+        if answer.cancelled() or answer.result().code in _GONE:
+            self._unpark()
+        elif self._parking.parked.reserve(size := len(answer.result().body)):
+            self._size = size
+        else:
+            self._unpark()
+
+    def _unpark(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            # Nobody at the gateway or at the server is to blame for how long people think.
+            self.call.started += self._loop.time() - self._parked_at
+        self._parking.parked.forget(self._state)
+        self._parking.parked.release(self._size)
+        self._state, self._size = "", 0
+
+    def _closed(self, key: str) -> None:
+        question = self._open.pop(key)
+        question.on_withdrawn = None
+        self._parking.parked.release(len(question.params))
+
+
+class Parking:
+    """All talks of one front that wait for their clients. `mint`: texts that nobody guesses."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, mint: Callable[[], str]) -> None:
+        self.loop = loop
+        self.parked: Parked[Talk] = Parked(mint())
+        self._mint = mint
+        self._closed = False
+
+    def park(self, talk: Talk) -> str:
+        """The state with which its client comes back. Raises Full."""
+        if self._closed:
+            raise Full("The gateway is stopping.")
+        client = "" if talk.call.origin is None else talk.call.origin.who
+        if (oldest := self.parked.crowded(talk.bound, client)) is not None:
+            oldest.give_up("newer calls of its client wait for answers in its place")
+        return self.parked.park(self._mint(), talk.bound, client, talk, self.loop.time())
+
+    def check_here(self, given: Raw) -> None:
+        """Is the call with this raw state parked here, if it is anywhere? Raises Elsewhere."""
+        state = codec.text(given)
+        if state is not None and is_state(state):
+            self.parked.check_here(state)
+
+    def take(self, state: str, bound: Bound) -> Talk:
+        """The talk that this state brings back. Raises Refused."""
+        return self.parked.take(state, bound, self.loop.time())
+
+    def close(self) -> None:
+        """No client comes back any more."""
+        self._closed = True
+        for talk in self.parked.everything():
+            talk.give_up("the gateway is stopping")

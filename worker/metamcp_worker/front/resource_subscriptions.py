@@ -1,0 +1,236 @@
+"""Subscriptions to resources: many clients, one subscription of each resource at its server.
+
+Owns: asking servers for what clients watch, and telling clients of updates. Never: who watches what
+(`watches`), sessions and streams, the way to a server.
+
+A client's own request is asked at once. What nobody waits for (a client went away, a server was
+started anew) may be much at once: it takes its turn, a few requests per server at a time, and is
+left out while the server is away, since one that comes back holds nothing and is asked then.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+
+from msgspec import Raw
+
+from metamcp_worker.catalog import policy
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.mcp_request import owner_of_resource
+from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.watches import Full, Key, Watcher, Watches
+from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.errors import Code, Refused
+
+__all__ = ["Subscriptions", "Watcher"]
+
+SUBSCRIBE = "resources/subscribe"
+UNSUBSCRIBE = "resources/unsubscribe"
+UPDATED = "notifications/resources/updated"
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+UNATTENDED_MAX = 16
+"""Requests at one server for which no client waits: few beside what one takes at once, so that
+calls do not queue behind them."""
+
+_NOTHING = Answer(b"{}")
+
+log = logging.getLogger("metamcp.front")
+
+
+class Subscriptions:
+    """All subscriptions of one front."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._watches = Watches()
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._futures: dict[int, asyncio.Future[Answer | None]] = {}
+        self._asked: dict[Key, Call] = {}
+        self._turns: dict[str, dict[Key, None]] = {}
+        self._unattended: dict[str, set[Key]] = {}
+        calls.on_notice(UPDATED, self.updated)
+        calls.on_attached(self.renew)
+
+    async def watch(self, view: View, uri: str, watcher: Watcher) -> Answer | None:
+        """`watcher` is told of updates from now on, if the answer is a result: the server's own for
+        the first one that watches, an empty one for others. None: it was forgotten meanwhile.
+        Raises Refused."""
+        policy.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
+        owner, original = owner_of_resource(_seen(view, watcher), uri)
+        key = (self._calls.process(owner.server, watcher), original)
+        self._later(self._watches.moved(key, watcher, uri))
+        number = next(self._numbers)
+        try:
+            if self._watches.watch(key, watcher, uri, number):
+                return _NOTHING
+        except Full as full:
+            raise Refused(Code.OVERLOADED, str(full)) from None
+        return await self._outcome(number, key)
+
+    async def unwatch(self, view: View, uri: str, watcher: Watcher) -> Answer | None:
+        """`watcher` is not told any more. The answer is the server's own for the last one that
+        watched. None: it was forgotten meanwhile. Raises Refused."""
+        policy.authorize(view.principal, view.endpoint, UNSUBSCRIBE, uri)
+        number = next(self._numbers)
+        key = self._watches.unwatch(watcher, uri, number)
+        if key is not None:
+            return await self._outcome(number, key)
+        owner_of_resource(_seen(view, watcher), uri)
+        return _NOTHING
+
+    def adopt(self, view: View, uri: str, watcher: Watcher) -> None:
+        """`watcher` watched this elsewhere and goes on here; its server is asked in its turn, or
+        when it is there. What the endpoint does not have any more is left out."""
+        try:
+            policy.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
+            owner, original = owner_of_resource(_seen(view, watcher), uri)
+            server = self._calls.process(owner.server, watcher)
+            self._later(self._watches.adopt((server, original), watcher, uri))
+        except (Refused, Full) as why:
+            log.info("a subscription of a session that was taken over is dropped: %s", why)
+
+    def forget(self, watcher: Watcher) -> None:
+        """The client is gone: its subscriptions end, in the background. What was to be asked for it
+        alone, of a server that is not there yet, is no reason any more to start that."""
+        before = self._watches.of(watcher)
+        keys, numbers = self._watches.leave(watcher)
+        for number in numbers:
+            self._resolve(number, None)
+        self._later(keys)
+        for key in before:
+            call = self._asked.get(key)
+            if call is not None and call.wire is None and not self._watches.watched(key):
+                call.cancel("nobody watches it any more")
+
+    def updated(self, server: str, params: bytes) -> None:
+        """A server says that a resource changed."""
+        try:
+            members = codec.level(params)
+            meta = codec.level(members["_meta"]) if "_meta" in members else {}
+        except codec.Malformed:
+            return
+        uri = codec.text(members.get("uri", b"null"))
+        if uri is None:
+            return
+        if meta.pop(SUBSCRIPTION_ID, None) is not None:  # of the gateway's own subscription
+            members["_meta"] = Raw(codec.dump(meta))
+            params = codec.dump(members)
+        for watcher, exposed in self._watchers(server, uri):
+            if exposed != uri:
+                watcher.updated(codec.dump({**members, "uri": exposed}))
+            else:
+                watcher.updated(params)
+
+    def renew(self, server: str) -> None:
+        """Another process is the server now: what is watched is asked for again."""
+        self._take_along(server)
+        asked = {key for key, call in self._asked.items() if _sent_to_newest(call)}
+        for process in self._processes(server):
+            self._later(self._watches.renew(process, asked))
+
+    # --- underneath ---------------------------------------------------------------------------
+
+    def _take_along(self, server: str) -> None:
+        """If a client has got this process for itself, what it watched before is watched here."""
+        base = process_names.base(server)
+        for uri, watcher, exposed in self._watches.all_of(base) if server != base else ():
+            if self._calls.process(base, watcher) == server:
+                key = (server, uri)
+                self._later(self._watches.moved(key, watcher, exposed))
+                self._later(self._watches.adopt(key, watcher, exposed))
+
+    def _processes(self, server: str) -> list[str]:
+        """This one, and the one in whose place it is, too."""
+        legacy = process_names.own(process_names.base(server), process_names.LEGACY)
+        own = legacy if self._calls.heir(legacy) == server else server
+        return list(dict.fromkeys((server, own)))
+
+    def _watchers(self, server: str, uri: str) -> list[tuple[Watcher, str]]:
+        return [
+            each
+            for process in self._processes(server)
+            for each in self._watches.watchers(process, uri)
+        ]
+
+    async def _outcome(self, number: int, key: Key) -> Answer | None:
+        future: asyncio.Future[Answer | None] = self._loop.create_future()
+        self._futures[number] = future
+        self._ask(key)
+        try:
+            return await future
+        finally:
+            self._futures.pop(number, None)
+            self._later(self._watches.give_up(number))  # nothing, unless this task was cancelled
+
+    def _ask(self, key: Key, *, attended: bool = True) -> bool:
+        """Ask the server what is to be asked, if anything. Is a request on its way now?"""
+        server, uri = key
+        while (wanted := self._watches.next(key)) is not None:
+            if not wanted and self._shared(key):
+                self._done(key, _NOTHING)
+            elif self._calls.reachable(server) or (attended and wanted):
+                method = SUBSCRIBE if wanted else UNSUBSCRIBE
+                call = self._asked[key] = self._calls.ask(server, method, codec.dump({"uri": uri}))
+                call.answer.add_done_callback(lambda answer: self._answered(key, answer))
+                return True
+            else:
+                # What a server held is gone with its process; what it lacks is asked for later.
+                self._done(key, None if wanted else _NOTHING)
+        return False
+
+    def _shared(self, key: Key) -> bool:
+        """Does somebody else watch it at the same process, under another name of that?"""
+        server, uri = key
+        others = (one for one in self._processes(self._calls.heir(server)) if one != server)
+        return any(self._watches.watched((one, uri)) for one in others)
+
+    def _answered(self, key: Key, answer: asyncio.Future[Answer]) -> None:
+        del self._asked[key]
+        self._done(key, None if answer.cancelled() else answer.result())
+        server = key[0]
+        if not self._ask(key) and key in self._unattended.get(server, ()):
+            self._unattended[server].discard(key)
+            self._take_turns(server)
+
+    def _done(self, key: Key, answer: Answer | None) -> None:
+        ok = answer is not None and not answer.code
+        for settled in self._watches.done(key, ok=ok):
+            self._resolve(settled.number, answer if settled.answered else _NOTHING)
+
+    def _resolve(self, number: int, answer: Answer | None) -> None:
+        future = self._futures.pop(number, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _later(self, keys: Sequence[Key]) -> None:
+        servers = {server for server, _ in keys}
+        for key in keys:
+            self._turns.setdefault(key[0], {})[key] = None
+        for server in servers:
+            self._take_turns(server)
+
+    def _take_turns(self, server: str) -> None:
+        turns = self._turns.get(server, {})
+        unattended = self._unattended.setdefault(server, set())
+        while turns and len(unattended) < UNATTENDED_MAX:
+            key = next(iter(turns))
+            del turns[key]
+            if self._ask(key, attended=False):
+                unattended.add(key)
+        if not turns:
+            self._turns.pop(server, None)
+        if not unattended:
+            del self._unattended[server]
+
+
+def _seen(view: View, watcher: Watcher) -> Merged:
+    return view.of(modern=not process_names.has_session(watcher.who))
+
+
+def _sent_to_newest(call: Call) -> bool:
+    """Did this call wait for the process that is the server now?"""
+    return call.wire is not None and call.wire is call.wire.link.target

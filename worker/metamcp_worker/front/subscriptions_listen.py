@@ -1,0 +1,206 @@
+"""Subscriptions of revision 2026-07-28: one request, answered by a stream of news.
+
+Owns: what a client may subscribe to, what of that is honoured, and the form of all that goes on
+such a stream. Never: the subscriptions at servers, what has changed.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.catalog.capabilities import TASKS_EXTENSION
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front import answers, client_questions
+from metamcp_worker.front.exchange import Exchange
+from metamcp_worker.front.resource_subscriptions import SUBSCRIPTION_ID, UPDATED, Subscriptions
+from metamcp_worker.front.streams import Stream
+from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, Refused
+
+ACK_S_MAX = 5.0
+"""For servers to confirm what one subscription wants of them; what is not confirmed by then is not
+honoured, and the client goes on with the rest."""
+URIS_MAX = 1000
+"""Resources in one subscription; as many as one client may watch."""
+TASKS_MAX = 1000
+"""Tasks in one subscription."""
+EARLY_MAX = 1000
+"""News that come before the subscription is acknowledged, which have to wait until then."""
+
+_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+#: The lists of which one may subscribe to changes, and the notification for each.
+_LISTS = {
+    "toolsListChanged": "notifications/tools/list_changed",
+    "promptsListChanged": "notifications/prompts/list_changed",
+    "resourcesListChanged": "notifications/resources/list_changed",
+}
+_RESOURCES = "resourceSubscriptions"
+_TASKS = "taskIds"
+_TASK_CHANGED = "notifications/tasks"
+_NO_TASKS = "Missing required client capability: the request does not declare the tasks extension."
+_NEEDS_TASKS = codec.dump({"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}})
+_NONE = Raw(b"null")
+
+
+class Wishes(Struct, frozen=True):
+    """What one client wants to be told of, each URI and each task once."""
+
+    lists: Mapping[str, str]
+    uris: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+
+
+class Listening:
+    """Answers `subscriptions/listen`."""
+
+    def __init__(
+        self, subscriptions: Subscriptions, tasks: Tasks, ack_s: float = ACK_S_MAX
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._tasks = tasks
+        self._ack_s = ack_s
+
+    async def answer(
+        self, exchange: Exchange, raw_id: bytes, filters: Raw, caller: bytes, view: View, who: str
+    ) -> None:
+        """Until one side ends it. `filters`: raw, what the client wants to be told of; `who`: the
+        word for it (`sharing`). Raises Refused and Declined."""
+        wishes = wanted(filters)
+        if wishes.tasks and not client_questions.has_extension(caller, TASKS_EXTENSION):
+            raise Refused(Code.MISSING_CAPABILITY, _NO_TASKS, _NEEDS_TASKS)
+        exchange.check_stream()
+        tag = codec.dump({"_meta": {SUBSCRIPTION_ID: Raw(raw_id)}})
+        done = codec.splice(tag, {"resultType": b'"complete"'})
+        stream = exchange.stream(farewell=answers.event(answers.result(raw_id, done)))
+        listener = Listener(stream, raw_id, who, caller)
+        try:
+            honoured: dict[str, object] = dict.fromkeys(wishes.lists, True)
+            if wishes.uris:
+                watched = await self._watch(exchange, wishes.uris, listener, view)
+                if watched is None:
+                    return
+                if watched:
+                    honoured[_RESOURCES] = watched
+            if wishes.tasks:
+                known = self._tasks.watch(view, wishes.tasks, listener)
+                if known:
+                    honoured[_TASKS] = known
+            acknowledged = codec.splice(tag, {"notifications": codec.dump(honoured)})
+            listener.acknowledge(answers.event(answers.notification(_ACKNOWLEDGED, acknowledged)))
+            news = {
+                method: answers.event(answers.notification(method, tag))
+                for method in wishes.lists.values()
+            }
+            await exchange.stand(stream, view, news)
+        finally:
+            self._subscriptions.forget(listener)
+            self._tasks.forget(listener)
+
+    async def _watch(
+        self, exchange: Exchange, uris: Sequence[str], listener: "Listener", view: View
+    ) -> list[str] | None:
+        """Those of the URIs whose servers tell of updates from now on; None: the client is gone."""
+        lost = asyncio.get_running_loop().create_future()
+        gone = partial(lost.set_result, None)
+        exchange.watch(gone)
+        tasks = [asyncio.ensure_future(self._confirmed(uri, listener, view)) for uri in uris]
+        confirmed = asyncio.gather(*tasks)
+        try:
+            await asyncio.wait(
+                [confirmed, lost], timeout=self._ack_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            done = [task.done() and task.result() for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(confirmed, return_exceptions=True)
+            exchange.unwatch()
+        return None if lost.done() else [uri for uri, ok in zip(uris, done, strict=True) if ok]
+
+    async def _confirmed(self, uri: str, listener: "Listener", view: View) -> bool:
+        try:
+            answer = await self._subscriptions.watch(view, uri, listener)
+        except Refused:
+            return False
+        return answer is not None and not answer.code
+
+
+class Listener:
+    """The client of one subscription: a `subscriptions.Watcher` and a `tasks.TaskWatcher`. In this
+    revision nobody can be asked for roots here: of a server that wants them it hears what the
+    process says that serves clients without roots."""
+
+    rooted = project = ""
+    unasked = modern = True
+    roots = b""
+
+    def __init__(self, stream: Stream, raw_id: bytes, who: str = "", caller: bytes = b"") -> None:
+        self.who = who
+        self.caller = caller
+        self._stream = stream
+        self._id = Raw(raw_id)
+        self._early: list[bytes] | None = []
+
+    def acknowledge(self, event: bytes) -> None:
+        """The first event of the stream, and behind it what came before."""
+        early, self._early = self._early or [], None
+        self._stream.put(event)
+        for update in early:
+            self._stream.put(update)
+
+    def updated(self, params: bytes) -> None:
+        self._tell(UPDATED, params)
+
+    def task_changed(self, params: bytes) -> None:
+        self._tell(_TASK_CHANGED, params)
+
+    def _tell(self, method: str, params: bytes) -> None:
+        meta: dict[str, Raw] = {}
+        if b'"_meta"' in params:
+            members = codec.level(params)
+            meta = codec.level(members.pop("_meta", b"{}"))
+            params = codec.dump(members)
+        meta[SUBSCRIPTION_ID] = self._id
+        params = codec.splice(params, {"_meta": codec.dump(meta)})
+        event = answers.event(answers.notification(method, params))
+        if self._early is None:
+            self._stream.announce(event)
+        elif event not in self._early and len(self._early) < EARLY_MAX:
+            self._early.append(event)
+
+
+def wanted(raw: Raw) -> Wishes:
+    """What the filter of a subscription asks for. Raises Refused."""
+    try:
+        members = codec.level(raw)
+    except codec.Malformed:
+        raise Refused(Code.INVALID_PARAMS, "params.notifications must be an object.") from None
+    lists = {
+        name: method
+        for name, method in _LISTS.items()
+        if bytes(members.get(name, _NONE)) == b"true"
+    }
+    return Wishes(
+        lists,
+        _texts(members.get(_RESOURCES, _NONE), _RESOURCES, URIS_MAX),
+        _texts(members.get(_TASKS, _NONE), _TASKS, TASKS_MAX),
+    )
+
+
+def _texts(raw: Raw, what: str, count_max: int) -> tuple[str, ...]:
+    """An array of strings, each once. Raises Refused."""
+    if bytes(raw) == b"null":
+        return ()
+    try:
+        texts = [codec.text(item) for item in codec.items(raw)]
+    except codec.Malformed:
+        texts = [None]
+    found = tuple(dict.fromkeys(text for text in texts if text is not None))
+    if None in texts:
+        raise Refused(Code.INVALID_PARAMS, f"params.notifications.{what} must be strings.")
+    if len(found) > count_max:
+        raise Refused(Code.INVALID_PARAMS, f"{what} has more than {count_max} items.")
+    return found

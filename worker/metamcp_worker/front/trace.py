@@ -1,0 +1,253 @@
+"""Which calls are traced, and the two spans that come of each.
+
+Owns: that decision, what is kept of a traced call while it is under way, what its server is told of
+the trace, the words of a span (OpenTelemetry's conventions for MCP), what waits to be told and its
+bounds. Never: dice, ids and clocks of its own, the loop, sending (`call_observers`), the form of a
+`traceparent` (`trace_context`).
+
+    server    from the request of the client to its answer, a child of what the client says
+    client    from the worker to its server and back, a child of the first; the server is told this
+              one as its parent
+
+A call of a client that traces is traced if the client's own span is. Of the others a share is. What
+is not traced passes as it came. A span has no arguments, no results, no messages of errors and no
+URIs in it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from msgspec import Raw, Struct, structs
+
+from metamcp_worker.front import task_ids
+from metamcp_worker.front.mcp_request import Request
+from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.http import trace_context
+from metamcp_worker.http.trace_context import (
+    SAMPLED,
+    SPAN_BYTES,
+    STATE_CHARACTERS_MAX,
+    TRACE_BYTES,
+    TRACEPARENT,
+    TRACESTATE,
+    Context,
+)
+from metamcp_worker.ipc import codec, messages, process_names
+from metamcp_worker.ipc.messages import Leg, Span, Value
+
+UNDER_WAY_MAX = 10_000
+"""Traced calls that wait for their answer; one more is not traced, and counted as lost."""
+PENDING_MAX = 8192
+"""Spans that wait to be told: what the busiest front makes in a second when all are traced."""
+_OF_CALL = 2
+"""Spans."""
+PIPE, NETWORK = "pipe", "tcp"
+
+#: What the name of a thing is called, by the method that is about it.
+_NAMES: Mapping[str, str] = {task_ids.CALL: "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
+
+
+class _Traced(Struct, gc=False):
+    """A traced call under way. `parent`: the client's place in the trace, if it has one; `here`,
+    `there`: ids of the two spans; `name`, `original`: of its tool or prompt, as the client and as
+    the server know it; `leg`: what the worker has told."""
+
+    trace_id: str
+    flags: int
+    parent: str
+    here: str
+    there: str
+    state: str
+    method: str
+    name: str
+    original: str
+    leg: Leg | None = None
+
+
+class Tracing:
+    """`front`: its number. `dice`: from 0 to below 1. `mint`: so many random bytes, in
+    hexadecimal."""
+
+    def __init__(self, front: int, dice: Callable[[], float], mint: Callable[[int], str]) -> None:
+        self._front = front
+        self._dice = dice
+        self._mint = mint
+        self._sample = 0.0
+        self._under_way: dict[int, _Traced] = {}
+        self._pending: deque[Span] = deque()
+        self._lost = 0
+
+    def adjust(self, sample: float) -> None:
+        """Trace this share of the calls whose client says nothing of a trace."""
+        self._sample = sample
+
+    def begun(self, call: Call, subject: str, request: Request, params: Mapping[str, Raw]) -> None:
+        """This call is about to be sent. `subject`: what it is about, as the client says it;
+        `params`: as the server will get them."""
+        parent, meta = _parent(request)
+        if parent is not None and not parent.sampled:
+            if meta is not request.meta:
+                _tell(call, meta, traced=False)
+            return
+        if parent is None and self._dice() >= self._sample:
+            return
+        if len(self._under_way) >= UNDER_WAY_MAX:
+            self._lost += _OF_CALL
+            return
+        known = _NAMES.get(request.method)
+        traced = _Traced(
+            trace_id=parent.trace_id if parent is not None else self._mint(TRACE_BYTES),
+            flags=parent.flags if parent is not None else SAMPLED,
+            parent=parent.span_id if parent is not None else "",
+            here=self._mint(SPAN_BYTES),
+            there=self._mint(SPAN_BYTES),
+            state=_state(meta) if parent is not None else "",
+            method=request.method,
+            name=subject if known else "",
+            original=(codec.text(params.get("name", b"null")) or "") if known else "",
+        )
+        self._under_way[call.id] = traced
+        there = trace_context.written(Context(traced.trace_id, traced.there, traced.flags))
+        told = {**meta, TRACEPARENT: Raw(codec.dump(there))}
+        if parent is None:
+            told.pop(TRACESTATE, None)  # of another trace, or of none
+        _tell(call, told, traced=True)
+
+    def told(self, notice: bytes) -> None:
+        """A worker says when its server had a call."""
+        leg = messages.unpack_leg(notice)
+        traced = self._under_way.get(leg.id) if leg is not None else None
+        if traced is not None:
+            traced.leg = leg
+
+    def finished(self, call: Call, answer: Answer | None, outcome: str, now: float) -> bool:
+        """It is over. `answer`: None if it was cancelled; `outcome`: empty, or what was wrong. Was
+        it traced?"""
+        traced = self._under_way.pop(call.id, None)
+        if traced is None:
+            return False
+        code = answer.code if answer is not None else 0
+        self._put(self._server(call, traced, outcome, code, now))
+        if call.wire is not None or call.ends:
+            self._put(self._client(call, traced, outcome, code, now))
+        return True
+
+    def take(self, most: int) -> tuple[list[Span], int]:
+        """The next spans to tell, the oldest first, and how many were lost."""
+        lost, self._lost = self._lost, 0
+        found = [self._pending.popleft() for _ in range(min(most, len(self._pending)))]
+        return found, lost
+
+    def lose(self, count: int) -> None:
+        """So many could not be told."""
+        self._lost += count
+
+    def forget(self) -> None:
+        """Traces are off: of calls under way nothing is told."""
+        self._under_way.clear()
+
+    @property
+    def waiting(self) -> int:
+        """How many spans wait to be told."""
+        return len(self._pending)
+
+    def _put(self, span: Span) -> None:
+        if len(self._pending) >= PENDING_MAX:
+            self._lost += 1
+        else:
+            self._pending.append(span)
+
+    def _server(self, call: Call, traced: _Traced, outcome: str, code: int, now: float) -> Span:
+        attributes = _attributes(call, traced.method, traced.name, outcome, code)
+        attributes["network.transport"] = NETWORK
+        attributes["metamcp.front"] = self._front
+        attributes["metamcp.call.id"] = call.id
+        origin = call.origin
+        if origin is not None:
+            attributes["metamcp.endpoint"] = origin.endpoint
+            if origin.version:
+                attributes["mcp.protocol.version"] = origin.version
+        return _span(
+            "server", traced, traced.name, traced.here, traced.parent, call.started, now,
+            attributes, outcome,
+        )  # fmt: skip
+
+    def _client(self, call: Call, traced: _Traced, outcome: str, code: int, now: float) -> Span:
+        """Without a word of the worker it takes the time that the front has seen."""
+        attributes = _attributes(call, traced.method, traced.original, outcome, code)
+        start, end, leg = call.started, now, traced.leg
+        if leg is not None:
+            start, end = max(start, leg.sent), min(end, leg.heard)
+            attributes["network.transport"] = NETWORK if leg.far else PIPE
+        if call.wire is not None:
+            attributes["metamcp.generation"] = call.wire.generation
+        if call.ends:
+            attributes["metamcp.retried"] = True
+        return _span(
+            "client", traced, traced.original, traced.there, traced.here, start, end,
+            attributes, outcome,
+        )  # fmt: skip
+
+
+def _span(
+    kind: Literal["server", "client"], traced: _Traced, name: str, span_id: str, parent: str,
+    start: float, end: float, attributes: dict[str, Value], outcome: str,
+) -> Span:  # fmt: skip
+    return Span(
+        kind=kind,
+        name=f"{traced.method} {name}" if name else traced.method,
+        trace_id=traced.trace_id,
+        span_id=span_id,
+        parent_id=parent,
+        far=kind == "server",
+        flags=traced.flags,
+        start=start,
+        end=end,
+        attributes=attributes,
+        state=traced.state,
+        error=outcome,
+    )
+
+
+def _attributes(call: Call, method: str, name: str, outcome: str, code: int) -> dict[str, Value]:
+    """Those of both spans."""
+    found: dict[str, Value] = {
+        "mcp.method.name": method,
+        "metamcp.server": process_names.base(call.server),
+    }
+    if method == task_ids.CALL:
+        found["gen_ai.operation.name"] = "execute_tool"
+    if name:
+        found[_NAMES[method]] = name
+    if outcome:
+        found["error.type"] = outcome
+    if code:
+        found["rpc.response.status_code"] = str(int(code))
+    return found
+
+
+def _parent(request: Request) -> tuple[Context | None, dict[str, Raw]]:
+    """What the client says of its place in a trace, and `_meta` as the server is to get it: what
+    only headers say stands in it as well. Baggage is of the request, whoever says where it is."""
+    meta = request.meta
+    found = trace_context.parse(codec.text(meta.get(TRACEPARENT, b"null")) or "")
+    if found is not None or not request.headers:
+        return found, meta
+    said = trace_context.of_headers(request.headers)
+    found = trace_context.parse(said.get(TRACEPARENT, ""))
+    if found is None:
+        return None, meta
+    others = {key: raw for key, raw in meta.items() if key not in (TRACEPARENT, TRACESTATE)}
+    return found, others | {key: Raw(codec.dump(text)) for key, text in said.items()}
+
+
+def _state(meta: Mapping[str, Raw]) -> str:
+    text = codec.text(meta.get(TRACESTATE, b"null")) or ""
+    return text if len(text) <= STATE_CHARACTERS_MAX else ""
+
+
+def _tell(call: Call, meta: Mapping[str, Raw], *, traced: bool) -> None:
+    """The server gets this `_meta`."""
+    assert call.frame is not None  # it is not sent yet
+    call.frame = structs.replace(call.frame, meta=codec.dump(meta), traced=traced)

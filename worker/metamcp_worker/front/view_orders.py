@@ -1,0 +1,96 @@
+"""What the supervisor says of views, and what it is asked to change in them.
+
+Owns: the way of an order to the supervisor, news that no client has heard of yet. Never: views
+(`front_views`), what orders there are (`builtin_calls`), who is told how (`http`).
+
+The lists of all fronts change before any client hears that they did: else one that asks another
+front than the one that told it would find the list of before. What servers change is told in the
+same way, where there are several fronts: each one asks for a round, and one is enough for all.
+"""
+
+from collections.abc import Callable
+
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.front_views import Changed
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.disclosure import (
+    Applied,
+    Change,
+    Disclosed,
+    Everything,
+    News,
+    Outcome,
+    Shift,
+    Told,
+    Wish,
+)
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.message_base import Message
+
+
+class Disclosing:
+    """`tell`: sends a message to the supervisor, with descriptors; `clients`: told whose lists are
+    others now; `several`: are there other fronts?"""
+
+    def __init__(self, calls: Calls, tell: Callable[[Message, tuple[int, ...]], None]) -> None:
+        self._calls = calls
+        self._tell = tell
+        self._held: dict[int, list[Changed]] = {}
+        """By the round with which clients hear of it."""
+        self._fresh: list[Changed] = []
+        """For the next round."""
+        self._round = 0
+        """While its news are carried out."""
+        self._far = 0
+        """The last round that was carried out."""
+        self.several = False
+        self.clients: Callable[[Changed], None] = lambda changed: None
+        calls.lists_changed = self._changed
+        calls.builtins.send = self._order
+
+    def disclosed(self, message: Disclosed, blob: bytes) -> None:
+        """This is in view now. Raises codec.Malformed."""
+        builtins = self._calls.builtins
+        if message.whole:
+            builtins.disclose(codec.typed(Everything, blob))
+        else:
+            builtins.shift(codec.typed(Shift, blob))
+        if message.number:
+            self._round = self._far = message.number
+            self._held[message.number], self._fresh = self._fresh, []
+            try:
+                self._calls.refresh()
+            finally:
+                self._round = 0
+            self._tell(Applied(number=message.number), ())
+
+    def announce(self, number: int) -> None:
+        """All fronts are so far: clients may know."""
+        for held in [each for each in self._held if each <= number]:
+            for changed in self._held.pop(held):
+                self.clients(changed)
+        self._tell(Told(number=number), ())
+
+    def finish(self) -> None:
+        """This front ends: nobody can be told later, and from now on everybody is told at once."""
+        self.several = False
+        self.announce(self._far)
+        fresh, self._fresh = self._fresh, []
+        for changed in fresh:
+            self.clients(changed)
+
+    def _changed(self, changed: Changed) -> None:
+        if self._round:
+            self._held[self._round].append(changed)
+        elif self.several:
+            self._fresh.append(changed)
+            if len(self._fresh) == 1:
+                self._tell(News(number=self._far), ())
+        else:
+            self.clients(changed)
+
+    def _order(self, ticket: int, wish: Wish) -> None:
+        try:
+            self._tell(Change(ticket=ticket), (packets.blob(codec.dump(wish)),))
+        except (OSError, TooLarge) as error:
+            self._calls.builtins.changed(ticket, Outcome(error=f"it could not be sent: {error}"))

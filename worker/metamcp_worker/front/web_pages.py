@@ -1,0 +1,206 @@
+"""The page that a browser gets at `/`: what this is, and how to connect.
+
+Owns: its words. Never: who may see it, tools, servers; a browser is not a client of MCP.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, cast
+from urllib.parse import quote
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.http.http1 import Head
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.spec import EndpointSpec
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>MetaMCP</title>
+<style>:root {{ color-scheme: light dark }} body {{ font: 16px/1.5 sans-serif; max-width: 44em; \
+margin: 2em auto; padding: 0 1em }} pre {{ overflow: auto }}</style>
+<h1>MetaMCP {version}</h1>
+<p>A gateway for the Model Context Protocol: one endpoint in front of many MCP servers. It speaks
+with MCP clients; a browser sees only this page.</p>
+<h2>Connect a client</h2>
+<p>The URL:</p>
+<pre>{urls}</pre>
+<p>Claude Code:</p>
+<pre>claude mcp add --transport http metamcp {first}</pre>
+<p>Other clients:</p>
+<pre>{{"mcpServers": {{"metamcp": {{"type": "http", "url": "{first}"}}}}}}</pre>
+<p><code>metamcp install CLIENT</code> writes it into the client's file for you.</p>
+<h2>Look at the gateway</h2>
+<p><code>metamcp status</code> shows which servers run, <code>metamcp doctor</code> what stands in
+the way.</p>
+</html>
+"""
+
+
+def wanted(head: Head) -> bool:
+    """Does a browser look what is here?"""
+    if head.method != "GET" or head.target.partition(b"?")[0] != b"/":
+        return False
+    return any(name == b"accept" and b"text/html" in value.lower() for name, value in head.headers)
+
+
+def page(version: str, host: bytes, endpoints: Iterable[EndpointSpec]) -> bytes:
+    """`host`: as the browser wrote it, checked."""
+    base = f"http://{host.decode()}"
+    # The default one first, by its short path.
+    paths = [
+        "/mcp" if one.default else f"{one.base}/mcp"
+        for one in sorted(endpoints, key=lambda one: not one.default)
+    ]
+    urls = [f"{base}{path}" for path in paths] or ["no endpoint is configured"]
+    return _PAGE.format(version=version, urls="\n".join(urls), first=urls[0]).encode()
+
+
+VERSION = "3.1.0"
+
+Json = dict[str, Any]
+
+_KEY = re.compile(r"[A-Za-z0-9._-]+")
+_SCHEMAS = "#/components/schemas/"
+_ANY_OBJECT = Raw(b'{"type":"object"}')
+#: Keywords that hold values, which may look like schemas, and tables of schemas by any names.
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+_TABLES = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+#: The parts that all tools share. Keys of tools have a dot in them.
+_SHARED: dict[str, object] = {
+    "Result": {
+        "type": "object",
+        "description": "The result of the tool, as its server gave it.",
+        "required": ["content"],
+        "properties": {
+            "content": {"type": "array", "items": {"type": "object"}},
+            "structuredContent": {},
+            "isError": {"type": "boolean"},
+        },
+    },
+    "Error": {
+        "type": "object",
+        "description": "Why there is no result.",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["code", "message"],
+                "properties": {
+                    "code": {"type": "integer"},
+                    "message": {"type": "string"},
+                    "data": {},
+                },
+            }
+        },
+    },
+}
+#: What each status means, but for success.
+_STATUSES = {
+    "400": "The arguments are no JSON object, or the server does not accept them.",
+    "403": "The tool is in quarantine: it is not as it was approved.",
+    "404": "There is no such tool.",
+    "413": "The arguments or the result are too large.",
+    "501": "The tool needs a client that can be asked something.",
+    "502": "The server of the tool is not there, or failed.",
+    "503": "The gateway or the server has too much to do; try again later.",
+    "504": "The server did not answer in time.",
+}
+
+
+class Tool(Struct, frozen=True):
+    """`name`: as the endpoint exposes it; `definition`: raw members of the server's own."""
+
+    name: str
+    definition: dict[str, Raw]
+
+
+def document(
+    endpoint: EndpointSpec, tools: Iterable[Tool], version: str, instructions: str | None
+) -> bytes:
+    """`version`: of the gateway."""
+    title = f"Tools of the endpoint {endpoint.name}"
+    info: dict[str, object] = {"title": title, "version": version}
+    if instructions:
+        info["description"] = instructions
+    paths: dict[str, object] = {}
+    schemas = dict(_SHARED)
+    for number, tool in enumerate(tools, 1):
+        # What is made up ends with a digit, which no other key does.
+        fits = _KEY.fullmatch(tool.name)
+        arguments = f"{tool.name}.input" if fits else f"input.{number}"
+        result = f"{tool.name}.output" if fits else f"output.{number}"
+        schemas[arguments] = _schema(tool, "inputSchema", arguments) or _ANY_OBJECT
+        output = _schema(tool, "outputSchema", result)
+        if output is not None:
+            schemas[result] = output
+        operation = _operation(tool, arguments, result if output is not None else "")
+        paths["/" + quote(tool.name, safe="")] = {"post": operation}
+    return codec.dump({
+        "openapi": VERSION,
+        "info": info,
+        "servers": [{"url": f"{endpoint.base}/api"}],
+        "paths": paths,
+        "components": {"schemas": schemas},
+    })  # fmt: skip
+
+
+def _operation(tool: Tool, arguments: str, output: str) -> dict[str, object]:
+    """`arguments`, `output`: the keys of its schemas, the latter empty if there is none."""
+    operation: dict[str, object] = {"operationId": tool.name}
+    for member, source in (("summary", "title"), ("description", "description")):
+        text = tool.definition.get(source)
+        if text is not None and codec.text(text) is not None:
+            operation[member] = text
+    result: dict[str, object] = {"$ref": _SCHEMAS + "Result"}
+    if output:
+        content = {"structuredContent": {"$ref": _SCHEMAS + output}}
+        result = {"allOf": [result, {"properties": content}]}
+    responses: dict[str, object] = {
+        "200": {"description": "The result of the tool.", "content": _json(result)},
+        "422": {
+            "description": "The tool failed; its result says why.",
+            "content": _json({"$ref": _SCHEMAS + "Result"}),
+        },
+    }
+    error = _json({"$ref": _SCHEMAS + "Error"})
+    for status, description in _STATUSES.items():
+        responses[status] = {"description": description, "content": error}
+    body = _json({"$ref": _SCHEMAS + arguments})
+    return {**operation, "requestBody": {"content": body}, "responses": responses}
+
+
+def _json(schema: object) -> dict[str, object]:
+    return {"application/json": {"schema": schema}}
+
+
+def _schema(tool: Tool, member: str, key: str) -> object | None:
+    """The schema, at home under this key. None: there is none that can be read."""
+    raw = bytes(tool.definition.get(member, b""))
+    if not raw.startswith(b"{"):
+        return None
+    if b'"$ref"' in raw and "$id" not in codec.level(raw):
+        return _at_home(codec.value(raw), _SCHEMAS + key)
+    return Raw(raw)
+
+
+def _at_home(schema: Json, root: str) -> Json:
+    """The same schema with `root` for the place that it calls `#`."""
+    waiting: list[object] = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += cast(list[object], node)
+        elif isinstance(node, dict):
+            members = cast(Json, node)
+            reference = members.get("$ref")
+            if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+                members["$ref"] = root + reference[1:]
+            for keyword, value in members.items():
+                if keyword in _TABLES and isinstance(value, dict):
+                    waiting += cast(Json, value).values()
+                elif keyword not in _VALUES:
+                    waiting.append(value)
+    return schema
