@@ -92,9 +92,9 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.front": (
-        "answers call_faults call_log client_identity client_sessions front_views guard"
-        " mcp_request mrtr resume server_processes stats task_ids trace watches web_pages"
-        " wrong_front"
+        "answers call_faults call_log client_identity client_questions client_sessions"
+        " front_views guard mcp_request mrtr resume server_processes stats task_ids trace"
+        " watches web_pages wrong_front"
     ),
     "metamcp_worker.http": "hosts http1 mcp_headers sse trace_context",
     "metamcp_worker.ipc": (

@@ -5,5 +5,5 @@ A tool call never comes here. Each package has one purpose, which its docstring 
 """
 
 VERSION = "0.1.0.dev0"
-"""As in the project's metadata. Whoever asks the installed metadata for it loads parsers of mail
-and of archives, which a gateway then has for as long as it runs: a MiB and a half."""
+"""Version of the project, the same as in its metadata. Reading the installed metadata instead would
+load parsers of mail and of archives, which take 1.5 MiB for as long as the gateway runs."""

@@ -8,7 +8,7 @@ import click
 from metamcp_worker.runtime import lazy_import
 
 CTL = ""
-"""In the place of a file: a verb of `ctl` that stands alone, too."""
+"""Mark in place of a file: the verb is one of `ctl` that can also be called without `ctl`."""
 VERBS: dict[str, tuple[str, str]] = {
     "up": ("metamcp_supervisor.cli.up:up", "Start the gateway in the foreground."),
     "serve": ("metamcp_supervisor.cli.up:serve", "Run the gateway as a service."),
@@ -85,7 +85,7 @@ _LIST = "servers are listed by 'metamcp status', their tools by 'metamcp tools'"
 _END = "the gateway ends with 'metamcp down'"
 _VIEW = "a client brings it into view, or an operator with 'metamcp toolsets equip NAME'"
 _CHECK = "the configuration is checked by 'metamcp config check'"
-#: Words that people bring along, and what they are here.
+#: Words that people know from other programs, and the sentence that names the verb here.
 WORDS = {
     "run": "the gateway starts with 'metamcp up'",
     "gateway": "the gateway starts with 'metamcp up'",
@@ -126,12 +126,12 @@ WORDS = {
 }
 
 STAYING = {"up", "serve"}
-"""Verbs whose process stays. It speaks TLS with nobody: workers do, and the exporter of traces does
-so without asyncio."""
+"""Verbs whose process stays. The process needs no TLS in asyncio: workers speak TLS themselves, and
+the exporter of traces uses TLS without asyncio."""
 
 
 class LazyGroup(click.Group):
-    """Knows every verb by name and help; imports a verb's file when it is called."""
+    """Click group that has name and help of every verb; it imports a verb's file at the call."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -167,7 +167,7 @@ class LazyGroup(click.Group):
 
 
 def _meant(word: str) -> str:
-    """The second half of a sentence about an unknown verb."""
+    """Return the second half of a sentence about an unknown verb."""
     from metamcp_supervisor.cli.ctl import ctl
     from metamcp_supervisor.config.naming import hint
     from metamcp_worker.ipc import builtin_definitions
@@ -185,7 +185,7 @@ def _meant(word: str) -> str:
 )
 @click.version_option(package_name="metamcp", message="metamcp %(version)s")
 def main() -> None:
-    """One MCP endpoint in front of many MCP servers, supervised."""
+    """A supervised gateway: one MCP endpoint in front of many MCP servers."""
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""How often in a minute the journal tells of the same kind of thing.
+"""How often in a minute the journal may write entries of the same kind.
 
-Owns: what is told, and the count of what is not. Never: the words, the journal itself, clocks.
+Owns: which entries are written, and the count of those left out. Never: their words, the journal
+itself, clocks.
 
-Whoever can cause an entry can cause it as often as he likes; what the journal remembers of a night
-must not be pushed out by it.
+A client or server that can cause an entry can cause it without end; these entries must not push
+the other entries of a night out of the journal.
 """
 
 MINUTE_S = 60.0
 
 
 class Ration:
-    """So many in a minute are told, and of more only how many they were. `now`s are monotonic
-    seconds."""
+    """Let `per_minute` entries pass in a minute, and only count the rest. `now` is in seconds of a
+    monotonic clock."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
@@ -20,7 +21,8 @@ class Ration:
         self._left_out = 0
 
     def take(self, now: float) -> int | None:
-        """One more came. How many before it were left out; None: this one is, too."""
+        """Count one more entry. Return how many before it were left out; None: leave this one out
+        too."""
         if now - self._since >= MINUTE_S:
             self._since, self._told = now, 0
         if self._told >= self._per_minute:
@@ -32,5 +34,5 @@ class Ration:
 
 
 def left_out(count: int) -> str:
-    """What follows a sentence before which so many are missing."""
+    """Return the end of a sentence that says that `count` entries before it are missing."""
     return f"; {count} more before it are not shown" if count else ""

@@ -17,7 +17,8 @@ from metamcp_worker.ipc.errors import MetaMCPError
 
 SOCKET = "control.sock"
 OWNER = "owner"
-"""In the state directory: whose it is. Not LOCK: both directories may be the same one."""
+"""File in the state directory that says which gateway holds it. The name differs from LOCK, because
+both directories may be the same one."""
 TOKEN = "token"  # noqa: S105 - the name of a file
 LOCK = "lock"
 CLIENTS = "clients"
@@ -28,7 +29,7 @@ TOKEN_BYTES = 32
 
 
 class RuntimeDirUnfit(MetaMCPError):
-    """The directory cannot be used. The text says why and what to do."""
+    """The runtime directory cannot be used. The text says why and what to do."""
 
 
 class AlreadyRunning(MetaMCPError):
@@ -36,9 +37,9 @@ class AlreadyRunning(MetaMCPError):
 
 
 def given(environ: Mapping[str, str]) -> str:
-    """The directory that the environment names, or nothing.
+    """Return the runtime directory that the environment names, or an empty string.
 
-    systemd names it in RUNTIME_DIRECTORY (the first, if there are several).
+    systemd names the directory in RUNTIME_DIRECTORY (the first, if there are several).
     """
     if chosen := environ.get("METAMCP_RUNTIME_DIR"):
         return os.path.expanduser(chosen)
@@ -46,8 +47,8 @@ def given(environ: Mapping[str, str]) -> str:
 
 
 def default(environ: Mapping[str, str]) -> str:
-    """Where gateway and `ctl` meet when neither a flag nor a file says it. `places` puts the name
-    of a project behind it."""
+    """Return the runtime directory for gateway and `ctl` if neither a flag nor a file names one.
+    `places` appends the digest of a project."""
     if chosen := given(environ):
         return chosen
     if session := environ.get("XDG_RUNTIME_DIR"):
@@ -57,7 +58,8 @@ def default(environ: Mapping[str, str]) -> str:
 
 
 def socket_path(directory: str) -> str:
-    """Raises RuntimeDirUnfit for a path that no unix socket can have."""
+    """Return the path of the control socket. Raises RuntimeDirUnfit for a path that is too long for
+    a unix socket."""
     path = os.path.join(directory, SOCKET)
     size = len(os.fsencode(path))
     if size > SOCKET_PATH_BYTES_MAX:
@@ -69,8 +71,8 @@ def socket_path(directory: str) -> str:
 
 
 class Claim:
-    """The runtime directory, held by this process until `release`, over `lock_fd`; and the state
-    directory over `state_fd` (-1: nobody holds it)."""
+    """The runtime directory, held by this process through `lock_fd` until `release`, and the state
+    directory, held through `state_fd` (-1: not held)."""
 
     def __init__(self, directory: str, lock_fd: int, token: str, state_fd: int = -1) -> None:
         self.directory = directory
@@ -81,8 +83,8 @@ class Claim:
 
     def release(self) -> str:
         """Remove socket and token. The lock file stays: removing it would let two gateways in, one
-        with the old file and one with a new one. Returns why they stay, or nothing: the next
-        gateway removes what an earlier one has left."""
+        with the old file and one with a new file. Return why socket and token stay, or an empty
+        string: the next gateway removes what an earlier one has left."""
         if self.lock_fd < 0:
             return ""
         why = ""
@@ -100,8 +102,8 @@ class Claim:
 
 
 def claim(directory: str, config: str = "") -> Claim:
-    """Take the directory: made if missing, checked, locked, what a dead gateway left removed.
-    `config`: the main file, for those who ask what runs there.
+    """Take the runtime directory: make it if missing, check it, lock it, and remove what a dead
+    gateway left. `config`: the main file, for commands that ask what runs there.
 
     Raises AlreadyRunning and RuntimeDirUnfit.
     """
@@ -127,8 +129,8 @@ def claim(directory: str, config: str = "") -> Claim:
 
 
 def own(state_dir: str) -> int:
-    """Take the state directory, made if missing: two gateways in it would overwrite what each
-    remembers. The descriptor that holds it. Raises AlreadyRunning and OSError."""
+    """Take the state directory and make it if missing: two gateways in one directory would overwrite
+    each other's files. Return the descriptor that holds it. Raises AlreadyRunning and OSError."""
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
     what = f"already keeps its state in {state_dir}; stop it, or give this one another --state-dir"
     return _lock(os.path.join(state_dir, OWNER), what)
@@ -136,8 +138,8 @@ def own(state_dir: str) -> int:
 
 def join(directory: str) -> int:
     """Count as a client of the gateway of this directory, whether it runs yet or not, until the
-    descriptor is closed. Raises BlockingIOError while one that has lost its last client is ending,
-    RuntimeDirUnfit and OSError."""
+    returned descriptor is closed. Raises BlockingIOError while a gateway that has lost its last
+    client is ending, RuntimeDirUnfit and OSError."""
     import fcntl
 
     _make(directory)
@@ -152,13 +154,13 @@ def join(directory: str) -> int:
 
 
 class Clients:
-    """The gateway's view of those that have joined it. `close` lets others join again."""
+    """The gateway's view of the clients that have joined. `close` lets clients join again."""
 
     def __init__(self, directory: str) -> None:
         self._fd = _clients(directory)
 
     def none_left(self, *, and_none_more: bool) -> bool:
-        """Is there no client? With `and_none_more` nobody can join any more if so."""
+        """Whether there is no client left. If so, `and_none_more` keeps new clients from joining."""
         import fcntl
 
         try:
@@ -184,7 +186,8 @@ def _make(directory: str) -> None:
 
 
 def _check(directory: str) -> None:
-    """Nobody but this user may put files there: whoever can could pose as the gateway."""
+    """Refuse a directory in which other users may put files: they could pose as the gateway. Raises
+    RuntimeDirUnfit and OSError."""
     me = os.geteuid()
     link, target = os.lstat(directory), os.stat(directory)
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in {me, 0}:
@@ -205,7 +208,8 @@ def _check(directory: str) -> None:
 
 
 def _lock(path: str, what: str, config: str = "") -> int:
-    """`what`: what another holder does, for the message. Raises AlreadyRunning and OSError."""
+    """Lock the file at `path` and return its descriptor. `what`: what another holder does, for the
+    message. Raises AlreadyRunning and OSError."""
     import fcntl
 
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -240,8 +244,8 @@ def _new_token(path: str) -> str:
 
 
 def allow_files(needed: int, processes: Iterable[int]) -> int:
-    """Raise the limit of open files of this process and of these to what is needed, as far as the
-    hard limit allows it. Returns the limit of this process."""
+    """Raise the limit of open files of this process and of `processes` to `needed`, as far as the
+    hard limit allows. Return the limit of this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if soft != unlimited and soft < needed:

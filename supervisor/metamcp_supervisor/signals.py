@@ -1,10 +1,11 @@
-"""What the signals to the gateway's process ask for.
+"""Signals to the gateway's process, and what each of them asks for.
 
-Owns: which signal means what, and the events that say so. Never: ending or reloading (`run`).
+Owns: the meaning of each signal, and the events that pass it on. Never: ending or reloading
+(`gateway`).
 
-SIGTERM and SIGINT ask for the end, a second SIGINT for the end at once. SIGHUP has two meanings in
-the world: to a service it says "read your configuration again", to a program on a terminal that its
-terminal is gone.
+SIGTERM and SIGINT ask for the end, a second SIGINT for the end at once. SIGHUP has two usual
+meanings: for a service "read your configuration again", for a program on a terminal "the terminal
+is gone".
 """
 
 import asyncio
@@ -17,20 +18,21 @@ _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
 def hold() -> None:
-    """In this thread: let signals wait. As long as no other thread hears them, all are for the
-    first one, which can then hold them while another program takes its place."""
+    """Block these signals in this thread, so that they wait. As long as every other thread blocks
+    them, all signals go to the first thread, which can then hold them while another program takes
+    the place of this one."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
 
 
 def let_go() -> None:
-    """In this thread: hear them, those too that wait."""
+    """Unblock these signals in this thread; signals that wait arrive now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
 
 
 class Signals:
-    """`stopping`: the end is wanted; `now`: without waiting for anybody; `hangup`: a reload is.
+    """Events set by signals. `stopping`: end; `now`: end without waiting; `hangup`: reload.
 
-    `hangup_ends`: a hang-up is the end of the terminal that this runs on.
+    `hangup_ends`: SIGHUP means that the terminal of this process is gone, and asks for the end.
     """
 
     def __init__(self, *, hangup_ends: bool) -> None:
@@ -44,7 +46,7 @@ class Signals:
         }
 
     def listen(self) -> None:
-        """From now on, those too that came while nobody listened."""
+        """Start to handle the signals, also those that came while they were blocked."""
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(initializer=hold))
         for number, act in self._table.items():
@@ -68,8 +70,8 @@ class Signals:
     async def unless_now(
         self, work: Coroutine[None, None, None], limit_s: float
     ) -> BaseException | None:
-        """Do `work` until it is done, its time is up, or somebody wants the end now. What it
-        raised."""
+        """Run `work` until it is done, `limit_s` seconds are over, or a signal asks for the end at
+        once. Return the exception that `work` raised, or None."""
         task, hurry = asyncio.create_task(work), asyncio.create_task(self.now.wait())
         await asyncio.wait([task, hurry], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         for each in (task, hurry):
@@ -78,7 +80,8 @@ class Signals:
         return None if task.cancelled() else task.exception()
 
     async def before_the_end(self, work: asyncio.Task[None]) -> bool:
-        """Wait for `work`; False if somebody asked for the end before. Raises what it raises."""
+        """Wait for `work`; return False if a signal asked for the end before. Raises what `work`
+        raises."""
         ending = asyncio.create_task(self.stopping.wait())
         await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
