@@ -12,7 +12,7 @@ import pytest
 from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.systemd.sd_notify import Notify
-from metamcp_supervisor.systemd.sd_service import Service, _pairs
+from metamcp_supervisor.systemd.sd_service import Service, port_pairs
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.ipc.spec import CALLBACK_PORT
@@ -207,6 +207,6 @@ def test_a_unix_socket_of_systemd_stays_when_the_gateway_ends(tmp_path: Path) ->
 
 def test_no_gateway_takes_the_port_to_which_browsers_come_back() -> None:
     nobody_chose = config(movable=frozenset({"listen", "ops_listen"})).gateway
-    pairs = [(str(one), str(two)) for one, two in _pairs(nobody_chose, None)]
+    pairs = [(str(one), str(two)) for one, two in port_pairs(nobody_chose, None)]
     assert pairs[:2] == [("127.0.0.1:6270", "127.0.0.1:6271"), ("127.0.0.1:6274", "127.0.0.1:6275")]
     assert f"127.0.0.1:{CALLBACK_PORT}" not in {one for pair in pairs for one in pair}

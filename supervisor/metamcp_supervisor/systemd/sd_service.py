@@ -72,7 +72,7 @@ class Service:
         """For clients, and for metrics and health. Ports that nobody chose are those of the last
         run, or the next free pair. Raises listen.CannotBind."""
         last = places.ports(wanted.state_dir) if wanted.movable else None
-        *others, final = _pairs(wanted, last)
+        *others, final = port_pairs(wanted, last)
         for listening, ops_listening in others:
             with contextlib.suppress(listen.PortTaken):
                 return self._both(listening, ops_listening, wanted)
@@ -251,7 +251,9 @@ class Service:
             del self._owed[0]
 
 
-def _pairs(wanted: Gateway, last: tuple[int, int] | None) -> Iterator[tuple[Address, AnyAddress]]:
+def port_pairs(
+    wanted: Gateway, last: tuple[int, int] | None
+) -> Iterator[tuple[Address, AnyAddress]]:
     """What to listen on, in the order of trying."""
 
     address, ops = wanted.listen, wanted.ops_listen
