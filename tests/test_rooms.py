@@ -33,3 +33,10 @@ def test_a_docstring_that_sends_a_reader_to_another_module_names_one_that_exists
         if not known.issuperset(target.split("."))
     ]
     assert wrong == []
+
+
+def test_every_answer_to_where_something_is_names_a_file() -> None:
+    page = (ROOT / "docs" / "hacking.md").read_text()
+    answers = re.findall(r"^\| .*\? \| `(.*)` \|$", page, re.MULTILINE)
+    assert len(answers) >= 30
+    assert [path for path in answers if not (ROOT / path).is_file()] == []

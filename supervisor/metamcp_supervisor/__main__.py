@@ -120,7 +120,7 @@ WORDS = {
     "namespaces": "namespaces and endpoints are shown by 'metamcp config show'",
     "endpoints": "namespaces and endpoints are shown by 'metamcp config show'",
     "auth": "did you mean 'login', for a remote server that is configured with oauth?",
-    "keys": "there are no API keys in this version; the gateway listens on this machine only",
+    "keys": "this version has no API keys; the gateway listens on this machine only",
     "version": "the version is told by 'metamcp --version'",
     "help": "verbs are listed by 'metamcp --help'",
 }

@@ -92,8 +92,8 @@ def tally(times: Sequence[float], now: float, window_s: float, most: int) -> tup
 def crashed(
     crashes: Sequence[float], unready: int, now: float, jitter: float
 ) -> tuple[tuple[float, ...], float | None]:
-    """Count a crash of one of our own processes. Return the times of crashes, and the seconds before
-    the next start: 0 after the first crash; None: give up.
+    """Count a crash of one of our own processes. Return the times of crashes, and the seconds
+    before the next start: 0 after the first crash; None: give up.
 
     `unready`: how many processes in a row were never ready, this one included. Processes that hang
     until they are killed are too slow to fill the window, and there is as little hope for them.

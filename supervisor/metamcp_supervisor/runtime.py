@@ -129,8 +129,9 @@ def claim(directory: str, config: str = "") -> Claim:
 
 
 def own(state_dir: str) -> int:
-    """Take the state directory and make it if missing: two gateways in one directory would overwrite
-    each other's files. Return the descriptor that holds it. Raises AlreadyRunning and OSError."""
+    """Take the state directory and make it if missing: two gateways in one directory would
+    overwrite each other's files. Return the descriptor that holds it. Raises AlreadyRunning and
+    OSError."""
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
     what = f"already keeps its state in {state_dir}; stop it, or give this one another --state-dir"
     return _lock(os.path.join(state_dir, OWNER), what)
@@ -160,7 +161,7 @@ class Clients:
         self._fd = _clients(directory)
 
     def none_left(self, *, and_none_more: bool) -> bool:
-        """Whether there is no client left. If so, `and_none_more` keeps new clients from joining."""
+        """Whether no client is left. If so, `and_none_more` keeps new clients from joining."""
         import fcntl
 
         try:

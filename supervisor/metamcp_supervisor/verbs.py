@@ -1,7 +1,7 @@
 """The values that cross the control socket between the gateway and `metamcp ctl`.
 
 Owns: the shapes of answers and of the journal, their units, and the exit codes of `ctl`. Never:
-transport (`control`), printing (`cli.ctl`), collecting (`run`).
+transport (`control`), printing (`cli.ctl`), collecting the values (`gateway`).
 """
 
 from enum import IntEnum
@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 VERSION = 1
-"""Of every `--json` output: `{"v": 1, …}`."""
+"""Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
 
 
 class Exit(IntEnum):
@@ -33,16 +33,17 @@ class Exit(IntEnum):
 
 
 class ServerStatus(Struct, frozen=True, kw_only=True):
-    """One server. `state`: warming, ready, active, idle, draining, stopped, error or
+    """State of a server. `state`: warming, ready, active, idle, draining, stopped, error or
     quarantined.
 
-    Times in seconds; `pid` is the server's own process (0: none, in-process, or reached by URL),
-    `worker_pid` our worker's, `worker_pids` those of all copies of it, spares among them; `origin`:
-    of its URL, without what may be secret; `token_cost`: estimated tokens of its tool definitions;
-    `retry_in_s`: None when no start is planned; `rss_bytes`, `cpu_s`: of the worker and everything
-    below it; `unroutable_requests`, `unattributed_logs`: what it asked or logged and no single
-    caller can have caused; `p50_s`, `p95_s`: within what time half of the requests of the last five
-    minutes were answered, and 95 % of them, None if there were none.
+    Times in seconds; `pid`: the server's own process (0: none, in-process, or reached by URL);
+    `worker_pid`: its worker; `worker_pids`: the workers of all copies, spares included; `origin`:
+    scheme, host and port of its URL, without parts that may be secret; `token_cost`: estimated
+    tokens of its tool definitions; `retry_in_s`: None when no start is planned; `rss_bytes`,
+    `cpu_s`: of the worker and all processes below it; `unroutable_requests`, `unattributed_logs`:
+    requests and log messages of the server that cannot be traced to a single caller; `p50_s`,
+    `p95_s`: time within which half and 95 % of the requests of the last five minutes were answered,
+    None if there were none.
     """
 
     name: str
@@ -76,12 +77,12 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     p50_s: float | None = None
     p95_s: float | None = None
     drift: dict[str, int] = {}
-    """Of its tools, those that are not as approved: `harmless`, `drifted`, or `quarantined`, which
-    clients do not get."""
+    """Number of tools that are not as approved, by `harmless`, `drifted` and `quarantined`; clients
+    do not get quarantined tools."""
     left_out: int = 0
-    """Definitions that lists do not have, as they are not valid."""
+    """Number of definitions that are left out of lists because they are not valid."""
     left_out_first: str = ""
-    """One of these, with place and reason."""
+    """First definition that is left out, with place and reason."""
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):
@@ -95,8 +96,8 @@ class FrontStatus(Struct, frozen=True, kw_only=True):
 
 
 class Overridden(Struct, frozen=True, kw_only=True):
-    """One setting that is other than in the file for a time. `value`, `written`: as one would write
-    it, `none` for no value; `until`: seconds since the epoch."""
+    """Setting that differs from the file for a time. `value`: in force, and `written`: in the file,
+    both as a user writes them, `none` for no value; `until`: seconds since the epoch."""
 
     key: str
     value: str
@@ -105,9 +106,9 @@ class Overridden(Struct, frozen=True, kw_only=True):
 
 
 class GatewayStatus(Struct, frozen=True, kw_only=True):
-    """The whole gateway. `state`: starting, active or draining; `url`: of the default endpoint;
-    `overrides`: levels of its log that are set for a time; `embedder_pid`: of the process that
-    makes vectors, 0 while there is none."""
+    """State of the whole gateway. `state`: starting, active or draining; `url`: of the default
+    endpoint; `overrides`: levels of the gateway's log that are set for a time; `embedder_pid`: the
+    process that makes vectors, 0 while there is none."""
 
     v: int = VERSION
     version: str
@@ -122,9 +123,9 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     nursery_pid: int
     embedder_pid: int = 0
     upgrades: int = 0
-    """How often another program took over since the start."""
+    """Number of upgrades since the start, in which another program took over."""
     state_dir: str = ""
-    """Empty if a gateway of an earlier version does not say it."""
+    """State directory; empty in the answer of an earlier version, which does not have this key."""
     fronts: tuple[FrontStatus, ...]
     servers: tuple[ServerStatus, ...]
     endpoints: dict[str, str]
@@ -132,8 +133,8 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
 
 
 class Upgrade(Struct, frozen=True, kw_only=True):
-    """Another program takes over. `before`, `after`: the versions; `servers`: how many run and go
-    on; `sessions`: of clients, how many do."""
+    """Upgrade in which another program takes over. `before`, `after`: the versions; `servers`,
+    `sessions`: number of running servers and of client sessions that go on."""
 
     before: str
     after: str
@@ -142,8 +143,8 @@ class Upgrade(Struct, frozen=True, kw_only=True):
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One line of the journal. `time`: seconds since the epoch; `who`: server, front-N, nursery or
-    gateway; `what`: `ready→error` and the like, or a verb; `cause`: a sentence."""
+    """Entry of the journal. `time`: seconds since the epoch; `who`: server, front-N, nursery or
+    gateway; `what`: a change of state such as `ready→error`, or a verb; `cause`: a sentence."""
 
     seq: int
     time: float
@@ -154,7 +155,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
-    """One line of a server's stderr, or of its stdout where it was no message."""
+    """Line of a server's stderr, or a line of its stdout that was not a message."""
 
     seq: int
     time: float
@@ -164,8 +165,8 @@ class LogLine(Struct, frozen=True, kw_only=True):
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """One time that a server went down by itself. `time`: seconds since the epoch; `ready_s`: how
-    long it had been ready, 0 if it never was; `next`: the phase that followed."""
+    """Exit of a server that went down by itself. `time`: seconds since the epoch; `ready_s`: how
+    long the server had been ready, 0 for never; `next`: the phase that followed."""
 
     time: float
     generation: int
@@ -176,8 +177,8 @@ class Ended(Struct, frozen=True, kw_only=True):
 
 
 class Process(Struct, frozen=True, kw_only=True):
-    """One process of a server. `command`: with what may be secret masked; `pss_bytes`: resident
-    memory with each shared page counted in part, `descriptors`: open ones; None where the system
+    """Process of a server. `command`: with possible secrets masked; `pss_bytes`: resident memory
+    with each shared page counted in part; `descriptors`: number of open ones; None where the system
     does not tell."""
 
     pid: int
@@ -190,16 +191,16 @@ class Process(Struct, frozen=True, kw_only=True):
 
 
 class Description(Struct, frozen=True, kw_only=True):
-    """Everything about one server. `why`: one sentence on why it is in its state and what comes
-    next; `since`: when it got into its phase, seconds since the epoch, 0 if that is forgotten.
+    """Full report on a server. `why`: one sentence on why the server is in its state and what comes
+    next; `since`: when it got into its phase, seconds since the epoch, 0 if that is not known.
 
-    `failures`: unstable starts in a row; `recent`: those within `window_s`; with more than
-    `recent_max` of them the circuit opens; `trips`: how often in a row it did. `config`: in effect,
-    secrets masked; `source`: where it was read; `list_hash`: of what it offers; `overrides`: what
-    of `config` is set for a time. `drift`: tools that are not as approved, each with how.
-    `withheld`: variables of the gateway that one which went down does not get and that could
-    matter.
-    `left_out`: definitions that are not valid, each with place and reason.
+    `failures`: unstable starts in a row; `recent`: unstable starts within `window_s`; the circuit
+    opens when there are more than `recent_max`; `trips`: how often in a row it opened. `config`:
+    settings in effect, secrets masked; `source`: file and table of the settings; `list_hash`: hash
+    of the server's lists; `overrides`: settings that are set for a time. `drift`: tools that are
+    not as approved, each with the kind of change. `withheld`: variables of the gateway that a
+    server that went down does not get and that could matter. `left_out`: definitions that are not
+    valid, each with place and reason.
     """
 
     v: int = VERSION
@@ -225,7 +226,7 @@ class Description(Struct, frozen=True, kw_only=True):
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
-    """What the processes of one server use at this moment, and how many there are."""
+    """Number of processes of a server, and what they use at this moment, all together."""
 
     processes: int = 0
     rss_bytes: int = 0
@@ -234,10 +235,10 @@ class Footprint(Struct, frozen=True, kw_only=True):
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """One look of `top`. `clock`: seconds of the gateway's own clock, for rates between two looks;
-    `footprints`: by server, of those with processes; `latencies`: how many requests took how long
-    so far, by server: counts per bucket, the last for those above the highest of `bounds_s`;
-    `longest_s`: the longest of these, by server."""
+    """Figures for one refresh of `top`. `clock`: seconds of the gateway's own clock, to calculate
+    rates between two refreshes; `footprints`: by server, only servers with processes; `latencies`:
+    by server, the requests so far counted by duration: one count per bucket, the last count for
+    requests above the highest of `bounds_s`; `longest_s`: the longest request, by server."""
 
     v: int = VERSION
     clock: float
@@ -249,10 +250,11 @@ class Load(Struct, frozen=True, kw_only=True):
 
 
 class InFlight(Struct, frozen=True, kw_only=True):
-    """One call that is not answered yet. `name`: of the tool or prompt, as its client knows it,
-    empty for other methods; `state`: `running` at the server, `queued` for its turn there, `held`
-    until the server is there, or `asking` its client something; `client`: what it calls itself;
-    `session`: a word that stands for it; `progress`: is it told of progress?"""
+    """Call that is not answered yet. `name`: of the tool or prompt, as the client knows it, empty
+    for other methods; `state`: `running` at the server, `queued` for its turn there, `held` until
+    the server is ready, or `asking` its client something; `client`: the name that the client gives
+    itself; `session`: a word that stands for the session; `progress`: whether the client gets
+    progress of this call."""
 
     server: str
     method: str
@@ -267,8 +269,8 @@ class InFlight(Struct, frozen=True, kw_only=True):
 
 
 class Calls(Struct, frozen=True, kw_only=True):
-    """What is under way, the longest first. `more`: calls that are not shown; `silent`: fronts that
-    did not say."""
+    """Calls under way, the longest first. `more`: number of calls that are not shown; `silent`:
+    fronts that did not answer."""
 
     v: int = VERSION
     calls: tuple[InFlight, ...]
@@ -277,7 +279,7 @@ class Calls(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """One line of a reload's plan. `action`: add, remove, restart, in-place or unchanged."""
+    """Line in the plan of a reload. `action`: add, remove, restart, in-place or unchanged."""
 
     server: str
     action: str
@@ -285,8 +287,8 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class ReloadPlan(Struct, frozen=True, kw_only=True):
-    """`hash`: of the plan; `applied`: False for a dry run; `question`: what somebody has to confirm
-    before it is applied, as a text for people, empty for nothing."""
+    """Plan of a reload. `hash`: of the plan; `applied`: False for a dry run; `question`: text that
+    the user has to confirm before the plan is applied, empty if there is nothing to confirm."""
 
     v: int = VERSION
     hash: str
@@ -296,13 +298,13 @@ class ReloadPlan(Struct, frozen=True, kw_only=True):
 
 
 class ToolRef(Struct, frozen=True):
-    """A tool in the file of a tool set: `git.status`, whatever an endpoint calls it."""
+    """Tool in the file of a tool set: `git.status`, whatever its name at an endpoint."""
 
     namespacedName: str  # noqa: N815 - as it stands in files
 
 
 class ToolSetShown(Struct, frozen=True, kw_only=True):
-    """A tool set as it is exported. `createdAt`, `updatedAt`: ISO 8601, UTC."""
+    """Tool set as it is exported. `createdAt`, `updatedAt`: ISO 8601, UTC."""
 
     name: str
     description: str
@@ -312,8 +314,8 @@ class ToolSetShown(Struct, frozen=True, kw_only=True):
 
 
 class Equipped(Struct, frozen=True, kw_only=True):
-    """In whose view a tool set is. `session`: a word that stands for it, where it is the view of
-    one session alone."""
+    """View in which a tool set is equipped. `session`: a word that stands for the session, if the
+    view belongs to one session alone."""
 
     toolset: str
     endpoint: str
@@ -330,11 +332,11 @@ class ToolSets(Struct, frozen=True, kw_only=True):
 
 
 class ToolSetChanged(Struct, frozen=True, kw_only=True):
-    """What came of an order. `toolset`: the one that it was about, as it is now; None: there is
-    none any more, or it was about none. `before`, `after`: which one is equipped on `endpoint`.
-    `warnings`: sentences about what of it is not in view, without their full stops. `tools_before`,
-    `servers_before`: how many single tools and whole servers were chosen there. `exposure`: of that
-    endpoint."""
+    """Result of an order about a tool set. `toolset`: the tool set as it is now; None: it was
+    removed, or the order was not about a certain one. `before`, `after`: name of the tool set
+    equipped on `endpoint`. `warnings`: sentences about tools of the set that are not in view,
+    without full stops. `tools_before`, `servers_before`: number of single tools and whole servers
+    that were chosen there. `exposure`: of that endpoint."""
 
     v: int = VERSION
     toolset: ToolSetShown | None
@@ -348,11 +350,11 @@ class ToolSetChanged(Struct, frozen=True, kw_only=True):
 
 
 class ViewShown(Struct, frozen=True, kw_only=True):
-    """What one view has in its list of tools. `session`: a word that stands for it, where it is
-    the view of one session alone; `toolset`: the one that is equipped; `tools`, `tokens`: in the
-    list, built-in ones among them; `offered`, `everything`: how many tools are behind the endpoint,
-    and their tokens; `saved`: tokens that the list leaves out, less than 0 where it has more.
-    Tokens are estimated."""
+    """List of tools of a view, in numbers. `session`: a word that stands for the session, if the
+    view belongs to one session alone; `toolset`: the equipped one; `tools`, `tokens`: in the list,
+    built-in tools included; `offered`, `everything`: number of all tools behind the endpoint, and
+    their tokens; `saved`: tokens that the list leaves out, less than 0 if the list has more. Tokens
+    are estimated."""
 
     endpoint: str
     exposure: str
@@ -368,7 +370,7 @@ class ViewShown(Struct, frozen=True, kw_only=True):
 
 
 class ViewsShown(Struct, frozen=True, kw_only=True):
-    """All that the fronts told. `token_bytes`: how tokens are estimated."""
+    """Views reported by all fronts. `token_bytes`: bytes that are counted as one token."""
 
     v: int = VERSION
     token_bytes: int

@@ -174,7 +174,7 @@ def test_the_entry_of_somebody_else_is_not_overwritten(home: Home) -> None:
         ("goose", "extensions: {a: {b: c}}\n", "has 'extensions' on one line (line 1)"),
         ("cursor", '{"mcpServers": []}', "has no table in 'mcpServers'"),
         ("cursor", "[]", "must be a JSON object"),
-        ("cursor", "\udcff", "is no UTF-8 text (byte 0)"),
+        ("cursor", "\udcff", "is not UTF-8 text (byte 0)"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_left_alone(

@@ -203,7 +203,7 @@ def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
     """It would have to cross a pipe as text, and it could not."""
     name = b"x\xff.toml".decode(errors="surrogateescape")
     (message,) = messages(tmp_path, GIT, name=name)
-    assert message == ("x\\udcff.toml: its path has half a surrogate pair in it, which is no text")
+    assert message == ("x\\udcff.toml: its path has half a surrogate pair in it, which is not text")
 
 
 def test_the_number_of_servers_is_limited(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
 """Definitions that are approved: the lock file, what differs from it, and quarantine.
 
-Never: keeping anything from clients (the fronts do), asking people (`cli`).
+Never: hiding tools from clients (the fronts do), asking users (`cli`).
 """

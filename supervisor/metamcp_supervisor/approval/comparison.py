@@ -1,18 +1,18 @@
-"""The effect of a new definition of a tool on those who know the old one.
+"""The effect of a new definition of a tool on callers and models that know the old one.
 
 Owns: the comparison of two definitions, member by member, their words, and the verdict. Never:
-schemas themselves (`containment`).
+the comparison of schemas (`containment`).
 
-Two questions are asked, and they have two answers. *Do callers go on?* That is the verdict: what
-was valid for the old input schema must be so for the new one, and what the new output schema allows
-must have been allowed by the old one. *Does it still say the same to people and models?* That is
-`Comparison.drift`: other words, other hints, other icons break no caller, and are how a server that
-was approved becomes another one. What cannot be judged is `unknown`.
+The comparison answers two questions. *Can callers go on?* The verdict says so: values that were
+valid for the old input schema must be valid for the new one, and values that the new output schema
+allows must have been allowed by the old one. *Does the definition still say the same to people and
+models?* `Comparison.drift` says so: other words, hints or icons break no caller, but a server that
+was approved can become a different one by them. The verdict is `unknown` where no answer is sure.
 
-Whatever is no keyword that limits is words: descriptions, titles, defaults, examples, keywords that
-nobody knows. So is every text elsewhere that is more than one plain word, the name of a member as
-well as a value of a list: a model reads all of it. New words count also where something new brings
-them, for somebody who wants to tell a model something would put it there.
+Keywords that do not limit values count as words: descriptions, titles, defaults, examples, unknown
+keywords. Every text elsewhere that is more than one plain word also counts, whether it is the name
+of a member or a value in a list: a model reads all of it. New words count also in members that are
+new, because an attacker who wants to tell a model something would put the words there.
 """
 
 import re
@@ -45,16 +45,17 @@ from metamcp_worker.ipc.codec import Malformed
 
 _PLAIN = re.compile(r"[\w.:/@+$#-]{0,64}", re.ASCII)
 _NO_SPACES = re.compile(r"[!-~]{0,200}")
-"""A pattern has other characters, too."""
+"""Texts that count as one plain word in a pattern or reference, which need more characters than
+_PLAIN allows."""
 _NAMES = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor"})
 _SEEN_THROUGH = "\n\r\t"
 
 Words = dict[str, set[str]]
-"""By place, a JSON pointer."""
+"""Words of a definition by their place, a JSON pointer."""
 
 
 def compare_words(old: object, new: object, place: str, found: Findings) -> None:
-    """Two schemas that were at the same place. Raises Blocked."""
+    """Compare the words of two schemas that are at the same place. Raises Blocked."""
     before, after = Words(), Words()
     there: set[str] = set()
     _collect(old, place, before, set())
@@ -69,7 +70,8 @@ def compare_words(old: object, new: object, place: str, found: Findings) -> None
 
 
 def said(at: str, what: str, texts: set[str], found: Findings) -> None:
-    """Words that changed. `what`: the end of a sentence about the text at this place."""
+    """Add a finding for words that changed. `what`: the end of a sentence about the text at this
+    place. Raises Blocked."""
     hidden = any(not char.isprintable() and char not in _SEEN_THROUGH for t in texts for char in t)
     name = word(at.rpartition("/")[2])
     more = " It has characters in it that nobody sees." if hidden else ""
@@ -77,7 +79,7 @@ def said(at: str, what: str, texts: set[str], found: Findings) -> None:
 
 
 def _collect(schema: object, place: str, words: Words, there: set[str]) -> None:
-    """`there`: where a schema is."""
+    """Collect the words of a schema by place. `there`: gets the place of every schema."""
     there.add(place)
     for key, value in table_of(schema).items():
         at = step(place, key)
@@ -107,7 +109,7 @@ def _note(at: str, text: str, words: Words, *, wide: bool) -> None:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All texts in a plain value."""
+    """Return all texts in a plain value."""
     if isinstance(value, str):
         yield value
     elif is_list(value):
@@ -122,24 +124,25 @@ def _texts(value: object) -> Iterator[str]:
 __all__ = ("DRIFT", "Comparison", "Finding", "Verdict", "compare", "compare_read")
 
 DEFINITION_BYTES_MAX = 256 * 1024
-"""Of each of two, in one spelling; larger ones that differ are not judged. Public servers stay
-below 40 KiB."""
+"""Maximum bytes of a definition in canonical JSON; larger definitions that differ are not judged.
+Definitions of public servers stay below 40 KiB."""
 DRIFT = frozenset({"wording", "hint-lost", "hint-gained", "icons"})
-"""Kinds of findings that no caller notices, and people should."""
+"""Kinds of findings that break no caller, but that people should see."""
 _HINTS: Mapping[str, tuple[bool, bool, str]] = {
     "readOnlyHint": (False, True, "only reads"),
     "destructiveHint": (True, False, "destroys nothing"),
     "idempotentHint": (False, True, "may be called twice"),
     "openWorldHint": (True, False, "stays within its own data"),
 }
-"""What it is when nothing is said, which value promises more, and what that promises."""
+"""Default of each hint, the value that promises more, and the words for that promise."""
 _TASKS = ("forbidden", "optional", "required")
 _ONE_SIDED = frozenset({"member-added", "member-removed", "member-unnamed", "closed"})
-"""Kinds that are told from one side already."""
+"""Kinds of findings that the comparison in one direction has reported already."""
 
 
 class Comparison(Struct, frozen=True):
-    """`verdict`: for callers. `findings`: the worst first; `more`: that are not listed."""
+    """Result of a comparison. `verdict`: for callers; `findings`: the worst first; `more`: number
+    of findings that are not listed."""
 
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
@@ -147,18 +150,18 @@ class Comparison(Struct, frozen=True):
 
     @property
     def drift(self) -> bool:
-        """Does it say something else to people and models?"""
+        """Whether the new definition says something else to people and models."""
         return any(each.kind in DRIFT for each in self.findings)
 
     @property
     def harmless(self) -> bool:
-        """May it take the place of the old one without a question? Then whatever is new in it is
-        for callers only and brings no words."""
+        """Whether the new definition may replace the old one without a question: its changes are
+        for callers only and bring no new words."""
         return self.verdict <= Verdict.ADDITIVE and not self.drift
 
 
 def compare(old: bytes | Raw, new: bytes | Raw) -> Comparison:
-    """Two definitions as they came. Never raises."""
+    """Compare two definitions, in bytes as the server sent them. Never raises."""
     if bytes(old) == bytes(new):
         return Comparison(Verdict.IDENTICAL)
     try:
@@ -168,7 +171,7 @@ def compare(old: bytes | Raw, new: bytes | Raw) -> Comparison:
 
 
 def compare_read(old: Mapping[str, object], new: Mapping[str, object]) -> Comparison:
-    """Two definitions that were read (`fingerprints.read`). Raises fingerprints.Ambiguous."""
+    """Compare two definitions that `lock.read_definition` has read. Raises lock.Ambiguous."""
     before, after = counted(old), counted(new)
     one, other = canonical(before), canonical(after)
     if one == other:
@@ -230,7 +233,7 @@ def _hints(old: Mapping[str, object], new: Mapping[str, object], found: Findings
 
 
 def _execution(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
-    """Whether it may, or must, be called as a task."""
+    """Compare whether the tool may, or must, be called as a task."""
     place = "/execution/taskSupport"
     before, after = (
         table_of(each.get("execution")).get("taskSupport", _TASKS[0]) for each in (old, new)
@@ -263,10 +266,10 @@ def _schemas(old: Mapping[str, object], new: Mapping[str, object], found: Findin
 
 
 def _contained(have: object, want: object, place: str, found: Findings, *, inputs: bool) -> None:
-    """Must everything that is valid for `have` be valid for `want`, and is it?"""
+    """Add findings for values that are valid for `have` and not for `want`."""
     for schema in (have, want):
         if not isinstance(schema, dict | bool):
-            found.add(Verdict.UNKNOWN, place, "malformed", "This is no JSON Schema.")
+            found.add(Verdict.UNKNOWN, place, "malformed", "This is not a JSON Schema.")
             return
     mine, theirs = (Root(schema, place) for schema in (have, want))
     one, other = Part(have, mine, place), Part(want, theirs, place)
@@ -290,7 +293,7 @@ def _ask(have: Part, want: Part, found: Findings) -> None:
 
 
 def _ease(have: Part, want: Part, found: Findings, *, inputs: bool) -> None:
-    """The other way round: what is allowed now that was not, or no more."""
+    """Compare in the other direction: find values that are newly allowed, or no longer."""
     back = Findings(inputs=not inputs)
     _ask(have, want, back)
     for each in back.all:

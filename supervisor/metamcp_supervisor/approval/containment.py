@@ -1,17 +1,17 @@
-"""Is everything that is valid for one schema valid for another? And if not, where not?
+"""Whether everything that is valid for one schema is valid for another, and where it is not.
 
 Owns: the walk through both schemas together, the cases of the first, the choices of the second, and
-the limits of that work. Never: what single keywords come to (`keywords`).
+the limits of that work. Never: the comparison of single keywords (`keywords`).
 
-The question is asked of a *have* (parts that all hold) and a *want* (one schema). Each keyword of
-the want must follow from what is known of the have. A have that is one of several things (`anyOf`,
-`oneOf`, `if`, a list of values, more than one type) is taken apart, and every case must do; of a
-want with choices one must do. A pair of schemas that is met again while it is looked at, one step
-further down in the value, is taken to hold: values are finite, so the first one for which it did
-not hold would have been found at its own place.
+A *have* (parts that all hold) is compared with a *want* (one schema). Each keyword of the want must
+follow from what is known of the have. A have with alternatives (`anyOf`, `oneOf`, `if`, a list of
+values, more than one type) is split into cases, and every case must fit; of a want with
+alternatives, one must fit. A pair of schemas that appears again inside its own comparison, further
+down in the value, counts as fitting: values are finite, so the innermost value that does not fit is
+found at its own place.
 
-What does not follow is BREAKING where the words of both say that there is a value which the want
-refuses, and UNKNOWN otherwise. "It holds" is never said without proof.
+A keyword that does not follow is BREAKING where both schemas show that there is a value which the
+want refuses, and UNKNOWN otherwise. A have is never said to fit without proof.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,30 +33,32 @@ from metamcp_supervisor.approval.schema import (
 )
 
 STEPS_MAX = 4000
-"""Of one comparison: pairs of schemas and cases of them that are looked at, a second at most. Large
-tools need some hundreds."""
+"""Maximum steps of one comparison, about a second of work; a step is a pair of schemas or a case of
+one. Large tools need some hundreds."""
 PARTS_PER_STEP = 2
 LEVELS_MAX = 48
-"""Of schemas in schemas, references followed."""
+"""Maximum levels of schemas inside schemas, with references followed."""
 CASES_MAX = 64
-"""That one have is taken apart into; what is left over is not looked at, and counts as unclear."""
+"""Maximum cases that a have is split into; alternatives beyond it stay unsplit and count as
+unclear."""
 VALUES_MAX = 64
-"""Of a list of values, for each of which a case is made."""
+"""Maximum values of a list that is split into one case for each value."""
 _CHOICES = frozenset({"anyOf", "oneOf", "if", "not"})
 _PLAIN = frozenset({"type", "enum", "const"})
-"""Keywords that are judged for all values at once."""
+"""Keywords that are judged for all values of a list at once."""
 _SHAPES: Mapping[str, type | tuple[type, type]] = {
     "allOf": list, "anyOf": list, "oneOf": list, "prefixItems": list, "required": list,
     "enum": list, "uniqueItems": bool, "properties": dict, "patternProperties": dict,
     "dependentRequired": dict, "dependentSchemas": dict, "dependencies": dict,
     "additionalProperties": (dict, bool),
 }  # fmt: skip
-"""What the values of keywords are. One that is another limits nobody knows what."""
+"""Types that the values of keywords must have. The effect of a keyword with a value of another type
+is not known."""
 _UNJUDGED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
 
 
 class Judge:
-    """One comparison, with its limits."""
+    """Comparison of two schemas, with the limits on its work."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -64,7 +66,7 @@ class Judge:
         self._open: set[tuple[object, ...]] = set()
 
     def within(self, have: tuple[Part, ...], want: Part, found: Findings) -> None:
-        """A member or an item further down. Raises Blocked."""
+        """Compare the schemas of a member or an item, a step down in the value. Raises Blocked."""
         if want.free:
             return
         key = (
@@ -84,7 +86,7 @@ class Judge:
             self._open.discard(key)
 
     def also(self, have: Case, want: Part, found: Findings) -> None:
-        """The same value, and another schema for it. Raises Blocked."""
+        """Compare the have with another schema for the same value. Raises Blocked."""
         if want.free or self._spent(have, want, found):
             return
         self._level += 1
@@ -94,7 +96,8 @@ class Judge:
             self._level -= 1
 
     def _spent(self, have: Case, want: Part, found: Findings) -> bool:
-        """One step more, or some for a have of many parts. Is it one too many? Raises Blocked."""
+        """Count a step, or several for a have of many parts. Return whether a limit is reached; if
+        so, report it. Raises Blocked."""
         self._steps += 1 + len(have.parts) // PARTS_PER_STEP
         if self._steps <= STEPS_MAX and self._level < LEVELS_MAX:
             return False
@@ -103,7 +106,8 @@ class Judge:
         return True
 
     def holds(self, have: Case, want: Part, found: Findings, *, strict: bool = False) -> bool:
-        """Does it follow? Unless it must do so strictly, what it takes for that is found, too."""
+        """Whether the want follows from the have. Unless `strict`, callers are assumed to send only
+        what the old definition names, and findings about that are added to `found`."""
         tried = found.trial(strict=strict)
         try:
             self.also(have, want, tried)
@@ -114,7 +118,7 @@ class Judge:
         return True
 
     def equivalent(self, one: Part, other: Part, found: Findings) -> bool:
-        """Is the same valid for both?"""
+        """Whether the same values are valid for both."""
         if one.equals(other):
             return True
         return all(
@@ -123,7 +127,7 @@ class Judge:
         )
 
     def apart(self, have: Case, other: Part) -> bool:
-        """Can nothing be valid for both? False if that is not known."""
+        """Whether no value can be valid for both. False if the answer is not known."""
         self._steps += 1
         if self._steps > STEPS_MAX or self._level >= LEVELS_MAX:
             return False
@@ -226,7 +230,7 @@ class Judge:
             found.add(Verdict.UNKNOWN, want.at(keyword), "alternatives", text)
 
     def _paired(self, mine: Part, want: Part, found: Findings) -> bool:
-        """Are the alternatives of both the same, one by one?"""
+        """Whether the alternatives of both are the same, one by one."""
         count = len(list_of(want.get("oneOf")))
         return len(list_of(mine.get("oneOf"))) == count and all(
             self.equivalent(mine.below("oneOf", at), want.below("oneOf", at), found)
@@ -286,7 +290,7 @@ class Judge:
 
 
 def _cases(have: Case, keys: set[str]) -> Iterator[Case]:
-    """What the have may be, as far as that matters for these keywords of a want."""
+    """Split the have into cases, as far as the keywords of the want need it."""
     waiting, made = [have], 0
     while waiting:
         case = waiting.pop()
@@ -302,7 +306,8 @@ def _cases(have: Case, keys: set[str]) -> Iterator[Case]:
 
 
 def _first_choice(case: Case, keys: set[str]) -> list[Case] | None:
-    """The cases of one that is not taken apart yet; None if there is nothing to take apart."""
+    """Return the cases for the first alternatives of `case` that are not split yet; None if there
+    is nothing to split."""
     for part in case.parts:
         for keyword in ("anyOf", "oneOf"):
             mark = id(part.schema), keyword
@@ -317,7 +322,7 @@ def _first_choice(case: Case, keys: set[str]) -> list[Case] | None:
 
 
 def _with(case: Case, mark: tuple[int, str], *more: Part) -> Case | None:
-    """None if nothing is valid for it."""
+    """Return the case with `more` parts and with `mark` as chosen; None if no value is valid."""
     found = flat([*case.parts, *more])
     return None if found.never is not None else _joined(case, found, mark)
 
@@ -328,7 +333,8 @@ def _joined(case: Case, found: Flat, mark: tuple[int, str]) -> Case:
 
 
 def _of_condition(case: Case, part: Part, mark: tuple[int, str]) -> list[Case]:
-    """If it is met; or if it is not, of which only `else` is known: there may be no such value."""
+    """Return the cases for a condition that is met and for one that is not. The second case is
+    unclear: only its `else` is known, and there may be no value for it."""
     met = _with(case, mark, *[part.below(key) for key in ("if", "then") if part.has(key)])
     unmet = _with(case, mark, *([part.below("else")] if part.has("else") else []))
     return [

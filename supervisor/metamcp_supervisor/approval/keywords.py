@@ -1,12 +1,12 @@
-"""The keywords of JSON Schema, one by one: does each follow from the known parts of another schema?
+"""Whether each keyword of a JSON Schema follows from the known parts of another schema.
 
 Owns: single values (types, numbers, lengths, patterns), members of objects and items of arrays, and
 the sentence for each keyword that does not follow. Never: the walk through schemas (`containment`).
 
-A schema that does not limit other members allows any. Callers do not send what nobody has named, so
-a member that is named anew counts as added, not as narrowed. That is the only thing that is taken
-for granted of callers, and it is said: such a finding is ADDITIVE and not COMPATIBLE. Of results
-nothing is taken for granted.
+A schema that does not limit other members allows any. Callers do not send members that the old
+definition does not name, so a member that is newly named counts as added, not as narrowed. No other
+assumption is made about callers, and the verdict shows this one: the finding is ADDITIVE and not
+COMPATIBLE. Results are compared without any assumption.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ _SPOKEN = {
     "string": "a string", "integer": "a whole number", FRACTION: "a number that is not whole",
 }  # fmt: skip
 _MEANINGS = ("format", "contentEncoding", "contentMediaType", "contentSchema")
-"""Keywords about texts that JSON Schema does not check by itself."""
+"""Keywords that describe the meaning of a text and that JSON Schema does not check itself."""
 
 
 def spoken(types: Iterable[str]) -> str:
@@ -64,7 +64,7 @@ def spoken(types: Iterable[str]) -> str:
 
 
 def check(known: Known, want: Part, found: Findings) -> None:
-    """Raises Blocked."""
+    """Compare the keywords for single values. Raises Blocked."""
     _type(known, want, found)
     _values(known, want, found)
     if NUMBERS & known.types:
@@ -80,7 +80,7 @@ def check(known: Known, want: Part, found: Findings) -> None:
 
 
 def blame(known: Known) -> Verdict:
-    """Verdict on a keyword that does not follow."""
+    """Return the verdict on a keyword that does not follow."""
     return Verdict.UNKNOWN if known.unclear else Verdict.BREAKING
 
 
@@ -243,7 +243,7 @@ def _listed(spelled: list[bytes], most: int = 5) -> str:
 
 
 class Judging(Protocol):
-    """See `containment.Judge`."""
+    """Methods of `containment.Judge` that this module calls."""
 
     def within(self, have: tuple[Part, ...], want: Part, found: Findings) -> None: ...
 
@@ -255,7 +255,7 @@ class Judging(Protocol):
 
 
 def objects(judge: Judging, known: Known, want: Part, found: Findings) -> None:
-    """Raises Blocked."""
+    """Compare the keywords for members of objects. Raises Blocked."""
     _required(known, want, found)
     _named(judge, known, want, found)
     _patterns(judge, known, want, found)
@@ -265,7 +265,7 @@ def objects(judge: Judging, known: Known, want: Part, found: Findings) -> None:
 
 
 def told(have: Known, want: Known, found: Findings) -> None:
-    """Members that only the have names, where others are accepted: nothing is wrong with them."""
+    """Report members that only the have names, where the want accepts others: they are valid."""
     if "object" not in have.types & want.types or want.choosy or not want.others().implied:
         return
     for name in have.named().keys() - want.named().keys():
@@ -309,7 +309,7 @@ def _named(judge: Judging, known: Known, want: Part, found: Findings) -> None:
 
 
 def _new(known: Known, sub: Part, name: str, looked: Looked, found: Findings) -> None:
-    """A member that only the want names."""
+    """Report a member that only the want names."""
     if looked.never:
         if found.inputs:
             text = f"'{word(name)}' may be given, too."
@@ -353,7 +353,7 @@ def _patterns(judge: Judging, known: Known, want: Part, found: Findings) -> None
 
 
 def _closed(known: Known) -> bool:
-    """Are there no members but the named ones?"""
+    """Whether members that are not named are refused."""
     return known.others().never
 
 
@@ -384,7 +384,7 @@ def _others(judge: Judging, known: Known, want: Part, found: Findings) -> None:
 def _unnamed(
     judge: Judging, known: Known, want: Part, patterns: Mapping[str, object], found: Findings
 ) -> None:
-    """Members that the have does not name."""
+    """Compare the schemas for members that the have does not name."""
     sub, looked = want.below("additionalProperties"), known.others()
     if looked.never:
         return
@@ -405,7 +405,7 @@ def _unnamed(
 
 
 def _only_patterns(known: Known) -> bool:
-    """Does some part have no members but the named ones and those that match its patterns?"""
+    """Whether a part refuses all members but the named ones and those that match its patterns."""
     return any(part.get("additionalProperties") is False for part in known.case.parts)
 
 
@@ -491,7 +491,7 @@ def _also_needs(
 
 
 def arrays(judge: Judging, known: Known, want: Part, found: Findings) -> None:
-    """Raises Blocked."""
+    """Compare the keywords for items of arrays. Raises Blocked."""
     if is_list(want.get("items")) and want.root.dialect == MODERN:
         malformed(want, "items", found)
     most = known.most("maxItems")

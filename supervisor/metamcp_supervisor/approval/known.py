@@ -1,10 +1,10 @@
-"""What is known of a value that is valid for all of some parts of a schema.
+"""Facts about a value that is valid for several parts of a schema at once.
 
-Owns: types, the values that there can be, bounds, what is known of a member or an item. Never:
-comparing two schemas (`containment`).
+Owns: types, possible values, bounds, the facts about a member or an item. Never: comparing two
+schemas (`containment`).
 
-Everything here is a consequence of the parts, and not every consequence is here: who compares may
-rely on what is said and not on what is not.
+Every fact here follows from the parts, but not every consequence of the parts is found: a
+comparison may rely on a fact that is here, and must not conclude anything from a missing one.
 """
 
 import math
@@ -24,7 +24,7 @@ from metamcp_supervisor.approval.schema import (
 )
 
 FRACTION = "fraction"
-"""A number that is not whole. JSON Schema's `number` is this or `integer`."""
+"""Type of a number that is not whole. JSON Schema's `number` is `fraction` or `integer`."""
 TYPES = frozenset({"null", "boolean", "object", "array", "string", "integer", FRACTION})
 NUMBERS = frozenset({"integer", FRACTION})
 _CLOUDS = frozenset({
@@ -32,13 +32,13 @@ _CLOUDS = frozenset({
     "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "contains",
     "propertyNames",
 })  # fmt: skip
-"""Keywords that may say more than is found out here."""
+"""Keywords that may limit a value more than the facts here say."""
 
 
 class Case(NamedTuple):
-    """Parts that all hold, after some choices were made. `chosen`: the keywords that these choices
-    were about, by the id of their schema; `types`: those that are looked at; `unclear`: is
-    something left out that could say more?"""
+    """Parts that all hold, after alternatives were chosen. `chosen`: the keywords of these
+    alternatives, by the id of their schema; `types`: the types in question; `unclear`: whether
+    something is left out that could limit more."""
 
     parts: tuple[Part, ...]
     chosen: frozenset[tuple[int, str]] = frozenset()
@@ -51,8 +51,8 @@ class Case(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What is known of one member or item. `implied`: nothing at all was said of it; `clouded`:
-    what was said of it may be more than `parts`; `named`: some part names it."""
+    """Facts about a member or an item. `implied`: no schema says anything about it; `clouded`: the
+    schemas may limit it more than `parts` says; `named`: a part names it."""
 
     parts: tuple[Part, ...] = ()
     implied: bool = True
@@ -61,7 +61,7 @@ class Looked(NamedTuple):
 
     @property
     def nothing(self) -> bool:
-        """Is it not named, and may it be anything?"""
+        """Whether the member is not named and may have any value."""
         return not self.clouded and all(part.free for part in self.parts) and not self.named
 
     @property
@@ -74,7 +74,7 @@ class Bound(NamedTuple):
     open: bool
 
     def beyond(self, other: "Bound", *, upper: bool) -> bool:
-        """Does this one leave no more room than the other?"""
+        """Whether this bound leaves no more room than the other."""
         if self.value == other.value:
             return self.open or not other.open
         return self.value < other.value if upper else self.value > other.value
@@ -101,16 +101,16 @@ class Known:
 
     @property
     def choosy(self) -> bool:
-        """Do members depend on what else is there?"""
+        """Whether the limits of members depend on other members."""
         return any(part.has(key) for part in self.case.parts for key in ("anyOf", "oneOf", "if"))
 
     @property
     def void(self) -> bool:
-        """Is there no such value?"""
+        """Whether no value is valid."""
         return not self.types
 
     def finite(self) -> Mapping[bytes, object] | None:
-        """Every value that there can be, by its spelling; None if they cannot be listed."""
+        """Return every possible value, by its spelling; None if the values cannot be listed."""
         if self.values is not None:
             return self.values
         if self.types and self.types <= {"null", "boolean"}:
@@ -120,7 +120,7 @@ class Known:
         return None
 
     def bound(self, *, upper: bool) -> Bound | None:
-        """The narrowest bound of numbers."""
+        """Return the narrowest bound of numbers; None if there is none."""
         best: Bound | None = None
         keys = ("maximum", "exclusiveMaximum") if upper else ("minimum", "exclusiveMinimum")
         for part in self.case.parts:
@@ -136,7 +136,7 @@ class Known:
         return Bound(best.value + (-1 if upper else 1), open=False) if best.open else best
 
     def most(self, key: str) -> float | None:
-        """The smallest value of `maxLength` and the like."""
+        """Return the smallest value of `maxLength` and the like; None if there is none."""
         found = [v for part in self.case.parts if (v := number_of(part.get(key))) is not None]
         if key == "maxItems":
             found += [
@@ -154,7 +154,7 @@ class Known:
         return min(found, default=None)
 
     def least(self, key: str) -> float:
-        """The largest value of `minLength` and the like."""
+        """Return the largest value of `minLength` and the like."""
         found = [v for part in self.case.parts if (v := number_of(part.get(key))) is not None]
         return max([*found, len(self.required) if key == "minProperties" else 0])
 
@@ -164,11 +164,11 @@ class Known:
         return exact if FRACTION in self.types else [*exact, Fraction(1)]
 
     def spellings(self, key: str) -> set[bytes]:
-        """What the parts have at this keyword."""
+        """Return the values of this keyword in the parts, in canonical JSON."""
         return {canonical(part.get(key)) for part in self.case.parts if part.has(key)}
 
     def named(self) -> dict[str, None]:
-        """Every member that some part names, in order."""
+        """Return every member that a part names, in order."""
         return {name: None for part in self.case.parts for name in table_of(part.get("properties"))}
 
     def member(self, name: str) -> Looked:
@@ -187,7 +187,7 @@ class Known:
         return Looked(tuple(found), not found and not clouded, clouded, named)
 
     def others(self) -> Looked:
-        """Of members that no part names."""
+        """Return the facts about members that no part names."""
         found: list[Part] = []
         clouded = False
         for part in self.case.parts:
@@ -210,12 +210,12 @@ class Known:
         return Looked(tuple(found), not found and not clouded, clouded)
 
     def prefix(self) -> int:
-        """From which place on all items are alike."""
+        """Return the index from which on all items have the same schema."""
         return max((len(tuple_of(part)[0]) for part in self.case.parts), default=0)
 
 
 def tuple_of(part: Part) -> tuple[tuple[Part, ...], Part | None]:
-    """The schemas of the first items, and that of all others if there is one."""
+    """Return the schemas of the first items, and the schema of all others or None."""
     items = part.get("items")
     if is_list(items) and part.root.dialect == MODERN:
         return (), None  # it does not have that
@@ -229,7 +229,7 @@ def tuple_of(part: Part) -> tuple[tuple[Part, ...], Part | None]:
 
 
 def type_of(value: object) -> str:
-    """Of a JSON value: one of TYPES."""
+    """Return the type of a JSON value, one of TYPES."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -242,7 +242,7 @@ def type_of(value: object) -> str:
 
 
 def types_in(value: object) -> frozenset[str] | None:
-    """What a keyword `type` allows; None if it cannot be read."""
+    """Return the types that the value of a keyword `type` allows; None if it is malformed."""
     if value is None:
         return TYPES
     names = list_of(value) if is_list(value) else [value]
@@ -258,7 +258,7 @@ def types_in(value: object) -> frozenset[str] | None:
 
 
 def number_of(value: object) -> float | None:
-    """The number in a keyword, or None."""
+    """Return `value` if it is a number, else None."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -268,7 +268,7 @@ def divides(step: Fraction, value: float | Fraction) -> bool:
 
 
 def exact(value: float) -> Fraction:
-    """As people write it: 0.1 is a tenth."""
+    """Return the fraction that people mean when they write this number: 0.1 is a tenth."""
     return _exact(value)
 
 
@@ -277,7 +277,7 @@ def _exact(value: float) -> Fraction:
 
 
 def as_schema(value: object) -> dict[str, object]:
-    """A schema that only this value is valid for, in the keywords that are looked at."""
+    """Return a schema for which only this value is valid, in keywords that comparisons read."""
     found: dict[str, object] = {"const": value}
     if isinstance(value, str):
         found |= {"minLength": len(value), "maxLength": len(value)}

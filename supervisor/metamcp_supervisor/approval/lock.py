@@ -1,4 +1,4 @@
-"""`metamcp.lock`: the definitions of tools that somebody has approved, for version control.
+"""`metamcp.lock`: the approved definitions of tools, in a file for version control.
 
 Owns: the fingerprint of a definition, the values of the file, its text in both directions, and one
 sentence for each mistake in it. Never: reading files (`lock_io`).
@@ -21,29 +21,29 @@ sentence for each mistake in it. Never: reading files (`lock_io`).
       }
     }
 
-It is JSON because definitions are: TOML would have to keep a schema as a text within quotes. One
-member of a definition stands on one line, servers and tools in the order of their names and nothing
-in it moves by itself, so that the difference between two versions of the file is the difference
-between the tools. Comments and commas too many are taken, as in every file of JSON here; they are
-lost when the file is written anew.
+The file is JSON because definitions are JSON: TOML would have to keep a schema as text in quotes.
+Each member of a definition has its own line, servers and tools are sorted by name, and nothing
+changes its place, so that a diff between two versions of the file shows exactly what changed in the
+tools. Comments and trailing commas are accepted, as in every JSON file here; they are lost when the
+file is written again.
 
-The fingerprint is that of the definition. Whoever changes one by hand has to change the other, and
-`metamcp lock approve` does it for them.
+The fingerprint belongs to the definition below it. A user who changes one by hand has to change the
+other too; `metamcp lock approve` does both.
 
-A fingerprint is `v1:` and SHA-256 of the members in one spelling (RFC 8785: no spaces, members in
-order of their UTF-16 code units, one way to write a string and a number), so another order of
-members, `1.0` for `1` and `\u0041` for `A` change nothing, and a character that nobody sees does.
-Whole numbers keep all their digits, which RFC 8785 cuts to those of a double: two that differ never
-look the same here.
+A fingerprint is `v1:` and the SHA-256 of the members in canonical JSON (RFC 8785: no spaces,
+members in order of their UTF-16 code units, a single way to write a string and a number). So
+another order of members, `1.0` for `1` and `\\u0041` for `A` change nothing, but an invisible
+character does. Whole numbers keep all their digits, which RFC 8785 cuts to those of a double: two
+different numbers never look the same here.
 
-`_meta` does not count: it is what programs tell each other about a definition (times, ids of a
-deployment), the protocol gives it no meaning of its own, and a fingerprint that moves without cause
-is approved without looking. A definition that has no one reading (a member written twice, which one
-program reads first and another last; a number that no double holds; nested too deeply) goes by its
-bytes: `raw:` and their SHA-256.
+`_meta` does not count. Programs use it to tell each other about a definition (times, ids of a
+deployment), and the protocol gives it no meaning; people approve a fingerprint that changes without
+cause without looking. A definition that programs read in different ways (a member written twice, of
+which some take the first and others the last; a number that no double holds; nested too deeply)
+gets a fingerprint of its bytes: `raw:` and their SHA-256.
 
-The decoder of bodies (`codec`) does not tell of members that are there twice and makes doubles of
-long numbers, so this file has one of its own. It is not for the path of calls.
+The decoder of bodies (`codec`) ignores members that are written twice and makes doubles of long
+numbers, so this module has its own decoder, which is too slow for calls.
 """
 
 import hashlib
@@ -78,9 +78,9 @@ MEMBERS = (
 """Members of a definition that count."""
 SCHEME, RAW_SCHEME = "v1:", "raw:"
 DEPTH_MAX = 100
-"""Levels of nested values. Schemas that people write have less than twenty."""
+"""Maximum levels of nested values. Schemas that people write have fewer than twenty."""
 _POINT_DIGITS_MAX = 6
-"""Zeros behind the point before JavaScript writes an exponent."""
+"""Number of zeros after the decimal point from which JavaScript writes an exponent."""
 
 
 class Ambiguous(Malformed):
@@ -88,7 +88,8 @@ class Ambiguous(Malformed):
 
 
 def fingerprint(definition: bytes | Raw) -> str:
-    """Fingerprint of a tool's definition as it came, or of its bytes if broken. Never raises."""
+    """Return the fingerprint of a tool's definition, or of its bytes if it is broken. Never
+    raises."""
     try:
         return fingerprint_of(read_definition(definition))
     except Malformed:
@@ -96,18 +97,18 @@ def fingerprint(definition: bytes | Raw) -> str:
 
 
 def fingerprint_of(definition: Mapping[str, object]) -> str:
-    """Fingerprint of a definition that was read. Raises Ambiguous."""
+    """Return the fingerprint of a definition that was read. Raises Ambiguous."""
     return SCHEME + hashlib.sha256(canonical(counted(definition))).hexdigest()
 
 
 def counted(definition: Mapping[str, object]) -> dict[str, object]:
-    """The members that count, in the order of MEMBERS."""
+    """Return the members that count, in the order of MEMBERS."""
     return {name: definition[name] for name in MEMBERS if name in definition}
 
 
 def read_definition(definition: bytes | Raw) -> dict[str, object]:
-    """A definition as plain values, whole numbers with all their digits. Raises codec.Malformed,
-    of which Ambiguous is one kind."""
+    """Decode a definition to plain values, whole numbers with all their digits. Raises
+    codec.Malformed, of which Ambiguous is one kind."""
     try:
         found: object = json.loads(
             bytes(definition), object_pairs_hook=_once, parse_float=_double, parse_constant=_none
@@ -116,22 +117,22 @@ def read_definition(definition: bytes | Raw) -> dict[str, object]:
         raise
     except RecursionError:
         raise Ambiguous("is nested too deeply") from None
-    except ValueError as error:  # bytes that are no text, and more digits than Python converts
-        raise Malformed(f"is no JSON: {error}") from None
+    except ValueError as error:  # bytes that are not text, and more digits than Python converts
+        raise Malformed(f"is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Malformed("is no JSON object")
+        raise Malformed("is not a JSON object")
     return cast("dict[str, object]", found)
 
 
 def canonical(value: object) -> bytes:
-    """The one spelling of a JSON value. Raises Ambiguous for what has none."""
+    """Return a value in canonical JSON. Raises Ambiguous for a value that has none."""
     parts: list[str] = []
     _write(value, parts, 0)
     return "".join(parts).encode("utf-8", "surrogatepass")
 
 
 def same(one: object, other: object) -> bool:
-    """Are they the same JSON value? Unlike in Python, true is not 1. Raises Ambiguous."""
+    """Whether both are the same JSON value. Unlike in Python, true is not 1. Raises Ambiguous."""
     return one == other and canonical(one) == canonical(other)
 
 
@@ -164,7 +165,7 @@ def _write(value: object, parts: list[str], depth: int) -> None:
 
 
 def number(value: float) -> str:
-    """As RFC 8785 writes it, but a whole one with all its digits."""
+    """Write a number as RFC 8785 does, but a whole number with all its digits. Raises Ambiguous."""
     if isinstance(value, float) and not math.isfinite(value):
         raise Ambiguous("has a number in it that is none")
     try:
@@ -183,7 +184,7 @@ def number(value: float) -> str:
 
 
 def _units(key: str) -> bytes:
-    """What RFC 8785 sorts by: the order of JavaScript."""
+    """Return the sort key of a member by RFC 8785: the order of JavaScript."""
     return key.encode("utf-16-be", "surrogatepass")
 
 
@@ -202,20 +203,22 @@ def _double(text: str) -> float:
 
 
 def _none(name: str) -> object:
-    raise Malformed(f"is no JSON: {name}")
+    raise Malformed(f"is not JSON: {name}")
 
 
 VERSION = 1
 NAME_CHARACTERS, DIGITS = 40, 16
-"""Of the name of a definition: a good name of a server."""
+"""Characters of the server's name, and digits of the digest, in a name from `definitions`: together
+still a valid name of a server."""
 TOOLS_MAX = 100_000
-"""In one file: a hundred times what a hundred servers have."""
+"""Maximum tools in a file: a hundred times what a hundred servers have."""
 _CONFLICT = ("<<<<<<<", "=======", ">>>>>>>")
 
 
 @dataclass(frozen=True, slots=True)
 class LockedTool:
-    """`definition`: the members that count (`fingerprints.MEMBERS`) but the name, as values."""
+    """Approved tool. `definition`: the members that count (MEMBERS), without the name, as
+    values."""
 
     fingerprint: str
     definition: Mapping[str, object]
@@ -223,7 +226,8 @@ class LockedTool:
 
 @dataclass(frozen=True, slots=True)
 class LockedServer:
-    """`name`, `version`: what it called itself when its tools were approved, for people only."""
+    """Approved tools of a server. `name`, `version`: given by the server itself when its tools were
+    approved, only for people to read."""
 
     name: str = ""
     version: str = ""
@@ -232,14 +236,15 @@ class LockedServer:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """`servers`: by the name that the configuration has for them."""
+    """Content of the file. `servers`: by their names in the configuration."""
 
     servers: Mapping[str, LockedServer] = field(default_factory=dict[str, LockedServer])
 
 
 def definitions(servers: Iterable[Server]) -> dict[str, str]:
-    """By its name, what each server is called where definitions are kept by what offers them: the
-    name, and a digest of its command, module or URL."""
+    """Return a key for the definitions of each server, by the name of the server: its name and a
+    digest of its command, module or URL, so that another program under the same name has another
+    key."""
     found: dict[str, str] = {}
     for server in servers:
         written = server.command_written or server.command
@@ -250,8 +255,8 @@ def definitions(servers: Iterable[Server]) -> dict[str, str]:
 
 
 class Folded(Mapping[str, object]):
-    """A definition as the bytes that it takes, opened whenever somebody looks: a lock in memory is
-    mostly definitions, and as values these take ten times as much."""
+    """Definition kept as bytes and decoded at each access: a lock in memory consists mostly of
+    definitions, which take ten times as much memory as values."""
 
     __slots__ = ("_bytes",)
 
@@ -272,12 +277,12 @@ class Folded(Mapping[str, object]):
 
 
 def folded(lock: Lock) -> Lock:
-    """The same, for a program that keeps it."""
+    """Return the same lock with folded definitions, for a program that keeps the lock in memory."""
     return Lock({name: folded_server(server) for name, server in lock.servers.items()})
 
 
 def folded_server(server: LockedServer) -> LockedServer:
-    """The same for one entry."""
+    """Return the same entry with folded definitions."""
     tools = {
         name: LockedTool(tool.fingerprint, Folded(tool.definition))
         for name, tool in server.tools.items()
@@ -286,7 +291,7 @@ def folded_server(server: LockedServer) -> LockedServer:
 
 
 def prints(lock: Lock | None) -> dict[str, dict[str, str]] | None:
-    """What it approves: fingerprints by server and tool."""
+    """Return the approved fingerprints by server and tool; None without a lock."""
     if lock is None:
         return None
     return {
@@ -296,7 +301,7 @@ def prints(lock: Lock | None) -> dict[str, dict[str, str]] | None:
 
 
 def difference(old: Lock | None, new: Lock | None) -> str:
-    """A sentence for those who read it anew."""
+    """Return a sentence about the change from `old` to `new`, for the plan of a reload."""
     if new is None:
         return "it is gone, and what it held is not in force any more"
     count = sum(len(server.tools) for server in new.servers.values())
@@ -316,7 +321,7 @@ def difference(old: Lock | None, new: Lock | None) -> str:
 
 
 def _by_name(lock: Lock) -> dict[str, str]:
-    """The fingerprints of all tools."""
+    """Return the fingerprints of all tools by `server.tool`."""
     return {
         f"{server}.{name}": tool.fingerprint
         for server, each in lock.servers.items()
@@ -325,13 +330,13 @@ def _by_name(lock: Lock) -> dict[str, str]:
 
 
 def text(lock: Lock) -> str:
-    """The file. The same lock is always the same text."""
+    """Write the lock as the text of a file. The same lock always gives the same text."""
     servers = [_server(name, lock.servers[name]) for name in sorted(lock.servers)]
     return f'{{\n  "version": {VERSION},\n  "servers": {_braced(servers, 2)}\n}}\n'
 
 
 def read(content: str, label: str) -> Lock:
-    """What such a file says. `label`: what it is called in messages. Raises ConfigInvalid with
+    """Read the text of a file. `label`: name of the file in messages. Raises ConfigInvalid with
     every mistake."""
     findings = Findings()
     document = Document(label, Path(), {}, lambda: jsonc.lines(content))
@@ -377,8 +382,8 @@ def _braced(members: list[str], indent: int) -> str:
 
 
 def _compact(value: object) -> str:
-    """In the one spelling, so that it does not depend on how the server writes it; characters that
-    nobody sees as escapes, so that whoever reviews the file does."""
+    """Write a value in canonical JSON, so that the text does not depend on how the server writes
+    it, and with invisible characters as escapes, so that a reviewer of the file sees them."""
     return _visible(canonical(value).decode("utf-8", "surrogatepass"))
 
 
@@ -387,7 +392,7 @@ def _quoted(text: str) -> str:
 
 
 def _visible(spelled: str) -> str:
-    """Everything that is not printable stands inside of a string there."""
+    """Replace characters that are not printable by escapes; they occur only inside strings."""
     if spelled.isprintable():
         return spelled
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in spelled)
@@ -506,7 +511,8 @@ class _Reader:
 
 
 def _conflict(content: str) -> tuple[str, int] | None:
-    """The first line that a merge left, which nobody should have to look for."""
+    """Find the first line that a merge conflict left. Return a message and the number of the line;
+    None if there is none."""
     for number, line in enumerate(content.split("\n"), 1):
         if line.startswith(_CONFLICT):
             return "has a conflict that a merge left; settle it and read the file again", number

@@ -1,22 +1,20 @@
-"""What a server offers beside what was approved: what drifted, and what is kept from clients.
+"""Drift: how the tools that a server offers differ from the approved ones, and which to hold back.
 
 Owns: the decision, as data, and its sentences. Never: the file (`lock`, `lock_io`), how bad a
-difference is (`metamcp_supervisor.approval.comparison`), keeping anything from anybody (the fronts
-do).
+difference is (`metamcp_supervisor.approval.comparison`), hiding tools from clients (the fronts do).
 
-Two things decide: whether there is something to compare with, and whether differences have
-consequences.
+The decision depends on what there is to compare with, and on whether differences have consequences.
 
-- What was approved is the entry of the server in `metamcp.lock`. Without one it is what the server
-  offered when it was first seen, which the gateway keeps (`lock_io`).
-- Differences have consequences with `pinning = "enforce"`, and without any word on it for a server
-  that has an entry in `metamcp.lock`: who writes that file wants it to hold. `record` tells and
-  does nothing; `off` does not even look.
+- The approved tools are in the entry of the server in `metamcp.lock`. Without an entry, tools are
+  compared with those that the server offered when it was first seen (`lock_io`).
+- Differences have consequences with `pinning = "enforce"`, and, if `pinning` is not set, for a
+  server that has an entry in `metamcp.lock`: a user who writes that file wants it to be enforced.
+  `record` reports differences and does nothing; `off` does not even compare.
 
-Only the tool that drifted is kept back. What is compatible or additive and brings no new words
-passes with a note. A tool that nobody has approved is kept back like one that drifted: it brings
-words and power that nobody has looked at, and if new names passed, whoever cannot change a tool
-would add one. A tool that is gone is told and nothing else.
+Only the tool that drifted is kept back. A change that is compatible or additive and brings no new
+words passes with a note. A tool that is not approved yet is kept back like a tool that drifted: its
+words and abilities were not reviewed, and if new names passed, an attacker who cannot change a tool
+would add one. A tool that is gone is reported and has no other effect.
 """
 
 import re
@@ -53,7 +51,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A tool that clients neither see nor call. `reason`: a sentence for who calls it."""
+    """Tool that clients neither see nor call. `reason`: a sentence for the caller."""
 
     server: str
     tool: str
@@ -62,8 +60,8 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class ToolDrift:
-    """One tool. `old`: as approved, None if it is new; `new`: as offered, None if it is gone or
-    cannot be read; `comparison`: of the two, where there are two."""
+    """Difference of a tool. `old`: as approved, None if the tool is new; `new`: as offered, None if
+    the tool is gone or cannot be read; `comparison`: of both, where there are both."""
 
     server: str
     tool: str
@@ -74,26 +72,26 @@ class ToolDrift:
 
     @property
     def is_news(self) -> bool:
-        """Is it anything else than as approved?"""
+        """Whether the tool is not as approved."""
         return self.change != "same"
 
     @property
     def word(self) -> str:
-        """One word for tables: what happened, and of changes how bad it is."""
+        """Kind of difference for tables; for a changed tool, the verdict on the change."""
         if self.comparison is None:
             return self.change
         return f"{self.comparison.verdict}{', words' if self.comparison.drift else ''}"
 
     @property
     def harmless(self) -> bool:
-        """May clients have it as it is offered now?"""
+        """Whether clients may have the tool as it is offered now."""
         if self.change in ("same", "removed"):
             return True
         return self.comparison is not None and self.comparison.harmless
 
     @property
     def why(self) -> str:
-        """A sentence about it, without its name."""
+        """Sentence about the difference, without the name of the tool."""
         if self.comparison is not None:
             if self.comparison.harmless:
                 return f"it is defined otherwise than approved, in a way that is {self.word}"
@@ -115,15 +113,16 @@ class ToolDrift:
 
 
 def mode(pinning: Pinning | None, *, locked: bool) -> Pinning:
-    """What is in force for a server. `locked`: has it an entry in `metamcp.lock`?"""
+    """Return the pinning in force for a server. `locked`: whether `metamcp.lock` has an entry for
+    the server."""
     return pinning or ("enforce" if locked else "record")
 
 
 def drifts(
     server: str, approved: LockedServer, offered: Iterable[bytes | Raw]
 ) -> tuple[ToolDrift, ...]:
-    """Every tool of the server, approved or offered, by name. Of a name that is offered twice the
-    last counts, unless they differ: then it cannot be read."""
+    """Compare every tool of the server, approved or offered, in the order of names. If a name is
+    offered twice with definitions that differ, the tool cannot be read."""
     now = _by_name(offered)
     found: list[ToolDrift] = []
     for name in sorted(approved.tools.keys() | now.keys()):
@@ -148,7 +147,8 @@ def drifts(
 
 
 def _compared(old: Mapping[str, object], new: Mapping[str, object]) -> "Comparison":
-    """Most gateways never see a tool change, so what understands schemas is loaded here."""
+    """Compare two definitions. The module that compares schemas is imported only here, because most
+    gateways never see a tool change."""
     from metamcp_supervisor.approval.comparison import compare_read
 
     return compare_read(old, new)
@@ -157,7 +157,7 @@ def _compared(old: Mapping[str, object], new: Mapping[str, object]) -> "Comparis
 def quarantined(
     found: Sequence[ToolDrift], pinning: Pinning, *, locked: bool = True
 ) -> frozenset[Quarantined]:
-    """What clients are not to have. `pinning`: as `mode` says; `locked`: as for `mode`."""
+    """Return the tools to keep from clients. `pinning`: result of `mode`; `locked`: as there."""
     if pinning != "enforce":
         return frozenset()
     return frozenset(
@@ -168,8 +168,9 @@ def quarantined(
 
 
 def reason(drift: ToolDrift, *, locked: bool) -> str:
-    """For who calls it. Of a tool alone it is only spoken where there is an entry to put it into;
-    and a name that a shell would take for something else is not in a command."""
+    """Return a sentence for the caller of a tool in quarantine. The command approves a single tool
+    only if the server has an entry in the lock file; a name that a shell would interpret is not put
+    into a command."""
     server = process_names.base(drift.server)
     one = f"{server}.{drift.tool}" if _PLAIN.fullmatch(drift.tool) else server
     look, approve = f"lock diff {one}", f"lock approve {one}"
@@ -182,7 +183,7 @@ def reason(drift: ToolDrift, *, locked: bool) -> str:
 
 
 def waiting(server: str) -> str:
-    """The same for all that is not judged yet."""
+    """Return the same sentence for a tool that is not judged yet."""
     return (
         f"this tool of '{process_names.base(server)}' is in quarantine until it is compared with"
         " what was approved; try again in a moment"
@@ -190,7 +191,7 @@ def waiting(server: str) -> str:
 
 
 def summary(found: Sequence[ToolDrift]) -> str:
-    """One sentence for the journal; empty if everything is as approved."""
+    """Return a sentence for the journal; empty if every tool is as approved."""
     sorts: dict[str, list[str]] = {}
     for each in found:
         if each.change != "same":
@@ -199,7 +200,8 @@ def summary(found: Sequence[ToolDrift]) -> str:
 
 
 def locked(definition: bytes | Raw) -> tuple[str, LockedTool]:
-    """A tool as it is offered: its name, and what there is to approve. Raises codec.Malformed."""
+    """Return the name of an offered tool, and the entry that approves it. Raises
+    codec.Malformed."""
     found = read_definition(definition)
     name = found.get("name")
     if not isinstance(name, str):
@@ -218,8 +220,8 @@ def taken(
     only: str | None,
     info: Mapping[str, str],
 ) -> LockedServer:
-    """The entry after somebody has approved what is offered: all of it, or one tool. What cannot be
-    read cannot be approved and stays as it was."""
+    """Return the entry of a server after the approval of all offered tools, or of the tool `only`.
+    Tools that cannot be read cannot be approved, and their entries stay as they were."""
     now = _by_name(offered)
     if only is None:
         tools = {
@@ -237,8 +239,8 @@ def taken(
 
 
 def _by_name(offered: Iterable[bytes | Raw]) -> dict[str, LockedTool | None]:
-    """None: it cannot be read, or there are two of it that differ. One without a name is nobody's
-    tool: no client can call it."""
+    """Return offered tools by name; None: the tool cannot be read, or is offered twice with
+    definitions that differ. A tool without a name is left out: no client can call it."""
     found: dict[str, LockedTool | None] = {}
     for definition in offered:
         try:
@@ -253,7 +255,7 @@ def _by_name(offered: Iterable[bytes | Raw]) -> dict[str, LockedTool | None]:
 
 
 def name_of(definition: bytes | Raw) -> str | None:
-    """As the fronts read it."""
+    """Return the name of a tool, read in the same way as the fronts do; None without one."""
     try:
         return codec.text(codec.level(definition).get("name", Raw(b"null")))
     except Malformed:
@@ -261,7 +263,8 @@ def name_of(definition: bytes | Raw) -> str | None:
 
 
 def planned(found: verbs.ReloadPlan, old: Lock | None, new: Lock | None) -> verbs.ReloadPlan:
-    """The same plan, with another `metamcp.lock`: no server is called so, because of the dot."""
+    """Add the change of `metamcp.lock` to the plan of a reload, under that name: no server can have
+    a name with a dot."""
     action = "add" if old is None else "remove" if new is None else "in-place"
     change = verbs.Change(server="metamcp.lock", action=action, why=locks.difference(old, new))
     hashed = reload.digest([found.hash, locks.prints(new)])

@@ -1,7 +1,7 @@
-"""Files of approved definitions: `metamcp.lock`, and what the gateway has seen first.
+"""Files of definitions: `metamcp.lock`, and the file of definitions that were seen first.
 
-Owns: where they are, reading one if it is there, writing one whole. Never: what is in them
-(`lock`).
+Owns: where the files are, reading a file if it exists, writing a whole file at once. Never: their
+content (`lock`).
 """
 
 import contextlib
@@ -16,20 +16,22 @@ from metamcp_supervisor.config.document import printable
 
 FILE = "metamcp.lock"
 SEEN = "definitions.lock"
-"""In the state directory: what servers without an entry in FILE offered when first seen."""
+"""File in the state directory with the definitions that servers without an entry in FILE offered
+when they were first seen."""
 LOCK_BYTES_MAX = 64 * 1024 * 1024
-"""Thousands of tools have a tenth of it."""
+"""Maximum bytes of a file; thousands of tools take a tenth of it."""
 _MODE = 0o644
-"""It is for version control, and a definition is no secret: every client gets it."""
+"""Mode of a new file, readable for all: the file is meant for version control, and definitions are
+not secret, because every client gets them."""
 
 
 def beside(config: Config) -> Path:
-    """Where `metamcp.lock` of this configuration is: in the directory of its main file."""
+    """Return the path of this configuration's `metamcp.lock`: in the directory of its main file."""
     return (config.files[0].parent if config.files else Path.cwd()) / FILE
 
 
 def load(path: Path) -> Lock | None:
-    """None: there is no such file. Raises ConfigInvalid with every mistake."""
+    """Read a file; None if it does not exist. Raises ConfigInvalid with every mistake."""
     label = printable(str(path))
     if not os.path.lexists(path):
         return None
@@ -40,8 +42,8 @@ def load(path: Path) -> Lock | None:
 
 
 def save(path: Path, content: Lock) -> bool:
-    """Written beside and renamed, so that a crash leaves the old file or the new one. False: it
-    says that already, and is left alone. Raises OSError."""
+    """Write a file beside `path` and rename it, so that a crash leaves the old or the new file.
+    Return False if the file has this content already and is not touched. Raises OSError."""
     text = lock.text(content)
     with contextlib.suppress(files.Unreadable):
         if files.text(path, LOCK_BYTES_MAX) == text:
@@ -63,7 +65,7 @@ def save(path: Path, content: Lock) -> bool:
 
 
 def _mode(target: Path) -> int:
-    """As it was."""
+    """Return the mode of the file that is replaced, or _MODE for a new file."""
     try:
         return target.stat().st_mode & 0o777
     except OSError:

@@ -1,15 +1,16 @@
-"""Which tools clients do not get at this moment, because they are not what somebody approved.
+"""Quarantine: tools that clients do not get at this moment, because they are not as approved.
 
-Owns: the lock in force, what servers offered when they were first seen, and the last decision about
-each server. Never: files (`approval.lock_io`), the decision itself (`approval.lock_drift`), telling
-fronts, journals and metrics (`quarantine_io`).
+Owns: the lock in force, the definitions that servers offered when they were first seen, and the
+last decision about each server. Never: files (`approval.lock_io`), the decision itself
+(`approval.lock_drift`), telling fronts, journal and metrics (`quarantine_io`).
 
-A decision has two steps, since judging a large catalogue takes time. `at_once` is cheap: whatever
-is not known to be well is kept back. `judge` only reads, and may run in a thread: it finds what
-really drifted and what may pass. `take` makes either of them count. A definition that was judged is
-known by its bytes, so that a server which offers the same again is not judged again.
+A decision has two steps, because judging a large catalogue takes time. `at_once` is cheap: it keeps
+back every tool that is not known to be good, and `hold` puts that into force. `judge` changes
+nothing and may run in a thread: it finds which tools really drifted and which may pass, and `take`
+puts that into force. A definition that was judged is known by its bytes, so that a server which
+offers it again is not judged again.
 
-A process for a single client (`process_names`) is judged by what its server has.
+A process for a single client (`process_names`) is judged by the entry of its server.
 """
 
 import hashlib
@@ -28,17 +29,19 @@ from metamcp_supervisor.telemetry.metric_names import DRIFT
 from metamcp_worker.ipc import process_names
 
 AT_ONCE_BYTES_MAX = 64 * 1024
-"""Of unknown definitions whose fingerprint is made while everybody waits: less than 10 ms, and all
-that most servers offer. What is beyond is kept back until it is judged."""
+"""Maximum bytes of unknown definitions whose fingerprints `at_once` makes while all clients wait:
+less than 10 ms of work, and enough for most servers. If there are more, all unknown definitions are
+kept back until they are judged."""
 
 Known = Mapping[bytes, Quarantined | None]
-"""By the digest of a definition as it came: why it is kept back, None if it passes."""
+"""Judged definitions by the digest of their bytes: why one is kept back, None if it passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What came of one catalogue. `first`: what is to be remembered of a server that nobody has
-    seen before, and that nobody has approved. `edition`: of the files that it was held against."""
+    """Result of judging the catalogue of a server. `kept`: tools to keep back; `first`: definitions
+    to remember of a server that was never seen before and is not approved; `known`: the judged
+    definitions; `edition`: of the files that the catalogue was compared with."""
 
     server: str
     drifts: tuple[ToolDrift, ...] = ()
@@ -50,8 +53,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """`sentence`: for the journal, empty if it was told before or there is nothing; `fronts`: must
-    the fronts hear of it; `seen`: to be written to disk, if it changed."""
+    """Effects of a decision. `sentence`: for the journal, empty if it is not new; `fronts`: whether
+    the fronts must be told; `seen`: lock to write to disk, None if it did not change."""
 
     sentence: str = ""
     fronts: bool = False
@@ -60,10 +63,11 @@ class News:
 
 @dataclass(slots=True)
 class Pins:
-    """`seen`: what was remembered, None if that cannot be read: then nobody is trusted at first
-    sight who is to be held to it. `lock`, `pinnings`: what the files say; a server without an entry
-    in `pinnings` is not looked at. `definitions`: the names that servers have in `seen`, where
-    another command under the same name is another server (`lock.definitions`)."""
+    """State of the quarantine. `seen`: definitions of servers when they were first seen, None if
+    they cannot be read: then a server with `enforce` and without an approval is not trusted at
+    first sight. `lock`, `pinnings`: from the files; a server without an entry in `pinnings` is not
+    judged. `definitions`: the keys of servers in `seen`, where another command under the same name
+    is another server (`lock.definitions`)."""
 
     seen: Lock | None
     lock: Lock | None = None
@@ -79,8 +83,8 @@ class Pins:
         pinnings: Mapping[str, Pinning | None],
         definitions: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """The files were read anew. Every server is to be judged again; until then it stays as it
-        was."""
+        """Take over files that were read again. Every server has to be judged again; until then the
+        last decision about it stays in force."""
         self.lock, self.pinnings, self.definitions = lock, dict(pinnings), definitions
         self.edition += 1
         for name in [name for name in self._last if process_names.base(name) not in pinnings]:
@@ -92,19 +96,19 @@ class Pins:
         pinnings: Mapping[str, Pinning | None],
         definitions: Mapping[str, str] = MappingProxyType({}),
     ) -> "Pins":
-        """Others with which to judge what there will be after `adopt`."""
+        """Return a copy that judges servers as they will be judged after `adopt`."""
         return Pins(self.seen, lock, dict(pinnings), definitions, self.edition + 1)
 
     def mode(self, server: str) -> Pinning:
-        """What is in force for it."""
+        """Return the pinning in force for a server."""
         base = process_names.base(server)
         if base not in self.pinnings:
             return "off"
         return lock_drift.mode(self.pinnings[base], locked=self._held(base) is not None)
 
     def at_once(self, server: str, offered: Iterable[bytes | Raw]) -> Judged | None:
-        """Everything is kept back that is not known to be well. None: nothing is kept back of this
-        server. Changes nothing."""
+        """Keep back every tool that is not known to be good. Return None if this server's tools are
+        never kept back. Changes nothing."""
         approved = self._approved(server)
         if self.mode(server) != "enforce" or approved is None:
             return None
@@ -127,7 +131,7 @@ class Pins:
         return Judged(server, last.drifts, frozenset(kept), None, known, self.edition)
 
     def judge(self, server: str, offered: Sequence[bytes | Raw]) -> Judged:
-        """Changes nothing."""
+        """Judge the whole catalogue of a server. Changes nothing."""
         edition, pinning = self.edition, self.mode(server)
         if pinning == "off":
             return Judged(server, edition=edition)
@@ -146,7 +150,7 @@ class Pins:
         return Judged(server, drifts, kept, None, known, edition)
 
     def take(self, judged: Judged) -> News:
-        """It counts from now on."""
+        """Put a result of `judge` into force."""
         before = self.last(judged.server)
         told = tuple(replace(one, old=None, new=None) for one in judged.drifts if one.is_news)
         self._last[judged.server] = replace(judged, drifts=told)  # definitions are large
@@ -162,32 +166,34 @@ class Pins:
         return News(news, judged.kept != before.kept, seen)
 
     def hold(self, judged: Judged) -> bool:
-        """What `at_once` found counts until it is judged. Must the fronts hear of it?"""
+        """Put a result of `at_once` into force until the server is judged. Return whether the
+        fronts must be told."""
         before = self.last(judged.server)
         self._last[judged.server] = judged
         return judged.kept != before.kept
 
     def go_on(self, server: str, kept: Iterable[Quarantined]) -> None:
-        """The program before kept these back, and nobody has what the server offered."""
+        """Keep back the same tools as the program before an upgrade did; the definitions that the
+        server offered are not known."""
         self._last[server] = Judged(server, kept=frozenset(kept), edition=self.edition)
 
     def forget(self, server: str) -> None:
-        """It is not there any more."""
+        """Drop the decision about a server that no longer exists."""
         self._last.pop(server, None)
         self._told.pop(server, None)
 
     @property
     def quarantined(self) -> frozenset[Quarantined]:
-        """Of all servers."""
+        """Tools of all servers that are kept back."""
         return frozenset(each for judged in self._last.values() for each in judged.kept)
 
     @property
     def held(self) -> tuple[str, ...]:
-        """Servers that may offer nothing but what was approved."""
+        """Servers that may offer only approved tools."""
         return tuple(server for server in self.pinnings if self.mode(server) == "enforce")
 
     def last(self, server: str) -> Judged:
-        """What was decided last about this one."""
+        """Return the last decision about a server."""
         return self._last.get(server) or Judged(server)
 
     def _drifts(
@@ -197,8 +203,9 @@ class Pins:
         named: Sequence[tuple[str | None, bytes, bytes | Raw]],
         edition: int,
     ) -> tuple[ToolDrift, ...]:
-        """`named`: what is offered, by name and digest. What was judged before, and offered under
-        its name alone, is what it was."""
+        """Compare the offered tools with the approved ones. `named`: name, digest and definition of
+        each offered tool. A definition that was judged before, and whose name is offered once,
+        keeps its result."""
         known = self._known(server, edition)
         before = {each.tool: each for each in self.last(server).drifts}
         often = Counter(name for name, _, _ in named)
@@ -218,11 +225,11 @@ class Pins:
         return last.known if last.edition == edition else _NOTHING
 
     def _held(self, server: str) -> LockedServer | None:
-        """What `metamcp.lock` says."""
+        """Return the entry of a server in `metamcp.lock`."""
         return None if self.lock is None else self.lock.servers.get(process_names.base(server))
 
     def _approved(self, server: str) -> LockedServer | None:
-        """What it is held against; None: it is taken as it comes."""
+        """Return the entry that a server is compared with; None: every tool passes."""
         held = self._held(server)
         if held is None and self.seen is None:
             return LockedServer() if self.mode(server) == "enforce" else None
@@ -236,8 +243,8 @@ class Pins:
 
 
 def counts(judged: Judged) -> dict[str, int]:
-    """How many of its tools drifted, as `families.DRIFT` calls it; what there is none of is
-    missing."""
+    """Count the tools that are not as approved, by the words of `metric_names.DRIFT`; counts of 0
+    are left out."""
     kept = {each.tool for each in judged.kept}
     others = [each for each in judged.drifts if each.is_news and each.tool not in kept]
     harmless = sum(each.harmless for each in others)

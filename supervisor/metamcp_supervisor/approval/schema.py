@@ -3,8 +3,8 @@
 Owns: dialects, keywords, references within a schema, and the verdicts with their order. Never:
 comparing schemas (`containment`).
 
-What cannot be followed (a reference to another document, one that leads to itself, a schema with
-schemas of another name in it) is said to be unclear, and never guessed.
+A reference that cannot be followed (to another document, to itself, or in a schema that has inner
+schemas with their own `$id` or `$schema`) is reported as unclear and never guessed.
 """
 
 import hashlib
@@ -18,14 +18,16 @@ from msgspec import Struct
 from metamcp_supervisor.approval.lock import canonical
 
 FINDINGS_MAX = 100
-"""Findings of one comparison that are kept; more are counted, and their weight counts."""
+"""Maximum findings of a comparison that are kept; further findings are only counted, but their
+weight changes the verdict."""
 WORD_CHARACTERS_MAX = 64
-"""Characters of a word of the definition that a sentence repeats."""
+"""Maximum characters of a word from a definition that a sentence repeats."""
 
 
 class Verdict(IntEnum):
-    """From harmless to not. UNKNOWN: it cannot be judged, and whoever wants to be safe takes it for
-    BREAKING. ADDITIVE: harmless for callers that send what the old definition names."""
+    """Verdicts on a change, from harmless to harmful. ADDITIVE: harmless for callers that send only
+    what the old definition names. UNKNOWN: the change cannot be judged; to be safe, treat it as
+    BREAKING."""
 
     IDENTICAL = 0
     COMPATIBLE = 1
@@ -38,9 +40,9 @@ class Verdict(IntEnum):
 
 
 class Finding(Struct, frozen=True):
-    """One difference. `pointer`: a JSON pointer into the definition that is the stricter one there,
-    of inputs the new one, of outputs the old one; `kind`: a word for programs; `text`: a sentence;
-    `weight`: the verdict if this were the only difference."""
+    """Difference between two definitions. `pointer`: a JSON pointer into the stricter definition,
+    for inputs the new one, for outputs the old one; `kind`: a word for programs; `text`: a
+    sentence; `weight`: the verdict if this were the only difference."""
 
     pointer: str
     kind: str
@@ -49,12 +51,12 @@ class Finding(Struct, frozen=True):
 
 
 class Blocked(Exception):
-    """What was only tried is not so."""
+    """A trial failed: it has a finding that is worse than ADDITIVE."""
 
 
 class Findings:
-    """`strict`: nothing is taken for granted of callers. `trial`: the first finding that is worse
-    than ADDITIVE raises Blocked."""
+    """List of findings. `inputs`: the schemas are of arguments, not of results; `strict`: nothing
+    is assumed of callers; `trial`: the first finding that is worse than ADDITIVE raises Blocked."""
 
     def __init__(self, *, inputs: bool, strict: bool = False, trial: bool = False) -> None:
         self.inputs = inputs
@@ -66,15 +68,15 @@ class Findings:
 
     @property
     def all(self) -> tuple[Finding, ...]:
-        """In the order of their places, the worst first."""
+        """Findings, the worst first, and then in the order of their places."""
         return tuple(sorted(self._items.values(), key=lambda each: (-each.weight, each.pointer)))
 
     def trial(self, *, strict: bool = False) -> "Findings":
-        """Another list, for something that may turn out not to be so."""
+        """Return a new list for an attempt that may fail."""
         return Findings(inputs=self.inputs, strict=self.strict or strict, trial=True)
 
     def add(self, weight: Verdict, pointer: str, kind: str, text: str) -> None:
-        """Raises Blocked."""
+        """Add a finding. Raises Blocked."""
         self.worst = max(self.worst, weight)
         if self._trial and weight > Verdict.ADDITIVE:
             raise Blocked
@@ -87,31 +89,33 @@ class Findings:
             self._items[key] = Finding(pointer, kind, text, weight)
 
     def suppose(self, pointer: str, kind: str, text: str) -> None:
-        """Harmless as long as callers send only what the old definition names. Raises Blocked."""
+        """Add a finding that is harmless as long as callers send only what the old definition
+        names. Raises Blocked."""
         self.add(Verdict.BREAKING if self.strict else Verdict.ADDITIVE, pointer, kind, text)
 
     def take(self, others: "Findings") -> None:
-        """What another list has, too."""
+        """Add all findings of another list. Raises Blocked."""
         for each in others.all:
             self.add(each.weight, each.pointer, each.kind, each.text)
         self.more += others.more
 
 
 def word(text: str) -> str:
-    """A word of a definition as a sentence may repeat it."""
+    """Return a word of a definition in the form that a sentence may repeat: cut, and with escapes
+    for characters that are not printable."""
     cut = text if len(text) <= WORD_CHARACTERS_MAX else text[:WORD_CHARACTERS_MAX] + "…"
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in cut)
 
 
 def words(texts: Iterable[str], most: int = 5) -> str:
-    """`'a', 'b' and 3 more`."""
+    """Return texts as words of a sentence: `'a', 'b' and 3 more`."""
     every = list(texts)
     shown = ", ".join(f"'{word(each)}'" for each in every[:most])
     return f"{shown} and {len(every) - most} more" if len(every) > most else shown
 
 
 def step(pointer: str, *keys: str | int) -> str:
-    """The JSON pointer below this one (RFC 6901)."""
+    """Return the JSON pointer for keys below `pointer` (RFC 6901)."""
     return pointer + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
@@ -122,7 +126,7 @@ ONES = frozenset({
     "not", "if", "then", "else", "items", "additionalItems", "additionalProperties", "contains",
     "propertyNames", "unevaluatedItems", "unevaluatedProperties", "dependencies",
 })  # fmt: skip
-"""Keywords whose value is a schema, or a list or table of some."""
+"""Keywords whose value is a schema, or a list or table of schemas."""
 LIMITS = frozenset({
     "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
     "multipleOf", "minLength", "maxLength", "pattern", "format", "minItems", "maxItems",
@@ -130,9 +134,9 @@ LIMITS = frozenset({
     "dependentRequired", "contentEncoding", "contentMediaType", "contentSchema", "$ref",
     "$dynamicRef", "$recursiveRef",
 })  # fmt: skip
-"""Keywords that limit what is valid by a plain value."""
+"""Keywords that limit valid values by a plain value."""
 COUNTING = (MAPS | LISTS | ONES | LIMITS) - {"$defs", "definitions"}
-"""All keywords that can limit what is valid. The others are words for people and programs."""
+"""All keywords that can limit valid values. The others are words for people and programs."""
 DIALECTS = {
     "http://json-schema.org/draft-07/schema": "draft-07",
     "https://json-schema.org/draft/2019-09/schema": "2019-09",
@@ -140,7 +144,7 @@ DIALECTS = {
 }
 MODERN = "2020-12"
 UNSAID = "unsaid"
-"""The dialect of a schema that names none: 2020-12, but what only older ones have may count."""
+"""Dialect of a schema that names none: 2020-12, but keywords of older dialects may count."""
 _NOT_IN: Mapping[str, frozenset[str]] = {
     "draft-07": frozenset({
         "prefixItems", "dependentRequired", "dependentSchemas", "minContains", "maxContains",
@@ -163,7 +167,7 @@ def is_list(value: object) -> TypeGuard[list[object]]:
 
 
 def table_of(value: object) -> Table:
-    """`value` if it is an object, else an empty one."""
+    """Return `value` if it is an object, else an empty object."""
     return value if is_table(value) else {}
 
 
@@ -172,15 +176,15 @@ def list_of(value: object) -> list[object]:
 
 
 class Print(NamedTuple):
-    """The same for schemas that limit in the same words. `refers`: is a reference in it?"""
+    """Digest of a schema, the same for all schemas that limit in the same words. `refers`: whether
+    the schema contains a reference."""
 
     digest: bytes
     refers: bool
 
 
 class Root:
-    """One whole schema. `place`: the JSON pointer to it. `dialect`: None if it is one that is not
-    known here."""
+    """Whole schema. `place`: the JSON pointer to it; `dialect`: None if it is not known here."""
 
     def __init__(self, schema: object, place: str = "") -> None:
         self.schema = schema
@@ -201,23 +205,23 @@ class Root:
         )
 
     def print(self, schema: object) -> Print:
-        """Of a schema within this one."""
+        """Return the print of a schema within this one."""
         found = self._prints.get(id(schema))
         return self._made(schema) if found is None else found
 
     def spelled(self, values: list[object]) -> dict[bytes, object]:
-        """A list of values within this schema, by their spelling."""
+        """Return the values of a list within this schema, by their canonical JSON."""
         if id(values) not in self._lists:
             self._lists[id(values)] = {canonical(value): value for value in values}
         return self._lists[id(values)]
 
     def alike(self, other: "Root") -> bool:
-        """Do references lead to the same in both?"""
+        """Whether references lead to the same schemas in both."""
         mine, theirs = self, other
         return mine is theirs or (mine._ends and theirs._ends and mine._defs == theirs._defs)
 
     def resolve(self, ref: object) -> "Part | None":
-        """What a reference within this schema leads to; None if that is not clear."""
+        """Return the schema that a reference within this one leads to; None if that is unclear."""
         if not isinstance(ref, str) or not ref.startswith("#") or self._nested_ids:
             return None
         if not ref[1:].startswith("/"):
@@ -238,7 +242,7 @@ class Root:
         return Part(here, self, place) if isinstance(here, dict | bool) else None
 
     def _walk(self, schema: object, place: str) -> None:
-        """Note references and names, and the prints of all schemas in this one."""
+        """Collect references and anchors, and the prints of all schemas in this one."""
         if not is_table(schema):
             return
         table = schema
@@ -290,21 +294,21 @@ class Root:
 
 
 class Part(NamedTuple):
-    """One schema in its root. `place`: the JSON pointer to it."""
+    """Schema within its root. `place`: the JSON pointer to it."""
 
     schema: object
     root: Root
     place: str
 
     def get(self, keyword: str) -> object:
-        """The value of a keyword that its dialect has, else None."""
+        """Return the value of a keyword; None if the dialect does not have the keyword."""
         return None if keyword in self.root.hidden else table_of(self.schema).get(keyword)
 
     def has(self, keyword: str) -> bool:
         return keyword not in self.root.hidden and keyword in table_of(self.schema)
 
     def below(self, *keys: str | int) -> "Part":
-        """The schema at these keys, which is there."""
+        """Return the schema at these keys, which must exist."""
         here = self.schema
         for key in keys:
             here = list_of(here)[key] if isinstance(key, int) else table_of(here)[key]
@@ -315,7 +319,7 @@ class Part(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """Is everything valid?"""
+        """Whether every value is valid."""
         if not is_table(self.schema):
             return self.schema is True
         return not COUNTING & self.schema.keys()
@@ -325,7 +329,7 @@ class Part(NamedTuple):
         return self.schema is False
 
     def equals(self, other: "Part") -> bool:
-        """Do both say the same, as far as that can be seen from their words?"""
+        """Whether both say the same in the same words."""
         mine, theirs = self.root.print(self.schema), other.root.print(other.schema)
         return (
             mine.digest == theirs.digest
@@ -335,8 +339,8 @@ class Part(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """Parts that all hold, references and `allOf` followed. `unclear`: places that could not be;
-    `never`: where nothing is valid."""
+    """Parts that all hold, with references and `allOf` followed. `unclear`: parts that could not be
+    followed; `never`: the part for which no value is valid, if there is one."""
 
     parts: tuple[Part, ...]
     unclear: tuple[Part, ...] = ()

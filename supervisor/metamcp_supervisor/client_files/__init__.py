@@ -1,4 +1,4 @@
 """Configuration files of MCP clients: their places, their formats, and edits that keep the rest.
 
-Never: asking people (`cli`).
+Never: asking users (`cli`).
 """

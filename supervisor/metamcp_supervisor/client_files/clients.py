@@ -1,7 +1,7 @@
-"""The MCP clients that MetaMCP can be put into: where each keeps its servers, on each platform.
+"""The MCP clients that MetaMCP can be installed in: where each keeps its servers on each platform.
 
-Owns: that table, and which of several files it is. Never: looking at files, what an entry says
-(`entries`). docs/clients.md has a row for each, with where it is documented.
+Owns: the table of clients, and the choice between several files. Never: reading files, the content
+of entries (`entries`). docs/clients.md has a row for each client, with a link to its documentation.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,8 +23,8 @@ _CLINE = "User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How a file keeps servers. `place`: of the table or list of them; `new`: what a file begins
-    with that we make."""
+    """How a file keeps servers. `place`: keys down to the table or list of servers; `new`: text at
+    the beginning of a file that we create."""
 
     shape: Shape
     format: Format
@@ -34,10 +34,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """`linux`, `darwin`: the user's own files, by preference; `~` is the home directory, `$CONFIG`
-    what XDG_CONFIG_HOME says or ~/.config, and a path with another variable is the only one when
-    that is set. `project`: in the folder of a project. `verb`, `verb_http`: how it does the same
-    itself, with {scope}, {name}, {command}, {url} and {json}."""
+    """MCP client. `linux`, `darwin`: the user's own files, the preferred one first; `~` is the home
+    directory, `$CONFIG` is XDG_CONFIG_HOME or ~/.config; a path with another variable is the only
+    candidate when the variable is set. `project`: file in the folder of a project. `verb`,
+    `verb_http`: the client's own command for the same, with {scope}, {name}, {command}, {url} and
+    {json}."""
 
     name: str
     title: str
@@ -180,7 +181,7 @@ OTHERS: Mapping[str, str] = {
     "mcpflip": "~/.claude/mcpflip/servers.json",
     "meta-mcp": "~/.meta-mcp/config.json",
 }
-"""Files of programs that are not clients, but have servers to take over."""
+"""Files of programs that are not clients, but have servers to import."""
 
 
 def candidates(
@@ -192,7 +193,8 @@ def candidates(
     home: Path,
     cwd: Path,
 ) -> tuple[Path, ...]:
-    """The files that it may be, by preference; none for a client without that scope."""
+    """Return the possible files of a client, the preferred one first; empty for a client without
+    that scope."""
     if scope == "project":
         return (cwd / client.project,) if client.project else ()
     found: list[Path] = []
@@ -209,7 +211,8 @@ def candidates(
 
 
 def chosen(paths: tuple[Path, ...], there: Callable[[Path], bool]) -> tuple[Path, tuple[Path, ...]]:
-    """The file to take, the first that is there or else the first; and what else is there."""
+    """Return the file to use, and the other files that exist: the first file that exists, or the
+    first of all."""
     existing = [path for path in paths if there(path)]
     path = existing[0] if existing else paths[0]
     return path, tuple(other for other in existing if other != path)

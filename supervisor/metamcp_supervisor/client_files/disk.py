@@ -1,6 +1,6 @@
-"""The file of a client on the disk: read as it is, written whole or not at all, a copy beside it.
+"""The file of a client on the disk: read unchanged, written whole or not at all, with a backup.
 
-Owns: bytes and modes, links, the backup and how many there are. Never: what a file says (`texts`).
+Owns: bytes and modes, links, backups and their number. Never: the content of a file (`texts`).
 """
 
 import contextlib
@@ -12,22 +12,25 @@ from pathlib import Path
 from metamcp_supervisor.config import files
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
-"""Some clients keep much more in theirs than servers."""
+"""Maximum bytes of a file; some clients keep much more in it than servers."""
 BACKUP = ".metamcp-backup"
 BACKUPS_MAX = 3
-"""The newest is NAME.metamcp-backup, an older one NAME.metamcp-backup.1 and so on."""
+"""Maximum number of backups; the newest is NAME.metamcp-backup, older ones end with .1, .2 and so
+on."""
 _BOM = b"\xef\xbb\xbf"
 _NEW_MODE = 0o600
-"""Of a file that we make: many of these files hold secrets sooner or later."""
+"""Mode of a file that we create: only for its user, because many of these files hold secrets sooner
+or later."""
 
 
 class Changed(Exception):
-    """Somebody else wrote to the file meanwhile."""
+    """Another program has written to the file since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """`data`: the bytes, None for no file; `text`: what they say, without a byte order mark."""
+    """Content of a file. `data`: its bytes, None if the file does not exist; `text`: the decoded
+    bytes, without a byte order mark."""
 
     path: Path
     data: bytes | None
@@ -39,19 +42,19 @@ class Content:
 
 
 def read(path: Path) -> Content:
-    """Raises files.Unreadable."""
+    """Read a file, which may be missing. Raises files.Unreadable."""
     if not path.exists():
         return Content(path, None, "")
     data = files.data(path, FILE_BYTES_MAX)
     try:
         return Content(path, data, data.removeprefix(_BOM).decode())
     except UnicodeDecodeError as error:
-        raise files.Unreadable(f"is no UTF-8 text (byte {error.start})") from None
+        raise files.Unreadable(f"is not UTF-8 text (byte {error.start})") from None
 
 
 def write(content: Content, text: str | None) -> None:
-    """Put `text` in the place of what was read; None removes the file. Links are followed, the
-    mode is kept, and whoever looks sees the old file or the new one. Raises OSError and Changed."""
+    """Replace the content of the file by `text`; None removes the file. Links are followed, the
+    mode is kept, and readers see either the old file or the new one. Raises OSError and Changed."""
     path = Path(os.path.realpath(content.path))
     if read(content.path).data != content.data:
         raise Changed
@@ -64,7 +67,7 @@ def write(content: Content, text: str | None) -> None:
 
 
 def place(path: Path, data: bytes, mode: int) -> None:
-    """A whole file at once. Raises OSError."""
+    """Write a whole file at once: beside `path`, then renamed. Raises OSError."""
     fd, fresh = tempfile.mkstemp(prefix=f".{path.name[:64]}.", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -83,13 +86,14 @@ def place(path: Path, data: bytes, mode: int) -> None:
 
 
 def backup_of(path: Path) -> Path:
-    """Beside the file itself, not beside a link to it."""
+    """Return the path of the newest backup: beside the file itself, not beside a link to it."""
     real = Path(os.path.realpath(path))
     return real.with_name(real.name + BACKUP)
 
 
 def keep(content: Content) -> Path | None:
-    """Copy what was read; an older backup moves on. None if there was no file. Raises OSError."""
+    """Write the content that was read to a new backup; older backups get the next number. Return
+    the path of the backup, None if the file did not exist. Raises OSError."""
     path = backup_of(content.path)
     for number in range(BACKUPS_MAX - 1, 0, -1):
         older = path if number == 1 else _numbered(path, number - 1)
@@ -103,7 +107,7 @@ def keep(content: Content) -> Path | None:
 
 
 def forget(path: Path) -> None:
-    """Remove the newest backup, which says nothing that the file does not. Raises OSError."""
+    """Remove the newest backup, because the file has the same content. Raises OSError."""
     backup_of(path).unlink(missing_ok=True)
 
 

@@ -1,6 +1,6 @@
-"""What the editors of all formats share: the refusal, and what an edit must come to.
+"""Parts that the editors of all formats share: the refusal, and the expected result of an edit.
 
-Owns: these two. Never: text (`json_edit`, `toml_edit`, `yaml_edit`).
+Never: changing text (`json_edit`, `toml_edit`, `yaml_edit`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,7 @@ from metamcp_supervisor.config.document import table_of
 
 
 class Unfit(Exception):
-    """A file that is valid and nevertheless not edited. The text is what follows its name in a
-    sentence."""
+    """A file that is valid but is not edited. The text follows the file's name in a sentence."""
 
 
 def changed(
@@ -19,7 +18,8 @@ def changed(
     name: str,
     entry: Mapping[str, object] | None,
 ) -> dict[str, object]:
-    """A copy of `values` with `entry` under `name` in the table at `place`, or without `name`."""
+    """Return a copy of `values` with `entry` under `name` in the table at `place`, or without
+    `name` if `entry` is None."""
     found = dict(values)
     if place:
         inner = table_of(found.get(place[0])) or {}
@@ -32,7 +32,7 @@ def changed(
 
 
 def at(values: Mapping[str, object], place: Sequence[str]) -> object:
-    """What stands there; None for nothing."""
+    """Return the value at `place`; None if there is not one."""
     value: object = values
     for key in place:
         value = (table_of(value) or {}).get(key)

@@ -1,7 +1,8 @@
-"""What an entry of a client says: the one of ours, and those of others.
+"""The content of entries in clients' files: our own entry, and those of other servers.
 
-Owns: the keys of each client's shape, both ways, how our entry is told from others, and the command
-in it. Never: text (`json_edit` and its kin), where entries are (`clients`).
+Owns: the keys of each client's shape, for reading and writing, how our entry is recognized, and the
+command in it. Never: text (`json_edit`, `toml_edit`, `yaml_edit`), the places of entries
+(`clients`).
 """
 
 import re
@@ -15,23 +16,23 @@ from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_supervisor.config.program import is_bridge
 
 DEFAULT_ORIGIN = "http://127.0.0.1:6270"
-"""Of a gateway whose configuration does not say otherwise."""
+"""Origin of a gateway whose configuration does not set another one."""
 DESKTOP_PATH: Mapping[Platform, tuple[str, ...]] = {
     "linux": ("/usr/local/bin", "/usr/bin", "/bin"),
     "darwin": ("/usr/bin", "/bin"),
 }
-"""Where every program of a desktop finds commands, however it was started."""
+"""Folders in which every desktop program finds commands, no matter how it was started."""
 GOOSE_TIMEOUT_S = 300
 _NOT_STARTED = ("builtin", "platform", "frontend", "inline_python")
-"""Extensions of goose that are parts of it."""
+"""Types of goose extensions that are parts of goose itself."""
 _ABOUT = "Every MCP server of this machine, behind one endpoint"
 _PASSING = re.compile(r"/(?:uv/archive-v\d+|\.cache/uv|Caches/uv|pipx/\.cache)/")
-"""Folders that tools run programs from once and clean later."""
+"""Folders from which tools run a program once, and which they clean up later."""
 _OUR_PATH = re.compile(r"/mcp|/metamcp/[^/]+/mcp")
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _ADDRESSES = ("url", "httpUrl", "serverUrl", "uri")
 _COMPELLED = {"type", "command", "args", "cmd", *_ADDRESSES}
-"""What says where an entry leads; all else in our entry is its user's."""
+"""Keys that say where an entry leads; all other keys in our entry belong to the user."""
 _KINDS: Mapping[str, str] = {
     "http": "http", "streamable-http": "http", "streamablehttp": "http", "streamable_http": "http",
     "sse": "sse",
@@ -40,8 +41,8 @@ _KINDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One server of a client. `words`: of its command; `url` and `transport` (auto, http, sse) of a
-    remote one. Values are as they are written there."""
+    """Server in a client's file. `words`: its command; `url`, `transport` (auto, http, sse): of a
+    remote server. Values are as they are written in the file."""
 
     name: str
     words: tuple[str, ...] = ()
@@ -56,9 +57,9 @@ class Found:
 def command(
     script: str, *, platform: Platform, shared: bool, uvx: str | None, module: Sequence[str]
 ) -> tuple[str, ...]:
-    """How a client starts `metamcp`. `script`: the one of this installation, empty if it has none;
-    `shared`: the file is for other machines too; `uvx`: its path, if it is there; `module`: how
-    this installation is started without a script."""
+    """Return the command with which a client starts `metamcp`. `script`: path of the installed
+    script, empty without one; `shared`: the file is for other machines too; `uvx`: its path, if it
+    is installed; `module`: command that starts this installation without a script."""
     if shared:
         return ("metamcp",)
     if script and _PASSING.search(script) and uvx:
@@ -73,7 +74,7 @@ def command(
 def entry(
     shape: Shape, name: str, *, words: Sequence[str] = (), url: str = ""
 ) -> dict[str, object]:
-    """Ours, as that client has it: for the command `words`, or for `url`."""
+    """Return our entry in the shape of a client: for the command `words`, or for `url`."""
     program, args = (words[0], list(words[1:])) if words else ("", [])
     started: dict[str, object] = {"command": program, "args": args}
     if shape == "goose":
@@ -109,12 +110,12 @@ def entry(
 
 
 def can_http(shape: Shape) -> bool:
-    """Can its file name a URL?"""
+    """Whether an entry of this shape can have a URL."""
     return shape != "desktop"
 
 
 def renewed(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """Our entry with what its user has added or changed, leading where `new` leads."""
+    """Return our entry with the user's additions and changes, but leading where `new` leads."""
     kept = {key: value for key, value in old.items() if key not in _COMPELLED}
     ahead = {key: value for key, value in new.items() if key in _COMPELLED or key not in kept}
     if set(ahead) | set(kept) == set(old):
@@ -123,7 +124,7 @@ def renewed(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, o
 
 
 def found(name: str, values: Mapping[str, object]) -> Found:
-    """What an entry says, in whichever shape."""
+    """Read an entry of any shape."""
     program = values.get("command", values.get("cmd"))
     table = table_of(program)  # an older form of Zed
     if table is not None:
@@ -154,7 +155,8 @@ def found(name: str, values: Mapping[str, object]) -> Found:
 
 
 def is_ours(server: Found, origins: Collection[str]) -> bool:
-    """Does it lead to this gateway? `origins`: those of it, as `http://127.0.0.1:6270`."""
+    """Whether an entry leads to this gateway. `origins`: of the gateway, as
+    `http://127.0.0.1:6270`."""
     if is_bridge(server.words):
         return True
     if not server.url:
@@ -172,7 +174,7 @@ def is_ours(server: Found, origins: Collection[str]) -> bool:
 
 
 def servers(kept: Kept, values: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
-    """The entries at `kept.place`, given what stands there by name."""
+    """Return the entries of servers among `values`, the values at `kept.place` by name."""
     tables = {name: table_of(value) for name, value in values.items()}
     return {
         name: table
@@ -182,7 +184,8 @@ def servers(kept: Kept, values: Mapping[str, object]) -> dict[str, Mapping[str, 
 
 
 def _by_name(values: Mapping[str, object]) -> dict[str, str]:
-    """Variables that a client hands on: Codex from its environment, goose from its keyring."""
+    """Return references to variables that an entry lists by name only: Codex takes their values
+    from its environment, goose from its keyring."""
     listed = (*_texts(values.get("env_keys")), *_texts(values.get("env_vars")))
     return {name: f"${{env:{name}}}" for name in listed}
 

@@ -1,11 +1,11 @@
-"""One entry in a JSON file of somebody else's, put in and taken out as text.
+"""An entry in the JSON file of a client, added and removed as text.
 
-Owns: where in the text an entry goes, how it is laid out to fit, and what exactly goes with it when
-it leaves. Never: what an entry says (`entries`), files.
+Owns: the place of an entry in the text, its layout, and which characters are removed together with
+it. Never: the content of an entry (`entries`), files.
 
-Whatever is not the entry stays as it is, to the byte: comments, order, indentation, line ends. Each
-edit is decoded afterwards and compared with what it was to do; one that did anything else is
-refused, so that a mistake here costs nobody a file.
+Everything else stays as it is, to the byte: comments, order, indentation, line ends. The result of
+each edit is decoded and compared with the expected values; an edit with any other effect is
+refused, so that a mistake here cannot damage a file.
 """
 
 import json
@@ -28,14 +28,15 @@ _TOKEN = re.compile(
 _FIRST_INDENT = re.compile(r'^([ \t]{1,8})"', re.MULTILINE)
 _INDENT = re.compile(r"[ \t]*")
 _INLINE_CHARACTERS_MAX = 80
-"""A list that is longer gets a line for each item."""
+"""Maximum characters of a list on one line; a longer list gets a line for each item."""
 _STRANGE = "is laid out in a way that cannot be edited safely"
 
 
 @dataclass(slots=True)
 class _Member:
-    """`gap`: where what stands before its key ends; `key`, `start`, `end`: of key and value;
-    `comma`: of the one behind it, -1 for none."""
+    """Member of an object, as offsets in the text. `gap`: end of the last token before the key;
+    `key`: start of the key; `start`, `end`: of the value; `comma`: the comma after it, -1 for
+    none."""
 
     name: str
     gap: int
@@ -47,7 +48,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """An object: where its braces stand, and what is between them."""
+    """Object: the offsets of its braces, and the members between them."""
 
     open: int
     close: int
@@ -58,13 +59,13 @@ class _Table:
 
 
 def values(text: str) -> Mapping[str, object]:
-    """What the file says; nothing for an empty one. Raises BrokenSyntax."""
+    """Return the decoded values; empty for an empty file. Raises BrokenSyntax."""
     return jsonc.loads(text) if text.strip() else {}
 
 
 def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object]) -> str:
-    """`text` with `entry` under `name` in the object at `place`, which is made if it is missing.
-    Raises BrokenSyntax and Unfit."""
+    """Return `text` with `entry` under `name` in the object at `place`, which is made if it is
+    missing. Raises BrokenSyntax and Unfit."""
     old = values(text)
     expected = changed(old, place, name, entry)
     if expected == old:
@@ -76,8 +77,8 @@ def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object])
 
 
 def drop(text: str, place: Sequence[str], name: str, before: str | None) -> str:
-    """`text` without that entry. `before`: the file as it was before the first edit, which tells
-    whether an object that is empty now was there; None: there was no file. Raises BrokenSyntax and
+    """Return `text` without that entry. `before`: text before the first edit, which shows whether
+    an object that is empty now existed then; None: the file did not exist. Raises BrokenSyntax and
     Unfit."""
     path = [*place, name]
     expected = changed(values(text), place, name, None)
@@ -92,7 +93,7 @@ def drop(text: str, place: Sequence[str], name: str, before: str | None) -> str:
 
 
 def dumped(value: object, newline: str = "\n", unit: str = "  ", indent: str = "") -> str:
-    """JSON as people write it: short lists on one line, all else on lines of their own."""
+    """Write JSON as people do: short lists on one line, everything else on its own lines."""
     flat = json.dumps(value, ensure_ascii=False)
     inner = indent + unit
     if table := table_of(value):
@@ -129,7 +130,7 @@ def _put(text: str, path: Sequence[str], entry: object) -> str:
 
 
 def _alone(text: str, table: _Table, name: str, value: object) -> str:
-    """As the first of an object."""
+    """Add a member at the beginning of an object, which is empty or has only comments."""
     newline, unit = _style(text)
     outer = _line_indent(text, table.open)
     at, _ = _after_comments(text, table.open + 1)
@@ -140,7 +141,7 @@ def _alone(text: str, table: _Table, name: str, value: object) -> str:
 
 
 def _among(text: str, table: _Table, name: str, value: object) -> str:
-    """Behind the last of an object, and behind what is said of that on its line."""
+    """Add a member after the last one of an object, and after the comments on that line."""
     newline, unit = _style(text)
     first, last = table.members[0], table.members[-1]
     at, line_is_over = _after_comments(text, max(last.end, last.comma + 1))
@@ -163,7 +164,7 @@ def _written(name: str, value: object, newline: str, unit: str, indent: str) -> 
 
 
 def _style(text: str) -> tuple[str, str]:
-    """How lines end, and by what they are indented."""
+    """Return the line end and the unit of indentation of a text."""
     found = _FIRST_INDENT.search(text)
     return "\r\n" if "\r\n" in text else "\n", found[1] if found else "  "
 
@@ -174,8 +175,8 @@ def _line_indent(text: str, at: int) -> str:
 
 
 def _after_comments(text: str, at: int) -> tuple[int, bool]:
-    """Behind the comments on the same line, or `at` if there are none; and whether the last of
-    them goes to the end of it."""
+    """Return the end of the comments on the same line, or `at` without any; and whether the last
+    comment takes the rest of the line."""
     end, over = at, False
     for kind, start, stop in _tokens(text, at):
         if kind not in ("space", "comment") or "\n" in text[start:stop]:
@@ -205,7 +206,8 @@ def _cut(text: str, path: Sequence[str], before: str | None) -> str:
 
 
 def _emptied(text: str, path: Sequence[str], before: str | None) -> str:
-    """An object that nothing is left in gets what was between its braces: mostly nothing."""
+    """Give an object that is empty now the text that stood between its braces before, usually
+    none."""
     table = _exactly(text, path)
     if table is None or text[table.open + 1 : table.close].strip():
         return text
@@ -219,7 +221,7 @@ def _emptied(text: str, path: Sequence[str], before: str | None) -> str:
 
 
 def _is_new(text: str, path: Sequence[str], before: str | None) -> bool:
-    """Is the object at `path` empty, without a comment, and was it not there?"""
+    """Whether the object at `path` is empty, without a comment, and did not exist before."""
     table = _exactly(text, path)
     if table is None or text[table.open + 1 : table.close].strip():
         return False
@@ -233,7 +235,7 @@ def _is_new(text: str, path: Sequence[str], before: str | None) -> bool:
 
 
 def _exactly(text: str, path: Sequence[str]) -> _Table | None:
-    """The object at `path`."""
+    """Return the object at `path`; None if there is not one."""
     try:
         table, depth = _deepest(text, (*path, ""))
     except Unfit:
@@ -242,8 +244,8 @@ def _exactly(text: str, path: Sequence[str]) -> _Table | None:
 
 
 def _deepest(text: str, path: Sequence[str]) -> tuple[_Table, int]:
-    """The innermost object on the way to the last key of `path`, and how many keys lead to it.
-    Raises Unfit."""
+    """Return the innermost object on the way to the last key of `path`, and the number of keys that
+    lead to it. Raises Unfit."""
     table, depth = _table(text, 0), 0
     while depth < len(path) - 1 and (member := table.member(path[depth])) is not None:
         if text[member.start] != "{":
@@ -253,14 +255,15 @@ def _deepest(text: str, path: Sequence[str]) -> tuple[_Table, int]:
 
 
 def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """Kind, start and end of each; the text is known to be valid."""
+    """Return kind, start and end of each token; the text must be valid."""
     while found := _TOKEN.match(text, at):
         at = found.end()
         yield found.lastgroup or "", found.start(), at
 
 
 def _table(text: str, start: int) -> _Table:
-    """The object that begins at `start` or behind the space and comments there. Raises Unfit."""
+    """Find the object that begins at `start` or after the space and comments there. Raises
+    Unfit."""
     members: list[_Member] = []
     depth, opened, gap, key_next = 0, -1, start, True
     for kind, begin, end in _tokens(text, start):
@@ -290,4 +293,4 @@ def _table(text: str, start: int) -> _Table:
                 members[-1].start, members[-1].end = begin, end
             key_next = False
         gap = end
-    raise Unfit("is no JSON object: { … }")
+    raise Unfit("is not a JSON object: { … }")

@@ -1,7 +1,7 @@
-"""The file of a client as text: what it has, and our entry in it or not.
+"""The file of a client as text: its entries, and the text with or without our entry.
 
 Owns: which editor a format has, and the file as a whole: when nothing is left in it, and when it
-becomes again what it was. Never: positions (`json_edit`, `toml_edit`, `yaml_edit`), files.
+gets its earlier text back. Never: positions (`json_edit`, `toml_edit`, `yaml_edit`), files.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _NEVER_A_SERVER = {"type", "command", "url", "enabled"}
 
 
 def entries(kept: Kept, text: str) -> Mapping[str, object]:
-    """What stands at the place of its servers, by name. Raises BrokenSyntax and Unfit."""
+    """Return the values at the place of servers, by name. Raises BrokenSyntax and Unfit."""
     if kept.format in ("yaml-list", "yaml-mapping"):
         return yaml_edit.items(text, kept.place[0])
     values = toml_edit.values(text) if kept.format == "toml" else json_edit.values(text)
@@ -29,8 +29,8 @@ def entries(kept: Kept, text: str) -> Mapping[str, object]:
 
 
 def native(kept: Kept, text: str) -> Kept:
-    """Where this very file keeps its servers: OpenCode 2 has them one table deeper, and reads both
-    forms."""
+    """Return where this file keeps its servers: OpenCode 2 has them one table deeper, and reads
+    both forms. Raises BrokenSyntax and Unfit."""
     if kept.shape != "opencode":
         return kept
     inner = table_of(entries(kept, text).get("servers"))
@@ -40,7 +40,7 @@ def native(kept: Kept, text: str) -> Kept:
 
 
 def put(kept: Kept, text: str, name: str, entry: Mapping[str, object]) -> str:
-    """Raises BrokenSyntax and Unfit."""
+    """Return `text` with `entry` under `name`. Raises BrokenSyntax and Unfit."""
     if kept.format == "json":
         return json_edit.put(text, kept.place, name, entry)
     if kept.format == "toml":
@@ -52,9 +52,9 @@ def put(kept: Kept, text: str, name: str, entry: Mapping[str, object]) -> str:
 def drop(
     kept: Kept, text: str, name: str, before: str | None, *, restore: bool = False
 ) -> str | None:
-    """The text without the entry; None if the file may go. `before`: as it was before the first
-    edit; None if there was no file. `restore`: an entry of that name in `before` is somebody
-    else's, and may come back. Raises BrokenSyntax and Unfit."""
+    """Return the text without the entry; None if the file may be removed. `before`: text before the
+    first edit, None if the file did not exist; `restore`: an entry of that name in `before` is not
+    ours and may come back. Raises BrokenSyntax and Unfit."""
     if before is not None and _undone(kept, text, name, before, restore=restore):
         return before
     if kept.format == "json":
@@ -71,7 +71,7 @@ def drop(
 
 
 def _undone(kept: Kept, text: str, name: str, before: str, *, restore: bool) -> bool:
-    """Was nothing changed since, but by us?"""
+    """Whether our entry is the only difference between `before` and `text`."""
     entry = table_of(entries(kept, text).get(name))
     try:
         if entry is None or (name in entries(kept, before) and not restore):

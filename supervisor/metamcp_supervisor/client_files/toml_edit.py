@@ -1,10 +1,10 @@
-"""One table in a TOML file of somebody else's, put in and taken out as text.
+"""A table in the TOML file of a client, added and removed as text.
 
-Owns: where in the text the table goes, and what exactly goes with it when it leaves. Never: what
-it says (`entries`), files.
+Owns: the place of the table in the text, and which characters are removed together with it. Never:
+the content of the table (`entries`), files.
 
-The table gets a head of its own, `[mcp_servers.metamcp]`, at the end of the file; it leaves from
-wherever it is by then. Each edit is decoded afterwards and compared with what it was to do.
+The table gets its own header, `[mcp_servers.metamcp]`, at the end of the file, and is removed from
+wherever it stands later. The result of each edit is decoded and compared with the expected values.
 """
 
 import json
@@ -33,8 +33,8 @@ _STRING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """One line, or the lines of one value. `head`: its keys in brackets, of a table; else the keys
-    of a setting in the table `under`."""
+    """Header of a table, or a setting with all lines of its value. `head`: keys of the header, None
+    for a setting; `keys`: keys of the setting in the table `under`."""
 
     start: int
     end: int
@@ -44,13 +44,13 @@ class _Statement:
 
 
 def values(text: str) -> Mapping[str, object]:
-    """What the file says. Raises BrokenSyntax."""
+    """Return the decoded values. Raises BrokenSyntax."""
     return toml_lines.loads(text)
 
 
 def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object]) -> str:
-    """`text` with `entry` as the table `name` in the one at `place`. Raises BrokenSyntax and
-    Unfit."""
+    """Return `text` with `entry` as the table `name` in the table at `place`. Raises BrokenSyntax
+    and Unfit."""
     old = values(text)
     expected = changed(old, place, name, entry)
     if expected == old:
@@ -65,7 +65,7 @@ def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object])
 
 
 def drop(text: str, place: Sequence[str], name: str, before: str | None) -> str:
-    """`text` without that table and those in it. Raises BrokenSyntax and Unfit."""
+    """Return `text` without that table and the tables in it. Raises BrokenSyntax and Unfit."""
     del before  # tables need no table around them
     path = (*place, name)
     expected = changed(values(text), place, name, None)
@@ -77,14 +77,14 @@ def drop(text: str, place: Sequence[str], name: str, before: str | None) -> str:
 
 
 def table(path: Sequence[str], entry: Mapping[str, object]) -> list[str]:
-    """Its lines."""
+    """Return the lines of a table."""
     head = ".".join(map(_key, path))
     return [f"[{head}]", *(f"{_key(key)} = {dumped(value)}" for key, value in entry.items())]
 
 
 def dumped(value: object) -> str:
-    """A value on one line. A string of JSON is one of TOML, once what is not printable is an
-    escape."""
+    """Write a value on one line. A JSON string is a TOML string too, once characters that are not
+    printable are escapes."""
     if (inner := table_of(value)) is not None:
         items = [f"{_key(key)} = {dumped(item)}" for key, item in inner.items()]
         return "{ " + ", ".join(items) + " }" if items else "{}"
@@ -116,7 +116,8 @@ def _appended(text: str, block: str, newline: str) -> str:
 
 
 def _replaced(text: str, path: tuple[str, ...], entry: Mapping[str, object], newline: str) -> str:
-    """The settings of the table anew: what is the same keeps its line, what is gone loses it."""
+    """Write the settings of a table again: a setting that is the same keeps its line, a setting
+    that is gone loses its line."""
     old = table_of(at(values(text), path)) or {}
     missing = [key for key in entry if key not in old]
     own = [each for each in _statements(text) if each.under == path and each.keys]
@@ -139,7 +140,7 @@ def _replaced(text: str, path: tuple[str, ...], entry: Mapping[str, object], new
 
 
 def _without(text: str, start: int, end: int) -> str:
-    """And without the empty line that was put before it."""
+    """Remove a region, and the empty line that was added before it."""
     lines = 1 if text[:end].endswith("\n") else 2
     for _ in range(lines):
         if text[:start].endswith("\r\n") and (lines == 2 or _blank_before(text, start)):
@@ -155,7 +156,8 @@ def _blank_before(text: str, start: int) -> bool:
 
 
 def _regions(text: str, path: tuple[str, ...]) -> list[tuple[int, int]]:
-    """From the head of each table at `path` or in it to the end of its last setting."""
+    """Return the regions of the table at `path` and of the tables in it: from the header to the end
+    of the last setting."""
     found: list[tuple[int, int]] = []
     for each in _statements(text):
         if each.head is not None:
@@ -171,7 +173,7 @@ def _heads(text: str, path: tuple[str, ...]) -> list[_Statement]:
 
 
 def _statements(text: str) -> Iterator[_Statement]:
-    """Every line that is not part of a value before it; the text is known to be valid."""
+    """Return every header and setting of a text, which must be valid."""
     under: tuple[str, ...] = ()
     at = 0
     while at < len(text):
@@ -188,7 +190,7 @@ def _statements(text: str) -> Iterator[_Statement]:
 
 
 def _value_end(text: str, at: int) -> int:
-    """Behind the line that the value ends on."""
+    """Return the end of the line on which the value ends."""
     depth = 0
     while at < len(text):
         char = text[at]
@@ -213,7 +215,7 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _parts(keys: str) -> tuple[str, ...]:
-    """Keys as they are meant: `a."b c"` gives a and b c."""
+    """Decode a dotted key: `a."b c"` gives a and b c."""
     (whole,) = [toml_lines.loads(f"{keys} = 0")]
     found: list[str] = []
     for _ in _ONE_KEY.finditer(keys):

@@ -1,10 +1,10 @@
 """Servers of other clients as tables of metamcp.toml.
 
-Owns: which are taken over, under what name, and what becomes of references and secrets in them.
-Never: reading the files of clients (`texts`), writing.
+Owns: which servers are imported, under which names, and how references and secrets in them are
+written. Never: reading the files of clients (`texts`), writing files.
 
-A secret is never copied: in its place stands a reference to a variable of the environment, and a
-sentence says which one has to be set.
+A secret is never copied: a reference to an environment variable takes its place, and a sentence
+says which variable has to be set.
 """
 
 import re
@@ -31,8 +31,8 @@ _FOLDER = "workspaceFolder"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`path`: the file, for sentences; `base`: the folder of its project, empty for a file that is
-    not of one."""
+    """File to import from. `path`: for messages; `base`: the folder of its project, empty for a
+    file that does not belong to a project."""
 
     path: str
     base: str
@@ -41,7 +41,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """`text`: metamcp.toml with them; `names`: those that were added; `told`: sentences."""
+    """Result of an import. `text`: metamcp.toml with the servers; `names`: the added servers;
+    `told`: sentences for the user."""
 
     text: str
     names: tuple[str, ...]
@@ -50,13 +51,13 @@ class Moved:
 
 @dataclass(slots=True)
 class _Moving:
-    """`variables`: those that stand for secrets, with what they stand for."""
+    """State of an import. `variables`: the variables that stand for secrets, with the secrets."""
 
     told: list[str] = field(default_factory=list[str])
     variables: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def secret(self, server: str, variable: str, value: str, what: str, path: str) -> str:
-        """A reference in the place of the secret."""
+        """Return a reference that takes the place of a secret, and note a sentence about it."""
         if self.variables.setdefault(variable, value) != value:
             variable = f"{_variable(server)}_{variable}"
             self.variables[variable] = value
@@ -68,8 +69,8 @@ class _Moving:
 
 
 def moved(sources: Sequence[Source], there: Mapping[str, object], text: str) -> Moved:
-    """`there`: the servers that `text`, a metamcp.toml, has already. Raises BrokenSyntax and
-    edits.Unfit."""
+    """Import the servers of all sources. `there`: the servers that `text`, a metamcp.toml, already
+    has. Raises BrokenSyntax and edits.Unfit."""
     moving = _Moving()
     tables: dict[str, dict[str, object]] = {}
     from_where: dict[str, str] = {}
@@ -106,7 +107,7 @@ def moved(sources: Sequence[Source], there: Mapping[str, object], text: str) -> 
 
 
 def included(text: str, paths: Sequence[str]) -> str:
-    """`text`, a metamcp.toml, with these files in its `include`, at its very top. Raises
+    """Return `text`, a metamcp.toml, with these files in its `include`, at the top. Raises
     BrokenSyntax and Unfit."""
     values = toml_edit.values(text)
     there = list_of(values.get("include")) or []
@@ -125,7 +126,7 @@ def _leads(table: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _table(name: str, server: Found, source: Source, moving: _Moving) -> dict[str, object] | None:
-    """Its settings; None, with a sentence, for one that needs an editor."""
+    """Return the settings of a server; None, with a sentence, if the server needs an editor."""
     written = (
         *server.words,
         server.url,
@@ -204,7 +205,7 @@ def _env(name: str, server: Found, source: Source, moving: _Moving) -> dict[str,
 
 
 def _has_secret(text: str) -> bool:
-    """Does it look like one, whatever its name? References do not."""
+    """Whether a value looks like a secret, whatever its name. References do not."""
     return "${" not in text and Masks().text(text) != text
 
 
@@ -213,7 +214,7 @@ def _variable(name: str) -> str:
 
 
 def _referring(text: str, base: str) -> str:
-    """The references of a client in the words of metamcp.toml."""
+    """Rewrite the references of a client in the syntax of metamcp.toml."""
     if whole := _OF_SHELLS.fullmatch(text):
         return f"${{env:{whole[1]}}}"
     text = _OF_SECRETS.sub(r"${env:\1}", text)

@@ -1,14 +1,14 @@
-"""One entry in the YAML file of a client, put in and taken out as text.
+"""An entry in the YAML file of a client, added and removed as text.
 
 Owns: the part of YAML that is understood, the refusal of the rest, the place and the layout of an
 entry. Never: reading files (`disk`).
 
-An entry is an item of a section: of the list or the mapping under one key at the top of the file.
-Each edit is read afterwards and compared with what it was to do.
+An entry is an item of a section: of the list or the mapping under a key at the top of the file. The
+result of each edit is read again and compared with the expected items.
 
-Understood is what people and programs write into such files: keys at the left margin, block lists
-and mappings, values on one line, block scalars. Whatever could make a line mean something else than
-it looks like (a document marker, a quote or bracket that is open at the end of its line, a tab for
+The parts that people and programs write into such files are understood: keys at the left margin,
+block lists and mappings, values on one line, block scalars. Syntax that can change the meaning of
+other lines (a document marker, a quote or bracket that is open at the end of its line, a tab for
 indentation) is refused, wherever it stands.
 """
 
@@ -36,8 +36,8 @@ _PARTS = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,\[\]{}"']+|.""")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`end` is behind its line end. `text`: without indentation and line end; empty for one that
-    says nothing."""
+    """Line with content. `start`, `end`: offsets in the file, the line end included; `text`: the
+    line without indentation and line end."""
 
     number: int
     start: int
@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`start`, `end`: of its lines."""
+    """Item of a section. `start`, `end`: offsets of its lines."""
 
     name: str
     start: int
@@ -59,7 +59,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`start`: of the line of its key, `value`: behind it; `indent`: of its items."""
+    """Section of a file. `start`, `value`: start and end of the line with its key; `indent`: of its
+    items."""
 
     start: int
     value: int
@@ -71,8 +72,8 @@ class Section:
 
 
 def find_section(text: str, key: str) -> Section | None:
-    """The one under `key` at the top of the file; None if there is none. Raises BrokenSyntax and
-    Unfit."""
+    """Find the section under `key` at the top of the file; None if it is missing. Raises
+    BrokenSyntax and Unfit."""
     lines = _lines(text)
     _check_top(lines)
     tops = [at for at, line in enumerate(lines) if line.indent == 0 and _name(line.text) == key]
@@ -109,8 +110,8 @@ def find_section(text: str, key: str) -> Section | None:
 
 
 def _lines(text: str) -> list[Line]:
-    """Those that say something, without comments. A block scalar is part of the line that opens
-    it."""
+    """Return the lines with content, without comments. A block scalar is part of the line that
+    opens it. Raises BrokenSyntax and Unfit."""
     found: list[Line] = []
     at, scalar = 0, -1
     for number, whole in enumerate(_LINE.findall(text), 1):
@@ -133,7 +134,7 @@ def _lines(text: str) -> list[Line]:
 
 
 def _check_top(lines: list[Line]) -> None:
-    """Is the file a mapping whose keys stand at the left margin?"""
+    """Refuse a file that is not a mapping with its keys at the left margin. Raises Unfit."""
     is_empty = False
     for line in lines:
         if line is lines[0] and line.indent:
@@ -164,7 +165,7 @@ def _check(number: int, indent: int, bare: str) -> None:
 
 
 def _is_open(value: str) -> bool:
-    """Does it go on in the next line, with quotes or brackets?"""
+    """Whether a value in quotes or brackets goes on in the next line."""
     if value[:1] in ("'", '"'):
         return _QUOTED.fullmatch(value) is None
     if value[:1] not in ("[", "{"):
@@ -178,7 +179,7 @@ def _is_open(value: str) -> bool:
 
 
 def _opens_scalar(indent: int, bare: str) -> int:
-    """The indentation that the lines of a block scalar are deeper than; -1 if none begins."""
+    """Return the indentation below which the lines of a block scalar stand; -1 if none begins."""
     dashes = _DASHES.match(bare)
     inner = dashes.end() if dashes else 0
     end = _end_of_key(bare[inner:])
@@ -204,7 +205,7 @@ def _name(text: str) -> str | None:
 
 
 def _groups(lines: list[Line], indent: int, key: str) -> Iterator[list[Line]]:
-    """The lines of each item."""
+    """Return the lines of each item. Raises Unfit."""
     group: list[Line] = []
     for line in lines:
         if line.indent < indent:
@@ -232,7 +233,7 @@ def _item(group: list[Line], key: str) -> Item:
 
 
 def _mapping(lines: list[Line]) -> dict[str, object]:
-    """Settings of an item: values on one line, and one level of lists and mappings."""
+    """Read the settings of an item: values on one line, and one level of lists and mappings."""
     found: dict[str, object] = {}
     at = 0
     while at < len(lines):
@@ -264,7 +265,8 @@ def _nested(lines: list[Line]) -> object:
 
 
 def _value(text: str) -> object:
-    """What stands behind a key; None for nothing, and the text as it is for what is not read."""
+    """Read the value after a key: None for an empty one, and the plain text for syntax that is not
+    understood."""
     text = text.strip()
     if text.startswith("#"):
         return None
@@ -281,7 +283,7 @@ def _value(text: str) -> object:
 
 
 def _flow(text: str) -> object:
-    """`[a, "b"]` and `{a: b}` without anything deeper; else the text."""
+    """Read `[a, "b"]` or `{a: b}` without anything deeper; return the text for the rest."""
     parts = [part for part in _PARTS.findall(text[1:-1]) if part.strip()]
     if any(part in "[]{}" for part in parts):
         return text
@@ -315,14 +317,14 @@ _EMPTY = re.compile(r"(:[ \t]*)(?:\[[ \t]*\]|\{[ \t]*\}|null|~)?")
 
 
 def items(text: str, key: str) -> Mapping[str, Mapping[str, object]]:
-    """What stands under `key`, by name. Raises BrokenSyntax and Unfit."""
+    """Return the items under `key`, by name. Raises BrokenSyntax and Unfit."""
     section = find_section(text, key)
     return {item.name: item.values for item in section.items} if section is not None else {}
 
 
 def put(text: str, key: str, kind: Kind, name: str, entry: Mapping[str, object], new: str) -> str:
-    """`text` with `entry` as the item `name` under `key`. `new`: what a file begins with that was
-    empty. Raises BrokenSyntax and Unfit."""
+    """Return `text` with `entry` as the item `name` under `key`. `new`: text at the beginning of a
+    file that was empty. Raises BrokenSyntax and Unfit."""
     old = items(text, key)
     if dict(old.get(name, {})) == dict(entry):
         return text
@@ -342,8 +344,8 @@ def put(text: str, key: str, kind: Kind, name: str, entry: Mapping[str, object],
 
 
 def drop(text: str, key: str, name: str, before: str | None) -> str:
-    """`text` without that item. `before`: the file as it was before the first edit, which tells
-    whether a section that is empty now was there; None: there was no file. Raises BrokenSyntax and
+    """Return `text` without that item. `before`: text before the first edit, which shows whether a
+    section that is empty now existed then; None: the file did not exist. Raises BrokenSyntax and
     Unfit."""
     old = dict(items(text, key))
     section = find_section(text, key)
@@ -356,7 +358,7 @@ def drop(text: str, key: str, name: str, before: str | None) -> str:
     elif was is None:
         made = _without(text, section.start, item.end)
         if text[section.value : item.start].strip():
-            made = _without(text, item.start, item.end)  # somebody's comment is between
+            made = _without(text, item.start, item.end)  # a comment of the user is between
     else:
         line = (before or "")[was.start : was.value].rstrip("\r\n")
         ending = text[section.start : section.value].removeprefix(
@@ -385,7 +387,8 @@ def _new_lines(kind: Kind, name: str, entry: Mapping[str, object], indent: str) 
 
 
 def dumped(value: object) -> str:
-    """A value on one line. JSON is YAML, once what is not printable is an escape."""
+    """Write a value on one line. JSON is YAML too, once characters that are not printable are
+    escapes."""
     if isinstance(value, str):
         if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
             return value
@@ -419,7 +422,7 @@ def _added(text: str, section: Section, lines: list[str], newline: str) -> str:
 
 
 def _filled(line: str) -> str:
-    """The line of a key without its empty value."""
+    """Return the line of a key without its empty value."""
     return _EMPTY.sub(lambda found: ":" if found[0].rstrip() != ":" else found[0], line, count=1)
 
 

@@ -1,7 +1,7 @@
-"""All files together: one frozen Config, or the errors that only show between files.
+"""All files together: a frozen Config, or the errors that only show between files.
 
 Owns: the joining of drafts, the defaults that depend on all files, `depends_on`, and names of tools
-that two servers would have. Never: reading one file (`parse`, `foreign_files`).
+that two servers would have. Never: reading single files (`parse`, `foreign_files`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ from metamcp_worker.ipc.spec import NamingSpec
 
 
 def check_dependencies(drafts: Mapping[str, ServerDraft], findings: Findings) -> None:
-    """Report every dependency that cannot be met."""
+    """Report every dependency that cannot be satisfied."""
     wants = {
         name: draft.server.depends_on
         for name, draft in drafts.items()
@@ -68,12 +68,12 @@ def check_dependencies(drafts: Mapping[str, ServerDraft], findings: Findings) ->
 
 
 def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Each group of servers that wait for each other, once, beginning with its first in order."""
+    """Return each group of servers that wait for each other, once, its first server first."""
     found: list[tuple[str, ...]] = []
     done: set[str] = set()
     for start in wants:
         path: list[str] = []
-        # A walk along the dependencies that keeps its way: whoever is on it already is in a circle.
+        # Walk along the dependencies and keep the path: a server that is met twice is in a circle.
         todo = [(start, iter(wants[start]))] if start not in done else []
         while todo:
             name, rest = todo[-1]
@@ -93,7 +93,7 @@ def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A name, and where it stands."""
+    """Name or alias of a tool, and its place in a file."""
 
     name: str
     pair: Pair
@@ -101,14 +101,14 @@ class _Given:
 
 
 class Check:
-    """Of all endpoints, one after the other: what is wrong at two of them is said once."""
+    """Check of the tool names of all endpoints; a mistake at two endpoints is reported once."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._said: set[tuple[str, str]] = set()
 
     def endpoint(self, endpoint: Endpoint, layers: Sequence[Iterable[ToolDraft]]) -> None:
-        """`layers`: what is said of its tools; what goes first comes last."""
+        """Check the names at an endpoint. `layers`: settings of its tools; later layers win."""
         given, aliases = _given(layers)
         naming = spec_of(endpoint.naming)
         own = {tool.name for tool in builtin_definitions.of(endpoint.exposure)}
@@ -147,7 +147,7 @@ def spec_of(naming: Naming) -> NamingSpec:
 
 
 def _given(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given], list[_Given]]:
-    """The names and the aliases of all tools that are not switched off."""
+    """Return the names and the aliases of all tools that are not switched off."""
     enabled: dict[Pair, bool] = {}
     name: dict[Pair, _Given] = {}
     aliases: dict[Pair, list[_Given]] = {}
@@ -173,12 +173,12 @@ def _told(one: _Given) -> str:
 
 
 SERVERS_MAX = 1000
-"""Each is a process of ours and at least one of somebody else's."""
+"""Maximum number of servers; each needs a process of ours and usually one of its own."""
 
 UNNAMED = "unnamed"
-"""What a server is called that has no name, or none of which anything can stay."""
+"""Name of a server that has no name, or a name without a single valid character."""
 EVERY = ("*",)
-"""`servers` of a namespace that has every server."""
+"""Value of `servers` in a namespace that has every server."""
 
 _NOWHERE = Site(Document("gateway", Path(), {}))
 
@@ -192,9 +192,9 @@ def assemble(
     transports: Callable[[], Collection[str]],
     findings: Findings,
 ) -> Config:
-    """`drafts`: the main file first. `overrides`: settings from outside, the strongest last.
-    `default`: what counts where nothing else says it. `transports`: those that installed
-    packages bring, asked for only when somebody names one."""
+    """Join all files to a Config. `drafts`: the main file first; `overrides`: settings from outside
+    of files, the strongest last; `default`: settings for everything that is not set; `transports`:
+    returns the transports of installed packages, called only when a server names one."""
     main, *included = drafts
     for draft in included:
         here = {
@@ -236,8 +236,9 @@ def assemble(
 
 
 def listed_strictly(config: Config) -> Config:
-    """With `strict_listing` of every server that says nothing of it: at an endpoint with the
-    exposure `servers` the list is what an agent has activated, and a crash shows there at once."""
+    """Set `strict_listing` of every server that does not set it: true for servers at an endpoint
+    with the exposure `servers`, where the list has what an agent has activated, and a crash shows
+    at once."""
     strict = {
         name
         for endpoint in config.endpoints.values()
@@ -323,7 +324,7 @@ def _refuse_strangers(address: Address, site: Site, findings: Findings) -> None:
 
 
 def _servers(drafts: Sequence[Draft], findings: Findings) -> Mapping[str, ServerDraft]:
-    """By name. A name stays known when its server is left out."""
+    """Return the drafts of servers by name. A name stays known when its server is left out."""
     every = [each for file in drafts for each in file.servers]
     found: dict[str, ServerDraft] = {}
     for draft in (each for each in every if not each.written):
@@ -348,7 +349,7 @@ def _free(wanted: str, taken: Collection[str]) -> str:
 
 
 def _without_mistake(server: Server, mistake: str) -> Server:
-    """The server, or what is left of one whose table has an error."""
+    """Return the server, or the few settings that are kept if its table has an error."""
     if not mistake:
         return server
     return Server(
@@ -363,7 +364,8 @@ def _without_mistake(server: Server, mistake: str) -> Server:
 def _check_transports(
     drafts: Iterable[ServerDraft], transports: Callable[[], Collection[str]], findings: Findings
 ) -> None:
-    """A package that brings a transport may be missing, unless the server is disabled."""
+    """Report servers whose transport no installed package brings; disabled servers are not
+    checked."""
     known: Collection[str] | None = None
     for draft in drafts:
         server = draft.server
@@ -438,7 +440,7 @@ def _tools(
     members: Collection[str],
     findings: Findings,
 ) -> Tools:
-    """`members`: the servers of the namespace in question."""
+    """Return settings of tools by server. `members`: the servers of the namespace in question."""
     found: list[ToolDraft] = []
     for draft in drafts:
         server = draft.server
@@ -459,8 +461,8 @@ def _endpoints(
     loopback: bool,
     findings: Findings,
 ) -> Mapping[str, Endpoint]:
-    """`loopback`: only this machine can reach them. Elsewhere the deprecated transport HTTP+SSE is
-    served only where that is written."""
+    """Return the endpoints by name. `loopback`: only this machine can reach them; otherwise the
+    deprecated transport HTTP+SSE is served only where a file sets `sse`."""
     found: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
     check = Check(findings)

@@ -1,7 +1,7 @@
-"""What is wanted: the configuration as typed, frozen values, parsed once.
+"""The configuration as typed, frozen values.
 
 Owns: the values, their defaults and units. Never: reading files (`sources`), finding errors in them
-(`parse`), what a worker is told (`metamcp_worker.ipc.spec`).
+(`parse`), the settings sent to a worker (`metamcp_worker.ipc.spec`).
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,18 @@ Pinning = Literal["off", "record", "enforce"]
 ViewScope = Literal["principal", "session"]
 
 UNIX = "unix:"
-"""Before the path of a unix socket, where an address is written."""
+"""Prefix of an address that is the path of a unix socket."""
 
 LAZY_IDLE_STOP_S = 600.0
-"""For a server that starts when it is called."""
+"""Seconds without a call after which a server stops that starts when it is called."""
 TENANT_IDLE_STOP_S = 300.0
-"""For a process that serves one client, or the clients of one project: each costs what its server
-costs, and there may be many."""
+"""Seconds without a call after which a process stops that serves one client, or the clients of one
+project; shorter, because each costs as much as its server and there may be many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener binds. `host` is an IP address or name, without brackets."""
+    """Address of a listener. `host`: an IP address or name, without brackets."""
 
     host: str
     port: int
@@ -50,7 +50,8 @@ class Address:
 
 
 class UnixAddress(Struct, frozen=True, array_like=True):
-    """A listener that is a file. Its form as bytes is an array, which tells it from an Address."""
+    """Address of a listener that is a unix socket. Encoded as an array, so that a decoder can tell
+    it from an Address."""
 
     path: Path
 
@@ -73,12 +74,12 @@ class Gateway:
     runtime_dir: Path
     drain_delay_s: float = 0.0
     movable: frozenset[str] = frozenset()
-    """Keys of ports that nobody chose: if one is taken, the gateway listens on another."""
+    """Keys of ports that no setting chose: if such a port is in use, the gateway takes another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """How the gateway's own processes speak. `levels`: of single rooms and libraries, by name."""
+    """Settings for the log of the gateway's own processes. `levels`: by room or library."""
 
     format: Form = "auto"
     level: str = "info"
@@ -87,8 +88,8 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What is written down of calls that are over; a server may want it otherwise. In bytes:
-    `file_max`, and `body_max` of arguments and of a result."""
+    """Settings for the recording of finished calls; a server may set `calls` itself. `file_max`:
+    bytes of a file; `body_max`: bytes of the arguments, and of the result, of a call."""
 
     calls: Recorded = "off"
     file_max: int = 16 * 1024 * 1024
@@ -98,16 +99,16 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """`per_tool`: times of calls for each tool by itself."""
+    """Settings for metrics. `per_tool`: durations of calls for each single tool."""
 
     per_tool: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """Spans of calls for a collector. `endpoint`: where it takes them, empty: nothing is traced;
-    `headers`: sent with them; both may hold secrets. `sample`: of the calls whose client does not
-    trace, the share that is traced. `endpoint_written`: as the file has it."""
+    """Settings for spans of calls. `endpoint`: URL of the collector, empty: no traces; `headers`:
+    sent with spans; both may hold secrets. `sample`: share of calls that are traced if the client
+    does not trace. `endpoint_written`: as written in the file."""
 
     endpoint: str = field(default="", repr=False)
     sample: float = 0.1
@@ -117,10 +118,10 @@ class Traces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
-    """Where searches get vectors from: an endpoint at `url` with the name of its `model`, or a
-    model in `folder`; neither: searches go by words alone. `key`: a bearer token; it and `url` may
-    be secret. `weight`: of what vectors find, beside 1 of words. `batch`: texts in one request.
-    `url_written`: as the file has it."""
+    """Source of vectors for searches: an endpoint at `url` with the name of its `model`, or a model
+    in `folder`; without both, searches compare words only. `key`: a bearer token; `key` and `url`
+    may be secret. `weight`: of matches by vectors, where matches by words have 1. `batch`: texts in
+    a request. `url_written`: as written in the file."""
 
     url: str = field(default="", repr=False)
     model: str = ""
@@ -138,7 +139,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuth:
-    """How the gateway gets itself authorized towards one remote server."""
+    """Settings for the gateway's authorization at a remote server."""
 
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
@@ -151,9 +152,9 @@ class OAuth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """What is said of one tool; None: nothing. `name`: the exposed one, instead of the one by the
-    rule; `aliases`: further names; `hidden`: in no list, and still called. `fixed`, `defaults`:
-    arguments and their values, as JSON text."""
+    """Settings of a tool; None: not set. `name`: the exposed name, in place of the name by the
+    rule; `aliases`: further names; `hidden`: in no list, but clients can call the tool. `fixed`,
+    `defaults`: arguments and their values, as JSON text."""
 
     enabled: bool | None = None
     hidden: bool | None = None
@@ -166,18 +167,18 @@ class Tool:
 
 
 Tools = Mapping[str, Mapping[str, Tool]]
-"""By server, and by the server's own name of the tool."""
+"""Settings of tools by server, and by the server's own name of the tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """One configured MCP server. Exactly one of `command`, `module` and `url` is set, or none of
-    them and `transport` names one that an installed package brings.
+    """Configured MCP server. Exactly one of `command`, `module` and `url` is set, or none of them
+    and `transport` names a transport that an installed package brings.
 
-    `env`, `url`, `headers`, `options`: resolved; they may hold secrets, so no repr shows them.
-    `source`: where it was read, for messages: `file: servers.git`.
-    `…_written`: the same as the file has them, references such as `${env:TOKEN}` not resolved: what
-    people are shown, what a confirmation is bound to.
+    `env`, `url`, `headers`, `options`: resolved; they may hold secrets, so the repr omits them.
+    `source`: place in a file, for messages: `file: servers.git`.
+    `…_written`: the same values as written in the file, with references such as `${env:TOKEN}` not
+    resolved; people are shown these values, and a confirmation is for these values.
     """
 
     name: str
@@ -205,23 +206,24 @@ class Server:
         default_factory=dict[str, str], compare=False, repr=False
     )
     mistake: str = ""
-    """The error in its table, for which it is not started; then nothing else is known of it but
-    `enabled` and `required`."""
+    """Error in the server's table, because of which the server is not started; then only `enabled`
+    and `required` are known besides."""
     folder: str = field(default="", compare=False)
-    """The one of the file that names it."""
+    """Folder of the file that names the server."""
     enabled: bool = True
     start: Start = "eager"
     idle_stop_s: float | None = None
-    """None: `LAZY_IDLE_STOP_S`, or `TENANT_IDLE_STOP_S` for a process that is not for all."""
+    """Seconds without a call after which a process stops; None: `LAZY_IDLE_STOP_S`, or
+    `TENANT_IDLE_STOP_S` for a process that does not serve all clients."""
     sharing: Sharing = "auto"
     era: Era = "auto"
     depends_on: tuple[str, ...] = ()
     spares: int = 0
     required: bool = False
     recording: Recorded | None = None
-    """None: as `[recording]` says."""
+    """Recording of this server's calls; None: as set in `[recording]`."""
     pinning: Pinning | None = None
-    """None: `enforce` if `metamcp.lock` holds it, else `record`."""
+    """Effect of drift; None: `enforce` if `metamcp.lock` has the server, else `record`."""
     tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     restart: Restart = "on-failure"
     restarts_max: int = 8
@@ -238,11 +240,11 @@ class Server:
     queue: int = 4096
     message_max: int = MESSAGE_BYTES
     memory_max: int | None = None
-    """In bytes, as `memory_high`. None here and below: no limit."""
+    """Maximum bytes of memory; `memory_high` is in bytes too. None here and below: no limit."""
     memory_high: int | None = None
     memory_rlimit: bool = False
     cpu_max: float | None = None
-    """In processors."""
+    """Maximum number of processors that the server may keep busy."""
     processes_max: int | None = None
     nofile_max: int | None = None
 
@@ -252,12 +254,12 @@ class Server:
 
     @property
     def rests(self) -> bool:
-        """Do processes of it end for want of use?"""
+        """Whether processes of this server stop when they are not used."""
         return self.lazy or self.sharing in ("per-session", "per-project", "auto")
 
     @property
     def rest_s(self) -> float:
-        """After so long without a call it ends, if it rests."""
+        """Seconds without a call after which the server stops, if it `rests`."""
         return LAZY_IDLE_STOP_S if self.idle_stop_s is None else self.idle_stop_s
 
 
@@ -271,8 +273,8 @@ class Naming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """A named group of servers. `description`: what clients are told of it. `tools`: what is said
-    of single tools in it."""
+    """Named group of servers. `description`: text for clients; `tools`: settings of single tools in
+    this group."""
 
     name: str
     servers: tuple[str, ...]
@@ -282,11 +284,11 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One URL, `/metamcp/{path}/mcp`, that exposes one namespace. `path`: the name of the endpoint
-    if it is empty. `sse`: the HTTP+SSE transport of 2024-11-05 is served too; `rest`: plain HTTP
-    requests for single tools are. `exposure`: how much is in view at first; `view_scope`: who
-    shares a view; `call_hidden`: what is out of view can be called by its name; `tools`: what is
-    said of single tools here."""
+    """URL `/metamcp/{path}/mcp` that exposes a namespace. `path`: empty for the name of the
+    endpoint; `sse`: also serve the HTTP+SSE transport of 2024-11-05; `rest`: also serve plain HTTP
+    requests for single tools; `exposure`: how much is in view at first; `view_scope`: clients that
+    share a view; `call_hidden`: whether tools out of view can be called by name; `tools`: settings
+    of single tools at this endpoint."""
 
     name: str
     namespace: str
@@ -301,17 +303,17 @@ class Endpoint:
 
     @property
     def scope(self) -> ViewScope:
-        """Who shares a view, also where nothing is written: what an agent loads or activates for
-        its work is its own, a tool set is a choice of the user."""
+        """Clients that share a view, with the default filled in: tools that an agent loads or
+        activates for its work are only for its session, a tool set is a choice of the user."""
         alone = self.exposure in ("search", "servers")
         return self.view_scope or ("session" if alone else "principal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything. Keys of the mappings are the names, in the order of the files.
+    """Whole configuration. Keys of the mappings are names, in the order of the files.
 
-    `files`: every file that was read, the main one first. `warnings`: sentences for the operator.
+    `files`: every file that was read, the main file first; `warnings`: sentences for the operator;
     `problems`: the errors of servers that have a `mistake`.
     """
 
@@ -331,7 +333,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One error in a configuration. `place`: a path into the file such as `servers.git.timeout`."""
+    """Error in a configuration. `place`: a path into the file such as `servers.git.timeout`."""
 
     file: str
     place: str
@@ -345,8 +347,8 @@ class Problem:
 
 
 class ConfigInvalid(Exception):
-    """The configuration cannot be used; `problems` holds every reason, not only the first, and
-    `files` what was read or is missing. `why`: what follows for a gateway that runs."""
+    """The configuration cannot be used. `problems`: every reason, not only the first; `files`: the
+    files that were read or are missing; `why`: the effect on a gateway that runs."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""The first launch of a configuration that was found, not named: its commands are confirmed.
+"""Confirmation of commands in a configuration that was found in a folder, not named by the user.
 
-Owns: what is confirmed (a digest of everything that decides which code runs, and who is sent what
-of this user's secrets), whether to ask, and the words. Never: terminals, files (`confirmation_io`),
-where a configuration is found (`sources`).
+Owns: the content of a confirmation (a digest of everything that decides which code runs, and to
+whom this user's secrets are sent), whether to ask, and the words. Never: terminals, files
+(`confirmation_io`), the search for a configuration (`sources`).
 
-A repository that one clones may bring a configuration, and starting it runs what its author wrote.
-So the commands are shown once, and again whenever they change.
+A repository that a user clones may bring a configuration, and starting it runs commands of its
+author. So the user is shown the commands once, and again whenever they change.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ Decision = Literal["start", "ask", "refuse"]
 
 
 class NotConfirmed(Exception):
-    """Nothing is started. The text is a sentence; `question`: what somebody who could confirm it
-    reads."""
+    """The configuration is not confirmed, and no server is started. The text is a sentence;
+    `question`: text for a user who can confirm it."""
 
     def __init__(self, why: str, question: str = "") -> None:
         super().__init__(why)
@@ -33,23 +33,25 @@ class NotConfirmed(Exception):
 
 
 def needed(config: Config) -> bool:
-    """Is there anything to confirm?"""
+    """Whether the configuration has something to confirm."""
     return any(_bound(server) is not None for server in _enabled(config))
 
 
 def digest(config: Config, file: str) -> str:
-    """Of the file's path, and of what each enabled server would start or give away.
+    """Calculate the digest of the file's path, and of everything that each enabled server would
+    start or give away.
 
-    Variables and headers count as the file has them, with references unresolved: `PATH` or
-    `NODE_OPTIONS` in a file may run other code, a token renewed in the environment may not.
+    Variables and headers count as written in the file, with references not resolved: `PATH` or
+    `NODE_OPTIONS` in the file may run other code, but a new token in the environment cannot.
     """
     servers = [bound for server in _enabled(config) if (bound := _bound(server)) is not None]
     return hashlib.sha256(ascii([file, servers]).encode()).hexdigest()
 
 
 def _bound(server: Server) -> list[object] | None:
-    """What of a server is confirmed; None for nothing. Reaching a URL runs no code here, but what
-    references in the file lead to is sent there: it could be any secret of this user."""
+    """Return the settings of a server that need confirmation; None if it needs none. A server with
+    a URL runs no code here, but the values of references in the file are sent to it: they could be
+    any secret of this user."""
     place: list[object] = [str(server.cwd), sorted(server.env_written.items())]
     if server.inherit_env != environment.DEFAULT:
         place.append(list(server.inherit_env))
@@ -67,14 +69,15 @@ def _bound(server: Server) -> list[object] | None:
 
 
 def decide(*, known: bool, yes: bool, terminal: bool) -> Decision:
-    """`known`: this digest was confirmed before. `yes`: the caller confirms by a flag."""
+    """Decide whether to start. `known`: the digest was confirmed before; `yes`: the caller confirms
+    with a flag; `terminal`: a user can be asked."""
     if known or yes:
         return "start"
     return "ask" if terminal else "refuse"
 
 
 def question(config: Config, file: str) -> str:
-    """What the user reads before answering: every command, exactly, and every URL, one per line."""
+    """Return the text for the user to confirm: every command exactly, and every URL, one a line."""
     servers = _enabled(config)
     what = "starts or reaches" if any(server.url for server in servers) else "starts"
     lines = [f"{printable(file)} was found in this directory and {what}:"]
@@ -85,7 +88,7 @@ def question(config: Config, file: str) -> str:
 
 
 def _given(server: Server) -> list[tuple[str, str]]:
-    """What a server is given, as the file has it, with secrets that it has masked."""
+    """Return variables, headers and options as written in the file, with secrets masked."""
     found = {**server.env_written, **server.headers_written, **server.options_written}
     if server.oauth_written is not None and server.oauth_written.client_secret is not None:
         found["client_secret"] = server.oauth_written.client_secret
@@ -110,14 +113,15 @@ def changed(file: str) -> str:
 
 
 def lost(servers: Collection[str]) -> NotConfirmed:
-    """A configuration that was written badly or by halves looks like this, too."""
+    """Return the refusal of a configuration without any server: a file that is broken or only half
+    written looks like that too."""
     what = f"the configuration has no server any more, and {listed(sorted(servers))} would go"
     advice = "'metamcp reload --yes' applies it"
     return NotConfirmed(f"{what}, so nothing is reloaded; {advice}", f"{what}.")
 
 
 def _enabled(config: Config) -> list[Server]:
-    """One that does not start has nothing to confirm."""
+    """Return the servers that would start; only these need confirmation."""
     servers = (config.servers[name] for name in sorted(config.servers))
     return [server for server in servers if server.enabled and not server.mistake]
 

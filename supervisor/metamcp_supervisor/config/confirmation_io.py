@@ -1,7 +1,7 @@
-"""Which commands were confirmed: asking, and remembering the answer on disk.
+"""Confirmed commands: asking the user, and keeping the answer on disk.
 
-Owns: `confirmed.json` in the state directory, and the order of looking, asking and writing. Never:
-what is confirmed and when to ask (`confirm`), the terminal (the caller's `ask`).
+Owns: `confirmed.json` in the state directory, and the order of reading, asking and writing. Never:
+the content of a confirmation and when to ask (`confirmation`), the terminal (the caller's `ask`).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from metamcp_worker.ipc import codec
 FILE = "confirmed.json"
 FILE_BYTES_MAX = 1024 * 1024
 PATHS_MAX = 1000
-"""The oldest is forgotten first, and asked about again."""
+"""Maximum number of remembered files; the oldest is dropped first, and its user asked again."""
 _VERSION = 1
 
 
@@ -26,9 +26,9 @@ def ensure(
 ) -> str | None:
     """Let a configuration that was found pass only when its commands are confirmed.
 
-    `state_dir`: where answers are kept, not chosen by the file in question. `ask` shows a text and
-    returns the answer; None when nobody is there to answer. Raises
-    confirm.NotConfirmed. Returns a warning when the answer could not be remembered.
+    `state_dir`: directory for the answers, not chosen by the file in question. `ask`: shows a text
+    and returns the answer; None when no user can answer. Return a warning when the answer could not
+    be written to disk. Raises confirmation.NotConfirmed.
     """
     if not confirmation.needed(config):
         return None
@@ -53,8 +53,8 @@ def ensure(
 
 
 def check(new: Config, path: Path, state_dir: Path, *, running: Config, yes: bool = False) -> None:
-    """Let a reload pass only when it starts what runs already, what was confirmed since, or what is
-    confirmed by whoever asks: `yes`. Raises confirm.NotConfirmed."""
+    """Let a reload pass only when its commands run already, were confirmed since, or are confirmed
+    by the caller with `yes`. Raises confirmation.NotConfirmed."""
     if not confirmation.needed(new):
         return
     file = printable(os.path.realpath(path))
@@ -70,7 +70,7 @@ def check(new: Config, path: Path, state_dir: Path, *, running: Config, yes: boo
 
 
 def read(state_dir: Path) -> dict[str, str]:
-    """Digest by path, the oldest first. What cannot be read counts as never confirmed."""
+    """Return the confirmed digests by path, the oldest first; empty if the file cannot be read."""
     try:
         found = table_of(codec.value(files.data(state_dir / FILE, FILE_BYTES_MAX)))
     except (files.Unreadable, codec.Malformed):
@@ -80,7 +80,8 @@ def read(state_dir: Path) -> dict[str, str]:
 
 
 def remember(state_dir: Path, file: str, digest: str) -> None:
-    """Written beside and renamed, so that a crash leaves the old file or the new one."""
+    """Write the digest to disk: in a new file that is renamed, so that a crash leaves the old or
+    the new file. Raises OSError."""
     entries = read(state_dir)
     entries.pop(file, None)
     entries[file] = digest

@@ -1,9 +1,10 @@
-"""One configuration file: its text with places, its tables key by key, and what the file says
-before it is put together with the others.
+"""A configuration file: its text with places, its tables key by key, and its settings before all
+files are joined.
 
 Never: the meaning of keys (`parse`), joining files (`assemble`).
 
-A wrong value is reported and its default returned, so that reading goes on and every error is told.
+A wrong value is reported and its default returned, so that reading goes on and every error is
+reported.
 """
 
 import contextlib
@@ -35,15 +36,16 @@ Place = tuple[str | int, ...]
 """Keys and indices from the top of a file down to a value."""
 
 PROBLEMS_MAX = 200
-"""More than anyone reads; without it a broken file of 4 MiB gives hundreds of thousands."""
+"""Maximum number of errors that are kept, more than anyone reads; without a limit, a broken file of
+4 MiB gives hundreds of thousands."""
 LISTED_MAX = 5
-"""Names that a sentence has of each sort."""
+"""Maximum number of names that a sentence lists."""
 _SHOWN_CHARACTERS_MAX = 80
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 class BrokenSyntax(Exception):
-    """The text is no TOML or JSON. `line` is None when unknown."""
+    """The text is not valid TOML, JSON or YAML. `line`: its number, None when unknown."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -57,8 +59,8 @@ def no_lines() -> Mapping[Place, int]:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`label`: the file's name in messages; `base`: the directory that relative paths start from;
-    `lines`: where each key stands, computed when a message needs it."""
+    """Decoded file. `label`: the file's name in messages; `base`: the directory that relative paths
+    start from; `lines`: returns the line of each key, called only when a message needs it."""
 
     label: str
     base: Path
@@ -68,7 +70,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One place in one file: what a message points at."""
+    """Place in a file that a message points to."""
 
     document: Document
     place: Place = ()
@@ -77,7 +79,7 @@ class Site:
         return Site(self.document, self.place + keys)
 
     def line(self) -> int | None:
-        """Of the key, or of the nearest key above it that is known."""
+        """Return the line of the key, or of the nearest key above it whose line is known."""
         lines = self.document.lines()
         for length in range(len(self.place), 0, -1):
             if (found := lines.get(self.place[:length])) is not None:
@@ -94,8 +96,8 @@ class Site:
 
 @dataclass(slots=True)
 class Findings:
-    """Everything wrong that was found so far, so that it can be told at once. `fatal`: is there an
-    error that is not about single servers?"""
+    """All errors and warnings found so far, so that they can be reported at once. `fatal`: whether
+    an error is not about single servers."""
 
     problems: list[Problem] = field(default_factory=list[Problem])
     warnings: list[str] = field(default_factory=list[str])
@@ -107,7 +109,7 @@ class Findings:
 
     @contextlib.contextmanager
     def about(self, server: Site) -> Generator[None]:
-        """Errors inside are about the server at this place alone."""
+        """Make errors inside the `with` block count for the server at this place alone."""
         self._server = server
         try:
             yield
@@ -115,13 +117,15 @@ class Findings:
             self._server = None
 
     def mistake(self, server: Site) -> str:
-        """The first error about the server at this place, as a sentence, or nothing."""
+        """Return the first error about the server at this place, as a sentence, or an empty
+        string."""
         first = self._first.get(str(server))
         more = self._counts[str(server)] - 1
         return "" if first is None else f"{first}{f' (and {more} more)' if more else ''}"
 
     def error(self, site: Site, message: str, *, servers: Sequence[Site] = ()) -> None:
-        """`servers`: the places of those that the error is about, if it is about single ones."""
+        """Add an error. `servers`: the places of the servers that the error is about, if it is
+        about single servers."""
         about = servers or (() if self._server is None else (self._server,))
         self.fatal = self.fatal or not about
         for server in map(str, about):
@@ -135,7 +139,8 @@ class Findings:
         self._add(lambda: made)
 
     def _add(self, make: Callable[[], Problem]) -> None:
-        """`make` is called only while there is room: finding the line of a place costs time."""
+        """Add a problem. `make` is called only while there is room, because finding the line of a
+        place takes time."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(make())
         else:
@@ -146,7 +151,7 @@ class Findings:
             self.warnings.append(str(site.problem(message)))
 
     def everything(self) -> tuple[Problem, ...]:
-        """The errors, file by file, from top to bottom."""
+        """Return the errors, file by file, from top to bottom."""
         files = list(dict.fromkeys(each.file for each in self.problems))
         found = sorted(self.problems, key=lambda each: (files.index(each.file), each.line or 0))
         if self._unsaid:
@@ -155,7 +160,7 @@ class Findings:
 
 
 def spelled(place: Place) -> str:
-    """`servers.git.command[0]`, keys in quotes where TOML needs them."""
+    """Write a place as `servers.git.command[0]`, with keys in quotes where TOML needs them."""
     text = ""
     for key in place:
         if isinstance(key, int):
@@ -167,20 +172,21 @@ def spelled(place: Place) -> str:
 
 
 def shown(text: str) -> str:
-    """For a message: shortened, and nothing in it that could steer a terminal."""
+    """Return a text for a message: shortened, and without characters that could control a
+    terminal."""
     cut = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
     return printable(cut)
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first of them as they are shown, and how many more there are."""
+    """Return the first names for a message, and how many more there are."""
     told = ", ".join(map(shown, names[:LISTED_MAX]))
     return told + (f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else "")
 
 
 def printable(text: str) -> str:
-    """Control, direction and other invisible characters as escapes, so that what is shown is what
-    is there. The escapes are those of TOML."""
+    """Replace control, direction and other invisible characters by escapes, so that a reader sees
+    everything in the text. The escapes are those of TOML."""
     return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
 
 
@@ -189,7 +195,7 @@ def _escape(code: int) -> str:
 
 
 def table_of(value: object) -> dict[str, object] | None:
-    """`value` if it is a table (in JSON: an object), else None."""
+    """Return `value` if it is a table (in JSON: an object), else None."""
     return cast("dict[str, object]", value) if isinstance(value, dict) else None
 
 
@@ -198,7 +204,7 @@ def list_of(value: object) -> list[object] | None:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in words."""
+    """Return the type of a value, in words for a message."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
@@ -214,7 +220,7 @@ def kind_of(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayDraft:
-    """The settings of `[gateway]` that one source has, each with its place."""
+    """Settings of `[gateway]` from a single source, with their places; None: not set there."""
 
     listen: tuple[Address, Site] | None = None
     ops_listen: tuple[AnyAddress, Site] | None = None
@@ -229,7 +235,7 @@ class GatewayDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDraft:
-    """What one place says of one tool. `tool`: the server's own name of it."""
+    """Settings of a tool at a single place. `tool`: the server's own name of it."""
 
     server: str
     tool: str
@@ -239,9 +245,9 @@ class ToolDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerDraft:
-    """`server` is None for one that is left out with a warning. `written`: its name in the file,
-    where that is no possible one; `name` is the nearest then, or empty. `tools`: as `server` has
-    them, with their places."""
+    """Server of a file. `server`: None for a server that is left out with a warning. `written`: its
+    name in the file, if that name is not valid; `name` is then the nearest valid name, or empty.
+    `tools`: the settings of tools in `server`, with their places."""
 
     name: str
     site: Site
@@ -252,7 +258,7 @@ class ServerDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceDraft:
-    """`servers`: None for those that no other namespace names."""
+    """Namespace of a file. `servers`: None for all servers that no other namespace names."""
 
     name: str
     site: Site
@@ -263,7 +269,7 @@ class NamespaceDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDraft:
-    """`sse`: as it is written, None when it is not."""
+    """Endpoint of a file. `sse`: as written, None if it is not set."""
 
     site: Site
     endpoint: Endpoint
@@ -287,14 +293,16 @@ class Draft:
 
 
 def _at_home(key: str) -> str:
-    """The section that this key belongs into; empty for one of none, or of several."""
+    """Return a hint about the section that a key belongs to; empty if no section or several
+    sections have the key."""
     homes = [each.section for each in OPTIONS if each.key == key and each.section]
     home = "servers.*" if "servers.*" in homes else homes[0] if len(homes) == 1 else ""
     return f"write it in [{home.replace('*', 'NAME')}]" if home else ""
 
 
 class Table:
-    """`section` names the options that it may have; None for a file of a foreign shape."""
+    """Table of a file. `section`: names the options that the table may have; None for a file of a
+    foreign shape."""
 
     def __init__(
         self,
@@ -309,7 +317,7 @@ class Table:
         self.section: Section | None = section
 
     def refuse_unknown(self) -> None:
-        """An error for every key that `section` does not have."""
+        """Report every key that `section` does not have."""
         assert self.section is not None
         known = keys(self.section)
         for key in self.values:
@@ -331,7 +339,7 @@ class Table:
         return None if value is None else _text(value, self.site.at(key), self.findings)
 
     def texts(self, key: str) -> tuple[str, ...] | None:
-        """A list of strings; an item that is none is reported and left out."""
+        """Return a list of strings; an item that is not a string is reported and left out."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -344,8 +352,9 @@ class Table:
         return tuple(item for item in found if item is not None)
 
     def named_texts(self, key: str, *, lenient: bool = False) -> dict[str, str]:
-        """A table of strings; what is none is reported and left out. `lenient`: as other programs
-        write it, with numbers as text and null for what is to be left alone."""
+        """Return a table of strings; a value that is not a string is reported and left out.
+        `lenient`: accept the form of other programs, with numbers as text and null for values to
+        leave alone."""
         inner = self.table(key)
         found: dict[str, str] = {}
         for name, value in inner.values.items() if inner else ():
@@ -382,7 +391,7 @@ class Table:
         return default
 
     def share(self, key: str, *, default: float) -> float:
-        """From 0 to 1."""
+        """Return a number from 0 to 1."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -405,7 +414,7 @@ class Table:
             return default
 
     def size(self, key: str, *, low: int) -> int | None:
-        """In bytes; None: absent, or reported."""
+        """Return a size in bytes; None if it is absent or was reported."""
         value = self.values.get(key)
         try:
             return None if value is None else units.size(value, low)
@@ -432,7 +441,7 @@ class Table:
             return None
 
     def choice(self, key: str) -> str | None:
-        """One of the choices of the option, or None: absent, or reported."""
+        """Return a value that the option allows; None if it is absent or was reported."""
         assert self.section is not None
         known = option(self.section, key)
         text = self.text(key)
@@ -455,7 +464,7 @@ class Table:
         return Table(found, self.site.at(key), self.findings, section)
 
     def tables(self, key: str, section: Section | None = None) -> "dict[str, Table]":
-        """A table of tables, such as `servers`."""
+        """Return the tables in a table such as `servers`, by name."""
         outer = self.table(key)
         if outer is None:
             return {}
@@ -480,11 +489,11 @@ def _text(value: object, site: Site, findings: Findings) -> str | None:
 
 
 def flaw(text: str) -> str:
-    """Why no process can be given this text, or nothing."""
+    """Return why a text cannot be passed to a process, or an empty string."""
     if "\0" in text:
         return "has a NUL character in it, which no program can be given"
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "has half a surrogate pair in it, which is no text"
+        return "has half a surrogate pair in it, which is not text"
     return ""

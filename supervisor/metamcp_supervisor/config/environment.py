@@ -1,6 +1,6 @@
-"""Which variables of the gateway's own environment a server gets, and which others could matter.
+"""Variables of the gateway's environment that a server gets, and withheld ones that could matter.
 
-Owns: that choice, by names alone, and the words about what is withheld. Never: values, the
+Owns: the choice, by names alone, and the sentence about withheld variables. Never: values, the
 environment itself (`servers.specs`).
 """
 
@@ -9,26 +9,27 @@ from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 ALWAYS = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM")
-"""What every server gets: enough to find programs and files."""
+"""Variables that every server gets: enough to find programs and files."""
 DEFAULT = ("*_PROXY", "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "UV_*",
            "NPM_CONFIG_*", "XDG_*")  # fmt: skip
-"""What a server gets besides, unless the configuration says something else: the way to the network
-and to packages, and none of the secrets that may lie there for other servers."""
+"""Further variables that a server gets unless `inherit_env` is set: settings for the network and
+for packages, but not the secrets that the environment may hold for other servers."""
 NEVER = ("METAMCP_*", "NOTIFY_SOCKET", "LISTEN_*", "WATCHDOG_*", "CREDENTIALS_DIRECTORY")
-"""The gateway's own, also with `*`."""
+"""Variables of the gateway itself, which a server never gets, even with `*`."""
 NAMED_MAX = 5
-"""Of withheld variables that one sentence names."""
+"""Maximum number of withheld variables that a sentence names."""
 _PART_CHARACTERS_MIN = 3
 _GENERAL = frozenset({
     "api", "bin", "com", "dir", "home", "http", "https", "index", "key", "local", "main", "mcp",
     "modelcontextprotocol", "module", "node", "npx", "path", "port", "python", "run", "server",
     "src", "stdio", "token", "url", "uvx",
 })  # fmt: skip
-"""Words that say nothing about whose variable one is."""
+"""Words that do not say to which program a variable belongs."""
 
 
 def passed(names: Iterable[str], globs: Sequence[str]) -> list[str]:
-    """`globs`: of the configuration. Upper and lower case are the same: `http_proxy`."""
+    """Return the variables that a server gets. `globs`: from the configuration. Upper and lower
+    case are the same: `http_proxy`."""
     wanted = (*ALWAYS, *globs)
     return [name for name in names if _fits(name, wanted) and not _fits(name, NEVER)]
 
@@ -40,12 +41,12 @@ def withheld(
     words: Iterable[str],
     said: str,
 ) -> tuple[str, ...]:
-    """The variables that a server does not get and that could matter to it. `env`: the variables
-    of its entry; `words`: its name and command; `said`: what it wrote, and what is said of its end.
+    """Return the variables that a server does not get and that could matter to it. `env`: variables
+    set in its entry; `words`: its name and command; `said`: its output and the reason for its end.
 
-    First come those that it names itself, then those that have a word in common with it:
-    `GITHUB_TOKEN` and a server `github`. Folders of a path do not count: they say where a program
-    lies, not what it is.
+    Variables that the server names come first, then variables that have a word in common with its
+    name or command: `GITHUB_TOKEN` and a server `github`. Folders of a path do not count: they say
+    where a program is, not which program.
     """
     everything = list(names)
     given = {*passed(everything, globs), *env}
@@ -59,7 +60,7 @@ def withheld(
 
 
 def sentence(names: Sequence[str]) -> str:
-    """What is said of them, or nothing."""
+    """Return a sentence about withheld variables, or an empty string."""
     if not names:
         return ""
     those = "this variable" if len(names) == 1 else "these variables"

@@ -1,7 +1,8 @@
-"""Reading files that others wrote: configuration, and secrets that it refers to.
+"""Reading files that users wrote: configuration, and secrets that it refers to.
 
-Owns: which files are read at all (regular, bounded, text), and one sentence for each that is not;
-the first form of a file that is to be there whole or not at all. Never: what is in them.
+Owns: which files are read at all (regular, limited in size, text), and a sentence for each refused
+file; the temporary file for content that must be written whole or not at all. Never: the meaning of
+the content.
 """
 
 import os
@@ -13,28 +14,29 @@ from metamcp_supervisor.config.document import shown
 from metamcp_supervisor.config.references import Unresolved, no_credentials
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
-"""A thousand servers with long commands have less than 1 MiB."""
+"""Maximum bytes of a configuration file; a thousand servers with long commands take less than
+1 MiB."""
 SECRET_BYTES_MAX = 64 * 1024
-"""Keys and certificates have a few KiB."""
+"""Maximum bytes of a file with a secret; keys and certificates have a few KiB."""
 _CHUNK_BYTES = 64 * 1024
 
 
 class Unreadable(Exception):
-    """A file that is not read. The text is what follows its name in a sentence."""
+    """A file that is not read. The text follows the file's name in a sentence."""
 
 
 def text(path: Path, limit_bytes: int = CONFIG_BYTES_MAX) -> str:
-    """The text of a configuration file, without a byte order mark. Raises Unreadable."""
+    """Read the text of a configuration file, without a byte order mark. Raises Unreadable."""
     return _decoded(_content(path, limit_bytes, os.O_RDONLY, secret=False))
 
 
 def data(path: Path, limit_bytes: int) -> bytes:
-    """The bytes of a file that is somebody else's. Raises Unreadable."""
+    """Read the bytes of a file. Raises Unreadable."""
     return _content(path, limit_bytes, os.O_RDONLY, secret=False)
 
 
 def others_may_write(path: Path) -> bool:
-    """May every user of this machine change it? A file that is gone by now may not."""
+    """Whether every user of this machine may change the file. False if it is gone by now."""
     try:
         return bool(path.stat().st_mode & stat.S_IWOTH)
     except OSError:
@@ -42,10 +44,10 @@ def others_may_write(path: Path) -> bool:
 
 
 def secret(path: Path) -> str:
-    """The text of a file that holds a secret, without the newline at its end.
+    """Read the text of a file that holds a secret, without the newline at its end.
 
-    Only a file that nobody else can read or exchange: no link, ours or root's, mode 0600 or less.
-    Raises expand.Unresolved.
+    The file must be one that other users can neither read nor replace: not a link, owned by this
+    user or root, mode 0600 or less. Raises references.Unresolved.
     """
     try:
         found = _decoded(_content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW, secret=True))
@@ -55,11 +57,11 @@ def secret(path: Path) -> str:
 
 
 def credential(folder: str, name: str) -> str:
-    """The text of a credential of the service, without the newline at its end. `folder`: where
-    systemd has laid them for this service alone; empty where there are none.
+    """Read the text of a credential of the service, without the newline at its end. `folder`: where
+    systemd puts credentials for this service alone; empty without credentials.
 
-    Group bits are no flaw of it: they are the mask of the access list that lets this user read.
-    Raises expand.Unresolved.
+    Group bits in the mode are allowed: they are the mask of the access list that lets this user
+    read. Raises references.Unresolved.
     """
     if not folder:
         return no_credentials(name)
@@ -76,16 +78,16 @@ def credential(folder: str, name: str) -> str:
 
 
 def beside(path: Path) -> tuple[int, str]:
-    """A new file of ours in the same folder, with mode 0600: its descriptor, and where it lies.
+    """Create a file in the same folder, with mode 0600. Return its descriptor and its path.
 
-    `tempfile` would do it, and brings every library that packs files. Raises OSError."""
+    `tempfile` is not used, because it imports all libraries for compression. Raises OSError."""
     name = os.path.join(path.parent, f".{path.name}.{secrets.token_hex(8)}")
     return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), name
 
 
 def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes:
     try:
-        # Without O_NONBLOCK the open of a FIFO waits for somebody to write to it.
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
         fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
         raise Unreadable(_reason(error)) from None
@@ -147,7 +149,7 @@ def _decoded(data: bytes) -> str:
     try:
         found = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Unreadable(f"is no UTF-8 text (byte {error.start})") from None
+        raise Unreadable(f"is not UTF-8 text (byte {error.start})") from None
     if "\0" in found:
-        raise Unreadable("has NUL characters in it: it is no text")
+        raise Unreadable("has NUL characters in it: it is not text")
     return found

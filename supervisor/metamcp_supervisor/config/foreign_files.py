@@ -1,9 +1,9 @@
 """The JSON files of MCP clients and other gateways, read as they are.
 
-Owns: which shape a file has, where each keeps its servers, and which of its keys mean something
+Owns: the shapes of files, where each shape keeps its servers, and which of its keys mean something
 here. Never: changing such a file, settings that only metamcp.toml has (`parse`).
 
-What these files hold is meant for other programs too, so what we do not know is no error.
+The files are meant for other programs too, so unknown keys are not errors.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,14 +30,14 @@ from metamcp_supervisor.config.references import Input, References, Resolving
 from metamcp_supervisor.config.server_sections import Remote
 
 Shape = Literal["mcpServers", "servers", "mcp_servers", "aliases"]
-"""Claude, Cursor and most others; VS Code; meta-mcp; mcpflip."""
+"""Shapes of files: Claude, Cursor and most others; VS Code; meta-mcp; mcpflip."""
 
 _LISTED_MAX = 8
-"""How many ignored keys one warning names."""
+"""Maximum number of ignored keys that a warning names."""
 
 _ADDRESSES = ("url", "serverUrl", "httpUrl", "uri")
 _KINDS = ("type", "transport", "transportType")
-"""Where a file says what kind of server one is, the first that is there."""
+"""Keys that can hold the kind of a server; the first one with a string counts."""
 _STARTED = {"stdio", "local"}
 _REMOTE: dict[str, str] = {
     "http": "http", "https": "http", "streamable-http": "http", "streamablehttp": "http",
@@ -45,8 +45,8 @@ _REMOTE: dict[str, str] = {
 }  # fmt: skip
 """Kinds of remote servers, and the transport that each means."""
 _ELSEWHERE = {"--url", "--runtime-dir"}
-"""Options of `metamcp connect` that name another gateway, unless it starts one by `--config`, as
-`metamcp install` writes it."""
+"""Options of `metamcp connect` that name another gateway, unless the command has `--config` to
+start one itself, as `metamcp install` writes it."""
 _OAUTH_KEYS = ("clientId", "clientSecret", "clientMetadataUrl")
 _USED = {"command", "args", "env", "cwd", "disabled", "enabled", "headers", "oauth", *_ADDRESSES,
          *_KINDS}  # fmt: skip
@@ -55,14 +55,14 @@ _OF_CLIENTS = {
     "icon", "iconPath", "icons", "id", "metadata", "name", "note", "notes",
     "tags", "timeout", "title", "trust", "version",
 }  # fmt: skip
-"""Keys of one server that clients write for themselves and that change nothing here."""
+"""Keys of a server that clients write for themselves and that have no effect here."""
 _TOP_OF_CLIENTS = {
     "globalShortcut", "inputs", "mcpServers", "mcp_servers", "preferences", "servers",
 }  # fmt: skip
 
 
 def shape_of(values: Mapping[str, object]) -> Shape | None:
-    """The shape of a file, by what it holds and not by its name; None for none that is known."""
+    """Return the shape of a file, by its content and not by its name; None if it is not known."""
     if table_of(values.get("mcpServers")) is not None:
         return "mcpServers"
     if list_of(values.get("mcp_servers")) is not None:
@@ -111,7 +111,7 @@ def _is_entry(table: Mapping[str, object]) -> bool:
 
 
 def _entries(shape: Shape, top: Table) -> Iterable[tuple[Site, str | None, object]]:
-    """The place of each server, its name if that is its key, and what is there."""
+    """Return the place of each server, its name if that is its key, and its value."""
     if shape == "mcp_servers":
         for at, item in enumerate(list_of(top.values[shape]) or ()):
             yield top.site.at(shape, at), None, item
@@ -207,7 +207,8 @@ def _remote(table: Table, kind: str, resolving: Resolving) -> Remote:
 
 
 def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | None]:
-    """As clients have it: true, or a table whose other keys are about their own browser."""
+    """Read `oauth` as clients write it: true, or a table, whose further keys concern the client's
+    own browser."""
     value = table.values.get("oauth")
     inner = table.table("oauth") if table_of(value) is not None else None
     if inner is not None:
@@ -216,7 +217,8 @@ def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | No
 
 
 def _inputs(values: Mapping[str, object]) -> dict[str, Input]:
-    """What VS Code would ask for, by id. Whatever does not fit is left alone: it is not ours."""
+    """Return the inputs that VS Code would ask the user for, by id. Malformed inputs are skipped
+    without an error, because the file belongs to another program."""
     found: dict[str, Input] = {}
     for item in list_of(values.get("inputs")) or ():
         table = table_of(item) or {}
@@ -234,7 +236,7 @@ def _unknown(values: Mapping[str, object], known: set[str]) -> list[str]:
 
 
 def _is_comment(key: str) -> bool:
-    """How people write comments into JSON, and how they name its schema."""
+    """Whether a key is a comment or names the schema, as people write them in JSON."""
     return key.startswith(("_", "//", "$"))
 
 

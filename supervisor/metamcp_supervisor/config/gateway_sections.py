@@ -22,11 +22,11 @@ from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.references import Resolving
 
 FILE_BYTES_MIN = 64 * 1024
-"""Of calls: below, a file is full after a moment."""
+"""Minimum bytes of a file of recorded calls; a smaller file is full after a moment."""
 FILES_MAX = 1000
 BODY_BYTES_MIN = 1024
 BODY_BYTES_MAX = 1024 * 1024
-"""What is kept of it is in memory until it is written."""
+"""Maximum bytes of a recorded body, because it stays in memory until it is written."""
 
 
 def log(table: Table) -> Log:
@@ -82,9 +82,9 @@ def traces(table: Table, resolving: Resolving) -> Traces:
 
 
 BATCH_MAX = 64
-"""As many texts as the gateway ever asks for at once."""
+"""Maximum number of texts in a request; the gateway never asks for more at once."""
 TIMEOUT_S_MAX = 120.0
-"""For one request. No search waits so long, but what it asks for stays under way."""
+"""Maximum seconds of a request. No search waits that long, but its request goes on."""
 MODEL_CHARACTERS_MAX = 256
 
 
@@ -119,7 +119,7 @@ def read(table: Table, resolving: Resolving, home: Path) -> Embeddings:
 
 
 def _check(table: Table, token: str | None) -> None:
-    """One source, with what belongs to it."""
+    """Check that there is a single source of vectors, and that the other keys fit it."""
     if table.has("url") and table.has("folder"):
         table.error("folder", "vectors have one source; leave this or 'url' out")
     elif not table.has("url") and not table.has("folder"):

@@ -14,8 +14,8 @@ from metamcp_worker.ipc.log_records import ROOMS
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """`name`: as one installs it; `what`: cannot be done without; `modules`: of it, as one would
-    import them."""
+    """Optional part of the installation. `name`: the extra of the package; `what`: words for what
+    cannot be done without it; `modules`: names of its modules to import."""
 
     name: str
     what: str
@@ -39,7 +39,7 @@ MEANING = Extra(
 
 
 def lacking(extra: Extra) -> str:
-    """What to do, because it is not installed; nothing if it is."""
+    """Return a sentence on how to install a missing extra; empty if it is installed."""
     if all(map(_is_there, extra.modules)):
         return ""
     return (
@@ -65,19 +65,20 @@ def installed() -> frozenset[str]:
 
 
 _OF_PYTHON = frozenset({"asyncio", "concurrent"})
-"""What of the standard library speaks in the gateway."""
+"""Packages of the standard library that write to the gateway's log."""
 _OURS = ("metamcp", "metamcp_supervisor", "metamcp_worker")
 
 
 def unknown(names: Iterable[str]) -> dict[str, str]:
-    """Those that nobody has, each with what is wrong."""
+    """Return the names that no room and no installed library has, each with an error text."""
     rooms = ", ".join(sorted(ROOMS))
     what = f"is neither a room of the gateway nor an installed library; the rooms are: {rooms}"
     return {name: what for name in names if name not in ROOMS and not _is_library(name)}
 
 
 def _is_library(name: str) -> bool:
-    """The logger of one has the name of its package, or begins with it and a dot."""
+    """Whether a logger of this name belongs to an installed library: its name is that of the
+    package, or begins with the package and a dot."""
     package = name.partition(".")[0]
     if package in sys.stdlib_module_names:
         return package in _OF_PYTHON

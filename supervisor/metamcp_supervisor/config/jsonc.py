@@ -1,7 +1,7 @@
-"""JSON as people write it: with comments, commas too many and a line number for each key.
+"""JSON as people write it: with comments, trailing commas and a line number for each key.
 
-Owns: taking comments and trailing commas out without moving anything else, decoding, and finding
-what a decoder hides (keys written twice, lines). Never: what the keys mean (`foreign_files`).
+Owns: removing comments and trailing commas without moving anything else, decoding, and finding what
+a decoder hides (keys written twice, lines). Never: the meaning of keys (`foreign_files`).
 """
 
 import json
@@ -16,12 +16,13 @@ _TRAILING_COMMA = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|,(?=\s*[\]}])', re.
 _NOT_NEWLINE = re.compile(r"[^\n]")
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]:,\n]', re.DOTALL)
 _DEPTH_MAX = 6
-"""Deeper keys get the line of the one above: no setting lies deeper."""
+"""Maximum depth of keys whose lines are kept; no setting is deeper, and deeper keys get the line of
+the key above."""
 
 
 def strip(text: str) -> str:
-    """`text` with comments and trailing commas blanked out: same length, same lines, and strings
-    as they are. Raises BrokenSyntax for a comment without an end."""
+    """Return `text` with spaces in place of comments and trailing commas: same length, same lines,
+    strings unchanged. Raises BrokenSyntax for a comment without an end."""
     pieces: list[str] = []
     done = at = 0
     whole = True
@@ -46,7 +47,7 @@ def strip(text: str) -> str:
 
 
 def _comment_end(text: str, start: int) -> int:
-    """Where the comment that starts here ends; `start` if none starts here."""
+    """Return the end of the comment that begins at `start`; `start` if none begins there."""
     two = text[start : start + 2]
     if two == "//":
         end = text.find("\n", start)
@@ -60,7 +61,7 @@ def _comment_end(text: str, start: int) -> int:
 
 
 def loads(text: str) -> Mapping[str, object]:
-    """The object in `text`. Raises BrokenSyntax, also for a key that is written twice."""
+    """Decode the object in `text`. Raises BrokenSyntax, also for a key that is written twice."""
     bare = strip(text)
     twice = False
 
@@ -89,26 +90,26 @@ def loads(text: str) -> Mapping[str, object]:
 
 
 class _NoNumber(Exception):
-    """NaN and Infinity, which Python takes for JSON."""
+    """NaN or Infinity, which Python accepts as JSON."""
 
 
 def _no_constant(name: str) -> object:
-    raise _NoNumber(f"{name} is no JSON number")
+    raise _NoNumber(f"{name} is not a JSON number")
 
 
 def lines(text: str) -> Mapping[Place, int]:
-    """The line of every key, and of every list item but numbers and the like.
+    """Return the line of every key, and of every list item except numbers and the like.
 
-    `text` must be what `loads` accepted.
+    `text` must be a text that `loads` accepts.
     """
     return _walk(strip(text))[0]
 
 
 def _walk(bare: str) -> tuple[Mapping[Place, int], tuple[str, int] | None]:
-    """Lines by place, and the first key that is written twice in its object.
+    """Return lines by place, and the first key that is written twice in its object.
 
-    The text is known to be valid, so brackets and keys alone tell where one is: `path` holds the
-    current key or index of every open object or list; an object waits for a key after `{` and `,`.
+    The text is valid, so brackets and keys are enough to know the current place: `path` holds the
+    current key or index of every open object or list; an object expects a key after `{` and `,`.
     """
     found: dict[Place, int] = {}
     twice: tuple[str, int] | None = None

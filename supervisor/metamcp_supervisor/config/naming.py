@@ -1,5 +1,5 @@
-"""Names of servers, namespaces and endpoints: the rule for good ones, and the known word most like
-a mistyped one.
+"""Names of servers, namespaces and endpoints: the rule for valid names, and the known word nearest
+to a mistyped one.
 
 Never: names of tools (`metamcp_worker.ipc.exposed_names`).
 
@@ -11,7 +11,8 @@ import unicodedata
 from collections.abc import Collection
 
 NAME_CHARACTERS_MAX = 64
-"""No tool name can be longer in most clients, and a server's name is a part of one."""
+"""Maximum characters of a name: a server's name is part of the names of its tools, and most clients
+allow no longer names of tools."""
 
 _GOOD = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
 _FOREIGN = re.compile(r"[^a-z0-9_-]+", re.ASCII)
@@ -19,7 +20,7 @@ _UNDERSCORES = re.compile(r"_{2,}")
 
 
 def flaw(name: str) -> str:
-    """What is wrong with the name, as the end of a sentence, or nothing."""
+    """Return the error in a name, as the end of a sentence, or an empty string."""
     if len(name) > NAME_CHARACTERS_MAX:
         return f"is longer than {NAME_CHARACTERS_MAX} characters"
     if "__" in name:
@@ -32,7 +33,8 @@ def flaw(name: str) -> str:
 
 
 def adapted(name: str) -> str:
-    """The good name nearest to `name`: `My Server` → `my-server`. Empty when nothing is left."""
+    """Return the valid name nearest to `name`: `My Server` → `my-server`. Empty when nothing is
+    left."""
     plain = unicodedata.normalize("NFKD", name[: NAME_CHARACTERS_MAX * 4]).casefold()
     ascii_only = "".join(char for char in plain if not unicodedata.combining(char))
     joined = _UNDERSCORES.sub("_", _FOREIGN.sub("-", ascii_only))
@@ -40,9 +42,10 @@ def adapted(name: str) -> str:
 
 
 _WORD_CHARACTERS_MAX = 64
-"""Comparing costs the square of the length, and nobody mistypes a word longer than this."""
+"""Maximum characters of a word that is compared with known words: the time grows with the square of
+the length, and mistyped words are shorter."""
 _LISTED_MAX = 12
-"""How many known words a hint lists when none is near."""
+"""Maximum number of known words that a hint lists when none is near."""
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
@@ -57,7 +60,7 @@ def nearest(word: str, known: Collection[str]) -> str | None:
 
 
 def hint(word: str, known: Collection[str]) -> str:
-    """The second half of a sentence about an unknown word."""
+    """Return the second half of a sentence about an unknown word."""
     if not known:
         return "there is none"
     near = nearest(word, known)

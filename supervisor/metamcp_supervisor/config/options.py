@@ -1,7 +1,7 @@
-"""Every key of metamcp.toml: its kind, its default, and what a change of it costs.
+"""Every key of metamcp.toml: its kind, its default, and the effect of a change at a reload.
 
-Owns: the one list that the parser, the plan of a reload, `metamcp config schema` and
-docs/configuration.md agree on. Never: reading a value (`document`), the defaults as values
+Owns: the list of keys that the parser, the plan of a reload, `metamcp config schema` and
+docs/configuration.md all use. Never: reading a value (`document`), the defaults as values
 (`config`).
 """
 
@@ -48,17 +48,18 @@ Kind = Literal[
     "choice",
 ]
 Effect = Literal["in place", "next start", "restart", "full restart"]
-"""Of a reload: it counts at once, or from the next start of this server, or this server restarts,
-or the gateway must be restarted."""
+"""Effect of a changed setting at a reload: at once; from the next start of this server; this server
+restarts; the gateway must be restarted."""
 
 FRONTS_MAX = 16
-"""More than that share no work that is worth a process: each holds a pipe to every server."""
+"""Maximum number of fronts; more would not have enough work to be worth a process, because each
+holds a pipe to every server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`default`: as one would write it, or empty when there is none. `choices`: what a choice may
-    be; `later`: choices that a newer version will have."""
+    """Key of metamcp.toml. `default`: as a user writes it, empty without a default; `choices`: the
+    allowed values of a choice; `later`: choices that a newer version will have."""
 
     section: Section
     key: str
@@ -71,7 +72,7 @@ class Option:
 
 
 def _tool(section: Section) -> tuple[Option, ...]:
-    """What can be said of one tool: of a server, in a namespace, at an endpoint."""
+    """Return the settings of a tool: of a server, in a namespace, or at an endpoint."""
     return (
         Option(section, "enabled", "boolean", "true", "in place",
                "`false` takes the tool out of every list and refuses calls of it."),
@@ -91,7 +92,7 @@ def _tool(section: Section) -> tuple[Option, ...]:
 
 
 def _texts(values: Sequence[str]) -> str:
-    """As a file has them."""
+    """Write a list of strings as TOML."""
     quoted = (f'"{each}"' for each in values)
     return f"[{', '.join(quoted)}]"
 
@@ -317,8 +318,8 @@ OPTIONS: tuple[Option, ...] = (
            "Longer names are cut and get a hash; some clients allow 64 characters only."),
 )  # fmt: skip
 
-#: Keys that belong to the format and that this version cannot honour. They are refused with these
-#: words rather than ignored: who writes `sandbox = "strict"` must not run without it.
+#: Keys that belong to the format but are not available in this version. They are refused rather
+#: than ignored: the server of a user who writes `sandbox = "strict"` must not run without one.
 LATER: dict[Section, frozenset[str]] = {
     "": frozenset({"workspaces"}),
     "gateway": frozenset({"console_listen"}),
@@ -331,11 +332,11 @@ LATER: dict[Section, frozenset[str]] = {
     }),
 }  # fmt: skip
 
-_KEYS_LATER = 'there are no API keys in this version; with auth = "none" only this machine gets in'
+_KEYS_LATER = 'this version has no API keys; with auth = "none" only this machine gets in'
 _LISTEN = 'write listen = "127.0.0.1:PORT"'
 _NAMED = "its name stands in the brackets above it"
 _OF_NAMESPACES = "a namespace lists its servers: [namespaces.NAME] servers = […]"
-#: Keys of other gateways, and what is written here in their place.
+#: Keys of other gateways, and the hint that names the key to write here.
 ELSEWHERE: dict[Section, dict[str, str]] = {
     "": {
         "mcpServers": "servers are [servers.NAME] here, or a file that 'include' names",

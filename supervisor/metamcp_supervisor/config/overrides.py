@@ -1,7 +1,7 @@
 """Settings that differ from the file for a time: of servers, and levels of the log.
 
-Owns: which settings can be overridden, and reading values as the file is read. Never: the end of
-that time (`control.set_signal`).
+Owns: which settings can be overridden, and reading values by the rules of the file. Never: ending
+an override when its time is over (`control.set_signal`).
 """
 
 import re
@@ -18,9 +18,9 @@ from metamcp_supervisor.config.show import server_table
 from metamcp_worker.ipc.log_records import ROOMS
 
 PREFIX = "log."
-"""Before what is no setting of a server: no name of one has a dot."""
+"""Prefix of settings that do not belong to a server: names of servers have no dot."""
 LEVEL, OF_ROOM = "log.level", "log.levels."
-#: What can be written; a library has the name of its logger in place of a room.
+#: Keys of levels that can be set; for a library, its logger's name takes the place of the room.
 KEYS = (LEVEL, *(f"{OF_ROOM}{room}" for room in sorted(ROOMS)))
 WORDS = option("log", "level").choices
 
@@ -28,7 +28,7 @@ _ROOM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 def read_level(log: Log, settings: Mapping[str, str]) -> Log:
-    """The log with these: by the rules of the file, in the words of the file. Raises
+    """Return the log with these levels, which follow the rules of the file. Raises
     ConfigInvalid."""
     findings = Findings()
     site = Site(Document("", Path(), {}), ("log",))
@@ -49,21 +49,23 @@ def read_level(log: Log, settings: Mapping[str, str]) -> Log:
 
 
 def rooms_of(settings: Iterable[str]) -> dict[str, str]:
-    """Whose level it is, by room or library: the setting."""
+    """Return the settings that are levels of rooms or libraries, by room or library."""
     return {key.removeprefix(OF_ROOM): key for key in settings if key.startswith(OF_ROOM)}
 
 
 def level_text(log: Log, key: str) -> str:
-    """What counts, as people write it; `none` for a room without a level of its own."""
+    """Return the level in force for a key, as a user writes it; `none` for a room without its own
+    level."""
     return log.level if key == LEVEL else log.levels.get(key.removeprefix(OF_ROOM), "none")
 
 
 GATEWAY = ""
-"""In place of a server: the gateway itself, of which the levels of its log can be set."""
+"""Name for the gateway itself in place of a server; only the levels of its log can be set."""
 _LASTING = frozenset({"spares", "sharing", "depends_on", "pinning", "tools"})
-"""They count at once, but what they start, stop and let through is no matter of an hour."""
+"""Settings of servers that take effect at once but cannot be set for a time, because they decide
+which processes run and which tools clients get."""
 _SERVERS = {each.key: each for each in OPTIONS if each.section == "servers.*"}
-#: What can be set: settings that count at once when the file is read anew.
+#: Settings of servers that can be set for a time: those that a reload applies at once.
 SETTINGS = tuple(
     key for key, each in _SERVERS.items() if each.effect == "in place" and key not in _LASTING
 )
@@ -71,8 +73,8 @@ SETTINGS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One setting of one server, or of GATEWAY. `value`: as the configuration has it; `text`: as
-    people write it; `ends`: when it is over, in seconds of the gateway's own clock."""
+    """Setting of a server, or of GATEWAY, for a time. `value`: as in the configuration; `text`: as
+    a user writes it; `ends`: time of its end, in seconds of the gateway's own clock."""
 
     server: str
     key: str
@@ -83,7 +85,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Those in force. A value: what changes them gives another one."""
+    """All overrides in force, as a frozen value: methods that change them return a new one."""
 
     all: tuple[Override, ...] = ()
 
@@ -91,8 +93,8 @@ class Overrides:
         return tuple(each for each in self.all if each.server == server)
 
     def set(self, server: Server, settings: Mapping[str, str], ends: float) -> "Overrides":
-        """With these as well. `server`: as it is in force; `settings`: by key, the values as in the
-        file, but without quotes. Raises ConfigInvalid."""
+        """Add settings of a server. `server`: as it is in force; `settings`: values by key, written
+        as in the file, but without quotes. Raises ConfigInvalid."""
         found = read(server, settings)
         table = server_table(found)
         new = tuple(
@@ -102,7 +104,7 @@ class Overrides:
         return Overrides((*self._but(server.name, settings), *new))
 
     def set_levels(self, log: Log, settings: Mapping[str, str], ends: float) -> "Overrides":
-        """With these levels as well. `log`: as it is in force. Raises ConfigInvalid."""
+        """Add levels of the log. `log`: as it is in force. Raises ConfigInvalid."""
         found = read_level(log, settings)
         new = tuple(
             Override(GATEWAY, key, word, word, ends)
@@ -112,8 +114,9 @@ class Overrides:
         return Overrides((*self._but(GATEWAY, settings), *new))
 
     def again(self, server: Server, settings: Mapping[str, tuple[str, float]]) -> "Overrides":
-        """With what was set before. `server`: as in the file; `settings`: by key, the text and the
-        end of each. They are read together, for they may need each other. Raises ConfigInvalid."""
+        """Add settings that were in force before. `server`: as in the file; `settings`: text and
+        end by key. All are read together, because they may need each other. Raises
+        ConfigInvalid."""
         found = self.set(server, {key: text for key, (text, _) in settings.items()}, 0.0)
         ends = {(server.name, key): end for key, (_, end) in settings.items()}
         again = (replace(one, ends=ends.get((one.server, one.key), one.ends)) for one in found.all)
@@ -123,21 +126,21 @@ class Overrides:
         return Overrides(tuple(each for each in self.all if each.server != server))
 
     def over(self, now: float) -> tuple[Override, ...]:
-        """Those whose time is over."""
+        """Return the overrides whose time is over."""
         return tuple(each for each in self.all if each.ends <= now)
 
     def after(self, now: float) -> "Overrides":
         return Overrides(tuple(each for each in self.all if each.ends > now))
 
     def kept(self, config: Config) -> "Overrides":
-        """Those of servers that this configuration has. Levels are as it says."""
+        """Keep only the overrides of servers in this configuration; overrides of levels end."""
         return Overrides(tuple(each for each in self.all if each.server in config.servers))
 
     def next_end(self) -> float | None:
         return min((each.ends for each in self.all), default=None)
 
     def applied(self, config: Config) -> Config:
-        """The configuration of the files, with what is set instead."""
+        """Return the configuration with the overrides in place of its own settings."""
         servers = dict(config.servers)
         for each in self.all:
             if each.server in servers:
@@ -152,12 +155,12 @@ class Overrides:
 
 
 def read(server: Server, settings: Mapping[str, str]) -> Server:
-    """The server with these settings: by the rules of the file, in the words of the file. Raises
+    """Return the server with these settings, which follow the rules of the file. Raises
     ConfigInvalid."""
     findings = Findings()
     site = Site(Document("", Path(), {}), ("servers", server.name))
     given = {key: _value(_SERVERS.get(key), text) for key, text in settings.items()}
-    # With all that the server has, since there are rules between settings.
+    # With all settings of the server, because there are rules between settings.
     table = Table(server_table(server) | given, site, findings, "servers.*")
     Table(given, site, findings, "servers.*").refuse_unknown()
     for key in given:
@@ -170,7 +173,7 @@ def read(server: Server, settings: Mapping[str, str]) -> Server:
 
 
 def text_of(table: Mapping[str, object], key: str) -> str:
-    """The value of a setting as people write it; `none` for one without any."""
+    """Return the value of a setting as a user writes it; `none` without a value."""
     value = table.get(key)
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -178,7 +181,7 @@ def text_of(table: Mapping[str, object], key: str) -> str:
 
 
 def _value(option: Option | None, text: str) -> object:
-    """What TOML would have made of it: the quotes need not be written here."""
+    """Decode a text to the value that TOML would give; strings need no quotes here."""
     kind = option.kind if option is not None else "string"
     if kind == "boolean" and text in {"true", "false"}:
         return text == "true"
@@ -204,5 +207,5 @@ def _listed() -> str:
 
 
 def _field(key: str) -> str:
-    """Of `Server`; there the unit is in the name."""
+    """Return the field of `Server` for a key; the name of the field has the unit."""
     return f"{key}_s" if _SERVERS[key].kind == "duration" else key

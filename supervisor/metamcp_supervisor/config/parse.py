@@ -1,4 +1,4 @@
-"""metamcp.toml: what one such file says, with every error in it.
+"""Reading a metamcp.toml: its settings, and every error in it.
 
 Owns: the reading of its tables. Never: single values (`document`), the programs of servers
 (`program`), anything that needs a second file (`assemble`).
@@ -57,13 +57,16 @@ from metamcp_worker.ipc.frames import MESSAGE_BYTES_MAX
 CALLS_MAX = 65_536
 INHERITED_MAX = 100
 RESTARTS_MAX = 1000
-"""Of `concurrency` and `queue`: every call costs memory, and a child has one pipe."""
+"""Maximum of `restarts_max`. The maximum of `concurrency` and `queue` is CALLS_MAX, because every
+call costs memory and a child has a single pipe; INHERITED_MAX: names in `inherit_env`."""
 MESSAGE_BYTES_MIN = 64 * 1024
-"""Of `message_max`; lists of tools are messages too."""
+"""Minimum bytes of `message_max`; lists of tools are messages too."""
 SPARES_MAX = 1
-"""With two copies ready at once, the one that takes over is replaced before it goes down too."""
+"""Maximum number of spares; with a second copy ready, the copy that takes over gets a new spare
+before it goes down too."""
 LENGTH_MIN, LENGTH_MAX = 16, 128
-"""Of the names of tools: below, nothing is left beside the hash; above, MCP forbids it."""
+"""Limits of `length_max`, in characters of a tool's name: a shorter name has no room beside the
+hash, and MCP forbids longer names."""
 
 _DEFAULTS = Server(name="", source="")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
@@ -208,7 +211,7 @@ def _server(name: str, outer: Table, references: References, home: Path) -> Serv
 
 
 def unread(name: str, site: Site, *, written: str = "") -> ServerDraft:
-    """A server of which an error was told, and nothing else is known."""
+    """Return a server of which only an error is known, which was reported."""
     server = Server(name=name, source=str(site))
     return ServerDraft(name=name, site=site, server=server, written=written)
 
@@ -228,7 +231,7 @@ def _described(name: str, table: Table, references: References, home: Path) -> S
 
 
 def tuned(table: Table, server: Server) -> Server:
-    """The server, run and limited as its table says."""
+    """Return the server with the settings and limits of its table."""
     required = table.flag("required", default=_DEFAULTS.required)
     enabled = table.flag("enabled", default=_DEFAULTS.enabled)
     if required and not enabled:
@@ -300,7 +303,7 @@ def _message_max(table: Table) -> int:
 def described(
     name: str, table: Table, found: program.Program, far: server_sections.Remote
 ) -> Server:
-    """What is run or reached, with the defaults for everything else."""
+    """Return a server with its program or URL, and the defaults for everything else."""
     return Server(
         name=name,
         source=str(table.site),
@@ -323,7 +326,8 @@ def described(
 
 
 def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
-    """The server, with what its references lack. A disabled one may refer to what is not there."""
+    """Return the draft of a server, and report its unresolved references. A disabled server may
+    have some: it is left out with a warning."""
     if resolving.unresolved and not server.enabled:
         place, why = resolving.unresolved[0]
         table.findings.warning(place, f"{why}; the server is disabled and left out")
@@ -334,7 +338,7 @@ def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
 
 
 def _module(table: Table) -> str | None:
-    """`module`, and the rule that a server is reached in exactly one way."""
+    """Read `module`, and check that a server is reached in exactly one way."""
     module = table.text("module")
     if module is not None and not _MODULE.fullmatch(module):
         table.error("module", 'must be written "package.module:object"')
@@ -342,7 +346,7 @@ def _module(table: Table) -> str | None:
     if len(ways) > 1:
         table.error(ways[-1], f"a server has only one of {' and '.join(map(repr, ways))}")
     elif table.has("args") and not table.has("command"):
-        table.error("args", "there is no 'command' that these are for")
+        table.error("args", "needs 'command', the program that gets these arguments")
     elif not ways and not table.has("transport"):
         what = "has no 'command', 'url' or 'module'; one of them says what it is"
         if table.has("tools"):

@@ -1,14 +1,15 @@
-"""Which configuration counts in a folder, which directories and ports are its own, who runs.
+"""The configuration that counts in a folder, its directories and ports, and the running gateways.
 
 Owns: the order of the look-up, the directories of a configuration that names none, the pair of
-ports that it had last, the list of running gateways. Never: what files say (`config.sources`),
-taking a directory (`runtime`), talking to a gateway (`control.client`).
+ports that it had last, the list of running gateways. Never: the content of files
+(`config.sources`), taking a directory (`runtime`), talking to a gateway (`control.client`).
 
-    place = places.here()          of the folder that this process is in
+    place = places.here()          place of the working directory
     place.runtime_dir              where its gateway is reached, whether it runs or not
 
 A configuration without `state_dir` and `runtime_dir` has directories that are named after its path,
-so two projects never meet. The user's own file and that of the system keep the plain names.
+so that two projects never share them. The user's own file and the system's file have directories
+with plain names.
 """
 
 import contextlib
@@ -27,29 +28,29 @@ SYSTEM_FILE = Path("/etc/metamcp/metamcp.toml")
 CLIENT_FILES = (".mcp.json", "mcp.json", ".cursor/mcp.json", ".vscode/mcp.json",
                  "claude_desktop_config.json", "servers.json", "config.json")  # fmt: skip
 META_MCP_FILE = ".meta-mcp/config.json"
-"""In the home directory, as other programs of this kind have theirs."""
+"""Path in the home directory of a configuration of meta-mcp, a program like this one."""
 _ANYTHING = {"mcp.json", "servers.json", "config.json"}
-"""Names that many programs use: such a file counts only when its shape is known."""
+"""Names that many programs use; a file of such a name counts only when its shape is known."""
 _EDITOR_FOLDERS = {".cursor", ".vscode"}
-"""Editors start servers in the folder above these, and mean it by relative paths."""
+"""Folders of editors, which start servers in the folder above; relative paths start there."""
 
 DIGITS = 12
-"""Of a digest, in the name of a directory."""
+"""Digits of the digest in the name of a directory."""
 NAME_CHARACTERS = 24
-"""Of the folder's name, in the name of its state directory, for people."""
+"""Maximum characters of the folder's name in the name of its state directory, for people."""
 PROJECTS = "projects"
-"""In the state directory of a user: those of projects."""
+"""Folder in the user's state directory that holds the state directories of projects."""
 PORTS = "ports"
-"""In the state directory: the pair of ports that the gateway took last."""
+"""File in the state directory with the pair of ports that the gateway took last."""
 FILE_BYTES_MAX = 4 * 1024 * 1024
-"""Of a configuration, as `config.files` has it."""
+"""Maximum bytes of a configuration, the same as in `config.files`."""
 SMALL_BYTES_MAX = 64 * 1024
-"""Of files with a line or two."""
+"""Maximum bytes of files with a line or two."""
 
 
 class Place(NamedTuple):
-    """`config`: the main file, None where there is none. `of_folder`: the file lies in the working
-    directory, or somebody named it."""
+    """Configuration and directories of a gateway. `config`: the main file, or None; `of_folder`:
+    the file is neither the user's own nor the system's file."""
 
     config: Path | None
     state_dir: Path
@@ -58,7 +59,7 @@ class Place(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A gateway of this user. `config`: its main file, where it is known."""
+    """Running gateway of this user. `config`: its main file, empty if not known."""
 
     runtime_dir: str
     config: str
@@ -70,7 +71,7 @@ class Running(NamedTuple):
 
 
 def here(given: Path | None = None) -> Place:
-    """The place of `given`, or of the file that `metamcp up` takes in this folder."""
+    """Return the place of `given`, or of the file that `metamcp up` takes in this folder."""
     home = Path(os.path.expanduser("~"))
     return seen_from(Path.cwd(), given, environ=os.environ, home=home)
 
@@ -78,7 +79,7 @@ def here(given: Path | None = None) -> Place:
 def seen_from(
     cwd: Path, given: Path | None = None, *, environ: Mapping[str, str], home: Path
 ) -> Place:
-    """The same for another folder."""
+    """Return the place of `given`, or of the file that `metamcp up` takes in `cwd`."""
     main = find(given, environ=environ, cwd=cwd, home=home)
     place = of(main, environ=environ, home=home)
     if main is None:
@@ -91,7 +92,7 @@ def seen_from(
 
 
 def of(main: Path | None, *, environ: Mapping[str, str], home: Path) -> Place:
-    """The place of this main file if neither a file nor a flag chooses other directories."""
+    """Return the place of a main file, if neither a file nor a flag chooses other directories."""
     state, base = state_base(environ, home), runtime.default(environ)
     if main is None or main in (own_file(home), SYSTEM_FILE):
         return Place(main, state, Path(base))
@@ -105,7 +106,7 @@ def of(main: Path | None, *, environ: Mapping[str, str], home: Path) -> Place:
 
 
 def state_base(environ: Mapping[str, str], home: Path) -> Path:
-    """The state directory of the user, which no file in a folder chooses."""
+    """Return the state directory of the user, which no file in a folder can change."""
     if given := _given_state(environ):
         return Path(given)
     xdg = environ.get("XDG_STATE_HOME", "")  # a relative one does not count, by its specification
@@ -113,7 +114,8 @@ def state_base(environ: Mapping[str, str], home: Path) -> Path:
 
 
 def earlier_state(state_dir: Path, home: Path) -> Path | None:
-    """Where an earlier version kept what this project is about to begin anew, if it did."""
+    """Return the state directory of an earlier version, if it has state that this project does not
+    have yet; else None."""
     before = home / ".local/state/metamcp"
     if state_dir.exists() or state_dir.parent.name != PROJECTS or os.path.lexists(own_file(home)):
         return None
@@ -121,12 +123,13 @@ def earlier_state(state_dir: Path, home: Path) -> Path | None:
 
 
 def _given_state(environ: Mapping[str, str]) -> str:
-    """systemd names the directory in STATE_DIRECTORY (the first, if there are several)."""
+    """Return the directory that systemd names in STATE_DIRECTORY (the first, if there are
+    several), or an empty string."""
     return environ.get("STATE_DIRECTORY", "").partition(":")[0]
 
 
 def _written(main: Path, environ: Mapping[str, str], home: Path) -> str:
-    """`runtime_dir` of this file, or nothing. A file that cannot be read says nothing."""
+    """Return `runtime_dir` of this file; empty if it is not set or the file cannot be read."""
     if main.suffix != ".toml":
         return ""
     try:
@@ -155,9 +158,9 @@ def find(
     home: Path,
     system: Path = SYSTEM_FILE,
 ) -> Path | None:
-    """The main file: `given`, then METAMCP_CONFIG, then the places; then a file of an MCP client in
-    the working directory; last META_MCP_FILE. A file that was named is returned whether it exists
-    or not."""
+    """Find the main file: `given`, then METAMCP_CONFIG, then metamcp.toml in the working directory,
+    the user's own and the system's file; then a file of an MCP client in the working directory;
+    last META_MCP_FILE. A file that the user named is returned whether it exists or not."""
     named = given or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     if named is not None:
         return cwd / named
@@ -177,7 +180,7 @@ def own_file(home: Path) -> Path:
 
 
 def folder_of(main: Path) -> Path:
-    """The project that a file is about."""
+    """Return the folder of the project that a file belongs to."""
     return main.parent.parent if main.parent.name in _EDITOR_FOLDERS else main.parent
 
 
@@ -196,7 +199,7 @@ def _has_known_shape(path: Path) -> bool:
 
 
 def ports(state_dir: Path) -> tuple[int, int] | None:
-    """Those that this gateway took last, where nobody had chosen any."""
+    """Return the pair of ports that this gateway took last without a setting, or None."""
     try:
         clients, ops = map(int, _small(state_dir / PORTS, SMALL_BYTES_MAX).split())
     except (OSError, ValueError):
@@ -205,8 +208,8 @@ def ports(state_dir: Path) -> tuple[int, int] | None:
 
 
 def keep_ports(state_dir: Path, clients: int, ops: int) -> None:
-    """For the next run, so that clients who know the URL find the same gateway. Where nothing can
-    be written, that run takes the next free ones again."""
+    """Write the ports to a file for the next run, so that clients that know the URL find the same
+    gateway. If the file cannot be written, the next run takes free ports again."""
     if ports(state_dir) != (clients, ops):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with (
@@ -217,7 +220,7 @@ def keep_ports(state_dir: Path, clients: int, ops: int) -> None:
 
 
 def running(environ: Mapping[str, str]) -> list[Running]:
-    """The gateways of this user that answer in a default place."""
+    """Return the gateways of this user that answer in a default runtime directory."""
     base = runtime.default(environ)
     folder, name = os.path.split(base)
     found: list[Running] = []
@@ -231,7 +234,7 @@ def running(environ: Mapping[str, str]) -> list[Running]:
 
 
 def answers(directory: str) -> bool:
-    """Does a gateway of ours listen there?"""
+    """Whether a gateway of this user listens in a directory."""
     path = os.path.join(directory, runtime.SOCKET)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.setblocking(False)
@@ -256,7 +259,7 @@ def _holder(directory: str) -> tuple[str, str]:
 
 
 def _small(path: Path, limit_bytes: int) -> str:
-    """Raises OSError and ValueError."""
+    """Read the text of a small file. Raises OSError and ValueError."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with open(fd, "rb") as file:
         return file.read(limit_bytes).decode()

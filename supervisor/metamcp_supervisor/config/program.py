@@ -1,7 +1,7 @@
-"""What a server runs: command, environment and directory, as every shape of file writes them.
+"""The program of a server: command, environment and directory, in files of every shape.
 
 Owns: the reading and expanding of `command`, `args`, `env` and `cwd`, and their limits. Never: the
-other settings of a server (`parse`), where files of a foreign shape keep these (`foreign_files`).
+other settings of a server (`parse`), the places of servers in foreign files (`foreign_files`).
 """
 
 import itertools
@@ -16,15 +16,16 @@ from metamcp_supervisor.config.show import looks_secret
 ARGUMENTS_MAX = 1024
 VARIABLES_MAX = 1024
 LAUNCHERS = {"bunx", "docker", "npx", "pipx", "pnpx", "podman", "uvx"}
-"""Programs that download the server before they start it."""
+"""Programs that download a server before they start it."""
 LAUNCHER_START_TIMEOUT_S = 180.0
-"""Default of `start_timeout` for them: a download that is cut short begins again."""
+"""Seconds of the default `start_timeout` for LAUNCHERS: an interrupted download begins again."""
 _OURSELVES = {"metamcp", "metamcp_supervisor"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Expanded, and beside it as the file has it. `command` is empty when there is none."""
+    """Program with expanded values; `…_written`: the same as written in the file. `command`: empty
+    for a server without one."""
 
     command: tuple[str, ...] = ()
     command_written: tuple[str, ...] = ()
@@ -34,7 +35,7 @@ class Program:
 
 
 def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> Program:
-    """The program of one server. In a `foreign` file numbers in `env` are taken as text."""
+    """Read the program of a server. In a `foreign` file, numbers in `env` count as text."""
     written, sites = _command(table)
     env_written = _env(table, foreign=foreign)
     env_site = table.site.at("env")
@@ -58,13 +59,13 @@ def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> Pr
 
 
 def start_timeout_s(command: Sequence[str], otherwise: float) -> float:
-    """Seconds that the start of this command may take if no file says it."""
+    """Return the seconds that the start of a command may take if no file sets them."""
     launched = bool(command) and PurePath(command[0]).name in LAUNCHERS
     return LAUNCHER_START_TIMEOUT_S if launched else otherwise
 
 
 def directory(text: str, *, base: Path, home: Path) -> Path:
-    """A path as people write it: `~` is the home directory, a relative one starts at `base`."""
+    """Return the path for a text: `~` is the home directory, a relative path starts at `base`."""
     if text.startswith(PROJECT):
         return Path(text)
     if text == "~" or text.startswith("~/"):
@@ -73,7 +74,7 @@ def directory(text: str, *, base: Path, home: Path) -> Path:
 
 
 def is_bridge(command: Sequence[str]) -> bool:
-    """Is it `metamcp connect`, however it is started?"""
+    """Whether a command is `metamcp connect`, no matter how it is started."""
     return any(
         following == "connect" and PurePath(word).name in _OURSELVES
         for word, following in itertools.pairwise(command)
@@ -81,7 +82,7 @@ def is_bridge(command: Sequence[str]) -> bool:
 
 
 def _command(table: Table) -> tuple[tuple[str, ...], tuple[Site, ...]]:
-    """Every argument, with the place that it stands at."""
+    """Return every argument, and the place of each."""
     at, args_at = table.site.at("command"), table.site.at("args")
     args = table.texts("args") or ()
     if isinstance(table.values.get("command"), list):
@@ -139,7 +140,7 @@ def _env(table: Table, *, foreign: bool) -> dict[str, str]:
 
 
 def warn_of_literal(variable: str, value: str, site: Site, table: Table) -> None:
-    """A secret that is written into the file. `variable`: where it could be instead."""
+    """Warn of a secret that is written in the file. `variable`: where it could be instead."""
     if value and not refers(value):
         table.findings.warning(
             site,

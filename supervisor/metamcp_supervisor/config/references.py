@@ -1,12 +1,12 @@
 """References in values: `${VAR}`, `${env:VAR}`, `${input:NAME}`, `${file:PATH}`,
 `${credential:NAME}`, with defaults.
 
-Owns: their grammar, their resolution, and the list of those that lead to nothing. Never: reading
-files.
+Owns: their grammar, their resolution, and the list of references that cannot be resolved. Never:
+reading files.
 
-A value is expanded once, after its file is parsed, so what a variable holds is never looked into
-for references or syntax. `$` is an ordinary character except before `{`, where a doubled one stands
-for one: `$${` is the text `${`. Passwords and shell variables such as `$HOME` stay what they are.
+A value is expanded once, after its file is parsed, so the content of a variable is never searched
+for references or syntax. `$` is an ordinary character except before `{`, where `$$` stands for `$`:
+`$${` is the text `${`. Passwords and shell variables such as `$HOME` are not changed.
 """
 
 import re
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from metamcp_supervisor.config.document import Site, flaw, shown
 
 PROJECT = "${project}"
-"""For a server with a process for each project: the folder of that. It is known when a process
-starts, so it stays as it is here."""
+"""Reference to the folder of the project, for a server with a process for each project. Not
+resolved here, because the folder is only known when the process starts."""
 _OPENING = re.compile(r"(\$+)\{")
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(rf"(?:env:)?({_NAME})(?::-(.*))?", re.ASCII | re.DOTALL)
@@ -27,30 +27,30 @@ _LATER = {"cred", "keyring", "command", "config"}
 
 
 class Unresolved(Exception):
-    """A reference that leads to nothing. The text is a sentence, without any value."""
+    """A reference cannot be resolved. The text is a sentence, without any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A value that an editor would ask its user for (VS Code: `inputs`)."""
+    """Value that an editor would ask its user for (VS Code: `inputs`)."""
 
     description: str = ""
     default: str | None = None
 
 
 def no_credentials(name: str) -> str:
-    """Where there are none. Raises Unresolved."""
+    """Refuse a credential where the service manager passes none. Raises Unresolved."""
     raise Unresolved(
-        f"there is no credential '{shown(name)}': $CREDENTIALS_DIRECTORY is not set; start the"
+        f"the credential '{shown(name)}' is missing: $CREDENTIALS_DIRECTORY is not set; start the"
         " gateway as a service of systemd with LoadCredential=, or use ${file:PATH}"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What references may lead to. `secret`: content of a file, by path; `credential`: of what the
-    service manager hands in, by name; both raise Unresolved. `folders`: the variables of editors,
-    such as `workspaceFolder`."""
+    """Sources of values for references. `secret`: returns the content of a file by path;
+    `credential`: returns a credential from the service manager by name; both raise Unresolved.
+    `folders`: the variables of editors, such as `workspaceFolder`."""
 
     environ: Mapping[str, str] = field(repr=False)
     secret: Callable[[str], str]
@@ -60,7 +60,7 @@ class References:
 
 
 def expand(text: str, references: References) -> str:
-    """`text` with every reference replaced by its value. Raises Unresolved."""
+    """Return `text` with every reference replaced by its value. Raises Unresolved."""
     pieces: list[str] = []
     at = 0
     while found := _OPENING.search(text, at):
@@ -80,12 +80,12 @@ def expand(text: str, references: References) -> str:
 
 
 def refers(text: str) -> bool:
-    """Is there a reference in it?"""
+    """Whether a text contains a reference."""
     return any(len(found[1]) % 2 for found in _OPENING.finditer(text))
 
 
 def input_variable(name: str) -> str:
-    """The environment variable that answers `${input:name}`: upper case, `_` for the rest."""
+    """Return the environment variable for `${input:name}`: upper case, `_` for other characters."""
     return _NOT_IN_NAMES.sub("_", name.upper())
 
 
@@ -146,18 +146,21 @@ def _input(name: str, references: References) -> str:
 
 
 TEXT_BYTES_MAX = 128 * 1024 - 1
-"""Linux starts no program with a longer argument or `NAME=value` (MAX_ARG_STRLEN)."""
+"""Maximum bytes of a value; Linux does not start a program with a longer argument or `NAME=value`
+(MAX_ARG_STRLEN)."""
 
 
 class Resolving:
-    """`unresolved`: the place of each value that cannot be had, and a sentence."""
+    """Expands values and collects errors. `unresolved`: the place of each value that cannot be
+    resolved, and a sentence."""
 
     def __init__(self, references: References) -> None:
         self._references = references
         self.unresolved: list[tuple[Site, str]] = []
 
     def value(self, written: str, site: Site) -> str | None:
-        """What `written` comes to; None when that cannot be had, which is noted."""
+        """Return the expanded value of `written`; None if it cannot be resolved, which is noted in
+        `unresolved`."""
         try:
             found = expand(written, self._references)
         except Unresolved as error:
@@ -172,6 +175,6 @@ class Resolving:
         return found
 
     def text(self, written: str, site: Site) -> str:
-        """The same, for a place that needs some text: then the written one."""
+        """Return the expanded value of `written`, or `written` itself if it cannot be resolved."""
         found = self.value(written, site)
         return written if found is None else found

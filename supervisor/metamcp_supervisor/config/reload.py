@@ -1,6 +1,6 @@
-"""What a new configuration changes: the plan of a reload, and the hash that names a configuration.
+"""The effect of a new configuration: the plan of a reload, and the hash that names a configuration.
 
-Owns: which difference costs a restart (by `options`), and the words for it, which never hold a
+Owns: which difference needs a restart (by `options`), and the words for it, which never contain a
 value. Never: carrying a plan out (`tree`), reading files (`sources`).
 """
 
@@ -29,11 +29,12 @@ from metamcp_supervisor.config.overrides import GATEWAY, Overrides
 from metamcp_supervisor.verbs import Change, ReloadPlan
 
 HASH_CHARACTERS = 12
-"""48 bits: nobody makes a second configuration with the same hash by accident."""
+"""Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
+accident."""
 Told = Log | Recording | Metrics | Traces | Embeddings
-"""What the gateway says, and of what, and what its searches go by."""
+"""Sections of the gateway itself that a reload can change at once."""
 _NAMED_MAX = 8
-"""How many changed settings one line of a plan names."""
+"""Maximum number of changed settings that a line of a plan names."""
 
 _EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "servers.*"}
 _NOT_COMPARED = {
@@ -42,17 +43,17 @@ _NOT_COMPARED = {
 }  # fmt: skip
 _URLS = {"url", "endpoint", "key"}
 _BY_NAME = {"env", "headers", "options"}
-"""Settings that are tables of strings: a change is told by the name, without the value."""
+"""Settings that are tables of strings: a change is reported by the name, without the value."""
 
 
 def plan(old: Config, new: Config) -> ReloadPlan:
-    """How to get from `old` to `new`.
+    """Return the plan of a reload from `old` to `new`.
 
-    One change per server, under its name; servers that are gone come last. Then what else changed:
-    `gateway` (never applied: it needs a full restart), `[log]`, `[recording]`, `[metrics]`,
-    `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`, which no server can be
-    called, because of the brackets and the dot. That a server which comes or goes is also in its
-    namespaces is no change of these.
+    Each server has one change, under its name; removed servers come last. Then come other changes:
+    `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[metrics]`,
+    `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`; servers cannot have such
+    names, because of the brackets and the dot. A server that is added or removed does not count as
+    a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
@@ -72,7 +73,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
 
 def spoilt(old: Config, new: Config) -> tuple[Problem, ...]:
-    """The errors of `new`, if one of them would stop a server that `old` has in order."""
+    """Return the errors of `new`, if one of them would stop a server that has no error in `old`."""
     stopped = [
         name
         for name, server in new.servers.items()
@@ -82,8 +83,8 @@ def spoilt(old: Config, new: Config) -> tuple[Problem, ...]:
 
 
 def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
-    """The same plan, which says what it leaves as an operator has set it, and which levels of the
-    log it does not."""
+    """Add to a plan which settings stay as an operator has set them, and which levels of the log
+    are as in the file again."""
     levels = ", ".join(each.key for each in overrides.of(GATEWAY))
     over = f"as in the file again: {levels}"
 
@@ -104,8 +105,8 @@ def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
 
 
 def fingerprint(config: Config) -> str:
-    """The same for every configuration that means the same: comments, the order of keys and the
-    place of a server do not count. Of what may be a secret only a digest goes into it."""
+    """Calculate the hash of a configuration: comments, the order of keys and the place of a server
+    do not count. Values that may be secret go in as a digest only."""
     return digest(
         [
             _plain(config.gateway),
@@ -119,8 +120,8 @@ def fingerprint(config: Config) -> str:
 
 
 def launched(server: Server) -> str:
-    """The same as long as the same program is started in the same way: what one offered is then
-    what the other will offer. Of what may be a secret only a digest goes into it."""
+    """Calculate a hash that stays the same as long as the same program is started in the same way:
+    then its tools are expected to be the same. Values that may be secret go in as a digest only."""
     plain = _plain(server)
     counts = [key for key in plain if key != "enabled" and _EFFECTS.get(_key(key)) == "restart"]
     return digest([(key, plain[key]) for key in counts])
@@ -154,7 +155,7 @@ def _server(old: Server, new: Server) -> Change:
 
 
 def _changed(old: Server, new: Server) -> Iterator[tuple[str, str]]:
-    """The key of each setting that differs, and the words for it."""
+    """Return the key of each setting that differs, and the words for the change."""
     for each in fields(Server):
         was, now = getattr(old, each.name), getattr(new, each.name)
         if each.name in _NOT_COMPARED or was == now:
@@ -226,7 +227,7 @@ def _differ(old: object, new: object, name: str) -> bool:
 
 
 def _key(field: str) -> str:
-    """The name of a setting in the file; its unit is in the name of the field only."""
+    """Return the name of a setting in the file; only the field's name has the unit."""
     return field.removesuffix("_s")
 
 
@@ -236,7 +237,7 @@ def _sentence(parts: Sequence[str]) -> str:
 
 
 def _plain(value: Gateway | Told | Server | Namespace | Endpoint) -> dict[str, object]:
-    """Every setting as text, secrets as digests."""
+    """Return every setting as text, secrets as digests."""
     found: dict[str, object] = {}
     for each in fields(value):
         if each.name in _NOT_COMPARED:

@@ -1,6 +1,7 @@
-"""A JSON schema of metamcp.toml, for editors that complete and check while one types.
+"""A JSON Schema of metamcp.toml, for editors that complete and check during typing.
 
-Owns: the form. Never: the keys, which come from `options`; what a schema cannot say (`parse`).
+Owns: the form of the schema. Never: the keys (`options`), rules that a schema cannot express
+(`parse`).
 """
 
 from metamcp_supervisor.config.options import OPTIONS, Kind, Option, Section
@@ -47,7 +48,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("endpoints.*", "tools"): ("endpoints.*.tools.*", True),
     ("endpoints.*", "naming"): ("endpoints.*.naming", False),
 }
-"""The section inside a table, and whether it is there once for every name."""
+"""Section inside a table, and whether the table has one such section for each name."""
 
 
 def schema() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""A remote server and the limits of a server, as their tables in metamcp.toml say.
+"""The settings of a remote server and the limits of a server, from their tables in metamcp.toml.
 
 Owns: `url`, `transport`, `headers`, `oauth` and the limits, with the rules between them. Never:
 single values (`units`), the program of a local server (`program`).
@@ -21,11 +21,11 @@ from metamcp_supervisor.config.units import size_text
 from metamcp_worker.ipc.spec import CALLBACK_PORT
 
 URL_BYTES_MAX = 8 * 1024
-"""Common servers refuse a longer one."""
+"""Maximum bytes of a URL; common servers refuse longer ones."""
 OPTIONS_MAX = 256
 SCOPES_MAX = 64
 URL_TRANSPORTS = ("auto", "http", "sse")
-"""What a URL can be reached by; any other name is one that a package brings."""
+"""Transports for a URL; any other name is a transport that a package brings."""
 
 _URL = re.compile(r"[!-\[\]-~]+")
 _HOST = re.compile(r"[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\]")
@@ -34,7 +34,7 @@ _SCOPE = re.compile(r"[!#-\[\]-~]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """Expanded, and beside it as the file has it."""
+    """Settings of a remote server, expanded; `…_written`: the same as written in the file."""
 
     url: str | None = field(default=None, repr=False)
     url_written: str | None = field(default=None, repr=False)
@@ -52,13 +52,14 @@ def is_custom(transport: str) -> bool:
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port: what may be shown of a URL anywhere. The rest may hold secrets."""
+    """Return scheme, host and port, the parts of a URL that may be shown anywhere. The rest may
+    hold secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def read(table: Table, resolving: Resolving) -> Remote:
-    """What metamcp.toml says of it."""
+    """Read the settings of a remote server from its table in metamcp.toml."""
     transport = _transport(table)
     _refuse_strays(table, custom=is_custom(transport))
     if table.has("url"):
@@ -86,12 +87,12 @@ def read(table: Table, resolving: Resolving) -> Remote:
 
 
 def authorizes(written: Mapping[str, str]) -> bool:
-    """Do these headers say already who the gateway is?"""
+    """Whether the headers already authorize the gateway."""
     return any(name.lower() == "authorization" for name in written)
 
 
 def read_url(table: Table, key: str, resolving: Resolving) -> tuple[str | None, str | None]:
-    """The URL, and as it is written; None for one that is reported."""
+    """Return the URL, and as it is written; None for a URL that is absent or was reported."""
     written, site = table.text(key), table.site.at(key)
     url = None if written is None else resolving.value(written, site)
     if written is None or url is None:
@@ -108,8 +109,8 @@ def read_url(table: Table, key: str, resolving: Resolving) -> tuple[str | None, 
 def read_headers(
     table: Table, resolving: Resolving, *, lenient: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The headers, and as they are written. `lenient`: other programs let users write headers that
-    are not theirs; such a one is left out with a warning."""
+    """Return the headers, and as they are written. `lenient`: leave out reserved headers with a
+    warning, because other programs let users write them."""
     site, findings = table.site.at("headers"), table.findings
     found: dict[str, str] = {}
     written: dict[str, str] = {}
@@ -136,7 +137,7 @@ def read_headers(
 
 
 def url_flaw(url: str) -> str:
-    """What is wrong with the URL, in words that do not repeat it, or nothing."""
+    """Return the error in a URL, in words that do not repeat the URL, or an empty string."""
     if len(url) > URL_BYTES_MAX:
         return f"is longer than {URL_BYTES_MAX} bytes"
     if not _URL.fullmatch(url):
@@ -159,7 +160,7 @@ def url_flaw(url: str) -> str:
 
 
 def _transport(table: Table) -> str:
-    """`transport`, and the rule of what it goes with."""
+    """Read `transport`, and check that the other settings fit it."""
     name = table.text("transport")
     if name is None:
         return "auto"
@@ -180,7 +181,7 @@ def _transport(table: Table) -> str:
 
 
 def _refuse_strays(table: Table, *, custom: bool) -> None:
-    """Settings that would mean nothing for a server of this kind."""
+    """Report settings that have no effect for a server of this kind."""
     for key in ("headers", "oauth"):
         if table.has(key) and not table.has("url"):
             table.error(key, "is for a server with 'url'")
@@ -194,7 +195,7 @@ def _refuse_strays(table: Table, *, custom: bool) -> None:
 
 
 def warn_of_plain_text(table: Table, key: str, url: str | None, *, secrets: bool) -> None:
-    """Of `url`, which stands at `key`, if secrets are sent there."""
+    """Warn if secrets are sent to `url`, the value of `key`, without encryption."""
     if url is None or not secrets:
         return
     parts = urlsplit(url)
@@ -228,7 +229,7 @@ def oauth_of(
     require_pkce: bool = True,
     keys: tuple[str, str, str] = ("client_id", "client_secret", "client_metadata_url"),
 ) -> tuple[OAuth, OAuth]:
-    """The settings, and as they are written. `keys`: what the three are called in this file."""
+    """Return the settings, and as they are written. `keys`: names of the three in this file."""
     written = [table.text(key) for key in keys]
     found = [
         None if text is None else resolving.value(text, table.site.at(key))
@@ -271,7 +272,7 @@ def _check_client(
 ) -> None:
     client_id, secret, document = written
     if client_id is None and secret is not None:
-        table.error(keys[1], f"there is no '{keys[0]}' that it belongs to")
+        table.error(keys[1], f"needs '{keys[0]}', the id that it belongs to")
     if client_id is not None and document is not None:
         table.error(keys[2], f"a client has one id; leave this or '{keys[0]}' out")
     if grant == "client_credentials" and (client_id is None or secret is None):
@@ -279,7 +280,8 @@ def _check_client(
 
 
 def _document_flaw(url: str) -> str:
-    """A URL that serves as the id of a client is fetched by others, over TLS, and has a path."""
+    """Return the error in a URL that serves as the id of a client, or an empty string. Others fetch
+    this URL over TLS, and it must have a path."""
     if why := url_flaw(url):
         return why
     parts = urlsplit(url)
@@ -289,17 +291,19 @@ def _document_flaw(url: str) -> str:
 
 
 MEMORY_BYTES_MIN = 16 * 1024 * 1024
-"""An interpreter that does nothing needs about as much: a smaller limit can only be a mistake."""
+"""Minimum bytes of a memory limit; an idle interpreter needs about as much, so a smaller limit can
+only be a mistake."""
 PROCESSES_MAX = 65_536
 NOFILE_MIN, NOFILE_MAX = 16, 1_048_576
-"""Below, programs do not find their libraries; above, the kernel refuses by default."""
+"""Limits of `nofile_max`: with fewer open files, programs cannot load their libraries; the kernel
+refuses higher limits by default."""
 
 _OF_MEMORY = ("memory_max", "memory_high")
 _OF_PROCESSES = ("memory_rlimit", "cpu_max", "processes_max", "nofile_max")
 
 
 def read_limits(table: Table, server: Server) -> Server:
-    """The server with the limits that are in its table; what does not fit it is reported."""
+    """Return the server with the limits of its table; limits that do not fit it are reported."""
     for key in (*_OF_MEMORY, *_OF_PROCESSES):
         if not table.has(key):
             continue

@@ -1,6 +1,6 @@
 """The configuration in effect, written out as the tables of metamcp.toml, with secrets masked.
 
-Owns: that form, with every default filled in, and which settings are secrets. Never: printing,
+Owns: these tables, with every default filled in, and which settings are secrets. Never: printing,
 reading files.
 """
 
@@ -37,13 +37,14 @@ _BEARER = re.compile(r"\b(Bearer|Basic) +(?!\$\{)\S+", re.IGNORECASE)
 _USERINFO = re.compile(r"://[^/\s@]{1,256}@")
 _PARAMETER = re.compile(r"([^&=]*)(=?)([^&]*)")
 _OPAQUE = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_.~=-]{20,}")
-"""A part of a path that nobody made up to be read: some services hand out a key as a URL."""
+"""Part of a path that looks like a key: some services give out a key as part of a URL."""
 _REFERENCE = re.compile(r"\$\{(?:(file|credential|input):|(?:env:)?([A-Za-z_]\w*))", re.ASCII)
 
 
 def secrets_of(server: Server) -> tuple[str, ...]:
-    """What must not be read anywhere of this server's settings: values whose name or reference says
-    that they are secrets, all headers, and what `masked` and `masked_url` hide."""
+    """Return the values of a server's settings that must not be shown anywhere: values whose name
+    or reference says that they are secrets, all headers, and the parts that `masked` and
+    `masked_url` hide."""
     found = [
         *_named(server.env, server.env_written),
         *_named(server.options, server.options_written),
@@ -57,12 +58,12 @@ def secrets_of(server: Server) -> tuple[str, ...]:
 
 
 def secrets_of_traces(traces: Traces) -> tuple[str, ...]:
-    """The same of where spans go."""
+    """Return the secret values in the settings for spans."""
     return tuple(filter(None, [*traces.headers.values(), *_in_url(traces.endpoint)]))
 
 
 def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
-    """The same of where vectors come from."""
+    """Return the secret values in the settings for vectors."""
     return tuple(filter(None, [embeddings.key, *_in_url(embeddings.url)]))
 
 
@@ -91,13 +92,14 @@ def _in_url(url: str) -> Iterator[str]:
 
 
 def _leads_to_a_secret(written: str) -> bool:
-    """Files and credentials are there for secrets; a variable has a name."""
+    """Whether a text refers to a secret: files, credentials and inputs count as secret, variables
+    by their names."""
     return any(kind or looks_secret(name) for kind, name in _REFERENCE.findall(written))
 
 
 def masked(arguments: Sequence[str]) -> tuple[str, ...]:
-    """A command as it may be shown: `--api-key x`, `TOKEN=x`, `Bearer x` and `://user:x@` lose
-    their x. References stay: they are no secret, they say where it is."""
+    """Return a command as it may be shown: `--api-key x`, `TOKEN=x`, `Bearer x` and `://user:x@`
+    lose their x. References stay: they are not secret, they only say where the secret is."""
     shown: list[str] = []
     named = False
     for argument in arguments:
@@ -108,8 +110,8 @@ def masked(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def masked_url(url: str) -> str:
-    """A URL as it may be shown: values of its query lose what they are, and so do credentials and
-    parts of the path that look like keys. References stay."""
+    """Return a URL as it may be shown: values of its query, credentials, and parts of the path that
+    look like keys are masked. References stay."""
     place, mark, query = _USERINFO.sub(f"://{MASK}@", url).partition("?")
     scheme, slashes, rest = place.rpartition("://")
     parts = rest.split("/")
@@ -135,7 +137,8 @@ def _masked_inside(argument: str) -> str:
 
 
 def _is_reference(text: str) -> bool:
-    """A default is a value, so a reference with one is not only a reference."""
+    """Whether a text is a reference and nothing else. A reference with a default is not, because
+    the default is a value."""
     return text.startswith("${") and text.endswith("}") and ":-" not in text
 
 
@@ -208,7 +211,7 @@ def _embeddings(embeddings: Embeddings) -> dict[str, object]:
 
 
 def server_table(server: Server) -> dict[str, object]:
-    """One of them, as its table in the file would be."""
+    """Return a server as its table in the file would be."""
     return _run_or_reached(server) | {
         "enabled": server.enabled,
         "start": server.start,
@@ -240,7 +243,7 @@ def server_table(server: Server) -> dict[str, object]:
 
 
 def _limits(server: Server) -> dict[str, object]:
-    """Those that there are: no value of such a key means "no limit"."""
+    """Return the limits that are set: these keys have no value that means "no limit"."""
     found: dict[str, object] = {}
     if server.memory_max is not None:
         found |= {
@@ -256,7 +259,8 @@ def _limits(server: Server) -> dict[str, object]:
 
 
 def _run_or_reached(server: Server) -> dict[str, object]:
-    """As the file has it: a reference says where a secret is, and not what it is."""
+    """Return the program or URL as written in the file: a reference shows where a secret is, and
+    not its value."""
     if server.url is not None:
         return {
             "url": masked_url(server.url_written or server.url),
@@ -314,7 +318,7 @@ def _tools(found: Tools) -> dict[str, object]:
 
 
 def _tool(tool: Tool) -> dict[str, object]:
-    """What is said of it, and nothing else."""
+    """Return the settings of a tool that are set."""
     found: dict[str, object] = {
         "enabled": tool.enabled,
         "hidden": tool.hidden,

@@ -1,8 +1,8 @@
-"""Where the configuration comes from: the file that is looked up, what it includes, the
-environment, the command line.
+"""Sources of the configuration: the main file, the files that it includes, the environment and the
+command line.
 
-Owns: the order of the look-up, the reading of all files, and which source wins. Never: what files
-say (`parse`, `foreign_files`), how they fit together (`assemble`).
+Owns: the reading of all files, and which source wins. Never: the look-up of the main file
+(`places`), the content of files (`parse`, `foreign_files`), joining them (`assemble`).
 """
 
 import functools
@@ -50,7 +50,7 @@ from metamcp_worker.ipc.disclosure import Exposure
 LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
 EXPOSURE, NAMING = "exposure", "naming"
 FILES_MAX = 64
-"""Of one configuration, with everything that is included."""
+"""Maximum number of files of a configuration, included files among them."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -64,15 +64,16 @@ def load(
     watch: bool = False,
     any_port: bool = False,
 ) -> Config:
-    """The configuration in `path`, or in the file that `find` finds.
+    """Load the configuration in `path`, or in the file that `places.find` finds.
 
-    `flags`: settings of `[gateway]` from the command line, by key, `log_format`, and `exposure`
-    and `naming` of every endpoint. They
-    win over the environment (`METAMCP_LISTEN` and so on), and that over the file. `watch`: where
-    nothing says it. `any_port`: a port that nobody chose may be another one if it is taken.
-    A server with an error in its table is stopped and keeps no other from running: `mistake`.
-    Raises ConfigInvalid with every error, if one of them is not about a server alone or if none of
-    the servers could run.
+    `flags`: settings from the command line: those of `[gateway]` by key, `log_format`, and
+    `exposure` and `naming` for every endpoint. Flags win over the environment (`METAMCP_LISTEN` and
+    so on), and the environment wins over the file. `watch`: value if no source sets it. `any_port`:
+    use another port if a port that no source sets is taken.
+
+    A server with an error in its table gets a `mistake` and does not start; the other servers can
+    run. Raises ConfigInvalid with every error, if one of them is not about a single server or if
+    none of the servers could run.
     """
     findings = Findings()
     main = places.find(path, environ=environ, cwd=cwd, home=home)
@@ -117,8 +118,8 @@ def load(
 
 
 def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[str, str]) -> bool:
-    """Was `path` taken only because it lies in the working directory? Then whoever wrote into that
-    directory chose the commands, and the user has to confirm them."""
+    """Whether `path` was taken only because it is in the working directory. Then anyone who can
+    write to that directory chose the commands, and the user has to confirm them."""
     if given is not None or environ.get(places.VARIABLE):
         return False
     return places.folder_of(path) == cwd
@@ -127,8 +128,8 @@ def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[
 def trusted_state_dir(
     config: Config, *, environ: Mapping[str, str], home: Path, flags: Mapping[str, str]
 ) -> Path:
-    """The state directory as user and system chose it. A file that was only found must not choose
-    it: it could bring its own record of confirmed commands."""
+    """Return the state directory that user and system chose. A file that was only found must not
+    choose another one: the file could bring its own record of confirmed commands."""
     if flags.get("state_dir") or environ.get("METAMCP_STATE_DIR"):
         return config.gateway.state_dir  # these win over every file
     return places.state_base(environ, home)
@@ -153,7 +154,7 @@ def _none_found(cwd: Path, home: Path) -> str:
 def _outside(
     environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
 ) -> Sequence[Table]:
-    """`[gateway]` as the environment and the command line have it, one table for each setting."""
+    """Return the settings of `[gateway]` from environment and command line, as a table for each."""
     assert set(flags) <= {*keys("gateway"), LOG_FORMAT, EXPOSURE, NAMING}, sorted(flags)
     found: list[Table] = []
     for key in keys("gateway"):
@@ -172,7 +173,8 @@ def _outside(
 def _log_format(
     environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
 ) -> Form | None:
-    """`format` of `[log]`, the one setting beside `[gateway]` that is about this start."""
+    """Return `format` of `[log]` from environment or command line: the only setting outside of
+    `[gateway]` that can be chosen for a single start."""
     found: Form | None = None
     for label, text in (
         (f"${LOG_VARIABLE}", environ.get(LOG_VARIABLE)),
@@ -186,7 +188,7 @@ def _log_format(
 
 
 def _shown_as(config: Config, flags: Mapping[str, str], cwd: Path, findings: Findings) -> Config:
-    """With the exposure and the style of names that the command line wants of every endpoint."""
+    """Set the exposure and the style of names of every endpoint as on the command line."""
 
     def chosen(flag: str, section: Section, key: str) -> str | None:
         values: dict[str, object] = {key: flags[flag]} if flag in flags else {}
@@ -211,7 +213,7 @@ def _shown_as(config: Config, flags: Mapping[str, str], cwd: Path, findings: Fin
 
 
 def _value(key: str, text: str) -> object:
-    """As a file would have it."""
+    """Convert a text to the value that a file would have."""
     kind = option("gateway", key).kind
     if kind == "integer" and text.isdecimal():
         return int(text)
@@ -222,7 +224,7 @@ def _value(key: str, text: str) -> object:
 
 @dataclass(slots=True)
 class _Reading:
-    """The files read so far, the main one first, each once."""
+    """Files that were read so far, the main file first, each of them once."""
 
     environ: Mapping[str, str]
     home: Path
@@ -232,8 +234,8 @@ class _Reading:
     _seen: set[str] = field(default_factory=set[str])
 
     def file(self, path: Path, chain: tuple[str, ...], by: Site | None = None) -> None:
-        """Read `path` and what it includes. `chain`: the files that lead here, `by`: the include
-        that names it."""
+        """Read `path` and the files that it includes. `chain`: the files that lead to this one;
+        `by`: the include that names it."""
         real = os.path.realpath(path)
         site = by or Site(Document(printable(str(path)), path.parent, {}))
         if real in chain:
@@ -284,7 +286,7 @@ class _Reading:
 
 
 def _is_json(path: Path, text: str) -> bool:
-    """By the end of its name; without a known one, by its first character."""
+    """Whether a file is JSON: by the suffix of its name, or else by its first character."""
     if path.suffix in {".json", ".jsonc", ".json5"}:
         return True
     return path.suffix != ".toml" and text.lstrip().startswith(("{", "//", "/*"))

@@ -1,7 +1,6 @@
 """TOML, with a line number for each key.
 
-Owns: decoding, and finding the line of a key by looking at the text. Never: what keys mean
-(`parse`).
+Owns: decoding, and finding the line of a key in the text. Never: the meaning of keys (`parse`).
 """
 
 import re
@@ -17,16 +16,17 @@ _SETTING = re.compile(rf"\s*({_KEYS})[ \t]*=")
 _ONE_KEY = re.compile(_KEY)
 _AT_LINE = re.compile(r" \(at line (\d+), column (\d+)\)\Z")
 KEY_PARTS_MAX = 32
-"""Python's decoder needs the square of the number of dots in a key: a file of 4 MiB takes days."""
+"""Maximum parts of a key; the time of Python's decoder grows with the square of the number of dots
+in a key, and a file of 4 MiB would take days."""
 _ENDLESS_KEY = re.compile(
     rf"""(?<![\w"'.-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{KEY_PARTS_MAX}}}"""
 )
 _LINE_CHARACTERS_MAX = 4096
-"""A line longer than this is data, not a key that somebody looks for."""
+"""Maximum characters of a line that is searched for a key; longer lines are data."""
 
 
 def loads(text: str) -> Mapping[str, object]:
-    """Raises BrokenSyntax."""
+    """Decode a text. Raises BrokenSyntax."""
     if endless := _ENDLESS_KEY.search(text):
         line = text.count("\n", 0, endless.start()) + 1
         raise BrokenSyntax(f"a key has more than {KEY_PARTS_MAX} parts", line)
@@ -46,8 +46,8 @@ def loads(text: str) -> Mapping[str, object]:
 
 
 def lines(text: str) -> Mapping[Place, int]:
-    """The line of every table and key, as far as the text shows it: a key inside an inline table
-    is not found, and one gives the line of what it stands in."""
+    """Return the line of every table and key that begins a line. A key inside an inline table is
+    not found; use the line of the key above it."""
     found: dict[Place, int] = {}
     head: Place = ()
     for number, line in enumerate(text.split("\n"), 1):

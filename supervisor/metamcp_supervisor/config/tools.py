@@ -1,10 +1,10 @@
-"""Single tools that are to be otherwise than their server has them: reading that, and what counts.
+"""Settings that change single tools: reading them, and joining those of several tables.
 
-Owns: the tables `tools` of servers, namespaces and endpoints, and which of them goes first. Never:
-which names may be given (`assemble`), what becomes of a definition (the worker's `tool_overrides`).
+Owns: the tables `tools` of servers, namespaces and endpoints, and which of them wins. Never: which
+names are allowed (`assemble`), changing a definition (the worker's `tool_overrides`).
 
-An endpoint goes before its namespace, and that before the server, key by key; of `fixed` and
-`defaults` argument by argument.
+An endpoint wins over its namespace, and the namespace over the server: key by key, and in `fixed`
+and `defaults` argument by argument.
 """
 
 import json
@@ -27,21 +27,23 @@ from metamcp_supervisor.config.options import Section, keys
 from metamcp_worker.ipc.exposed_names import alias_flaw
 
 ALIASES_MAX = 32
-"""Of one tool: each is looked up by nobody but who knows it."""
+"""Maximum number of aliases of a tool; lists do not show aliases, so only clients that know them
+use them."""
 TITLE_CHARACTERS_MAX = 200
 DESCRIPTION_CHARACTERS_MAX = 16_384
-"""As much as a search reads; clients pay for each of them with every request."""
+"""Maximum characters of a description, as many as a search reads; clients pay for every character
+with each request."""
 VALUE_DEPTH_MAX = 32
-"""Of lists and tables in the value of an argument."""
+"""Maximum levels of lists and tables in the value of an argument."""
 
 Pair = tuple[str, str]
-"""A server, and its own name of a tool."""
+"""Name of a server, and the server's own name of a tool."""
 
 _NOTHING: Mapping[str, Tool] = {}
 
 
 def of_server(name: str, table: Table) -> tuple[ToolDraft, ...]:
-    """Those in the table of a server, under the server's own names."""
+    """Read the settings of tools in the table of a server, under the server's own names."""
     section: Section = "servers.*.tools.*"
     found: list[ToolDraft] = []
     for tool, inner in table.tables("tools", section).items():
@@ -57,7 +59,7 @@ def of_server(name: str, table: Table) -> tuple[ToolDraft, ...]:
 
 
 def of_group(table: Table, section: Section) -> tuple[ToolDraft, ...]:
-    """Those in the table of a namespace or an endpoint, as `server.tool`."""
+    """Read the settings of tools in the table of a namespace or an endpoint, as `server.tool`."""
     found: list[ToolDraft] = []
     for key, inner in table.tables("tools", section).items():
         server, dot, tool = key.partition(".")
@@ -72,7 +74,8 @@ def of_group(table: Table, section: Section) -> tuple[ToolDraft, ...]:
 
 
 def by_server(drafts: Iterable[ToolDraft]) -> dict[str, dict[str, Tool]]:
-    """What is said of them, if anything is, in an order that does not depend on the file."""
+    """Return the settings by server and tool, without empty ones, in an order that does not depend
+    on the file."""
     found: dict[str, dict[str, Tool]] = {}
     for draft in sorted(drafts, key=lambda draft: (draft.server, draft.tool)):
         if draft.said != Tool():
@@ -81,7 +84,7 @@ def by_server(drafts: Iterable[ToolDraft]) -> dict[str, dict[str, Tool]]:
 
 
 def at(config: Config, endpoint: Endpoint) -> dict[Pair, Tool]:
-    """All that counts at this endpoint."""
+    """Return the settings of tools in force at an endpoint."""
     namespace = config.namespaces[endpoint.namespace]
     found: dict[Pair, Tool] = {}
     for server in namespace.servers:
@@ -98,7 +101,7 @@ def at(config: Config, endpoint: Endpoint) -> dict[Pair, Tool]:
 
 
 def together(layers: Sequence[Tool]) -> Tool:
-    """`layers`: the one that goes first is the last."""
+    """Join settings of a tool. `layers`: the last one wins."""
     fixed: dict[str, str] = {}
     defaults: dict[str, str] = {}
     for layer in layers:
@@ -166,7 +169,7 @@ def _aliases(table: Table) -> tuple[str, ...] | None:
 
 
 def _values(table: Table, key: str) -> dict[str, str]:
-    """Arguments and their values, as JSON text."""
+    """Read arguments and their values, as JSON text."""
     inner = table.table(key)
     found: dict[str, str] = {}
     for name in sorted(inner.values) if inner is not None else ():
@@ -180,7 +183,7 @@ def _values(table: Table, key: str) -> dict[str, str]:
 
 
 def _is_json(value: object, site: Site, findings: Findings, depth: int = 0) -> bool:
-    """What is none is told, all of it."""
+    """Whether a value can be written as JSON; every part that cannot is reported."""
     inner, items = table_of(value), list_of(value)
     why = ""
     if (inner is not None or items is not None) and depth == VALUE_DEPTH_MAX:
@@ -199,7 +202,7 @@ def _is_json(value: object, site: Site, findings: Findings, depth: int = 0) -> b
 
 
 def _table_below(table: Table, section: Section) -> str | None:
-    """The key of a table where none belongs: somebody left out the quotes."""
+    """Return the key of an unexpected table, a sign that the user left out the quotes; or None."""
     known = keys(section)
     return next(
         (key for key, value in table.values.items() if table_of(value) and key not in known), None

@@ -1,7 +1,7 @@
-"""How people write durations, sizes, shares of processors and addresses.
+"""Durations, sizes, numbers of processors and addresses, as users write them.
 
 Owns: their grammar, their limits, and the sentence that says how to write them. Never: which key
-has which unit (`options`), where a value stands in a file (`document`).
+has which unit (`options`), the place of a value in a file (`document`).
 """
 
 import ipaddress
@@ -10,26 +10,29 @@ import re
 from metamcp_supervisor.config.config import UNIX, Address
 
 DURATION_S_MIN = 0.001
-"""Below the resolution of every timer that we have a value can only be a mistake."""
+"""Minimum seconds of a duration; a shorter one is below the resolution of every timer here, and can
+only be a mistake."""
 DURATION_S_MAX = 86_400.0
-"""A day. What waits longer than that is not waited for, it is forgotten."""
+"""Maximum seconds of a duration: a day, because a longer wait is as good as forgotten."""
 PAST_S_MAX = 366 * 86_400.0
-"""How far back somebody may look. What is kept over days is kept by its size, not by its age."""
+"""Maximum seconds that a user may look back: a year. Files kept for days are limited by size, not
+by age."""
 _DURATION_CHARACTERS_MAX = 32
-"""`23h59m59s999ms` has 14."""
+"""Maximum characters of a duration; `23h59m59s999ms` has 14."""
 _PLAUSIBLE = 1_000_000
-"""A bare number above this is not repeated as an example."""
+"""Number from which on a duration without a unit is not repeated as an example in the message."""
 _PORT_MAX = 65_535
 SIZE_BYTES_MIN = 1024
-"""Below a kibibyte a value can only be a mistake."""
+"""Minimum bytes of a size: a kibibyte; a smaller value can only be a mistake."""
 SIZE_BYTES_MAX = 1024**4
-"""A tebibyte: more than the machines have that this runs on."""
+"""Maximum bytes of a size: a tebibyte, more than the usual machines have."""
 _SIZE_CHARACTERS_MAX = 16
-"""`1048576.5K` has 10."""
+"""Maximum characters of a size; `1048576.5K` has 10."""
 CORES_MIN = 0.01
-"""The kernel's scheduler gives out no smaller shares: 1 ms of each 100 ms."""
+"""Minimum number of processors, the smallest share of the kernel's scheduler: 1 ms of each
+100 ms."""
 CORES_MAX = 1024.0
-"""More than any machine of today has."""
+"""Maximum number of processors, more than a machine of today has."""
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
@@ -43,7 +46,7 @@ _NUMERIC = re.compile(r"[0-9.]+", re.ASCII)
 
 
 def duration(value: object, most: float = DURATION_S_MAX) -> float:
-    """Seconds, `most` of them. Raises ValueError with a sentence."""
+    """Convert a duration to seconds, at most `most`. Raises ValueError with a sentence."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = f"{value:g}" if 0 < value < _PLAUSIBLE else "60"
         raise ValueError(f'a number has no unit; write it like "{number}s" or "{number}ms"')
@@ -62,7 +65,7 @@ def duration(value: object, most: float = DURATION_S_MAX) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """The shortest way to write it with one unit: 90.0 → `90s`, 3600.0 → `1h`."""
+    """Write seconds as a duration with a single unit: 90.0 → `90s`, 3600.0 → `1h`."""
     for unit in ("h", "m", "s", "ms"):
         count = seconds / _UNITS_S[unit]
         if count >= 1 and abs(count - round(count)) < 1e-9:
@@ -71,7 +74,8 @@ def duration_text(seconds: float) -> str:
 
 
 def size(value: object, low: int = SIZE_BYTES_MIN) -> int:
-    """Bytes, whole kibibytes, at least `low`. Raises ValueError with a sentence."""
+    """Convert a size to bytes, in whole kibibytes, at least `low`. Raises ValueError with a
+    sentence."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise ValueError('a number has no unit; write it like "512M" or "1G"')
     if not isinstance(value, str):
@@ -88,13 +92,13 @@ def size(value: object, low: int = SIZE_BYTES_MIN) -> int:
 
 
 def size_text(count: int) -> str:
-    """The shortest way to write whole kibibytes: 536870912 → `512M`."""
+    """Write whole kibibytes in the shortest way: 536870912 → `512M`."""
     unit = next(unit for unit in "TGMK" if unit == "K" or not count % _SIZES[unit])
     return f"{count // _SIZES[unit]}{unit}"
 
 
 def cores(value: object) -> float:
-    """How many processors may be kept busy: 1.5 or "150%". Raises ValueError with a sentence."""
+    """Convert a number of processors: 1.5 or "150%". Raises ValueError with a sentence."""
     if isinstance(value, str) and len(value) <= _SIZE_CHARACTERS_MAX:
         found = _PERCENT.fullmatch(value)
         number = float(found[1]) / 100 if found else None
@@ -108,7 +112,8 @@ def cores(value: object) -> float:
 
 
 def address(text: str) -> Address:
-    """`host:port`, an IPv6 address in brackets. Port 0: any free one. Raises ValueError."""
+    """Parse `host:port`, with an IPv6 address in brackets. Port 0: any free port. Raises
+    ValueError with a sentence."""
     if text.startswith(UNIX):
         raise ValueError(
             "cannot be a unix socket, where no client of MCP connects (only ops_listen can); write"
@@ -129,7 +134,8 @@ def address(text: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Can only this machine reach it? A name other than `localhost` may mean anything: no."""
+    """Whether only this machine can reach a host. False for names other than `localhost`, which may
+    mean any machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -89,7 +89,7 @@ def test_what_has_no_one_reading_goes_by_its_bytes(broken: bytes) -> None:
 def test_a_member_that_is_there_twice_is_no_reading_that_all_programs_share() -> None:
     with pytest.raises(Ambiguous, match="has a member twice"):
         read_definition(b'{"description":"what one sees","description":"what another sees"}')
-    with pytest.raises(Malformed, match="no JSON object"):
+    with pytest.raises(Malformed, match="is not a JSON object"):
         read_definition(b"[1]")
 
 

@@ -16,7 +16,7 @@ NOBODY = 65534
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff\xfe{\x00", "is no UTF-8 text (byte 0)"),
+        (b"\xff\xfe{\x00", "is not UTF-8 text (byte 0)"),
         (b"a = 1\0", "has NUL characters in it"),
         (b"#" * (files.CONFIG_BYTES_MAX + 1), "is larger than 4194304 bytes"),
     ],

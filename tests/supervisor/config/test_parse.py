@@ -319,7 +319,7 @@ def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
         ("[gateway]\nport = 8000", "2: gateway.port: unknown key 'port'; write listen = "),
         (
             '[endpoints.x]\nnamespace = "default"\napiKeyRequired = true',
-            "3: endpoints.x.apiKeyRequired: unknown key 'apiKeyRequired'; there are no API keys in",
+            "3: endpoints.x.apiKeyRequired: unknown key 'apiKeyRequired'; this version has no",
         ),
         ("servers = 1", "1: servers: must be a table, not a number"),
         ("[servers]\ngit = 'x'", "2: servers.git: must be a table, not a string"),
@@ -400,7 +400,7 @@ def test_a_wrong_setting_of_a_server_is_told(tmp_path: Path, setting: str, messa
         ("command = ['x', 3]", "command[1]: must be a string, not a number"),
         (f"command = ['{'x' * 131_072}']", "command[0]: is longer than 131071 bytes"),
         (f"command = {['x'] * 1025}", "command: has more than 1024 arguments"),
-        ("args = ['x']\nmodule = 'a:b'", "args: there is no 'command' that these are for"),
+        ("args = ['x']\nmodule = 'a:b'", "args: needs 'command', the program that gets these"),
         ("module = 'a b'", 'module: must be written "package.module:object"'),
         ("command = 'x'\nrequired = true\nenabled = false", "required: a server cannot be"),
     ],

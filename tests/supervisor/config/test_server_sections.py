@@ -96,7 +96,7 @@ def test_any_text_is_a_url_or_has_a_flaw(text: str) -> None:
         ("transport = 'htpp'", "transport: 'htpp' reaches no URL; did you mean 'http'?"),
         ("options = { a = 'b' }", "options: is for a transport that a package brings"),
         ("module = 'a:b'", "module: a server has only one of 'url' and 'module'"),
-        ("args = ['x']", "args: there is no 'command' that these are for"),
+        ("args = ['x']", "args: needs 'command', the program that gets these arguments"),
     ],
 )
 @pytest.mark.promise("M98")
@@ -129,7 +129,7 @@ def test_what_passes_as_a_header_is_one_line_of_ascii(name: str, value: str) -> 
     [
         ("'yes'", "oauth: must be true or a table, not a string"),
         ("{ clientid = 'x' }", "oauth.clientid: unknown key 'clientid'; did you mean 'client_id'?"),
-        ("{ client_secret = '${S}' }", "oauth.client_secret: there is no 'client_id'"),
+        ("{ client_secret = '${S}' }", "oauth.client_secret: needs 'client_id', the id"),
         ("{ client_id = 'x', client_metadata_url = 'https://a.example/x' }",
          "oauth.client_metadata_url: a client has one id"),
         ("{ client_metadata_url = 'http://a.example/x' }",
