@@ -1,6 +1,9 @@
 """Servers that start when they are called: listed without running, gone when nobody needs them."""
 
+import http.client
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -99,6 +102,29 @@ def test_servers_start_in_the_order_in_which_they_need_each_other() -> None:
 
 
 @pytest.mark.promise("M75")
+def test_a_call_waits_for_the_very_first_start_of_its_server() -> None:
+    slow = {"command": [*fake()["command"], "--slow-start", "3000"]}
+    with Gateway({"slow": slow}, wait=False) as gateway:
+        until(gateway.answers, "the gateway answers")
+        early = [Client(gateway.port, era) for era in (LEGACY, MODERN)]
+        assert gateway.server("slow")["state"] == "warming"
+        with ThreadPoolExecutor(3) as pool:
+            calls = [pool.submit(client.text, "slow__echo", text="a") for client in early]
+            rest = pool.submit(posted, gateway.port, "/api/slow__echo", b'{"text": "a"}')
+            assert [call.result() for call in calls] == ["a", "a"]
+            assert rest.result() == 200
+        for client in early:
+            client.close()
+
+
+def posted(port: int, path: str, body: bytes) -> int:
+    """The status of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with closing(connection):
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        return connection.getresponse().status
+
+
 def test_a_call_waits_for_a_server_that_starts_and_is_told_of_one_that_was_never_up() -> None:
     slow = {"command": [*fake()["command"], "--slow-start", "4000"]}
     never = {"command": ["no-such-program"]}

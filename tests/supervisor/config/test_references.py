@@ -74,7 +74,7 @@ def test_an_input_is_the_variable_of_its_name_in_upper_case() -> None:
 
 
 def test_a_credential_without_a_service_manager_is_told() -> None:
-    with pytest.raises(Unresolved, match=r"'key': \$CREDENTIALS_DIRECTORY is not set; .*systemd"):
+    with pytest.raises(Unresolved, match=r"'key' is missing: \$CREDENTIALS_DIRECTORY is not set; .*systemd"):
         expand("${credential:key}", References(environ={}, secret=str))
 
 

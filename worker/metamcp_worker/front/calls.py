@@ -256,6 +256,11 @@ class Calls:
         routing.start(call)
         return call
 
+    def first_list(self, server: str) -> Call:
+        """A question to a server that has not told yet what it offers. The question waits as any
+        call does: until the server is there, or cannot be expected to come."""
+        return self.ask(server, "tools/list", b"{}")
+
     def reachable(self, server: str) -> bool:
         """Does the server take calls now?"""
         return self._routing.reachable(self.heir(server))

@@ -19,6 +19,7 @@ from metamcp_worker.front.calls import Calls, Request
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import INFLIGHT_MAX, Session, request_key
 from metamcp_worker.front.exchange import outcome
+from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr_io import Drive, Kept, wants_input
 from metamcp_worker.front.resource_subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
 from metamcp_worker.front.resume import Lost
@@ -296,6 +297,13 @@ class Dialogue:
         sent = _Sent(client, key, view, "task" in request.params)
         try:
             call = self._begun(sent, request)
+        except NotUpYet as early:
+            if client.outlet.waits and not client.outlet.facts.prefers_sse:
+                self._close(sent)
+                raise
+            rest = client.refuse(early, self._now())
+            self._close(sent)
+            return rest
         except Refused as refused:
             rest = client.refuse(refused, self._now())
             self._close(sent)

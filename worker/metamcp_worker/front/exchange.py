@@ -38,6 +38,7 @@ class Declined(Exception):
 class Exchange:
     """`facts`: what the policy found. `on_over` is called once, when nothing of it goes on."""
 
+    waits = True
     __slots__ = ("_expecting", "_on_over", "_running", "_stream", "_streams", "facts", "request")
 
     def __init__(

@@ -20,9 +20,11 @@ from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.guard import METHODS, Facts, Guard, Refusal, Route, too_large
 from metamcp_worker.front.legacy import Legacy, Sse
+from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.modern import STATE_BYTES, Modern
 from metamcp_worker.front.resource_subscriptions import Subscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error
+from metamcp_worker.front.server_links import Answer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.tasks import Tasks
@@ -40,6 +42,9 @@ SESSION_ID_BYTES = 24
 """Of randomness: nobody guesses one, although it opens nothing."""
 NONCE_BYTES = 6
 """Of randomness in the ids of requests and events that a front makes: no two fronts share one."""
+EARLY_BYTES_MAX = 64 * 1024
+"""Maximum bytes of a request that waits for the first start of its server; a larger request is
+refused, as many may wait."""
 SWEEP_S = 60.0
 """Between two looks for sessions that are over; they are refused in time anyway."""
 
@@ -264,12 +269,35 @@ class App:
             except Elsewhere as where:
                 self._go(exchange, where, body)
                 return None
+        except NotUpYet as why:
+            if len(body) > EARLY_BYTES_MAX:
+                return self._refused(exchange, raw_id, why)
+            call = self._calls.first_list(why.server)
+            exchange.watch(partial(call.cancel, "the client went away"))
+            again = partial(self._said, exchange, post, body=body)
+            return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, why))
         except Refused as why:
             return self._refused(exchange, raw_id, why)
         except Declined as why:
             self._decline(exchange, raw_id, why)
             return None
         return None if rest is None else self._later(exchange, raw_id, rest)
+
+    def _up(
+        self,
+        exchange: Exchange,
+        before: View,
+        again: Callable[[View], Pending],
+        raw_id: bytes,
+        why: NotUpYet,
+        _: Answer | None,
+    ) -> Pending:
+        """Answer the request again, now that its server has told what it offers; or refuse it."""
+        exchange.unwatch()
+        view = self._calls.view(before.endpoint)
+        if view is None or why.server in view.merged.unknown:
+            return self._refused(exchange, raw_id, why)
+        return again(view)
 
     async def _later(self, exchange: Exchange, raw_id: bytes, rest: Awaitable[None]) -> None:
         try:

@@ -219,6 +219,7 @@ class Line:
 class Posted:
     """A message that was posted; what there is to answer goes on the stream. A `client.Outlet`."""
 
+    waits = False
     __slots__ = ("_stream", "facts")
 
     def __init__(self, stream: Stream, endpoint: str) -> None:

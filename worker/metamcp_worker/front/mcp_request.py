@@ -268,6 +268,18 @@ class Request(Struct):
     headers: Headers = ()
 
 
+class NotUpYet(Refused):
+    """A request for a server that has not told yet what it offers. `server`: its name."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(
+            Code.SERVER_DOWN,
+            f"server '{server}' is not available: it has not been up yet, so nothing is known of"
+            " what it offers; try again later, or see 'metamcp status'",
+        )
+        self.server = server
+
+
 class Rule(Struct, frozen=True):
     """How requests of one method find their server.
 
@@ -386,8 +398,8 @@ def checked(
         legacy_read = rule is _RESOURCE and not request.modern
         code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
         hidden = out_of_view(merged, subject) if rule.what == "tool" else ""
-        if not hidden and (why := not_up_yet(merged, subject)):
-            raise Refused(Code.SERVER_DOWN, why)
+        if not hidden and (server := not_up_yet(merged, subject)):
+            raise NotUpYet(server)
         raise Refused(code, hidden or f"Unknown {rule.what}: {subject}")
     if rule.one_era and owner.legacy is request.modern:
         raise Refused(
@@ -407,15 +419,9 @@ def out_of_view(merged: Merged, name: str) -> str:
 
 
 def not_up_yet(merged: Merged, name: str) -> str:
-    """Why nobody can say whether a name that begins like this one is anything; empty if the servers
-    of the endpoint have all told what they offer."""
-    server = next((one for one in merged.unknown if name.startswith(one)), None)
-    if server is None:
-        return ""
-    return (
-        f"server '{server}' is not available: it has not been up yet, so nothing is known of what"
-        " it offers; try again later, or see 'metamcp status'"
-    )
+    """The server that has not told what it offers yet and that this name may belong to; empty if
+    every server of the endpoint has told."""
+    return next((one for one in merged.unknown if name.startswith(one)), "")
 
 
 def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:

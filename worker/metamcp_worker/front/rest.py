@@ -20,7 +20,13 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import web_pages
 from metamcp_worker.front.calls import Answer, Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.mcp_request import NAME_BYTES_MAX, Request, not_up_yet, out_of_view
+from metamcp_worker.front.mcp_request import (
+    NAME_BYTES_MAX,
+    NotUpYet,
+    Request,
+    not_up_yet,
+    out_of_view,
+)
 from metamcp_worker.front.web_pages import Tool
 from metamcp_worker.http.http1 import Headers
 from metamcp_worker.http.requests import Pending
@@ -84,8 +90,11 @@ class Rest:
     ) -> Pending:
         owner = view.merged.tool_named(name)
         if owner is None:
-            if why := not_up_yet(view.merged, name):
-                raise Refused(Code.SERVER_DOWN, why)
+            if server := not_up_yet(view.merged, name):
+                first = self._calls.first_list(server)
+                exchange.watch(partial(first.cancel, "the client went away"))
+                again = partial(self._up, exchange, name, body, view, version, NotUpYet(server))
+                return exchange.expect(first, again)
             told = name[:NAME_BYTES_MAX]
             why = out_of_view(view.merged, told) or f"There is no tool {told}; {_ALL}"
             exchange.json(404, rest_error(Code.INVALID_PARAMS, why))
@@ -97,6 +106,28 @@ class Rest:
         call = self._calls.start(view, request, None)
         exchange.watch(partial(call.cancel, "the client went away"))
         return exchange.expect(call, partial(self._brought, exchange))
+
+    def _up(
+        self,
+        exchange: Exchange,
+        name: str,
+        body: bytes,
+        before: View,
+        version: str,
+        why: NotUpYet,
+        _: Answer | None,
+    ) -> Pending:
+        """Call the tool, now that its server has told what it offers; or refuse the call."""
+        exchange.unwatch()
+        view = self._calls.view(before.endpoint)
+        try:
+            if view is None or why.server in view.merged.unknown:
+                raise why
+            return self._call(exchange, name, body, view, version)
+        except Refused as refused:
+            code = refused.code
+            exchange.json(STATUSES.get(code, 502), rest_error(code, refused.message))
+        return None
 
     def _brought(self, exchange: Exchange, answer: Answer | None) -> None:
         exchange.unwatch()

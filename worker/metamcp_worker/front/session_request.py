@@ -32,6 +32,8 @@ class Outlet(Protocol):
     """Where the answer to one message goes: an `Exchange`, or a stream that is open already."""
 
     facts: Facts
+    waits: bool
+    """Whether the request can be taken up again when its server has started for the first time."""
 
     def json(
         self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
