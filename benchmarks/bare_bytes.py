@@ -27,7 +27,7 @@ class Request(Struct):
 async def serve(rest: bytes) -> int:
     decode = msgspec.json.Decoder(Request).decode
 
-    def app(request: requests.Request) -> None:
+    def app(request: requests.HttpRequest) -> None:
         body = request.take()  # it comes in one read: a request for a list is small
         request.answer(_OK, b'{"jsonrpc":"2.0","id":', bytes(decode(body).id), rest)
 

@@ -24,7 +24,7 @@ import uvicorn
 
 from benchmarks import load
 from metamcp_worker.http import http1
-from metamcp_worker.http.requests import Request
+from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.runtime import loop
 
@@ -40,7 +40,7 @@ _OK = http1.head(200, [http1.JSON])
 _HEAD, _TAIL = b'{"result":', b"}"
 
 
-def own(request: Request) -> None:
+def own(request: HttpRequest) -> None:
     request.answer(_OK, _HEAD, request.take(), _TAIL)
 
 

@@ -80,7 +80,7 @@ PURE_BY_ROOM = {
     "metamcp_worker.bridge": "http1_answers http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
         "builtin discover_tool search_index search_tools servers_tools tool_choice tool_text"
-        " tools_by_exposure toolset_tools"
+        " tools_by_exposure toolset_tools vector_search"
     ),
     "metamcp_worker.catalog": (
         "capabilities catalog exposure offers parts tool_overrides uris views"

@@ -16,7 +16,7 @@ from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Sets
 from metamcp_worker.builtin_tools import tool_text
 from metamcp_worker.ipc import token_cost
-from metamcp_worker.search.index import EXTRA_WEIGHT, Document, Index
+from metamcp_worker.search.index import EXTRA_WEIGHT, Index, ToolDocument
 
 SIZES = (100, 1_000, 10_000)
 SEED = 2996
@@ -98,11 +98,11 @@ def _timed_ms(index: Index, query: str) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-def _many(chosen: Sets, size: int) -> dict[str, list[Document]]:
+def _many(chosen: Sets, size: int) -> dict[str, list[ToolDocument]]:
     """The same tools again and again, each time of other servers and with invented words."""
     dice = random.Random(SEED)
     words = [f"zeta{number}" for number in range(INVENTED_WORDS)]
-    servers: dict[str, list[Document]] = {}
+    servers: dict[str, list[ToolDocument]] = {}
     for number in range(size):
         again, at = divmod(number, len(chosen.documents))
         document = chosen.documents[at]
@@ -113,7 +113,7 @@ def _many(chosen: Sets, size: int) -> dict[str, list[Document]]:
         definition["name"] = f"{document.pair[1]}_{dice.choice(words)}"
         pair = (server, definition["name"])
         raw = json.dumps(definition).encode()
-        servers.setdefault(server, []).append(Document(pair, "__".join(pair), raw))
+        servers.setdefault(server, []).append(ToolDocument(pair, "__".join(pair), raw))
     return servers
 
 

@@ -13,10 +13,10 @@ from metamcp_worker.ipc import builtin_definitions, token_cost
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
-from metamcp_worker.search.index import Document
+from metamcp_worker.search.index import ToolDocument
 
 
-def savings(documents: Sequence[Document]) -> dict[Exposure, token_cost.Saving]:
+def savings(documents: Sequence[ToolDocument]) -> dict[Exposure, token_cost.Saving]:
     """By exposure; `shown` is what is in context at the start."""
     tools: dict[str, list[Raw]] = {}
     for document in documents:
@@ -34,7 +34,7 @@ def savings(documents: Sequence[Document]) -> dict[Exposure, token_cost.Saving]:
     }
 
 
-def table(documents: Sequence[Document]) -> Iterator[str]:
+def table(documents: Sequence[ToolDocument]) -> Iterator[str]:
     yield "| exposure | definitions at the start | tokens | less than `all` |"
     yield "|---|---|---|---|"
     for exposure, saving in savings(documents).items():

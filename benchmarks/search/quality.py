@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.search.sets import Query, Sets
-from metamcp_worker.builtin_tools.search_index import Meanings
+from metamcp_worker.builtin_tools.vector_search import Meanings
 from metamcp_worker.search.index import Index, Ranking
 from metamcp_worker.search.vectors import Vector, shrunk, vector
 

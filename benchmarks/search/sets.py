@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metamcp_worker.search.index import Document
+from metamcp_worker.search.index import ToolDocument
 
 OWN = Path(__file__).parent / "own"
 QUERIES_PER_TOOL = 3
@@ -43,8 +43,8 @@ class Sets:
     `counted`: tools that are not searched, as there are no queries for them; what they cost
     counts."""
 
-    documents: list[Document] = field(default_factory=list[Document])
-    counted: list[Document] = field(default_factory=list[Document])
+    documents: list[ToolDocument] = field(default_factory=list[ToolDocument])
+    counted: list[ToolDocument] = field(default_factory=list[ToolDocument])
     queries: dict[str, list[Query]] = field(default_factory=dict[str, list[Query]])
 
     def add(self, server: str, definition: Json) -> None:
@@ -54,10 +54,10 @@ class Sets:
         return {document.pair[1] for document in self.documents}
 
 
-def _document(server: str, definition: Json) -> Document:
+def _document(server: str, definition: Json) -> ToolDocument:
     name = definition["name"]
     raw = json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode()
-    return Document((server, name), f"{server}__{name}", raw)
+    return ToolDocument((server, name), f"{server}__{name}", raw)
 
 
 def own() -> Sets:

@@ -53,7 +53,7 @@ _DOUBLINGS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RestartLimits:
     """Limits for the restarts of one server. More unstable starts than `restarts_max` within
     `window_s` open its circuit; `delay_s_max`: seconds of jitter at most."""
 

@@ -70,7 +70,7 @@ def socket_path(directory: str) -> str:
     return path
 
 
-class Claim:
+class DirectoryClaim:
     """The runtime directory, held by this process through `lock_fd` until `release`, and the state
     directory, held through `state_fd` (-1: not held)."""
 
@@ -101,7 +101,7 @@ class Claim:
         return why
 
 
-def claim(directory: str, config: str = "") -> Claim:
+def claim(directory: str, config: str = "") -> DirectoryClaim:
     """Take the runtime directory: make it if missing, check it, lock it, and remove what a dead
     gateway left. `config`: the main file, for commands that ask what runs there.
 
@@ -125,7 +125,7 @@ def claim(directory: str, config: str = "") -> Claim:
         raise RuntimeDirUnfit(f"{directory}: {error.strerror}; choose another --runtime-dir") from (
             None
         )
-    return Claim(directory, lock_fd, token)
+    return DirectoryClaim(directory, lock_fd, token)
 
 
 def own(state_dir: str) -> int:

@@ -142,7 +142,7 @@ class Upgrade(Struct, frozen=True, kw_only=True):
     sessions: int
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class JournalEvent(Struct, frozen=True, kw_only=True):
     """Entry of the journal. `time`: seconds since the epoch; `who`: server, front-N, nursery or
     gateway; `what`: a change of state such as `ready→error`, or a verb; `cause`: a sentence."""
 
@@ -176,7 +176,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     next: str
 
 
-class Process(Struct, frozen=True, kw_only=True):
+class ServerProcess(Struct, frozen=True, kw_only=True):
     """Process of a server. `command`: with possible secrets masked; `pss_bytes`: resident memory
     with each shared page counted in part; `descriptors`: number of open ones; None where the system
     does not tell."""
@@ -217,7 +217,7 @@ class Description(Struct, frozen=True, kw_only=True):
     endpoints: tuple[str, ...]
     list_hash: str
     exits: tuple[Ended, ...]
-    processes: tuple[Process, ...]
+    processes: tuple[ServerProcess, ...]
     log: tuple[LogLine, ...]
     overrides: tuple[Overridden, ...] = ()
     drift: tuple[str, ...] = ()
@@ -234,7 +234,7 @@ class Footprint(Struct, frozen=True, kw_only=True):
     descriptors: int = 0
 
 
-class Load(Struct, frozen=True, kw_only=True):
+class TopFigures(Struct, frozen=True, kw_only=True):
     """Figures for one refresh of `top`. `clock`: seconds of the gateway's own clock, to calculate
     rates between two refreshes; `footprints`: by server, only servers with processes; `latencies`:
     by server, the requests so far counted by duration: one count per bucket, the last count for
@@ -268,7 +268,7 @@ class InFlight(Struct, frozen=True, kw_only=True):
     progress: bool
 
 
-class Calls(Struct, frozen=True, kw_only=True):
+class CallsUnderWay(Struct, frozen=True, kw_only=True):
     """Calls under way, the longest first. `more`: number of calls that are not shown; `silent`:
     fronts that did not answer."""
 
@@ -278,7 +278,7 @@ class Calls(Struct, frozen=True, kw_only=True):
     silent: tuple[str, ...] = ()
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class PlannedChange(Struct, frozen=True, kw_only=True):
     """Line in the plan of a reload. `action`: add, remove, restart, in-place or unchanged."""
 
     server: str
@@ -292,7 +292,7 @@ class ReloadPlan(Struct, frozen=True, kw_only=True):
 
     v: int = VERSION
     hash: str
-    changes: tuple[Change, ...]
+    changes: tuple[PlannedChange, ...]
     applied: bool
     question: str = ""
 

@@ -12,7 +12,7 @@ import socket
 import sys
 
 from metamcp_worker.front.client_sessions import IDLE_S
-from metamcp_worker.front.run import Front
+from metamcp_worker.front.run import FrontWorker
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -29,7 +29,7 @@ async def live(sock: socket.socket) -> int:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, Clock)
     loop.add_signal_handler(signal.SIGUSR1, loop.jump)
-    return await Front(sock).run()
+    return await FrontWorker(sock).run()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import resource
 import sys
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Fail, Request
-from metamcp_worker.child.jsonrpc_lines import Overlong
+from metamcp_worker.child.actions import Fail, ServerRequest
+from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.remote import remote
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -35,7 +35,7 @@ class Sizes:
     def skipped(self, size_bytes: int, lines: int = 0) -> None:
         pass
 
-    def overlong(self, line: Overlong) -> None:
+    def overlong(self, line: OverlongLine) -> None:
         sys.exit("a message was passed over")
 
     def counted(self, counter: str, times: int = 1) -> None:
@@ -59,7 +59,7 @@ async def main(url: str, era: str, count: int, at_once: int, size: int) -> None:
     async def ask(key: bytes, method: str, params: bytes) -> int:
         meta = stamp.own()
         line = jsonrpc_lines.request(key, method, params, meta)
-        transport.request(Request(key, line, method, params))
+        transport.request(ServerRequest(key, line, method, params))
         while key not in ear.sizes:
             ear.news.clear()
             await ear.news.wait()

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from metamcp_supervisor.processes.nursery import Nursery, Worker
+from metamcp_supervisor.processes.nursery import ForkedWorker, Nursery
 from metamcp_worker.ipc import packets
 
 COMMAND = (sys.executable, str(Path(__file__).parent / "nursery_roles.py"))
@@ -22,7 +22,7 @@ async def main() -> None:
         command=COMMAND,
     )
     await nursery.start()
-    workers: list[Worker] = []
+    workers: list[ForkedWorker] = []
     for name in ("git", "files", "web"):
         worker = await nursery.fork("child", name)
         workers.append(worker)

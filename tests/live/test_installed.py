@@ -37,7 +37,7 @@ def gateway() -> Iterator[Gateway]:
         yield running
 
 
-def installed(gateway: Gateway, home: Path, client: str, *options: str) -> entries.Found:
+def installed(gateway: Gateway, home: Path, client: str, *options: str) -> entries.ClientServer:
     """The entry, as that client reads it."""
     off = ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME")
     environ = {key: value for key, value in os.environ.items() if key not in off}

@@ -9,7 +9,7 @@ from metamcp_supervisor.config.config import (
     Config,
     ConfigInvalid,
     Endpoint,
-    Gateway,
+    GatewayConfig,
     Namespace,
     Problem,
     Server,
@@ -30,7 +30,7 @@ def config(
 ) -> Config:
     names = tuple(each.name for each in servers)
     return Config(
-        gateway=replace(Gateway(state_dir=Path("/s"), runtime_dir=Path("/r")), **gateway),
+        gateway=replace(GatewayConfig(state_dir=Path("/s"), runtime_dir=Path("/r")), **gateway),
         servers={each.name: each for each in servers},
         namespaces=namespaces or {"default": Namespace(name="default", servers=names)},
         endpoints=endpoints or {"default": Endpoint(name="default", namespace="default")},

@@ -15,14 +15,14 @@ from metamcp_supervisor.servers.server import (
     Admitted,
     BecameReady,
     Fact,
-    Life,
+    ServerLife,
     SiblingRecovered,
     Start,
     WentDown,
     evidence,
     step,
 )
-from metamcp_supervisor.servers.states import Action, ExitClass, Phase
+from metamcp_supervisor.servers.states import Action, ExitClass, ServerPhase
 
 READY_S = 0.16
 """Four at once: twenty-five servers in a second, as two processors manage them."""
@@ -39,7 +39,7 @@ class Play:
     def __init__(
         self, names: Collection[str], seed: int, broken: Collection[str] = (), turns: bool = True
     ) -> None:
-        self.lives = {name: Life() for name in names}
+        self.lives = {name: ServerLife() for name in names}
         self.starts: list[tuple[float, str, bool]] = []
         self.ready: dict[str, float] = {}
         self.now = 0.0
@@ -65,7 +65,7 @@ class Play:
         """What all of them need is gone, and those that are up notice it at once."""
         self.upstream = False
         for name, life in self.lives.items():
-            if life.phase is Phase.READY:
+            if life.phase is ServerPhase.READY:
                 self.feed(name, LOST)
 
     def feed(self, name: str, fact: Fact) -> None:
@@ -74,7 +74,7 @@ class Play:
         self.lives[name] = life
         for action in actions:
             self._act(name, life, action)
-        if life.phase is Phase.READY and before.phase is not Phase.READY:
+        if life.phase is ServerPhase.READY and before.phase is not ServerPhase.READY:
             self.ready[name] = self.now
         if life.vain is not None and self._turns and self._looks_at is None:
             self._look_at(self.now + outage.PACE_S)
@@ -83,7 +83,7 @@ class Play:
                 if other != name:
                     self.feed(other, SiblingRecovered(reason))
 
-    def _act(self, name: str, life: Life, action: Action) -> None:
+    def _act(self, name: str, life: ServerLife, action: Action) -> None:
         match action:
             case Action.JOIN_GATE:
                 self._gate = start_gate.join(self._gate, name, life.failures)

@@ -13,25 +13,25 @@ from pathlib import Path
 from msgspec import structs
 
 from metamcp_supervisor.config.config import ConfigInvalid, Log, Problem, Server
-from metamcp_supervisor.config.overrides import GATEWAY, Overrides
-from metamcp_supervisor.control.control import Control, Limits
+from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
+from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import NotNow, Particulars, ReloadRefused, UnknownName
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
-    Calls,
-    Change,
+    CallsUnderWay,
     FrontStatus,
     GatewayStatus,
     InFlight,
     Overridden,
+    PlannedChange,
     ReloadPlan,
     ServerStatus,
     Upgrade,
 )
-from metamcp_supervisor.views.ledger import Impossible, Ledger
-from metamcp_worker.ipc.disclosure import Everything, Exposure, Outcome, Pair, ViewStats, Wish
+from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
+from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:
@@ -51,14 +51,14 @@ class SmallShelf:
     def everything(self) -> Everything:
         return self.ledger.everything()
 
-    async def carry_out(self, wish: Wish) -> Outcome:
+    async def carry_out(self, wish: Wish) -> OrderOutcome:
         before = self.ledger.shown(wish.whose)
         try:
             delta = self.ledger.decide(wish, 1_700_000_000.25)
-        except Impossible as why:
-            return Outcome(str(why), before, before)
+        except OrderImpossible as why:
+            return OrderOutcome(str(why), before, before)
         self.ledger.apply(delta)
-        return Outcome(before=before, after=self.ledger.shown(wish.whose), toolset=delta.put)
+        return OrderOutcome(before=before, after=self.ledger.shown(wish.whose), toolset=delta.put)
 
     def endpoints(self) -> Mapping[str, Exposure]:
         return self.exposures
@@ -83,7 +83,7 @@ class SmallGateway:
         self.problems: tuple[Problem, ...] = ()
         self.reloads: list[bool] = []
         self.nursery_pid = 76
-        self.overrides = Overrides()
+        self.overrides = TimedOverrides()
         self.signals: list[tuple[str, int]] = []
         self.under_way: tuple[InFlight, ...] = ()
         self.buckets: dict[str, tuple[int, ...]] = {}
@@ -157,10 +157,12 @@ class SmallGateway:
             for each in self.overrides.of(name)
         )
 
-    async def calls(self, names: Sequence[str], slow_s: float) -> Calls:
+    async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         self._known(names)
         found = (one for one in self.under_way if one.server in names or not names)
-        return Calls(calls=tuple(one for one in found if one.age_s >= slow_s), silent=("front-1",))
+        return CallsUnderWay(
+            calls=tuple(one for one in found if one.age_s >= slow_s), silent=("front-1",)
+        )
 
     def start(self, names: Sequence[str]) -> None:
         for name in self._known(names):
@@ -195,7 +197,7 @@ class SmallGateway:
     async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
         if self.problems:
             raise ConfigInvalid(self.problems)
-        changes = (Change(server="git", action="restart", why="env.GIT_DIR changed"),)
+        changes = (PlannedChange(server="git", action="restart", why="env.GIT_DIR changed"),)
         digest = hashlib.sha256(repr(changes).encode()).hexdigest()[:8]
         if expect not in {None, digest}:
             raise ReloadRefused(f"the plan is {digest} now, not {expect}; look at it again")
@@ -221,7 +223,7 @@ class SmallGateway:
 @asynccontextmanager
 async def steered(
     *servers: ServerStatus,
-    limits: Limits | None = None,
+    limits: ControlLimits | None = None,
     group: int | None = None,
     mode: int = 0o700,
 ) -> AsyncGenerator[tuple[SmallGateway, Path], None]:

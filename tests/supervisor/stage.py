@@ -14,15 +14,15 @@ from typing import TypeVar
 
 from msgspec import Raw
 
-from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import NotForked, Worker, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import Pinned
-from metamcp_supervisor.servers.tokens import Tokens
+from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
@@ -57,7 +57,7 @@ class Player:
     which are kept in `fds` and closed at the end. `builds`: as a front it has new lists at once,
     and tells its clients."""
 
-    def __init__(self, stage: "Stage", worker: Worker, sock: int) -> None:
+    def __init__(self, stage: "Stage", worker: ForkedWorker, sock: int) -> None:
         self.pid, self.role, self.name = worker.pid, worker.role, worker.name
         self.heard: list[ToChild | ToFront] = []
         self.sent: list[tuple[ToChild | ToFront, list[int]]] = []
@@ -151,7 +151,7 @@ class Stage:
             logs=self.logs,
             metrics=self.metrics,
             bounds=Bounds(None, self.journal),
-            tokens=Tokens(state_dir, {}),
+            tokens=TokenKeys(state_dir, {}),
             pinned=Pinned(state_dir, self.journal, self.fronts.reconfigure),
             environ={"PATH": os.defpath, "SECRET": "x"},
             version="1.2.3",
@@ -166,12 +166,12 @@ class Stage:
 
     # The nursery
 
-    async def fork(self, role: str, name: str) -> Worker:
+    async def fork(self, role: str, name: str) -> ForkedWorker:
         await _turn()
         if self.refuse:
             raise self.refuse_as(self.refuse)
         ours, theirs = packets.pair()
-        worker = Worker(1000 + len(self.players), role, name, ours)
+        worker = ForkedWorker(1000 + len(self.players), role, name, ours)
         self.players.append(Player(self, worker, theirs.detach()))
         return worker
 
@@ -198,7 +198,7 @@ class Stage:
 
     # The house of the fronts
 
-    def welcome(self, front: Front) -> None:
+    def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)
         if self.views is not None:
             self.views.welcome(front)
@@ -214,20 +214,20 @@ class Stage:
         if self.views is not None:
             self.views.ended(sessions)
 
-    def asked(self, front: Front, message: Change | Embed | News, blob: bytes) -> None:
+    def asked(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
         assert self.views is not None
         if isinstance(message, News):
             self.views.news(message.number)
         else:
             self.views.asked(front, message.ticket, blob)
 
-    def undelivered(self, front: Front, server: str, generation: int) -> None:
+    def undelivered(self, front: FrontProcess, server: str, generation: int) -> None:
         if generation:
             self.tree.deliveries.connect_again(server, front.number)
         else:
             self.tree.deliveries.offer_again(server, front.number)
 
-    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None:
+    def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
         self.figures.append(figures)
         self.tree.counted(front.number, figures.calls)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import FILE, STEPS, Steps, Store
-from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, Whose
+from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, ViewOwner
 
-ME, ANN = Whose("desk", "local"), Whose("desk", "ann")
-OVER, ALIVE = Whose("desk", "local", "8a01"), Whose("desk", "local", "8a02")
+ME, ANN = ViewOwner("desk", "local"), ViewOwner("desk", "ann")
+OVER, ALIVE = ViewOwner("desk", "local", "8a01"), ViewOwner("desk", "local", "8a02")
 DEV = ToolSet("dev", (("git", "status"), ("db", "query")), "for wörk", 1.5, 2.5)
 EQUIPPED = Shown(DEV.tools, toolset="dev")
 PUT = Delta(((ME, EQUIPPED),), put=DEV)

@@ -14,11 +14,11 @@ JITTER = some.floats(0, 1, exclude_max=True)
 @given(some.integers(0, 10_000), JITTER)
 def test_a_delay_has_a_floor_and_a_cap(k: int, jitter: float) -> None:
     assert backoff.delay(k, jitter) >= backoff.DELAY_S_FLOOR
-    assert backoff.delay(k, jitter) < backoff.DELAY_S_FLOOR + backoff.Patience().delay_s_max
+    assert backoff.delay(k, jitter) < backoff.DELAY_S_FLOOR + backoff.RestartLimits().delay_s_max
 
 
 def test_a_server_of_which_nothing_is_written_has_the_patience_that_there_is() -> None:
-    assert patience(Server(name="git", source="x")) == backoff.Patience()
+    assert patience(Server(name="git", source="x")) == backoff.RestartLimits()
 
 
 @given(some.integers(0, 10_000), JITTER)

@@ -12,16 +12,16 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from metamcp_supervisor.client_files import json_edit, texts, toml_edit, yaml_edit
-from metamcp_supervisor.client_files.clients import Kept
-from metamcp_supervisor.client_files.edits import Unfit
+from metamcp_supervisor.client_files.clients import FileFormat
+from metamcp_supervisor.client_files.edits import FileUnfit
 from metamcp_supervisor.config import jsonc
 from metamcp_supervisor.config.document import BrokenSyntax
 from tests.supervisor.config.test_jsonc import with_comments
 
-JSON = Kept("claude", "json", ("mcpServers",))
-TOML = Kept("codex", "toml", ("mcp_servers",))
-LIST = Kept("continue", "yaml-list", ("mcpServers",), "name: Local\n")
-MAPPING = Kept("goose", "yaml-mapping", ("extensions",))
+JSON = FileFormat("claude", "json", ("mcpServers",))
+TOML = FileFormat("codex", "toml", ("mcp_servers",))
+LIST = FileFormat("continue", "yaml-list", ("mcpServers",), "name: Local\n")
+MAPPING = FileFormat("goose", "yaml-mapping", ("extensions",))
 ENTRY = {"type": "stdio", "command": "/opt/a b/metamcp", "args": ["connect", "--endpoint", "x"]}
 NAMED = {"name": "metamcp", **ENTRY}
 DUMP: Callable[..., str] = yaml.safe_dump
@@ -43,7 +43,7 @@ LAYOUTS: list[Callable[[Any], str]] = [
 ]
 
 
-def both_ways(kept: Kept, text: str, entry: dict[str, Any] = ENTRY) -> str:
+def both_ways(kept: FileFormat, text: str, entry: dict[str, Any] = ENTRY) -> str:
     """Put in twice and taken out again; what it was with the entry."""
     made = texts.put(kept, text, "metamcp", entry)
     assert texts.entries(kept, made)["metamcp"] == entry
@@ -54,7 +54,7 @@ def both_ways(kept: Kept, text: str, entry: dict[str, Any] = ENTRY) -> str:
     return made
 
 
-def taken_out(kept: Kept, made: str, before: str) -> str:
+def taken_out(kept: FileFormat, made: str, before: str) -> str:
     """By the place of the entry, as after a change by hand."""
     if kept.format == "json":
         return json_edit.drop(made, kept.place, "metamcp", before)
@@ -89,7 +89,7 @@ def test_a_change_by_hand_outlives_the_entry(
     assume(key not in table)
     whole = dict(table) if servers is None else {"mcpServers": servers, **table}
     text = layout(whole)
-    by_hand = Kept("claude", "json", ())
+    by_hand = FileFormat("claude", "json", ())
     with_it = texts.put(by_hand, texts.put(JSON, text, "metamcp", ENTRY), key, {"by": "hand"})
     without = texts.drop(JSON, with_it, "metamcp", text)
     assert without is not None
@@ -169,7 +169,7 @@ def test_a_table_with_another_target_keeps_its_other_lines() -> None:
 
 def test_an_inline_table_is_left_alone() -> None:
     text = 'mcp_servers = { x = { command = "y" } }\n'
-    with pytest.raises(Unfit, match=r"write it as a table \[mcp_servers.metamcp\]"):
+    with pytest.raises(FileUnfit, match=r"write it as a table \[mcp_servers.metamcp\]"):
         texts.put(TOML, text, "metamcp", ENTRY)
 
 
@@ -197,7 +197,7 @@ def test_a_yaml_mapping_gets_the_entry_and_loses_it(
     assume("metamcp" not in servers)
     try:
         made = both_ways(MAPPING, text)
-    except Unfit:
+    except FileUnfit:
         return  # what is not understood is refused, and that is all
     assert yaml.safe_load(made) == {**whole, "extensions": {**servers, "metamcp": ENTRY}}
 
@@ -212,7 +212,7 @@ def test_a_yaml_list_gets_the_entry_and_loses_it(
     assume(all(set(server) - {"name"} == set(server) for server in servers))
     try:
         made = both_ways(LIST, text, NAMED)
-    except Unfit:
+    except FileUnfit:
         return
     assert yaml.safe_load(made) == {**whole, "mcpServers": [*named, NAMED]}
 
@@ -249,7 +249,7 @@ def test_every_layout_of_yaml_comes_back(text: str) -> None:
     ],
 )
 def test_yaml_that_is_not_understood_is_refused(text: str, why: str) -> None:
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(FileUnfit, match=why):
         texts.put(MAPPING, text, "metamcp", ENTRY)
 
 
@@ -263,7 +263,7 @@ def test_yaml_that_is_not_understood_is_refused(text: str, why: str) -> None:
         (MAPPING, "extensions:\nb: 1\nextensions:\n", 3),
     ],
 )
-def test_a_broken_file_is_told_with_its_line(kept: Kept, text: str, line: int) -> None:
+def test_a_broken_file_is_told_with_its_line(kept: FileFormat, text: str, line: int) -> None:
     with pytest.raises(BrokenSyntax) as caught:
         texts.put(kept, text, "metamcp", ENTRY)
     assert caught.value.line == line

@@ -10,8 +10,8 @@ import pytest
 
 from metamcp_supervisor.client_files import entries, transfer
 from metamcp_supervisor.client_files.clients import CLIENTS
-from metamcp_supervisor.client_files.entries import Found
-from metamcp_supervisor.client_files.transfer import Source
+from metamcp_supervisor.client_files.entries import ClientServer
+from metamcp_supervisor.client_files.transfer import ImportSource
 from metamcp_supervisor.config import places, sources
 from tests.supervisor.clienthome import FILES, Home
 
@@ -23,10 +23,10 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def moved(*servers: Found, base: str = "", text: str = "") -> tuple[dict[str, Any], str]:
+def moved(*servers: ClientServer, base: str = "", text: str = "") -> tuple[dict[str, Any], str]:
     """The servers of metamcp.toml, and what was told."""
     there = tomllib.loads(text).get("servers", {})
-    found = transfer.moved([Source("/f.json", base, servers)], there, text)
+    found = transfer.moved([ImportSource("/f.json", base, servers)], there, text)
     return tomllib.loads(found.text)["servers"], "\n".join(found.told)
 
 
@@ -137,9 +137,9 @@ def test_no_secret_is_copied(home: Home) -> None:
 
 def test_two_secrets_of_one_name_get_two_variables() -> None:
     servers, told = moved(
-        Found("a", words=("x",), env={"TOKEN": "one"}),
-        Found("b", words=("y",), env={"TOKEN": "two"}),
-        Found("c", words=("z",), env={"TOKEN": "one"}),
+        ClientServer("a", words=("x",), env={"TOKEN": "one"}),
+        ClientServer("b", words=("y",), env={"TOKEN": "two"}),
+        ClientServer("c", words=("z",), env={"TOKEN": "one"}),
     )
     assert [servers[name]["env"]["TOKEN"] for name in "abc"] == [
         "${env:TOKEN}", "${env:B_TOKEN}", "${env:TOKEN}",
@@ -148,7 +148,7 @@ def test_two_secrets_of_one_name_get_two_variables() -> None:
 
 
 def test_the_same_server_in_two_clients_is_taken_once() -> None:
-    one, other = Found("a", words=("x",)), Found("a", words=("y",))
+    one, other = ClientServer("a", words=("x",)), ClientServer("a", words=("y",))
     servers, told = moved(one, one, other)
     assert servers == {"a": {"command": ["x"]}}
     assert "a in /f.json is the same as in /f.json" in told
@@ -170,7 +170,7 @@ def test_the_same_server_in_two_clients_is_taken_once() -> None:
     ],
 )
 def test_references_are_written_as_they_are_here(written: str, here: str) -> None:
-    servers, _ = moved(Found("a", words=("x",), env={"LEVEL": written}), base="/p")
+    servers, _ = moved(ClientServer("a", words=("x",), env={"LEVEL": written}), base="/p")
     assert servers["a"]["env"] == {"LEVEL": here}
     assert servers["a"]["cwd"] == "/p"
 
@@ -208,10 +208,10 @@ def test_variables_that_a_client_hands_on_are_those_of_the_gateway() -> None:
 
 
 def test_what_needs_an_editor_is_left_out_with_a_sentence(home: Home) -> None:
-    found = Found("a", words=("x", "${workspaceFolder}"))
+    found = ClientServer("a", words=("x", "${workspaceFolder}"))
     assert (
         "means the folder that an editor has open"
-        in transfer.moved([Source("/f", "", [found])], {}, "").told[0]
+        in transfer.moved([ImportSource("/f", "", [found])], {}, "").told[0]
     )
     assert home.run("import", "nosuch").exit_code == 2
 

@@ -251,7 +251,7 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
     path.write_text("one")
     content = disk.read(path)
     path.write_text("two")
-    with pytest.raises(disk.Changed):
+    with pytest.raises(disk.FileChanged):
         disk.write(content, "three")
     assert path.read_text() == "two"
     assert os.listdir(tmp_path) == ["file"]

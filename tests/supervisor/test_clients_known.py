@@ -30,7 +30,7 @@ def test_a_snippet_is_what_install_would_write(home: Home, client: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=list(CLIENTS))
-def test_every_client_has_its_row_in_the_documentation(client: clients.Client) -> None:
+def test_every_client_has_its_row_in_the_documentation(client: clients.ClientProgram) -> None:
     text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
     (row,) = re.findall(rf"^\| `{client.name}` \|.*", text, re.MULTILINE)
     assert f"`{client.linux[0].replace('$CONFIG', '~/.config')}`" in row
@@ -86,7 +86,7 @@ def test_variables_of_clients_name_their_files(home: Home, tmp_path: Path) -> No
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=list(CLIENTS))
 def test_every_client_has_files_on_both_platforms(
-    home: Home, client: clients.Client, platform: clients.Platform
+    home: Home, client: clients.ClientProgram, platform: clients.Platform
 ) -> None:
     found = clients.candidates(
         client,
@@ -119,4 +119,4 @@ def test_a_command_is_one_that_a_desktop_finds(
     module = ("/p", "-m", "metamcp_supervisor")
     found = entries.command(script, platform="linux", shared=shared, uvx=uvx, module=module)
     assert found == command
-    assert entries.is_ours(entries.Found("x", words=(*found, "connect")), ())
+    assert entries.is_ours(entries.ClientServer("x", words=(*found, "connect")), ())

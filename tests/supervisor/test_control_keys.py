@@ -5,10 +5,15 @@ import json
 
 import pytest
 
-from metamcp_supervisor.control.answers import KEY_CHARACTERS_MAX, KEYS_MAX, REMEMBERED_S, Answers
-from metamcp_supervisor.control.control import Limits
+from metamcp_supervisor.control.answers import (
+    KEY_CHARACTERS_MAX,
+    KEYS_MAX,
+    REMEMBERED_S,
+    OrderAnswers,
+)
+from metamcp_supervisor.control.control import ControlLimits
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.errors import ProtocolError
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
 
@@ -71,7 +76,7 @@ def test_users_have_keys_of_their_own_and_they_are_forgotten_in_time() -> None:
 
     async def main() -> None:
         nonlocal now
-        answers, done = Answers(lambda: now), Done()
+        answers, done = OrderAnswers(lambda: now), Done()
         assert await answers.once((1, "a"), ORDER, done) == 1
         assert await answers.once((2, "a"), ORDER, done) == 2
         assert await answers.once((1, "a"), ORDER, done) == 1
@@ -83,12 +88,12 @@ def test_users_have_keys_of_their_own_and_they_are_forgotten_in_time() -> None:
 
 def test_the_table_of_keys_has_a_bound() -> None:
     async def main() -> None:
-        answers, done = Answers(lambda: 0.0), Done()
+        answers, done = OrderAnswers(lambda: 0.0), Done()
         for number in range(KEYS_MAX + 1):
             await answers.once((1, str(number)), ORDER, done)
         assert await answers.once((1, "1"), ORDER, done) == 2
         assert await answers.once((1, "0"), ORDER, done) == KEYS_MAX + 2
-        with pytest.raises(Refused):
+        with pytest.raises(ProtocolError):
             await answers.once((1, "x" * (KEY_CHARACTERS_MAX + 1)), ORDER, done)
 
     run(main())
@@ -96,7 +101,7 @@ def test_the_table_of_keys_has_a_bound() -> None:
 
 def test_two_at_once_are_carried_out_once() -> None:
     async def main() -> None:
-        answers, go, done = Answers(lambda: 0.0), asyncio.Event(), Done()
+        answers, go, done = OrderAnswers(lambda: 0.0), asyncio.Event(), Done()
 
         async def slow() -> object:
             await go.wait()
@@ -111,7 +116,7 @@ def test_two_at_once_are_carried_out_once() -> None:
 
 def test_what_broke_off_may_be_tried_again() -> None:
     async def main() -> None:
-        answers, done = Answers(lambda: 0.0), Done()
+        answers, done = OrderAnswers(lambda: 0.0), Done()
 
         async def broken() -> object:
             raise RuntimeError("of the gateway")
@@ -126,7 +131,7 @@ def test_what_broke_off_may_be_tried_again() -> None:
 def test_a_line_that_is_never_finished_ends_its_connection() -> None:
     async def main() -> None:
         async with (
-            steered(limits=Limits(idle_s=0.05)) as (_, directory),
+            steered(limits=ControlLimits(idle_s=0.05)) as (_, directory),
             peer(directory) as client,
         ):
             client.send(json.dumps({"jsonrpc": "2.0", "id": 1})[:-1].encode())

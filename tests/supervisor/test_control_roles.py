@@ -12,7 +12,7 @@ import pytest
 
 from metamcp_supervisor.control import access_io, client, orders, stream
 from metamcp_supervisor.control.access import Role, role
-from metamcp_supervisor.control.control import Limits
+from metamcp_supervisor.control.control import ControlLimits
 from metamcp_supervisor.verbs import Exit
 from tests.supervisor.control.test_control import Peer, peer, run
 from tests.supervisor.small_gateway import server, steered
@@ -43,7 +43,7 @@ def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
     assert orders.Verb.__struct_defaults__ == (Role.ADMIN,)
     least = {name: verb.least for name, verb in orders.VERBS.items()}
     changing = {
-        name for name, verb in orders.VERBS.items() if issubclass(verb.params, stream.Keyed)
+        name for name, verb in orders.VERBS.items() if issubclass(verb.params, stream.KeyedOrder)
     }
     assert all(least[name] > Role.VIEWER for name in changing)
     assert least["describe"] is least["status"] is Role.VIEWER
@@ -78,7 +78,7 @@ def test_the_kernel_tells_who_is_there() -> None:
     assert os.getegid() in found.groups
     assert found.groups >= set(os.getgroups())
     assert str(found) == f"process {os.getpid()} of user id {os.geteuid()} ({found.command})"
-    assert str(access_io.Peer()) == "a client of the control socket"
+    assert str(access_io.SocketPeer()) == "a client of the control socket"
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def test_other_users_take_no_place_of_the_owner() -> None:
 @as_root
 def test_one_connection_too_many_of_a_user_is_told_so_and_another_user_gets_in() -> None:
     async def main() -> None:
-        limits = Limits(user_max=1, others_max=2)
+        limits = ControlLimits(user_max=1, others_max=2)
         async with steered(limits=limits, group=GROUP, mode=0o755) as (_, directory):
             with ExitStack() as stack:
                 told: list[str] = []

@@ -9,13 +9,13 @@ import pytest
 from msgspec import structs
 
 from metamcp_supervisor.cli import top
-from metamcp_supervisor.verbs import Exit, Footprint, Load, ServerStatus
+from metamcp_supervisor.verbs import Exit, Footprint, ServerStatus, TopFigures
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 from tests.supervisor.test_ctl import COMMAND, read_until, run, said
 
 
-def load(clock: float, *servers: ServerStatus, **footprints: Footprint) -> Load:
-    return Load(clock=clock, status=SmallGateway(*servers).status(), footprints=footprints)
+def load(clock: float, *servers: ServerStatus, **footprints: Footprint) -> TopFigures:
+    return TopFigures(clock=clock, status=SmallGateway(*servers).status(), footprints=footprints)
 
 
 def used(cpu_s: float, rss_bytes: int = 0) -> Footprint:

@@ -9,17 +9,17 @@ from metamcp_supervisor.cli.describe import processes, when
 from metamcp_supervisor.control.describe import command_shown
 from metamcp_supervisor.control.explain import Tries, why
 from metamcp_supervisor.telemetry.history import ENDS_MAX, SERVERS_MAX, Histories
-from metamcp_supervisor.verbs import Event, Exit, Process
+from metamcp_supervisor.verbs import Exit, JournalEvent, ServerProcess
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
 from tests.supervisor.test_ctl import said
 
 
-def event(what: str, cause: str = "", *, time: float = 0.0, who: str = "git") -> Event:
-    return Event(seq=1, time=time, who=who, what=what, cause=cause, generation=3)
+def event(what: str, cause: str = "", *, time: float = 0.0, who: str = "git") -> JournalEvent:
+    return JournalEvent(seq=1, time=time, who=who, what=what, cause=cause, generation=3)
 
 
-def told(*events: Event) -> Histories:
+def told(*events: JournalEvent) -> Histories:
     histories = Histories()
     for one in events:
         histories.take(one)
@@ -142,8 +142,8 @@ def test_commands_of_processes_show_no_secret() -> None:
 
 
 def test_processes_stand_below_the_one_that_started_them() -> None:
-    def one(pid: int, parent: int) -> Process:
-        return Process(
+    def one(pid: int, parent: int) -> ServerProcess:
+        return ServerProcess(
             pid=pid, parent=parent, command=(f"p{pid}",), rss_bytes=1024, cpu_s=0.0,
             descriptors=None,
         )  # fmt: skip

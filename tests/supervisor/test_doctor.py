@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.cli import doctor, doctor_checks
-from metamcp_supervisor.cli.doctor_checks import Finding
+from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config.config import Address, UnixAddress
 from tests.supervisor.configs import config, server
 from tests.supervisor.small_gateway import server as running
@@ -31,7 +31,7 @@ def npx_package(home: Path, name: str, version: str, **manifest: object) -> Path
     return folder / "dist/index.js"
 
 
-def verdicts(findings: Sequence[Finding]) -> dict[str, str]:
+def verdicts(findings: Sequence[DoctorFinding]) -> dict[str, str]:
     return {finding.check: finding.verdict for finding in findings}
 
 
@@ -130,7 +130,7 @@ def test_a_port_in_use_is_told_with_who_has_it() -> None:
 
 
 def test_a_unix_socket_for_metrics_is_looked_at_and_not_touched(tmp_path: Path) -> None:
-    def look(path: Path) -> Finding:
+    def look(path: Path) -> DoctorFinding:
         ops = UnixAddress(path)
         return doctor_checks.ops_listen(config(ops_listen=ops, runtime_dir=tmp_path / "run"))
 

@@ -14,8 +14,8 @@ import pytest
 from metamcp_supervisor.cli import doctor_checks
 from metamcp_supervisor.cli.doctor_checks import (
     DAY_S,
-    Finding,
-    Handshake,
+    DoctorFinding,
+    TlsHandshake,
     Unit,
     certificates,
     judged_certificate,
@@ -32,14 +32,18 @@ NOW = 1_800_000_000.0
 @pytest.mark.parametrize(
     ("handshake", "verdict", "words"),
     [
-        (Handshake(ends=NOW + 40.5 * DAY_S), "ok", "is trusted until 2027-02-24, 40 days from now"),
-        (Handshake(ends=NOW + 13.9 * DAY_S), "warn", "13 days from now"),
-        (Handshake(distrust="its certificate is not accepted: expired"), "fail", "expired"),
-        (Handshake(trouble="cannot be reached: no route"), "warn", "no route"),
+        (
+            TlsHandshake(ends=NOW + 40.5 * DAY_S),
+            "ok",
+            "is trusted until 2027-02-24, 40 days from now",
+        ),
+        (TlsHandshake(ends=NOW + 13.9 * DAY_S), "warn", "13 days from now"),
+        (TlsHandshake(distrust="its certificate is not accepted: expired"), "fail", "expired"),
+        (TlsHandshake(trouble="cannot be reached: no route"), "warn", "no route"),
     ],
 )
 def test_a_certificate_is_judged_by_its_end_and_by_whether_it_counts(
-    handshake: Handshake, verdict: str, words: str
+    handshake: TlsHandshake, verdict: str, words: str
 ) -> None:
     found = judged_certificate("example.org:443 (a)", handshake, NOW)
     assert (found.check, found.verdict) == ("certificate", verdict)
@@ -65,7 +69,7 @@ def test_servers_with_tls_are_asked_for_their_certificate_all_at_once(tmp_path: 
             )
             trusting = ssl.create_default_context(cafile=str(file))
 
-            def look(context: ssl.SSLContext | None) -> list[Finding]:
+            def look(context: ssl.SSLContext | None) -> list[DoctorFinding]:
 
                 return list(certificates(whole, time.time(), context))
 

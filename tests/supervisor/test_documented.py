@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config import places, units
-from metamcp_supervisor.config.config import Endpoint, Naming, OAuth, Server, Tool
+from metamcp_supervisor.config.config import Endpoint, Naming, OAuth, Server, ToolConfig
 from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, option
 from metamcp_supervisor.config.reload import plan
@@ -122,7 +122,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "restarts_max": 9, "restart_window_s": 9.0, "restart_delay_max_s": 9.0,
         "headers": {"A": "b"}, "oauth": OAuth(), "options": {"a": "b"},
         "start": "lazy", "idle_stop_s": 9.0, "depends_on": ("db",), "spares": 1,
-        "sharing": "shared", "era": "legacy", "tools": {"t": Tool(hidden=True)},
+        "sharing": "shared", "era": "legacy", "tools": {"t": ToolConfig(hidden=True)},
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
         "processes_max": 9, "nofile_max": 99,
     }  # fmt: skip

@@ -10,7 +10,7 @@ from metamcp_supervisor.config.config import Address, OAuth, Server
 from metamcp_supervisor.servers import status
 from metamcp_supervisor.servers.tokens import FILE
 from metamcp_supervisor.telemetry import usage
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import ServerStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import Counted, Spawned
@@ -28,8 +28,8 @@ LINEAR = Server(
 )
 
 
-def shown(stage: Stage, usages: Mapping[Part, Usage]) -> ServerStatus:
-    facts = status.Facts(
+def shown(stage: Stage, usages: Mapping[MeasuredProcess, Usage]) -> ServerStatus:
+    facts = status.GatewayFacts(
         version="1", state="active", now=100.0, started=0.0, listen=Address("127.0.0.1", 1),
         ops_listen=Address("127.0.0.1", 2), config=config(LINEAR), config_hash="", config_read=0.0,
         nursery_pid=0,
@@ -61,13 +61,13 @@ def test_a_server_without_a_process_is_ready_and_shown_by_its_origin_alone(tmp_p
         worker.say(Spawned(pid=0))
         await stage.up("linear")
         roots = status.roots(stage.tree.entries, [], 0, 0)
-        assert roots[Part("server", "linear")] == 0
+        assert roots[MeasuredProcess("server", "linear")] == 0
         # The worker is played by this process, so that there is something to measure.
-        usages = usage.sample({**roots, Part("worker", "linear"): os.getpid()})
-        assert Part("server", "linear") not in usages
+        usages = usage.sample({**roots, MeasuredProcess("worker", "linear"): os.getpid()})
+        assert MeasuredProcess("server", "linear") not in usages
         got = shown(stage, usages)
         assert (got.phase, got.pid, got.worker_pid) == ("ready", 0, worker.pid)
-        assert got.rss_bytes == usages[Part("worker", "linear")].rss_bytes > 0
+        assert got.rss_bytes == usages[MeasuredProcess("worker", "linear")].rss_bytes > 0
         assert got.origin == "https://mcp.example.com"
         assert "canary" not in repr(got) + repr(stage.journal.since(0))
 

@@ -154,8 +154,8 @@ def test_nobody_loads_anything_for_it_who_does_not_use_it() -> None:
     loaded_ones = set(done.stdout.split())
     assert "metamcp_worker.front.run" in loaded_ones
     assert not loaded_ones & {
-        "metamcp_worker.embedder", "metamcp_worker.builtin_tools.search_index",
-        "metamcp_worker.builtin_tools.search_index_io",
+        "metamcp_worker.embedder", "metamcp_worker.builtin_tools.vector_search",
+        "metamcp_worker.builtin_tools.vector_search_io",
         "metamcp_worker.search.vectors", "numpy", "safetensors", "sqlite3", "tokenizers",
     }  # fmt: skip
 

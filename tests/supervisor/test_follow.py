@@ -11,13 +11,13 @@ import pytest
 
 from metamcp_supervisor.control.control import Control
 from metamcp_supervisor.control.follow import newer
-from metamcp_supervisor.verbs import Event, Exit
+from metamcp_supervisor.verbs import Exit, JournalEvent
 from tests.supervisor.small_gateway import SmallGateway, server
 from tests.supervisor.test_ctl import run, start
 
 
-def events(*numbers: tuple[int, float]) -> list[Event]:
-    return [Event(seq=seq, time=time, who="git", what="x") for seq, time in numbers]
+def events(*numbers: tuple[int, float]) -> list[JournalEvent]:
+    return [JournalEvent(seq=seq, time=time, who="git", what="x") for seq, time in numbers]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from metamcp_supervisor.views.ledger import PAIRS_MAX, Ledger, Pairs
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Everything, Load, Save, Shown, Whose, Wish
+from metamcp_worker.ipc.disclosure import Everything, Load, Save, Shown, ViewOwner, Wish
 
 
 def test_a_tool_that_many_views_and_tool_sets_name_is_held_once() -> None:
     ledger = Ledger(Everything())
-    views = [Whose("find", "local", session) for session in ("s1", "s2")]
+    views = [ViewOwner("find", "local", session) for session in ("s1", "s2")]
     for whose in views:
         order = codec.typed(Load, codec.dump(Load((("git", "status"),))))
         ledger.apply(ledger.decide(Wish(whose, order), 1.0))

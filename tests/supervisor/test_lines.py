@@ -11,10 +11,10 @@ import pytest
 
 from metamcp_supervisor.cli import output
 from metamcp_supervisor.cli.output import ServiceLines, level_of
-from metamcp_supervisor.verbs import Event, LogLine
+from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc.spec import LogSpec
 
-EVENT = Event(seq=1, time=1.5, who="git", what="ready→error", cause="x", generation=2)
+EVENT = JournalEvent(seq=1, time=1.5, who="git", what="ready→error", cause="x", generation=2)
 LINE = LogLine(seq=1, time=2.5, server="git", stream="stderr", text="a\nb")
 
 
@@ -81,5 +81,5 @@ def test_a_reader_that_stops_costs_lines_and_never_time() -> None:
     written: list[str] = []
     with speaking("json", written) as lines:
         for number in range(output.LINES_MAX * 2):
-            lines.event(Event(seq=number, time=0.0, who="x" * 100, what="y"))
+            lines.event(JournalEvent(seq=number, time=0.0, who="x" * 100, what="y"))
     assert len(written) < output.LINES_MAX * 2

@@ -7,7 +7,7 @@ import pytest
 from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import Lock, LockedServer
 from metamcp_supervisor.approval.lock_drift import ToolDrift, drifts, mode, quarantined, taken
-from metamcp_supervisor.approval.quarantine import News, Pins, counts
+from metamcp_supervisor.approval.quarantine import Pins, QuarantineNews, counts
 from metamcp_supervisor.config.config import Pinning
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
 
@@ -127,7 +127,7 @@ def pins(held: Lock | None = None, **pinnings: Pinning | None) -> Pins:
     return found
 
 
-def news(of: Pins, *tools: bytes) -> News:
+def news(of: Pins, *tools: bytes) -> QuarantineNews:
     return of.take(of.judge("files", tools))
 
 
@@ -137,7 +137,7 @@ def test_what_is_seen_first_is_remembered_and_later_compared_with() -> None:
     assert first.seen == lock(files=approved(tool(), name="", version=""))
     assert (first.sentence, first.fronts) == ("", False)
     again = news(mine, tool(title="x"))
-    assert again == News("compatible, words: read", fronts=False, seen=None)
+    assert again == QuarantineNews("compatible, words: read", fronts=False, seen=None)
     assert counts(mine.last("files")) == {"drifted": 1}
     assert mine.quarantined == frozenset()
 
@@ -145,8 +145,8 @@ def test_what_is_seen_first_is_remembered_and_later_compared_with() -> None:
 def test_the_same_drift_is_told_once() -> None:
     mine = pins(lock(files=approved(tool())), files=None)
     assert news(mine, tool(title="x")).sentence == "compatible, words: read (1 in quarantine)"
-    assert news(mine, tool(title="x")) == News()
-    assert news(mine, tool()) == News("", fronts=True)
+    assert news(mine, tool(title="x")) == QuarantineNews()
+    assert news(mine, tool()) == QuarantineNews("", fronts=True)
     assert news(mine, tool(title="x")).fronts
 
 
@@ -177,7 +177,7 @@ def test_a_new_lock_frees_what_it_approves() -> None:
 @pytest.mark.parametrize("pinnings", [{}, {"files": "off"}])
 def test_who_is_not_to_be_looked_at_is_not(pinnings: Any) -> None:
     mine = pins(lock(files=approved(tool())), **pinnings)
-    assert news(mine, tool(title="x")) == News()
+    assert news(mine, tool(title="x")) == QuarantineNews()
     assert mine.seen == Lock()
     assert mine.last("files").drifts == ()
 

@@ -4,7 +4,7 @@ import pytest
 
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.snapshot import Readings
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.ipc.messages import AnswerStats, Figures
 from tests.supervisor.scraped import buckets, calls, figures, gateway, page, summary, value
@@ -52,17 +52,23 @@ def test_no_error_changes_its_series_when_fronts_and_workers_go() -> None:
 def test_a_spare_that_takes_over_brings_its_processor_time_once() -> None:
     metrics, status = Metrics("1"), gateway("git")
     first, spare = Usage(pid=1, cpu_s=5.0), Usage(pid=2, cpu_s=3.0)
-    metrics.usage({Part("server", "git"): first, Part("server", "git", 2): spare})
-    metrics.usage({Part("server", "git"): spare, Part("server", "git", 1): first})
+    metrics.usage(
+        {MeasuredProcess("server", "git"): first, MeasuredProcess("server", "git", 2): spare}
+    )
+    metrics.usage(
+        {MeasuredProcess("server", "git"): spare, MeasuredProcess("server", "git", 1): first}
+    )
     assert value(metrics, status, "metamcp_process_cpu_seconds_total", role="server") == 8
 
 
 def test_what_is_still_told_of_a_server_that_is_gone_is_on_no_page() -> None:
     metrics, status = Metrics("1"), gateway("fs")
-    metrics.usage({Part("server", "git"): Usage(pid=1, cpu_s=1.0)})
+    metrics.usage({MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=1.0)})
     metrics.forget("git")
     metrics.front_stats(0, Figures(retries={"git": {"failed": 1}}), summary())
-    metrics.usage({Part("server", "git"): Usage(pid=1, cpu_s=1.0)})  # measured before that
+    metrics.usage(
+        {MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=1.0)}
+    )  # measured before that
     metrics.exited("git", 1)  # a process of it for a single client
     assert b"git" not in metrics.render(status)
 

@@ -18,7 +18,13 @@ from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.page_rows import SERIES_MAX, Caps, Table, size
 from metamcp_supervisor.telemetry.snapshot import Readings
-from metamcp_supervisor.telemetry.text_format import ROWS, Columns, Pages, Row, wants_openmetrics
+from metamcp_supervisor.telemetry.text_format import (
+    ROWS,
+    Columns,
+    MetricsPages,
+    Row,
+    wants_openmetrics,
+)
 from metamcp_worker.ipc.messages import (
     BUCKETS_S,
     AnswerStats,
@@ -32,7 +38,7 @@ from tests.examples import examples
 from tests.supervisor.small_gateway import SmallGateway, server
 
 IN_COLUMNS = frozenset({"metamcp_tool_calls_total", "metamcp_tool_errors_total"})
-PAGES = Pages()
+PAGES = MetricsPages()
 """What one page leaves to the next changes nothing."""
 SERVED = "mcp_server_operation_duration_seconds"
 SUMMARY = FrontStats(connections=1, streams=0, sessions={}, refused={})
@@ -119,7 +125,7 @@ def test_the_page_is_byte_for_byte_what_the_library_writes(table: Table) -> None
 def test_rows_that_come_go_and_take_places_of_others_have_their_own_numbers() -> None:
     name = "metamcp_tool_calls_total"
     tools = [f"t{number}" for number in range(2 * ROWS + 5)]
-    pages = Pages()
+    pages = MetricsPages()
     for shown in (tools, tools[3:], tools, [*tools[:ROWS], "100%", *tools[ROWS:]], tools[:1]):
         rows: list[Row] = [(("s", tool), number) for number, tool in enumerate(shown)]
         registry = CollectorRegistry()
@@ -313,7 +319,7 @@ def test_a_page_leaves_nothing_behind_that_the_next_one_adds_to() -> None:
     table: dict[str, list[Row]] = {
         SERVED: [(("git", "tools/call", "v", "", f"t{n}"), found) for n in range(300)]
     }
-    pages = Pages()
+    pages = MetricsPages()
     page = pages.page(table)
     gc.collect()  # what Python keeps for the next tuple, too
     before = sys.getallocatedblocks()

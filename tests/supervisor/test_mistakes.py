@@ -9,8 +9,15 @@ from metamcp_supervisor.config import confirmation
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.reload import plan, spoilt
 from metamcp_supervisor.gateway.reload import QUIET_S, Quiet, Stamps
-from metamcp_supervisor.servers.server import Left, Life, Retuned, Start, Stop, step
-from metamcp_supervisor.servers.states import Action, ExitClass, Phase
+from metamcp_supervisor.servers.server import (
+    Retuned,
+    ServerLife,
+    Start,
+    StopServer,
+    WorkerLeft,
+    step,
+)
+from metamcp_supervisor.servers.states import Action, ExitClass, ServerPhase
 from tests.supervisor.configs import config, loaded, messages, server
 
 GOOD = '[servers.good]\ncommand = ["x"]\n'
@@ -125,27 +132,27 @@ def test_what_has_a_mistake_starts_nothing_that_would_have_to_be_confirmed() -> 
 
 
 def test_a_server_with_a_mistake_fails_at_every_start_until_it_is_mended() -> None:
-    life = Life(mistake="m")
+    life = ServerLife(mistake="m")
     for by in ("boot", "client", "operator", "timer", "dependent"):
         life, actions = step(life, Start(by), 0.0, 0.0)
         assert (life.phase, life.reason, life.message) == (
-            Phase.FAILED, ExitClass.CONFIGURATION, "m",
+            ServerPhase.FAILED, ExitClass.CONFIGURATION, "m",
         )  # fmt: skip
         assert Action.JOIN_GATE not in actions
         assert life.retry_at is None
     life, _ = step(life, Retuned("on-failure"), 0.0, 0.0)
-    life, actions = step(life, Stop(restarting=True), 0.0, 0.0)
-    assert (life.phase, life.reason) == (Phase.QUEUED, None)
+    life, actions = step(life, StopServer(restarting=True), 0.0, 0.0)
+    assert (life.phase, life.reason) == (ServerPhase.QUEUED, None)
     assert Action.JOIN_GATE in actions
 
 
 def test_a_running_server_that_gets_a_mistake_stops_in_order_and_then_fails() -> None:
-    life = Life(phase=Phase.READY, ready_at=0.0)
+    life = ServerLife(phase=ServerPhase.READY, ready_at=0.0)
     life, _ = step(life, Retuned("on-failure", mistake="m"), 1.0, 0.0)
-    life, actions = step(life, Stop(restarting=True), 1.0, 0.0)
-    assert (life.phase, actions) == (Phase.DRAINING, (Action.ASK_TO_STOP,))
-    life, _ = step(life, Left(), 2.0, 0.0)
-    assert (life.phase, life.message) == (Phase.FAILED, "m")
+    life, actions = step(life, StopServer(restarting=True), 1.0, 0.0)
+    assert (life.phase, actions) == (ServerPhase.DRAINING, (Action.ASK_TO_STOP,))
+    life, _ = step(life, WorkerLeft(), 2.0, 0.0)
+    assert (life.phase, life.message) == (ServerPhase.FAILED, "m")
 
 
 def test_the_plan_of_a_reload_says_which_server_has_a_mistake_and_which_is_mended() -> None:

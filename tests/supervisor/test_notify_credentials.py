@@ -24,5 +24,7 @@ def test_a_path_is_no_name_of_a_credential(tmp_path: Path, name: str) -> None:
 def test_a_missing_credential_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unresolved, match="the credential api-key does not exist"):
         files.credential(str(tmp_path), "api-key")
-    with pytest.raises(Unresolved, match=r"'api-key': \$CREDENTIALS_DIRECTORY is not set"):
+    with pytest.raises(
+        Unresolved, match=r"'api-key' is missing: \$CREDENTIALS_DIRECTORY is not set"
+    ):
         files.credential("", "api-key")

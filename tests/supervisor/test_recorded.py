@@ -89,7 +89,10 @@ def test_lines_that_are_lost_are_told_and_half_ones_are_passed_over(tmp_path: Pa
 def test_a_follower_is_told_of_calls_that_are_lost(
     as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for line in (recordings.Line(b'{"lost":3}\n', lost=3), recordings.Line(b"{}\n", call=call(9))):
+    for line in (
+        recordings.RecordedLine(b'{"lost":3}\n', lost=3),
+        recordings.RecordedLine(b"{}\n", call=call(9)),
+    ):
         shown.follow_line(line, lambda found: found.server == "notes", as_json=as_json)
     told = '{"lost":3}\n' if as_json else "… 3 more could not be written\n"
     assert capsys.readouterr().out == told, "nobody knows whose they were"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.cli import toolsets
-from metamcp_supervisor.cli.toolsets import Found
+from metamcp_supervisor.cli.toolsets import FileToolset
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.disclosure import TOOLSETS_MAX
@@ -23,23 +23,23 @@ DEV = {
 @pytest.mark.parametrize(
     ("value", "found"),
     [
-        (DEV, [Found("dev", (("git", "status"), ("db", "query")), "for work")]),
-        ({"name": "a", "tools": ["git.x.y"]}, [Found("a", (("git", "x.y"),), "")]),
+        (DEV, [FileToolset("dev", (("git", "status"), ("db", "query")), "for work")]),
+        ({"name": "a", "tools": ["git.x.y"]}, [FileToolset("a", (("git", "x.y"),), "")]),
         (
             [
                 {"name": "a", "tools": ["git.x", {"namespacedName": "git.x"}], "description": None},
                 {"id": 7, "name": "b", "tools": [{"namespacedName": "db.y", "more": 7}]},
             ],
-            [Found("a", (("git", "x"),), ""), Found("b", (("db", "y"),), "")],
+            [FileToolset("a", (("git", "x"),), ""), FileToolset("b", (("db", "y"),), "")],
         ),
         (
             {"v": 1, "toolsets": [DEV], "equipped": [{"toolset": "dev"}]},
-            [Found("dev", (("git", "status"), ("db", "query")), "for work")],
+            [FileToolset("dev", (("git", "status"), ("db", "query")), "for work")],
         ),
     ],
 )
 def test_files_hold_one_tool_set_or_a_list_with_tools_of_either_form(
-    value: Any, found: list[Found]
+    value: Any, found: list[FileToolset]
 ) -> None:
     assert toolsets.parse(json.dumps(value).encode(), "x") == found
     assert toolsets.parse(b"\xef\xbb\xbf" + json.dumps(value).encode(), "x") == found

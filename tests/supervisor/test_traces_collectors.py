@@ -19,7 +19,7 @@ from metamcp_supervisor.telemetry.otlp import (
     PAUSE_S_MAX,
     WHY_CHARACTERS_MAX,
     Exporter,
-    Outcome,
+    ExportOutcome,
 )
 from metamcp_worker.ipc.messages import Span
 from tests.faults.badnet import dripping
@@ -101,7 +101,7 @@ def answering(status: str, *headers: str, more: int = 0) -> Generator[Answering]
         made.close()
 
 
-def outcome(url: str, *spans: Span, s_max: float = EXPORT_S_MAX) -> Outcome:
+def outcome(url: str, *spans: Span, s_max: float = EXPORT_S_MAX) -> ExportOutcome:
     headers = {"Authorization": "Bearer mine"}
     exporter = Exporter(url, headers, version="1", instance="i", s_max=s_max)
     try:
@@ -150,7 +150,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(status: str) -> None:
 def test_a_connection_is_used_again() -> None:
     with answering("200 Fine", "Content-Length: 0") as collector:
         exporter = Exporter(collector.url, {}, version="1", instance="i")
-        assert [exporter.export([span()], 0) for _ in range(3)] == [Outcome()] * 3
+        assert [exporter.export([span()], 0) for _ in range(3)] == [ExportOutcome()] * 3
         exporter.close()
         assert (collector.connections, collector.requests) == (1, 3)
 
@@ -213,7 +213,7 @@ _NEVER = [
 def test_an_answer_that_drips_is_cut_off(begin: bytes, drop: bytes) -> None:
     with dripping(begin, drop) as url:
         made = outcome(url, span(1), span(2), s_max=0.3)
-    assert made == Outcome(2, LATE)
+    assert made == ExportOutcome(2, LATE)
 
 
 def test_an_answer_that_drips_is_cut_off_in_tls_too(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_an_answer_that_drips_is_cut_off_in_tls_too(tmp_path: Path) -> None:
 def test_after_a_cut_the_next_export_has_a_connection_of_its_own() -> None:
     with answering("200 Fine", "Content-Length: 9", more=0) as collector:
         exporter = Exporter(collector.url, {}, version="1", instance="i", s_max=0.3)
-        assert [exporter.export([span()], 0) for _ in range(2)] == [Outcome(1, LATE)] * 2
+        assert [exporter.export([span()], 0) for _ in range(2)] == [ExportOutcome(1, LATE)] * 2
         exporter.close()
         assert collector.connections == 2
 
@@ -244,7 +244,7 @@ def test_what_a_collector_rejects_is_lost() -> None:
     with Collector() as collector:
         collector.rejected, collector.message = 2, "too\nold"
         made = outcome(collector.url, span(1), span(2), span(3))
-        assert made == Outcome(2, "too old")
+        assert made == ExportOutcome(2, "too old")
         collector.rejected = 99
         assert outcome(collector.url, span(1)).lost == 1, "no more than there were"
         collector.rejected = -1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config.config import Traces
+from metamcp_supervisor.config.config import TracesConfig
 from metamcp_supervisor.config.installation import TRACES, Extra, lacking
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
@@ -34,7 +34,7 @@ ENVIRON = {"KEY": "key-of-the-url", "TOKEN": "token-of-the-header"}
 
 def test_everything_has_its_place(tmp_path: Path) -> None:
     found = loaded(tmp_path, FILE, environ=ENVIRON)
-    assert found.traces == Traces(
+    assert found.traces == TracesConfig(
         endpoint=f"{URL}?key=key-of-the-url",
         sample=0.25,
         headers={"Authorization": "Bearer token-of-the-header"},
@@ -45,9 +45,9 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
 
 def test_without_an_endpoint_nothing_is_traced(tmp_path: Path) -> None:
     found = loaded(tmp_path, '[servers.git]\ncommand = ["x"]\n')
-    assert found.traces == Traces()
+    assert found.traces == TracesConfig()
     assert front_spec(found, "1").traced is None
-    assert option("traces", "sample").default == str(Traces().sample)
+    assert option("traces", "sample").default == str(TracesConfig().sample)
     found = loaded(tmp_path, '[traces]\nsample = 1\n[servers.git]\ncommand = ["x"]\n')
     assert front_spec(found, "1").traced is None
     assert "traces: has no 'endpoint', so nothing is traced" in found.warnings[0]

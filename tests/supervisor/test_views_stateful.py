@@ -10,12 +10,12 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from msgspec import Raw
 
-from metamcp_supervisor.views.ledger import Delta, Impossible, Ledger
-from metamcp_worker.builtin_tools.builtin import Reply
+from metamcp_supervisor.views.ledger import Delta, Ledger, OrderImpossible
+from metamcp_worker.builtin_tools.builtin import ToolReply
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.front_views import Viewers
-from metamcp_worker.front.mcp_request import Request
+from metamcp_worker.front.mcp_request import McpRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import (
     Activate,
@@ -32,7 +32,7 @@ from metamcp_worker.ipc.disclosure import (
     Shown,
     Unequip,
     Unload,
-    Whose,
+    ViewOwner,
     Wish,
     shift,
 )
@@ -90,7 +90,7 @@ class Front:
         for step in unread:
             step(self)
         changed = self.viewers.refresh()
-        return {who: "tools" in self.viewers.told(changed, Whose(*who)) for who in CLIENTS}
+        return {who: "tools" in self.viewers.told(changed, ViewOwner(*who)) for who in CLIENTS}
 
     def view(self, who: Who) -> View:
         found = self.viewers.get(who[0], who[1])
@@ -102,8 +102,10 @@ class Front:
 
     def says(self, who: Who, tool: str) -> Any:
         """The structured answer of a built-in tool that only looks."""
-        reply = self.builtins.decide(self.view(who), tool, Request("tools/call", {}, {}, b"", True))
-        assert isinstance(reply, Reply)
+        reply = self.builtins.decide(
+            self.view(who), tool, McpRequest("tools/call", {}, {}, b"", True)
+        )
+        assert isinstance(reply, ToolReply)
         return reply.structured
 
 
@@ -173,10 +175,10 @@ class History(RuleBasedStateMachine):
     # Orders
 
     def order(self, client: Who, order: AnyOrder, *, possible: bool) -> None:
-        whose = Whose(*self.whose(client))
+        whose = ViewOwner(*self.whose(client))
         try:
             delta = self.ledger.decide(Wish(whose, order), 1.0)
-        except Impossible:
+        except OrderImpossible:
             assert not possible
             return
         assert possible
@@ -310,7 +312,7 @@ class History(RuleBasedStateMachine):
         }
         for who in CLIENTS:
             self.check(front, who, raws)
-        views = {Whose(*who): seen for who, seen in self.model.views.items()}
+        views = {ViewOwner(*who): seen for who, seen in self.model.views.items()}
         for whose, shown in self.ledger.everything().views:
             assert Seen(shown.tools, shown.servers, shown.toolset) == views.pop(whose)
         assert all(seen == Seen() and not whose.session for whose, seen in views.items())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.cli import systemd
-from metamcp_supervisor.cli.errors import Refused
+from metamcp_supervisor.cli.errors import CommandRefused
 from metamcp_supervisor.systemd.listen import BACKLOG
 from metamcp_supervisor.systemd.sd_notify import FDS_MAX
 from metamcp_supervisor.systemd.sd_sockets import CLIENTS
@@ -112,7 +112,7 @@ def test_the_units_name_this_installation_and_its_configuration() -> None:
     ]
     assert 'ExecStart="/opt/my env/metamcp" serve --config /srv/100%%.toml\n' in text
     assert 'ExecReload="/opt/my env/metamcp" ctl reload\n' in text
-    with pytest.raises(Refused, match="cannot be written into a unit"):
+    with pytest.raises(CommandRefused, match="cannot be written into a unit"):
         systemd.units(False, ("/opt/a\nb",), None, version=252)
 
 

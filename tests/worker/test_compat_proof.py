@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.approval.comparison import Comparison, Verdict, compare
+from metamcp_supervisor.approval.comparison import Comparison, SchemaVerdict, compare
 from tests.worker.made_schemas import Dice, grounded, names_in, valid
 
 SEEDS = 240
@@ -28,7 +28,7 @@ def test_whoever_is_told_that_callers_go_on_is_told_the_truth(part: int) -> None
         old = dice.root()
         new = dice.mutated(old)
         found = compared(old, new)
-        if found.verdict > Verdict.ADDITIVE or not (grounded(old) and grounded(new)):
+        if found.verdict > SchemaVerdict.ADDITIVE or not (grounded(old) and grounded(new)):
             continue
         added = {
             each.pointer.rpartition("/")[2]
@@ -52,7 +52,7 @@ def test_most_of_what_is_called_breaking_is_seen_to_break() -> None:
         old = dice.root()
         new = dice.mutated(old)
         verdict = compared(old, new).verdict
-        if verdict is not Verdict.BREAKING or not (grounded(old) and grounded(new)):
+        if verdict is not SchemaVerdict.BREAKING or not (grounded(old) and grounded(new)):
             continue
         broken += 1
         values = (dice.value(old, old) for _ in range(VALUES * 4))

@@ -28,11 +28,11 @@ from metamcp_supervisor.approval.schema import (
     LISTS,
     MAPS,
     ONES,
-    Finding,
-    Findings,
-    Part,
     Root,
-    Verdict,
+    SchemaFinding,
+    SchemaFindings,
+    SchemaVerdict,
+    SubSchema,
     flat,
     is_list,
     is_table,
@@ -54,7 +54,7 @@ Words = dict[str, set[str]]
 """Words of a definition by their place, a JSON pointer."""
 
 
-def compare_words(old: object, new: object, place: str, found: Findings) -> None:
+def compare_words(old: object, new: object, place: str, found: SchemaFindings) -> None:
     """Compare the words of two schemas that are at the same place. Raises Blocked."""
     before, after = Words(), Words()
     there: set[str] = set()
@@ -69,13 +69,13 @@ def compare_words(old: object, new: object, place: str, found: Findings) -> None
             said(at, "is gone", set(), found)
 
 
-def said(at: str, what: str, texts: set[str], found: Findings) -> None:
+def said(at: str, what: str, texts: set[str], found: SchemaFindings) -> None:
     """Add a finding for words that changed. `what`: the end of a sentence about the text at this
     place. Raises Blocked."""
     hidden = any(not char.isprintable() and char not in _SEEN_THROUGH for t in texts for char in t)
     name = word(at.rpartition("/")[2])
     more = " It has characters in it that nobody sees." if hidden else ""
-    found.add(Verdict.COMPATIBLE, at, "wording", f"The text at '{name}' {what}.{more}")
+    found.add(SchemaVerdict.COMPATIBLE, at, "wording", f"The text at '{name}' {what}.{more}")
 
 
 def _collect(schema: object, place: str, words: Words, there: set[str]) -> None:
@@ -121,7 +121,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(each)
 
 
-__all__ = ("DRIFT", "Comparison", "Finding", "Verdict", "compare", "compare_read")
+__all__ = ("DRIFT", "Comparison", "SchemaFinding", "SchemaVerdict", "compare", "compare_read")
 
 DEFINITION_BYTES_MAX = 256 * 1024
 """Maximum bytes of a definition in canonical JSON; larger definitions that differ are not judged.
@@ -144,8 +144,8 @@ class Comparison(Struct, frozen=True):
     """Result of a comparison. `verdict`: for callers; `findings`: the worst first; `more`: number
     of findings that are not listed."""
 
-    verdict: Verdict
-    findings: tuple[Finding, ...] = ()
+    verdict: SchemaVerdict
+    findings: tuple[SchemaFinding, ...] = ()
     more: int = 0
 
     @property
@@ -157,13 +157,13 @@ class Comparison(Struct, frozen=True):
     def harmless(self) -> bool:
         """Whether the new definition may replace the old one without a question: its changes are
         for callers only and bring no new words."""
-        return self.verdict <= Verdict.ADDITIVE and not self.drift
+        return self.verdict <= SchemaVerdict.ADDITIVE and not self.drift
 
 
 def compare(old: bytes | Raw, new: bytes | Raw) -> Comparison:
     """Compare two definitions, in bytes as the server sent them. Never raises."""
     if bytes(old) == bytes(new):
-        return Comparison(Verdict.IDENTICAL)
+        return Comparison(SchemaVerdict.IDENTICAL)
     try:
         return compare_read(read_definition(old), read_definition(new))
     except Malformed as error:
@@ -175,40 +175,48 @@ def compare_read(old: Mapping[str, object], new: Mapping[str, object]) -> Compar
     before, after = counted(old), counted(new)
     one, other = canonical(before), canonical(after)
     if one == other:
-        return Comparison(Verdict.IDENTICAL)
+        return Comparison(SchemaVerdict.IDENTICAL)
     if max(len(one), len(other)) > DEFINITION_BYTES_MAX:
         return _unjudged("", "limit", "The definition is too large to be judged.")
-    found = Findings(inputs=True)
+    found = SchemaFindings(inputs=True)
     try:
         _words(before, after, found)
         _hints(table_of(before.get("annotations")), table_of(after.get("annotations")), found)
         _execution(before, after, found)
         _schemas(before, after, found)
     except RecursionError:
-        found.add(Verdict.UNKNOWN, "", "limit", "The definition is nested too deeply to be judged.")
+        found.add(
+            SchemaVerdict.UNKNOWN, "", "limit", "The definition is nested too deeply to be judged."
+        )
     if not found.all:
         text = "It is written in another way and says the same."
-        found.add(Verdict.COMPATIBLE, "", "spelling", text)
+        found.add(SchemaVerdict.COMPATIBLE, "", "spelling", text)
     return Comparison(found.worst, found.all, found.more)
 
 
 def _unjudged(place: str, kind: str, text: str) -> Comparison:
-    return Comparison(Verdict.UNKNOWN, (Finding(place, kind, text, Verdict.UNKNOWN),))
+    return Comparison(
+        SchemaVerdict.UNKNOWN, (SchemaFinding(place, kind, text, SchemaVerdict.UNKNOWN),)
+    )
 
 
-def _words(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
+def _words(old: Mapping[str, object], new: Mapping[str, object], found: SchemaFindings) -> None:
     if old.get("name") != new.get("name"):
-        found.add(Verdict.BREAKING, "/name", "name", "It has another name.")
+        found.add(SchemaVerdict.BREAKING, "/name", "name", "It has another name.")
     for key in ("title", "description"):
         _text(old, new, key, "", found)
     if canonical(old.get("icons")) != canonical(new.get("icons")):
-        found.add(Verdict.COMPATIBLE, "/icons", "icons", "Its icons are others.")
+        found.add(SchemaVerdict.COMPATIBLE, "/icons", "icons", "Its icons are others.")
     for key in ("inputSchema", "outputSchema"):
         compare_words(old.get(key), new.get(key), f"/{key}", found)
 
 
 def _text(
-    old: Mapping[str, object], new: Mapping[str, object], key: str, place: str, found: Findings
+    old: Mapping[str, object],
+    new: Mapping[str, object],
+    key: str,
+    place: str,
+    found: SchemaFindings,
 ) -> None:
     before, after = spelled(old.get(key)), spelled(new.get(key))
     if (key in old, before) != (key in new, after):
@@ -216,7 +224,7 @@ def _text(
         said(step(place, key), what, {after}, found)
 
 
-def _hints(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
+def _hints(old: Mapping[str, object], new: Mapping[str, object], found: SchemaFindings) -> None:
     for key, (default, better, promise) in _HINTS.items():
         before, after = old.get(key, default), new.get(key, default)
         if before is after:
@@ -224,15 +232,15 @@ def _hints(old: Mapping[str, object], new: Mapping[str, object], found: Findings
         place = f"/annotations/{key}"
         if not isinstance(after, bool) or after is not better:
             text = f"It does not say any more that it {promise}."
-            found.add(Verdict.COMPATIBLE, place, "hint-lost", text)
+            found.add(SchemaVerdict.COMPATIBLE, place, "hint-lost", text)
         else:
             text = f"It says now that it {promise}."
-            found.add(Verdict.COMPATIBLE, place, "hint-gained", text)
+            found.add(SchemaVerdict.COMPATIBLE, place, "hint-gained", text)
     for key in sorted((old.keys() | new.keys()) - _HINTS.keys()):
         _text(old, new, key, "/annotations", found)
 
 
-def _execution(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
+def _execution(old: Mapping[str, object], new: Mapping[str, object], found: SchemaFindings) -> None:
     """Compare whether the tool may, or must, be called as a task."""
     place = "/execution/taskSupport"
     before, after = (
@@ -242,16 +250,16 @@ def _execution(old: Mapping[str, object], new: Mapping[str, object], found: Find
         return
     if after not in _TASKS or before not in _TASKS:
         text = "How it may be called as a task is not known here."
-        found.add(Verdict.UNKNOWN, place, "execution", text)
+        found.add(SchemaVerdict.UNKNOWN, place, "execution", text)
     elif after == "optional":
         text = "It may be called as a task and in the plain way."
-        found.add(Verdict.ADDITIVE, place, "execution", text)
+        found.add(SchemaVerdict.ADDITIVE, place, "execution", text)
     else:
         text = f"Calls as tasks are {after} now."
-        found.add(Verdict.BREAKING, place, "execution", text)
+        found.add(SchemaVerdict.BREAKING, place, "execution", text)
 
 
-def _schemas(old: Mapping[str, object], new: Mapping[str, object], found: Findings) -> None:
+def _schemas(old: Mapping[str, object], new: Mapping[str, object], found: SchemaFindings) -> None:
     before, after = old.get("inputSchema", True), new.get("inputSchema", True)
     _contained(before, after, "/inputSchema", found, inputs=True)
     key = "outputSchema"
@@ -259,43 +267,45 @@ def _schemas(old: Mapping[str, object], new: Mapping[str, object], found: Findin
         _contained(new[key], old[key], f"/{key}", found, inputs=False)
     elif key in new:
         text = "Results have a described structure now."
-        found.add(Verdict.ADDITIVE, f"/{key}", "output-added", text)
+        found.add(SchemaVerdict.ADDITIVE, f"/{key}", "output-added", text)
     elif key in old:
         text = "The structure of results is not described any more."
-        found.add(Verdict.BREAKING, f"/{key}", "output-removed", text)
+        found.add(SchemaVerdict.BREAKING, f"/{key}", "output-removed", text)
 
 
-def _contained(have: object, want: object, place: str, found: Findings, *, inputs: bool) -> None:
+def _contained(
+    have: object, want: object, place: str, found: SchemaFindings, *, inputs: bool
+) -> None:
     """Add findings for values that are valid for `have` and not for `want`."""
     for schema in (have, want):
         if not isinstance(schema, dict | bool):
-            found.add(Verdict.UNKNOWN, place, "malformed", "This is not a JSON Schema.")
+            found.add(SchemaVerdict.UNKNOWN, place, "malformed", "This is not a JSON Schema.")
             return
     mine, theirs = (Root(schema, place) for schema in (have, want))
-    one, other = Part(have, mine, place), Part(want, theirs, place)
+    one, other = SubSchema(have, mine, place), SubSchema(want, theirs, place)
     if one.equals(other):
         return
     if mine.dialect is None or theirs.dialect is None:
         text = "Schemas of this dialect are not known here."
-        found.add(Verdict.UNKNOWN, f"{place}/$schema", "dialect", text)
+        found.add(SchemaVerdict.UNKNOWN, f"{place}/$schema", "dialect", text)
         return
-    forth = Findings(inputs=inputs)
+    forth = SchemaFindings(inputs=inputs)
     _ask(one, other, forth)
     found.take(forth)
-    if forth.worst <= Verdict.ADDITIVE:
+    if forth.worst <= SchemaVerdict.ADDITIVE:
         _ease(other, one, found, inputs=inputs)
 
 
-def _ask(have: Part, want: Part, found: Findings) -> None:
+def _ask(have: SubSchema, want: SubSchema, found: SchemaFindings) -> None:
     case = Case.of(flat([have]))
     # Arguments and structured results are objects, whatever their schemas say of other values.
     Judge().also(case._replace(types=frozenset({"object"})), want, found)
 
 
-def _ease(have: Part, want: Part, found: Findings, *, inputs: bool) -> None:
+def _ease(have: SubSchema, want: SubSchema, found: SchemaFindings, *, inputs: bool) -> None:
     """Compare in the other direction: find values that are newly allowed, or no longer."""
-    back = Findings(inputs=not inputs)
+    back = SchemaFindings(inputs=not inputs)
     _ask(have, want, back)
     for each in back.all:
-        if each.weight is Verdict.BREAKING and each.kind not in _ONE_SIDED:
-            found.add(Verdict.COMPATIBLE, each.pointer, "eased", each.text)
+        if each.weight is SchemaVerdict.BREAKING and each.kind not in _ONE_SIDED:
+            found.add(SchemaVerdict.COMPATIBLE, each.pointer, "eased", each.text)

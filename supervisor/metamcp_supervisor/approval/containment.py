@@ -17,15 +17,15 @@ want refuses, and UNKNOWN otherwise. A have is never said to fit without proof.
 from collections.abc import Iterator, Mapping
 
 from metamcp_supervisor.approval import keywords
-from metamcp_supervisor.approval.known import NUMBERS, Case, Known, as_schema
+from metamcp_supervisor.approval.known import NUMBERS, Case, KnownValues, as_schema
 from metamcp_supervisor.approval.schema import (
     COUNTING,
     Blocked,
-    Findings,
     Flat,
-    Part,
     Root,
-    Verdict,
+    SchemaFindings,
+    SchemaVerdict,
+    SubSchema,
     flat,
     is_list,
     list_of,
@@ -65,7 +65,7 @@ class Judge:
         self._level = 0
         self._open: set[tuple[object, ...]] = set()
 
-    def within(self, have: tuple[Part, ...], want: Part, found: Findings) -> None:
+    def within(self, have: tuple[SubSchema, ...], want: SubSchema, found: SchemaFindings) -> None:
         """Compare the schemas of a member or an item, a step down in the value. Raises Blocked."""
         if want.free:
             return
@@ -85,7 +85,7 @@ class Judge:
         finally:
             self._open.discard(key)
 
-    def also(self, have: Case, want: Part, found: Findings) -> None:
+    def also(self, have: Case, want: SubSchema, found: SchemaFindings) -> None:
         """Compare the have with another schema for the same value. Raises Blocked."""
         if want.free or self._spent(have, want, found):
             return
@@ -95,17 +95,19 @@ class Judge:
         finally:
             self._level -= 1
 
-    def _spent(self, have: Case, want: Part, found: Findings) -> bool:
+    def _spent(self, have: Case, want: SubSchema, found: SchemaFindings) -> bool:
         """Count a step, or several for a have of many parts. Return whether a limit is reached; if
         so, report it. Raises Blocked."""
         self._steps += 1 + len(have.parts) // PARTS_PER_STEP
         if self._steps <= STEPS_MAX and self._level < LEVELS_MAX:
             return False
         what = "is too large" if self._steps > STEPS_MAX else "is nested too deeply"
-        found.add(Verdict.UNKNOWN, want.place, "limit", f"The schema {what} to be judged.")
+        found.add(SchemaVerdict.UNKNOWN, want.place, "limit", f"The schema {what} to be judged.")
         return True
 
-    def holds(self, have: Case, want: Part, found: Findings, *, strict: bool = False) -> bool:
+    def holds(
+        self, have: Case, want: SubSchema, found: SchemaFindings, *, strict: bool = False
+    ) -> bool:
         """Whether the want follows from the have. Unless `strict`, callers are assumed to send only
         what the old definition names, and findings about that are added to `found`."""
         tried = found.trial(strict=strict)
@@ -117,7 +119,7 @@ class Judge:
             found.take(tried)
         return True
 
-    def equivalent(self, one: Part, other: Part, found: Findings) -> bool:
+    def equivalent(self, one: SubSchema, other: SubSchema, found: SchemaFindings) -> bool:
         """Whether the same values are valid for both."""
         if one.equals(other):
             return True
@@ -126,7 +128,7 @@ class Judge:
             for a, b in ((one, other), (other, one))
         )
 
-    def apart(self, have: Case, other: Part) -> bool:
+    def apart(self, have: Case, other: SubSchema) -> bool:
         """Whether no value can be valid for both. False if the answer is not known."""
         self._steps += 1
         if self._steps > STEPS_MAX or self._level >= LEVELS_MAX:
@@ -137,11 +139,11 @@ class Judge:
         finally:
             self._level -= 1
 
-    def _apart(self, have: Case, other: Part) -> bool:
+    def _apart(self, have: Case, other: SubSchema) -> bool:
         found = flat([other])
         if found.never is not None:
             return True
-        one, two = Known(have), Known(Case.of(found))
+        one, two = KnownValues(have), KnownValues(Case.of(found))
         types = one.types & two.types
         if not types:
             return True
@@ -160,25 +162,25 @@ class Judge:
 
     # One value, one schema
 
-    def _whole(self, have: Case, want: Part, found: Findings) -> None:
-        if Known(have).void:
+    def _whole(self, have: Case, want: SubSchema, found: SchemaFindings) -> None:
+        if KnownValues(have).void:
             return
         wanted = flat([want])
         if wanted.never is not None:
             text = "Nothing is valid here."
-            found.add(Verdict.BREAKING, wanted.never.place, "nothing", text)
+            found.add(SchemaVerdict.BREAKING, wanted.never.place, "nothing", text)
             return
         for part in wanted.unclear:
             if any(part.equals(mine) for mine in have.parts):
                 continue
             text = "It refers to a schema that is not known here."
-            found.add(Verdict.UNKNOWN, part.place, "reference", text)
-        keywords.told(Known(have), Known(Case.of(wanted)), found)
+            found.add(SchemaVerdict.UNKNOWN, part.place, "reference", text)
+        keywords.told(KnownValues(have), KnownValues(Case.of(wanted)), found)
         for part in wanted.parts:
             if not any(part.equals(mine) for mine in have.parts):
                 self._part(have, part, found)
 
-    def _part(self, have: Case, want: Part, found: Findings) -> None:
+    def _part(self, have: Case, want: SubSchema, found: SchemaFindings) -> None:
         keys = {key for key in COUNTING & table_of(want.schema).keys() if want.has(key)}
         for keyword in sorted(keys & _SHAPES.keys()):
             if not isinstance(want.get(keyword), _SHAPES[keyword]):
@@ -186,7 +188,7 @@ class Judge:
         if not keys - {"allOf", "$ref"}:
             return
         for case in _cases(have, keys):
-            known = Known(case)
+            known = KnownValues(case)
             if known.void:
                 continue
             if self._spent(case, want, found):
@@ -198,7 +200,7 @@ class Judge:
                 keywords.arrays(self, known, want, found)
             self._choices(known, want, found)
 
-    def _choices(self, known: Known, want: Part, found: Findings) -> None:
+    def _choices(self, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
         for keyword in ("anyOf", "oneOf"):
             if is_list(want.get(keyword)):
                 self._one_of(known, want, keyword, found)
@@ -212,9 +214,11 @@ class Judge:
                 if keyword[0] != "$" and want.below(keyword).free:
                     continue
                 text = f"What '{keyword}' comes to here cannot be judged."
-                found.add(Verdict.UNKNOWN, want.at(keyword), "unjudged", text)
+                found.add(SchemaVerdict.UNKNOWN, want.at(keyword), "unjudged", text)
 
-    def _one_of(self, known: Known, want: Part, keyword: str, found: Findings) -> None:
+    def _one_of(
+        self, known: KnownValues, want: SubSchema, keyword: str, found: SchemaFindings
+    ) -> None:
         case = known.case
         exact = keyword == "oneOf"
         branches = [want.below(keyword, at) for at in range(len(list_of(want.get(keyword))))]
@@ -227,9 +231,9 @@ class Judge:
             self.also(case, live[0], found)
         elif exact or not any(self.holds(case, branch, found) for branch in live):
             text = "Whether one of the alternatives is still met cannot be judged."
-            found.add(Verdict.UNKNOWN, want.at(keyword), "alternatives", text)
+            found.add(SchemaVerdict.UNKNOWN, want.at(keyword), "alternatives", text)
 
-    def _paired(self, mine: Part, want: Part, found: Findings) -> bool:
+    def _paired(self, mine: SubSchema, want: SubSchema, found: SchemaFindings) -> bool:
         """Whether the alternatives of both are the same, one by one."""
         count = len(list_of(want.get("oneOf")))
         return len(list_of(mine.get("oneOf"))) == count and all(
@@ -237,15 +241,17 @@ class Judge:
             for at in range(count)
         )
 
-    def _none_fits(self, known: Known, want: Part, keyword: str, found: Findings) -> None:
-        weight = Verdict.UNKNOWN if known.unclear else Verdict.BREAKING
+    def _none_fits(
+        self, known: KnownValues, want: SubSchema, keyword: str, found: SchemaFindings
+    ) -> None:
+        weight = SchemaVerdict.UNKNOWN if known.unclear else SchemaVerdict.BREAKING
         kinds = keywords.spoken(known.types)
         text = f"What is {kinds} here meets none of the alternatives any more."
         if not found.inputs:
             text = f"It may be {kinds} now in a way that meets none of the alternatives it had."
         found.add(weight, want.at(keyword), "alternatives", text)
 
-    def _not(self, known: Known, want: Part, found: Findings) -> None:
+    def _not(self, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
         refused = want.below("not")
         if self.apart(known.case, refused):
             return
@@ -255,9 +261,9 @@ class Judge:
                 if self.holds(mine, part.below("not"), found, strict=True):
                     return
         text = "Whether what is refused here was refused before cannot be judged."
-        found.add(Verdict.UNKNOWN, want.at("not"), "not", text)
+        found.add(SchemaVerdict.UNKNOWN, want.at("not"), "not", text)
 
-    def _if(self, known: Known, want: Part, found: Findings) -> None:
+    def _if(self, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
         case, condition = known.case, want.below("if")
         then = want.below("then") if want.has("then") else None
         other = want.below("else") if want.has("else") else None
@@ -277,10 +283,15 @@ class Judge:
         if all(each is None or self.holds(case, each, found) for each in (then, other)):
             return
         text = "Whether the condition here comes to the same cannot be judged."
-        found.add(Verdict.UNKNOWN, want.at("if"), "condition", text)
+        found.add(SchemaVerdict.UNKNOWN, want.at("if"), "condition", text)
 
     def _branch(
-        self, case: Case, mine: Part, keyword: str, want: Part | None, found: Findings
+        self,
+        case: Case,
+        mine: SubSchema,
+        keyword: str,
+        want: SubSchema | None,
+        found: SchemaFindings,
     ) -> None:
         if want is not None:
             extra = [mine.below(keyword)] if mine.has(keyword) else []
@@ -321,7 +332,7 @@ def _first_choice(case: Case, keys: set[str]) -> list[Case] | None:
     return _values_apart(case, keys) or _types_apart(case, keys)
 
 
-def _with(case: Case, mark: tuple[int, str], *more: Part) -> Case | None:
+def _with(case: Case, mark: tuple[int, str], *more: SubSchema) -> Case | None:
     """Return the case with `more` parts and with `mark` as chosen; None if no value is valid."""
     found = flat([*case.parts, *more])
     return None if found.never is not None else _joined(case, found, mark)
@@ -332,7 +343,7 @@ def _joined(case: Case, found: Flat, mark: tuple[int, str]) -> Case:
     return Case(found.parts, case.chosen | {mark}, case.types, unclear)
 
 
-def _of_condition(case: Case, part: Part, mark: tuple[int, str]) -> list[Case]:
+def _of_condition(case: Case, part: SubSchema, mark: tuple[int, str]) -> list[Case]:
     """Return the cases for a condition that is met and for one that is not. The second case is
     unclear: only its `else` is known, and there may be no value for it."""
     met = _with(case, mark, *[part.below(key) for key in ("if", "then") if part.has(key)])
@@ -344,7 +355,7 @@ def _of_condition(case: Case, part: Part, mark: tuple[int, str]) -> list[Case]:
 
 
 def _values_apart(case: Case, keys: set[str]) -> list[Case] | None:
-    values = Known(case).values
+    values = KnownValues(case).values
     mark = 0, "enum"
     if values is None or mark in case.chosen or keys <= _PLAIN or len(values) > VALUES_MAX:
         return None
@@ -352,12 +363,12 @@ def _values_apart(case: Case, keys: set[str]) -> list[Case] | None:
     return [
         new
         for root in made
-        if (new := _with(case, mark, Part(root.schema, root, root.place))) is not None
+        if (new := _with(case, mark, SubSchema(root.schema, root, root.place))) is not None
     ]
 
 
 def _types_apart(case: Case, keys: set[str]) -> list[Case] | None:
-    types = Known(case).types
+    types = KnownValues(case).types
     if not keys & _CHOICES or len(types) < 2 or types == NUMBERS:
         return None
     return [case._replace(types=frozenset({each})) for each in sorted(types)]

@@ -16,10 +16,10 @@ from typing import Protocol
 from metamcp_supervisor.approval.known import (
     FRACTION,
     NUMBERS,
-    Bound,
     Case,
-    Known,
+    KnownValues,
     Looked,
+    NumberBound,
     divides,
     exact,
     number_of,
@@ -29,10 +29,10 @@ from metamcp_supervisor.approval.known import (
 from metamcp_supervisor.approval.lock import canonical
 from metamcp_supervisor.approval.schema import (
     MODERN,
-    Findings,
-    Part,
     Root,
-    Verdict,
+    SchemaFindings,
+    SchemaVerdict,
+    SubSchema,
     flat,
     is_list,
     list_of,
@@ -63,7 +63,7 @@ def spoken(types: Iterable[str]) -> str:
     return " or ".join([*names, *(text for key, text in _SPOKEN.items() if key in left)])
 
 
-def check(known: Known, want: Part, found: Findings) -> None:
+def check(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     """Compare the keywords for single values. Raises Blocked."""
     _type(known, want, found)
     _values(known, want, found)
@@ -79,17 +79,17 @@ def check(known: Known, want: Part, found: Findings) -> None:
             _meaning(known, want, keyword, found)
 
 
-def blame(known: Known) -> Verdict:
+def blame(known: KnownValues) -> SchemaVerdict:
     """Return the verdict on a keyword that does not follow."""
-    return Verdict.UNKNOWN if known.unclear else Verdict.BREAKING
+    return SchemaVerdict.UNKNOWN if known.unclear else SchemaVerdict.BREAKING
 
 
-def malformed(want: Part, keyword: str, found: Findings) -> None:
+def malformed(want: SubSchema, keyword: str, found: SchemaFindings) -> None:
     text = f"'{keyword}' is not what JSON Schema knows."
-    found.add(Verdict.UNKNOWN, want.at(keyword), "malformed", text)
+    found.add(SchemaVerdict.UNKNOWN, want.at(keyword), "malformed", text)
 
 
-def _type(known: Known, want: Part, found: Findings) -> None:
+def _type(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     if not want.has("type"):
         return
     allowed = types_in(want.get("type"))
@@ -105,7 +105,7 @@ def _type(known: Known, want: Part, found: Findings) -> None:
         found.add(blame(known), want.at("type"), "type", text)
 
 
-def _values(known: Known, want: Part, found: Findings) -> None:
+def _values(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     for keyword in ("const", "enum"):
         if not want.has(keyword):
             continue
@@ -131,7 +131,7 @@ def _values(known: Known, want: Part, found: Findings) -> None:
             found.add(blame(known), want.at(keyword), "values", text)
 
 
-def _bounds(known: Known, want: Part, found: Findings) -> None:
+def _bounds(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     for keyword in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
         if not want.has(keyword):
             continue
@@ -141,7 +141,7 @@ def _bounds(known: Known, want: Part, found: Findings) -> None:
             continue
         upper = keyword.endswith("aximum")
         mine = known.bound(upper=upper)
-        needed = Bound(value, keyword.startswith("ex"))
+        needed = NumberBound(value, keyword.startswith("ex"))
         if mine is None or not mine.beyond(needed, upper=upper):
             less, more = ("at most", "more") if upper else ("at least", "less")
             shown = f"{'not ' if needed.open else ''}{value}" if needed.open else str(value)
@@ -151,7 +151,7 @@ def _bounds(known: Known, want: Part, found: Findings) -> None:
             found.add(blame(known), want.at(keyword), "bounds", text)
 
 
-def _multiple(known: Known, want: Part, found: Findings) -> None:
+def _multiple(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     if not want.has("multipleOf"):
         return
     value = number_of(want.get("multipleOf"))
@@ -171,14 +171,14 @@ def _multiple(known: Known, want: Part, found: Findings) -> None:
         found.add(blame(known), want.at("multipleOf"), "bounds", text)
 
 
-def _single_number(known: Known) -> Fraction | None:
+def _single_number(known: KnownValues) -> Fraction | None:
     if known.values is None or len(known.values) != 1:
         return None
     value = number_of(next(iter(known.values.values())))
     return None if value is None else exact(value)
 
 
-def _size(known: Known, want: Part, name: str, unit: str, found: Findings) -> None:
+def _size(known: KnownValues, want: SubSchema, name: str, unit: str, found: SchemaFindings) -> None:
     least, most = f"min{name}", f"max{name}"
     for keyword in (least, most):
         if not want.has(keyword):
@@ -201,7 +201,7 @@ def _size(known: Known, want: Part, name: str, unit: str, found: Findings) -> No
         found.add(blame(known), want.at(keyword), "size", text)
 
 
-def _pattern(known: Known, want: Part, found: Findings) -> None:
+def _pattern(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     if not want.has("pattern") or want.get("pattern") in _MATCH_ALL:
         return
     pattern = want.get("pattern")
@@ -213,7 +213,7 @@ def _pattern(known: Known, want: Part, found: Findings) -> None:
         return
     if known.finite() is not None:
         text = "Whether its values match the pattern is not looked at."
-        found.add(Verdict.UNKNOWN, want.at("pattern"), "pattern", text)
+        found.add(SchemaVerdict.UNKNOWN, want.at("pattern"), "pattern", text)
         return
     shown = word(pattern)
     text = f"It must match the pattern '{shown}' now."
@@ -222,7 +222,7 @@ def _pattern(known: Known, want: Part, found: Findings) -> None:
     found.add(blame(known), want.at("pattern"), "pattern", text)
 
 
-def _meaning(known: Known, want: Part, keyword: str, found: Findings) -> None:
+def _meaning(known: KnownValues, want: SubSchema, keyword: str, found: SchemaFindings) -> None:
     if not want.has(keyword) or canonical(want.get(keyword)) in known.spellings(keyword):
         return
     value = want.get(keyword)
@@ -230,7 +230,7 @@ def _meaning(known: Known, want: Part, keyword: str, found: Findings) -> None:
     text = f"Whether what it was fits {keyword}{shown} cannot be judged."
     if not found.inputs:
         text = f"It need not be {keyword}{shown} any more."
-    found.add(Verdict.UNKNOWN, want.at(keyword), "format", text)
+    found.add(SchemaVerdict.UNKNOWN, want.at(keyword), "format", text)
 
 
 def _listed(spelled: list[bytes], most: int = 5) -> str:
@@ -245,16 +245,20 @@ def _listed(spelled: list[bytes], most: int = 5) -> str:
 class Judging(Protocol):
     """Methods of `containment.Judge` that this module calls."""
 
-    def within(self, have: tuple[Part, ...], want: Part, found: Findings) -> None: ...
+    def within(
+        self, have: tuple[SubSchema, ...], want: SubSchema, found: SchemaFindings
+    ) -> None: ...
 
-    def also(self, have: Case, want: Part, found: Findings) -> None: ...
+    def also(self, have: Case, want: SubSchema, found: SchemaFindings) -> None: ...
 
-    def holds(self, have: Case, want: Part, found: Findings, *, strict: bool = False) -> bool: ...
+    def holds(
+        self, have: Case, want: SubSchema, found: SchemaFindings, *, strict: bool = False
+    ) -> bool: ...
 
-    def equivalent(self, one: Part, other: Part, found: Findings) -> bool: ...
+    def equivalent(self, one: SubSchema, other: SubSchema, found: SchemaFindings) -> bool: ...
 
 
-def objects(judge: Judging, known: Known, want: Part, found: Findings) -> None:
+def objects(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     """Compare the keywords for members of objects. Raises Blocked."""
     _required(known, want, found)
     _named(judge, known, want, found)
@@ -264,7 +268,7 @@ def objects(judge: Judging, known: Known, want: Part, found: Findings) -> None:
     _dependencies(judge, known, want, found)
 
 
-def told(have: Known, want: Known, found: Findings) -> None:
+def told(have: KnownValues, want: KnownValues, found: SchemaFindings) -> None:
     """Report members that only the have names, where the want accepts others: they are valid."""
     if "object" not in have.types & want.types or want.choosy or not want.others().implied:
         return
@@ -275,13 +279,13 @@ def told(have: Known, want: Known, found: Findings) -> None:
         place = looked.parts[0].place
         if found.inputs:
             text = f"'{word(name)}' is not named any more; it is still accepted."
-            found.add(Verdict.COMPATIBLE, place, "member-unnamed", text)
+            found.add(SchemaVerdict.COMPATIBLE, place, "member-unnamed", text)
         else:
             text = f"'{word(name)}' may be there, too."
-            found.add(Verdict.ADDITIVE, place, "member-added", text)
+            found.add(SchemaVerdict.ADDITIVE, place, "member-added", text)
 
 
-def _required(known: Known, want: Part, found: Findings) -> None:
+def _required(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     for name in list_of(want.get("required")):
         if not isinstance(name, str):
             malformed(want, "required", found)
@@ -292,7 +296,7 @@ def _required(known: Known, want: Part, found: Findings) -> None:
             found.add(blame(known), want.at("required"), "required", text)
 
 
-def _named(judge: Judging, known: Known, want: Part, found: Findings) -> None:
+def _named(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     wanted = table_of(want.get("properties"))
     for name in wanted:
         sub, looked = want.below("properties", name), known.member(name)
@@ -308,16 +312,18 @@ def _named(judge: Judging, known: Known, want: Part, found: Findings) -> None:
             judge.within(looked.parts, sub, found)
 
 
-def _new(known: Known, sub: Part, name: str, looked: Looked, found: Findings) -> None:
+def _new(
+    known: KnownValues, sub: SubSchema, name: str, looked: Looked, found: SchemaFindings
+) -> None:
     """Report a member that only the want names."""
     if looked.never:
         if found.inputs:
             text = f"'{word(name)}' may be given, too."
-            found.add(Verdict.ADDITIVE, sub.place, "member-added", text)
+            found.add(SchemaVerdict.ADDITIVE, sub.place, "member-added", text)
     elif found.inputs:
         text = f"'{word(name)}' may be given, too."
         if sub.free:
-            found.add(Verdict.ADDITIVE, sub.place, "member-added", text)
+            found.add(SchemaVerdict.ADDITIVE, sub.place, "member-added", text)
         else:
             found.suppose(sub.place, "member-added", text)
     elif not sub.free:
@@ -325,13 +331,13 @@ def _new(known: Known, sub: Part, name: str, looked: Looked, found: Findings) ->
         found.add(blame(known), sub.place, "member-removed", text)
 
 
-def _clouded(sub: Part, found: Findings) -> None:
+def _clouded(sub: SubSchema, found: SchemaFindings) -> None:
     if not sub.free:
         text = "Which patterns of names apply here is not looked at."
-        found.add(Verdict.UNKNOWN, sub.place, "names", text)
+        found.add(SchemaVerdict.UNKNOWN, sub.place, "names", text)
 
 
-def _patterns(judge: Judging, known: Known, want: Part, found: Findings) -> None:
+def _patterns(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     for pattern in table_of(want.get("patternProperties")):
         sub = want.below("patternProperties", pattern)
         mine = tuple(
@@ -349,15 +355,15 @@ def _patterns(judge: Judging, known: Known, want: Part, found: Findings) -> None
             if not known.member(name).never
         ):
             text = f"Which members the pattern '{word(pattern)}' is about is not looked at."
-            found.add(Verdict.UNKNOWN, sub.place, "names", text)
+            found.add(SchemaVerdict.UNKNOWN, sub.place, "names", text)
 
 
-def _closed(known: Known) -> bool:
+def _closed(known: KnownValues) -> bool:
     """Whether members that are not named are refused."""
     return known.others().never
 
 
-def _others(judge: Judging, known: Known, want: Part, found: Findings) -> None:
+def _others(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     if not isinstance(want.get("additionalProperties"), dict | bool):
         return
     sub = want.below("additionalProperties")
@@ -382,7 +388,11 @@ def _others(judge: Judging, known: Known, want: Part, found: Findings) -> None:
 
 
 def _unnamed(
-    judge: Judging, known: Known, want: Part, patterns: Mapping[str, object], found: Findings
+    judge: Judging,
+    known: KnownValues,
+    want: SubSchema,
+    patterns: Mapping[str, object],
+    found: SchemaFindings,
 ) -> None:
     """Compare the schemas for members that the have does not name."""
     sub, looked = want.below("additionalProperties"), known.others()
@@ -404,12 +414,12 @@ def _unnamed(
         judge.within(looked.parts, sub, found)
 
 
-def _only_patterns(known: Known) -> bool:
+def _only_patterns(known: KnownValues) -> bool:
     """Whether a part refuses all members but the named ones and those that match its patterns."""
     return any(part.get("additionalProperties") is False for part in known.case.parts)
 
 
-def _names(judge: Judging, known: Known, want: Part, found: Findings) -> None:
+def _names(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     if not want.has("propertyNames") or want.below("propertyNames").free:
         return
     sub = want.below("propertyNames")
@@ -418,15 +428,17 @@ def _names(judge: Judging, known: Known, want: Part, found: Findings) -> None:
     )
     a_text = Root({"type": "string"})
     if mine or not _closed(known):
-        judge.within((*mine, Part(a_text.schema, a_text, "")), sub, found)
+        judge.within((*mine, SubSchema(a_text.schema, a_text, "")), sub, found)
         return
     for name in known.named():
         one = Root({"const": name})
         if not known.member(name).never:
-            judge.within((Part(one.schema, one, ""),), sub, found)
+            judge.within((SubSchema(one.schema, one, ""),), sub, found)
 
 
-def _dependencies(judge: Judging, known: Known, want: Part, found: Findings) -> None:
+def _dependencies(
+    judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings
+) -> None:
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, needs in table_of(want.get(keyword)).items():
             looked = known.member(name)
@@ -438,7 +450,9 @@ def _dependencies(judge: Judging, known: Known, want: Part, found: Findings) -> 
                 _also_needs(judge, known, want, (keyword, name), found)
 
 
-def _needs(known: Known, want: Part, key: tuple[str, str], found: Findings) -> None:
+def _needs(
+    known: KnownValues, want: SubSchema, key: tuple[str, str], found: SchemaFindings
+) -> None:
     keyword, name = key
     given = set(known.required) | {name}
     for part in known.case.parts:
@@ -457,19 +471,19 @@ def _needs(known: Known, want: Part, key: tuple[str, str], found: Findings) -> N
     if known.member(name).nothing and found.inputs:
         found.suppose(want.at("properties", name), "member-added", text)
     else:
-        weight = Verdict.UNKNOWN if known.case.unclear else Verdict.BREAKING
+        weight = SchemaVerdict.UNKNOWN if known.case.unclear else SchemaVerdict.BREAKING
         found.add(weight, want.at(keyword, name), "dependency", text)
 
 
 def _also_needs(
-    judge: Judging, known: Known, want: Part, key: tuple[str, str], found: Findings
+    judge: Judging, known: KnownValues, want: SubSchema, key: tuple[str, str], found: SchemaFindings
 ) -> None:
     keyword, name = key
     if not isinstance(table_of(want.get(keyword))[name], dict | bool):
         malformed(want, keyword, found)
         return
     there = Root({"required": [name]})
-    more = [Part(there.schema, there, "")]
+    more = [SubSchema(there.schema, there, "")]
     for part in known.case.parts:
         sure = part.root.dialect == "draft-07" or keyword == "dependentSchemas"
         if sure and isinstance(table_of(part.get(keyword)).get(name), dict | bool):
@@ -490,7 +504,7 @@ def _also_needs(
 # Arrays
 
 
-def arrays(judge: Judging, known: Known, want: Part, found: Findings) -> None:
+def arrays(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     """Compare the keywords for items of arrays. Raises Blocked."""
     if is_list(want.get("items")) and want.root.dialect == MODERN:
         malformed(want, "items", found)
@@ -514,12 +528,14 @@ def arrays(judge: Judging, known: Known, want: Part, found: Findings) -> None:
         _contains(judge, known, want, found)
 
 
-def _item(judge: Judging, known: Known, looked: Looked, sub: Part, found: Findings) -> None:
+def _item(
+    judge: Judging, known: KnownValues, looked: Looked, sub: SubSchema, found: SchemaFindings
+) -> None:
     if sub.free or looked.never:
         return
     if looked.clouded:
         text = "Which items this is about is not looked at."
-        found.add(Verdict.UNKNOWN, sub.place, "items", text)
+        found.add(SchemaVerdict.UNKNOWN, sub.place, "items", text)
     elif sub.never:
         text = "No more items are accepted here."
         if not found.inputs:
@@ -529,7 +545,7 @@ def _item(judge: Judging, known: Known, looked: Looked, sub: Part, found: Findin
         judge.within(looked.parts, sub, found)
 
 
-def _contains(judge: Judging, known: Known, want: Part, found: Findings) -> None:
+def _contains(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
     sub = want.below("contains")
     low = number_of(want.get("minContains")) if want.has("minContains") else 1
     high = number_of(want.get("maxContains")) if want.has("maxContains") else None
@@ -545,4 +561,4 @@ def _contains(judge: Judging, known: Known, want: Part, found: Findings) -> None
         if enough and few and judge.equivalent(part.below("contains"), sub, found):
             return
     text = "Whether enough items are of the kind that is wanted cannot be judged."
-    found.add(Verdict.UNKNOWN, want.at("contains"), "contains", text)
+    found.add(SchemaVerdict.UNKNOWN, want.at("contains"), "contains", text)

@@ -16,7 +16,7 @@ from metamcp_supervisor.approval.lock import canonical
 from metamcp_supervisor.approval.schema import (
     MODERN,
     Flat,
-    Part,
+    SubSchema,
     is_list,
     is_table,
     list_of,
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     alternatives, by the id of their schema; `types`: the types in question; `unclear`: whether
     something is left out that could limit more."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SubSchema, ...]
     chosen: frozenset[tuple[int, str]] = frozenset()
     types: frozenset[str] = TYPES
     unclear: bool = False
@@ -54,7 +54,7 @@ class Looked(NamedTuple):
     """Facts about a member or an item. `implied`: no schema says anything about it; `clouded`: the
     schemas may limit it more than `parts` says; `named`: a part names it."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SubSchema, ...] = ()
     implied: bool = True
     clouded: bool = False
     named: bool = False
@@ -69,18 +69,18 @@ class Looked(NamedTuple):
         return any(part.never for part in self.parts)
 
 
-class Bound(NamedTuple):
+class NumberBound(NamedTuple):
     value: float
     open: bool
 
-    def beyond(self, other: "Bound", *, upper: bool) -> bool:
+    def beyond(self, other: "NumberBound", *, upper: bool) -> bool:
         """Whether this bound leaves no more room than the other."""
         if self.value == other.value:
             return self.open or not other.open
         return self.value < other.value if upper else self.value > other.value
 
 
-class Known:
+class KnownValues:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.values = _values(case.parts)
@@ -119,21 +119,21 @@ class Known:
             return {canonical(each): each for each in every}
         return None
 
-    def bound(self, *, upper: bool) -> Bound | None:
+    def bound(self, *, upper: bool) -> NumberBound | None:
         """Return the narrowest bound of numbers; None if there is none."""
-        best: Bound | None = None
+        best: NumberBound | None = None
         keys = ("maximum", "exclusiveMaximum") if upper else ("minimum", "exclusiveMinimum")
         for part in self.case.parts:
             for key in keys:
                 value = number_of(part.get(key))
                 if value is None:
                     continue
-                found = Bound(value, key.startswith("ex"))
+                found = NumberBound(value, key.startswith("ex"))
                 if best is None or found.beyond(best, upper=upper):
                     best = found
         if best is None or FRACTION in self.types or best.value != math.floor(best.value):
             return best
-        return Bound(best.value + (-1 if upper else 1), open=False) if best.open else best
+        return NumberBound(best.value + (-1 if upper else 1), open=False) if best.open else best
 
     def most(self, key: str) -> float | None:
         """Return the smallest value of `maxLength` and the like; None if there is none."""
@@ -172,7 +172,7 @@ class Known:
         return {name: None for part in self.case.parts for name in table_of(part.get("properties"))}
 
     def member(self, name: str) -> Looked:
-        found: list[Part] = []
+        found: list[SubSchema] = []
         clouded = False
         for part in self.case.parts:
             if name in table_of(part.get("properties")):
@@ -188,7 +188,7 @@ class Known:
 
     def others(self) -> Looked:
         """Return the facts about members that no part names."""
-        found: list[Part] = []
+        found: list[SubSchema] = []
         clouded = False
         for part in self.case.parts:
             if table_of(part.get("patternProperties")):
@@ -200,7 +200,7 @@ class Known:
         return Looked(tuple(found), not found and not clouded, clouded)
 
     def item(self, at: int) -> Looked:
-        found: list[Part] = []
+        found: list[SubSchema] = []
         for part in self.case.parts:
             prefix, rest = tuple_of(part)
             each = prefix[at] if at < len(prefix) else rest
@@ -214,7 +214,7 @@ class Known:
         return max((len(tuple_of(part)[0]) for part in self.case.parts), default=0)
 
 
-def tuple_of(part: Part) -> tuple[tuple[Part, ...], Part | None]:
+def tuple_of(part: SubSchema) -> tuple[tuple[SubSchema, ...], SubSchema | None]:
     """Return the schemas of the first items, and the schema of all others or None."""
     items = part.get("items")
     if is_list(items) and part.root.dialect == MODERN:
@@ -299,14 +299,14 @@ def as_schema(value: object) -> dict[str, object]:
     return found
 
 
-def _types(parts: Iterable[Part]) -> frozenset[str]:
+def _types(parts: Iterable[SubSchema]) -> frozenset[str]:
     found = TYPES
     for part in parts:
         found &= types_in(part.get("type")) or TYPES
     return found
 
 
-def _values(parts: Iterable[Part]) -> dict[bytes, object] | None:
+def _values(parts: Iterable[SubSchema]) -> dict[bytes, object] | None:
     found: dict[bytes, object] | None = None
     for part in parts:
         given: list[dict[bytes, object]] = []

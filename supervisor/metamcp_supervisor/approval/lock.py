@@ -60,8 +60,8 @@ from metamcp_supervisor.config import jsonc, naming
 from metamcp_supervisor.config.config import ConfigInvalid, Problem, Server
 from metamcp_supervisor.config.document import (
     BrokenSyntax,
-    Document,
-    Findings,
+    ConfigDocument,
+    ConfigFindings,
     Site,
     kind_of,
     listed,
@@ -338,8 +338,8 @@ def text(lock: Lock) -> str:
 def read(content: str, label: str) -> Lock:
     """Read the text of a file. `label`: name of the file in messages. Raises ConfigInvalid with
     every mistake."""
-    findings = Findings()
-    document = Document(label, Path(), {}, lambda: jsonc.lines(content))
+    findings = ConfigFindings()
+    document = ConfigDocument(label, Path(), {}, lambda: jsonc.lines(content))
     try:
         values = jsonc.loads(content)
     except BrokenSyntax as why:
@@ -402,7 +402,7 @@ def _visible(spelled: str) -> str:
 
 
 class _Reader:
-    def __init__(self, site: Site, findings: Findings) -> None:
+    def __init__(self, site: Site, findings: ConfigFindings) -> None:
         self._site = site
         self._findings = findings
         self._tools = 0

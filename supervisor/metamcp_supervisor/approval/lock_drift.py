@@ -50,7 +50,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined:
+class QuarantinedTool:
     """Tool that clients neither see nor call. `reason`: a sentence for the caller."""
 
     server: str
@@ -95,13 +95,13 @@ class ToolDrift:
         if self.comparison is not None:
             if self.comparison.harmless:
                 return f"it is defined otherwise than approved, in a way that is {self.word}"
-            from metamcp_supervisor.approval.comparison import Verdict
+            from metamcp_supervisor.approval.comparison import SchemaVerdict
 
             worst = self.comparison.verdict
             sorts = [
                 *(["in what it says"] if self.comparison.drift else []),
-                *(["so that callers break"] if worst is Verdict.BREAKING else []),
-                *(["in a way that cannot be judged"] if worst is Verdict.UNKNOWN else []),
+                *(["so that callers break"] if worst is SchemaVerdict.BREAKING else []),
+                *(["in a way that cannot be judged"] if worst is SchemaVerdict.UNKNOWN else []),
             ]
             return f"it is defined otherwise than approved, {' and '.join(sorts)}"
         return {
@@ -156,12 +156,12 @@ def _compared(old: Mapping[str, object], new: Mapping[str, object]) -> "Comparis
 
 def quarantined(
     found: Sequence[ToolDrift], pinning: Pinning, *, locked: bool = True
-) -> frozenset[Quarantined]:
+) -> frozenset[QuarantinedTool]:
     """Return the tools to keep from clients. `pinning`: result of `mode`; `locked`: as there."""
     if pinning != "enforce":
         return frozenset()
     return frozenset(
-        Quarantined(each.server, each.tool, reason(each, locked=locked))
+        QuarantinedTool(each.server, each.tool, reason(each, locked=locked))
         for each in found
         if not each.harmless
     )
@@ -266,6 +266,8 @@ def planned(found: verbs.ReloadPlan, old: Lock | None, new: Lock | None) -> verb
     """Add the change of `metamcp.lock` to the plan of a reload, under that name: no server can have
     a name with a dot."""
     action = "add" if old is None else "remove" if new is None else "in-place"
-    change = verbs.Change(server="metamcp.lock", action=action, why=locks.difference(old, new))
+    change = verbs.PlannedChange(
+        server="metamcp.lock", action=action, why=locks.difference(old, new)
+    )
     hashed = reload.digest([found.hash, locks.prints(new)])
     return structs.replace(found, changes=(*found.changes, change), hash=hashed)

@@ -37,7 +37,7 @@ def load(path: Path) -> Lock | None:
         return None
     try:
         return lock.read(files.text(path, LOCK_BYTES_MAX), label)
-    except files.Unreadable as why:
+    except files.FileUnreadable as why:
         raise ConfigInvalid((Problem(label, "", str(why)),)) from None
 
 
@@ -45,7 +45,7 @@ def save(path: Path, content: Lock) -> bool:
     """Write a file beside `path` and rename it, so that a crash leaves the old or the new file.
     Return False if the file has this content already and is not touched. Raises OSError."""
     text = lock.text(content)
-    with contextlib.suppress(files.Unreadable):
+    with contextlib.suppress(files.FileUnreadable):
         if files.text(path, LOCK_BYTES_MAX) == text:
             return False
     target = Path(os.path.realpath(path))  # a link stays one

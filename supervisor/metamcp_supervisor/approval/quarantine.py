@@ -23,7 +23,7 @@ from msgspec import Raw
 
 from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import Lock, LockedServer, fingerprint, folded_server
-from metamcp_supervisor.approval.lock_drift import Quarantined, ToolDrift
+from metamcp_supervisor.approval.lock_drift import QuarantinedTool, ToolDrift
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.telemetry.metric_names import DRIFT
 from metamcp_worker.ipc import process_names
@@ -33,7 +33,7 @@ AT_ONCE_BYTES_MAX = 64 * 1024
 less than 10 ms of work, and enough for most servers. If there are more, all unknown definitions are
 kept back until they are judged."""
 
-Known = Mapping[bytes, Quarantined | None]
+Known = Mapping[bytes, QuarantinedTool | None]
 """Judged definitions by the digest of their bytes: why one is kept back, None if it passes."""
 
 
@@ -45,14 +45,14 @@ class Judged:
 
     server: str
     drifts: tuple[ToolDrift, ...] = ()
-    kept: frozenset[Quarantined] = frozenset()
+    kept: frozenset[QuarantinedTool] = frozenset()
     first: LockedServer | None = None
-    known: Known = field(default_factory=dict[bytes, Quarantined | None])
+    known: Known = field(default_factory=dict[bytes, QuarantinedTool | None])
     edition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class QuarantineNews:
     """Effects of a decision. `sentence`: for the journal, empty if it is not new; `fronts`: whether
     the fronts must be told; `seen`: lock to write to disk, None if it did not change."""
 
@@ -114,7 +114,7 @@ class Pins:
             return None
         last, known = self.last(server), self._known(server, self.edition)
         unknown: list[bytes] = []
-        kept = set[Quarantined]()
+        kept = set[QuarantinedTool]()
         for definition in map(bytes, offered):
             found = known.get(_digest(definition), _UNKNOWN)
             if found is _UNKNOWN:
@@ -127,7 +127,7 @@ class Pins:
             due = None if name is None else approved.tools.get(name)
             same = few and due is not None and fingerprint(definition) == due.fingerprint
             if name is not None and not same:
-                kept.add(Quarantined(server, name, why))
+                kept.add(QuarantinedTool(server, name, why))
         return Judged(server, last.drifts, frozenset(kept), None, known, self.edition)
 
     def judge(self, server: str, offered: Sequence[bytes | Raw]) -> Judged:
@@ -149,7 +149,7 @@ class Pins:
         known = {digest: by_name.get(name or "") for name, digest, _ in named}
         return Judged(server, drifts, kept, None, known, edition)
 
-    def take(self, judged: Judged) -> News:
+    def take(self, judged: Judged) -> QuarantineNews:
         """Put a result of `judge` into force."""
         before = self.last(judged.server)
         told = tuple(replace(one, old=None, new=None) for one in judged.drifts if one.is_news)
@@ -163,7 +163,7 @@ class Pins:
             sentence += f" ({kept} in quarantine)"
         news = sentence if sentence != self._told.get(judged.server, "") else ""
         self._told[judged.server] = sentence
-        return News(news, judged.kept != before.kept, seen)
+        return QuarantineNews(news, judged.kept != before.kept, seen)
 
     def hold(self, judged: Judged) -> bool:
         """Put a result of `at_once` into force until the server is judged. Return whether the
@@ -172,7 +172,7 @@ class Pins:
         self._last[judged.server] = judged
         return judged.kept != before.kept
 
-    def go_on(self, server: str, kept: Iterable[Quarantined]) -> None:
+    def go_on(self, server: str, kept: Iterable[QuarantinedTool]) -> None:
         """Keep back the same tools as the program before an upgrade did; the definitions that the
         server offered are not known."""
         self._last[server] = Judged(server, kept=frozenset(kept), edition=self.edition)
@@ -183,7 +183,7 @@ class Pins:
         self._told.pop(server, None)
 
     @property
-    def quarantined(self) -> frozenset[Quarantined]:
+    def quarantined(self) -> frozenset[QuarantinedTool]:
         """Tools of all servers that are kept back."""
         return frozenset(each for judged in self._last.values() for each in judged.kept)
 
@@ -252,7 +252,7 @@ def counts(judged: Judged) -> dict[str, int]:
     return {word: count for word, count in found.items() if count}
 
 
-_UNKNOWN = Quarantined("", "", "")
+_UNKNOWN = QuarantinedTool("", "", "")
 _NOTHING: Known = {}
 
 

@@ -24,7 +24,7 @@ WORD_CHARACTERS_MAX = 64
 """Maximum characters of a word from a definition that a sentence repeats."""
 
 
-class Verdict(IntEnum):
+class SchemaVerdict(IntEnum):
     """Verdicts on a change, from harmless to harmful. ADDITIVE: harmless for callers that send only
     what the old definition names. UNKNOWN: the change cannot be judged; to be safe, treat it as
     BREAKING."""
@@ -39,7 +39,7 @@ class Verdict(IntEnum):
         return self.name.lower()
 
 
-class Finding(Struct, frozen=True):
+class SchemaFinding(Struct, frozen=True):
     """Difference between two definitions. `pointer`: a JSON pointer into the stricter definition,
     for inputs the new one, for outputs the old one; `kind`: a word for programs; `text`: a
     sentence; `weight`: the verdict if this were the only difference."""
@@ -47,14 +47,14 @@ class Finding(Struct, frozen=True):
     pointer: str
     kind: str
     text: str
-    weight: Verdict
+    weight: SchemaVerdict
 
 
 class Blocked(Exception):
     """A trial failed: it has a finding that is worse than ADDITIVE."""
 
 
-class Findings:
+class SchemaFindings:
     """List of findings. `inputs`: the schemas are of arguments, not of results; `strict`: nothing
     is assumed of callers; `trial`: the first finding that is worse than ADDITIVE raises Blocked."""
 
@@ -62,23 +62,23 @@ class Findings:
         self.inputs = inputs
         self.strict = strict
         self._trial = trial
-        self._items: dict[tuple[str, str, str], Finding] = {}
+        self._items: dict[tuple[str, str, str], SchemaFinding] = {}
         self.more = 0
-        self.worst = Verdict.IDENTICAL
+        self.worst = SchemaVerdict.IDENTICAL
 
     @property
-    def all(self) -> tuple[Finding, ...]:
+    def all(self) -> tuple[SchemaFinding, ...]:
         """Findings, the worst first, and then in the order of their places."""
         return tuple(sorted(self._items.values(), key=lambda each: (-each.weight, each.pointer)))
 
-    def trial(self, *, strict: bool = False) -> "Findings":
+    def trial(self, *, strict: bool = False) -> "SchemaFindings":
         """Return a new list for an attempt that may fail."""
-        return Findings(inputs=self.inputs, strict=self.strict or strict, trial=True)
+        return SchemaFindings(inputs=self.inputs, strict=self.strict or strict, trial=True)
 
-    def add(self, weight: Verdict, pointer: str, kind: str, text: str) -> None:
+    def add(self, weight: SchemaVerdict, pointer: str, kind: str, text: str) -> None:
         """Add a finding. Raises Blocked."""
         self.worst = max(self.worst, weight)
-        if self._trial and weight > Verdict.ADDITIVE:
+        if self._trial and weight > SchemaVerdict.ADDITIVE:
             raise Blocked
         key = pointer, kind, text
         if key in self._items:
@@ -86,14 +86,16 @@ class Findings:
         if len(self._items) >= FINDINGS_MAX:
             self.more += 1
         else:
-            self._items[key] = Finding(pointer, kind, text, weight)
+            self._items[key] = SchemaFinding(pointer, kind, text, weight)
 
     def suppose(self, pointer: str, kind: str, text: str) -> None:
         """Add a finding that is harmless as long as callers send only what the old definition
         names. Raises Blocked."""
-        self.add(Verdict.BREAKING if self.strict else Verdict.ADDITIVE, pointer, kind, text)
+        self.add(
+            SchemaVerdict.BREAKING if self.strict else SchemaVerdict.ADDITIVE, pointer, kind, text
+        )
 
-    def take(self, others: "Findings") -> None:
+    def take(self, others: "SchemaFindings") -> None:
         """Add all findings of another list. Raises Blocked."""
         for each in others.all:
             self.add(each.weight, each.pointer, each.kind, each.text)
@@ -220,7 +222,7 @@ class Root:
         mine, theirs = self, other
         return mine is theirs or (mine._ends and theirs._ends and mine._defs == theirs._defs)
 
-    def resolve(self, ref: object) -> "Part | None":
+    def resolve(self, ref: object) -> "SubSchema | None":
         """Return the schema that a reference within this one leads to; None if that is unclear."""
         if not isinstance(ref, str) or not ref.startswith("#") or self._nested_ids:
             return None
@@ -228,7 +230,7 @@ class Root:
             found = self._anchors.get(ref[1:])
             if not ref[1:]:
                 found = self.schema, self.place
-            return None if found is None else Part(found[0], self, found[1])
+            return None if found is None else SubSchema(found[0], self, found[1])
         here, place = self.schema, self.place
         for token in unquote(ref[2:]).split("/"):
             key = token.replace("~1", "/").replace("~0", "~")
@@ -239,7 +241,7 @@ class Root:
             else:
                 return None
             place = step(place, key)
-        return Part(here, self, place) if isinstance(here, dict | bool) else None
+        return SubSchema(here, self, place) if isinstance(here, dict | bool) else None
 
     def _walk(self, schema: object, place: str) -> None:
         """Collect references and anchors, and the prints of all schemas in this one."""
@@ -293,7 +295,7 @@ class Root:
         return made
 
 
-class Part(NamedTuple):
+class SubSchema(NamedTuple):
     """Schema within its root. `place`: the JSON pointer to it."""
 
     schema: object
@@ -307,12 +309,12 @@ class Part(NamedTuple):
     def has(self, keyword: str) -> bool:
         return keyword not in self.root.hidden and keyword in table_of(self.schema)
 
-    def below(self, *keys: str | int) -> "Part":
+    def below(self, *keys: str | int) -> "SubSchema":
         """Return the schema at these keys, which must exist."""
         here = self.schema
         for key in keys:
             here = list_of(here)[key] if isinstance(key, int) else table_of(here)[key]
-        return Part(here, self.root, step(self.place, *keys))
+        return SubSchema(here, self.root, step(self.place, *keys))
 
     def at(self, *keys: str | int) -> str:
         return step(self.place, *keys)
@@ -328,7 +330,7 @@ class Part(NamedTuple):
     def never(self) -> bool:
         return self.schema is False
 
-    def equals(self, other: "Part") -> bool:
+    def equals(self, other: "SubSchema") -> bool:
         """Whether both say the same in the same words."""
         mine, theirs = self.root.print(self.schema), other.root.print(other.schema)
         return (
@@ -342,15 +344,15 @@ class Flat(NamedTuple):
     """Parts that all hold, with references and `allOf` followed. `unclear`: parts that could not be
     followed; `never`: the part for which no value is valid, if there is one."""
 
-    parts: tuple[Part, ...]
-    unclear: tuple[Part, ...] = ()
-    never: Part | None = None
+    parts: tuple[SubSchema, ...]
+    unclear: tuple[SubSchema, ...] = ()
+    never: SubSchema | None = None
 
 
-def flat(parts: Iterable[Part]) -> Flat:
-    found: list[Part] = []
-    unclear: list[Part] = []
-    never: Part | None = None
+def flat(parts: Iterable[SubSchema]) -> Flat:
+    found: list[SubSchema] = []
+    unclear: list[SubSchema] = []
+    never: SubSchema | None = None
     seen: set[int] = set()
     nowhere: frozenset[int] = frozenset()
     waiting = [(part, nowhere) for part in parts][::-1]

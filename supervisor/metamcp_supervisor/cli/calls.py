@@ -44,7 +44,7 @@ def calls(
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(verbs.Calls, raw)
+    found = codec.typed(verbs.CallsUnderWay, raw)
     show.picture(
         show.Picture(
             COLUMNS if found.calls else ("",),
@@ -75,7 +75,7 @@ def rows(found: Sequence[verbs.InFlight]) -> list[tuple[str, ...]]:
     ]
 
 
-def foot(found: verbs.Calls) -> str:
+def foot(found: verbs.CallsUnderWay) -> str:
     """How many, and what is missing from them."""
     parts = [f"{len(found.calls)} under way" if found.calls else "no call is under way"]
     if found.more:

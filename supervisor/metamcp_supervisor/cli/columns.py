@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from metamcp_supervisor.telemetry.health import READY_STATES, not_ready
 from metamcp_supervisor.verbs import (
-    Change,
-    Event,
     GatewayStatus,
+    JournalEvent,
     LogLine,
     Overridden,
+    PlannedChange,
     ReloadPlan,
     ServerStatus,
 )
@@ -69,7 +69,7 @@ def status_foot(status: GatewayStatus, names: Sequence[str] = ()) -> str:
     return f"all {len(shown)} as wanted{cached}"
 
 
-def event_text(event: Event, clock: str) -> str:
+def event_text(event: JournalEvent, clock: str) -> str:
     return f"{clock}  {event.who:<10}  {event.what:<20}  {event.cause}".rstrip()
 
 
@@ -202,5 +202,5 @@ def _outlook(server: ServerStatus) -> str:
     return said or server.origin
 
 
-def _change(change: Change) -> tuple[str, str, str, str]:
+def _change(change: PlannedChange) -> tuple[str, str, str, str]:
     return _SIGNS.get(change.action, "~"), change.server, change.action, change.why

@@ -56,19 +56,19 @@ def endpoints(runtime_dir: str | None) -> list[str]:
 def toolsets(runtime_dir: str | None) -> list[str]:
     """As `names`."""
 
-    def ask(gateway: client.Client) -> list[str]:
+    def ask(gateway: client.ControlClient) -> list[str]:
         raw = gateway.call("toolsets", timeout_s=ANSWER_S)
         return [one.name for one in codec.typed(ToolSets, raw).toolsets]
 
     return _names("toolsets", runtime_dir, ask)
 
 
-def _status(gateway: client.Client) -> GatewayStatus:
+def _status(gateway: client.ControlClient) -> GatewayStatus:
     return codec.typed(GatewayStatus, gateway.call("status", timeout_s=ANSWER_S))
 
 
 def _names(
-    what: str, runtime_dir: str | None, ask: Callable[[client.Client], list[str]]
+    what: str, runtime_dir: str | None, ask: Callable[[client.ControlClient], list[str]]
 ) -> list[str]:
     try:
         directory = runtime_dir or client.meant()

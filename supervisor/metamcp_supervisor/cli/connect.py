@@ -155,9 +155,9 @@ def _ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> s
         _join(expected)
         if _running(expected):
             return expected
-    from metamcp_supervisor.cli.up import Found
+    from metamcp_supervisor.cli.up import CommandLineConfig
 
-    found = Found(path, flags, any_port=True)
+    found = CommandLineConfig(path, flags, any_port=True)
     configured = str(found.config.gateway.runtime_dir)
     _join(configured)
     if _running(configured):

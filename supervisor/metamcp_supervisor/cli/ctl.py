@@ -20,7 +20,7 @@ from msgspec import structs
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import columns, errors, show
 from metamcp_supervisor.control import client
-from metamcp_supervisor.control.client import Client, Failed
+from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.telemetry.health import not_ready
 from metamcp_worker.ipc import codec
 
@@ -409,13 +409,17 @@ def tell_ordered(verb: str, names: tuple[str, ...], reached: str = "", *, as_jso
 
 
 def _wait(
-    gateway: Client, names: tuple[str, ...], wanted: str, timeout_s: float, above: dict[str, int]
+    gateway: ControlClient,
+    names: tuple[str, ...],
+    wanted: str,
+    timeout_s: float,
+    above: dict[str, int],
 ) -> None:
     asked = {"names": names, "for": wanted, "timeout_s": timeout_s, "above": above}
     gateway.call("wait", asked, timeout_s=timeout_s + MARGIN_S)
 
 
-def _watch(gateway: Client, names: tuple[str, ...], as_json: bool, every_s: float) -> None:
+def _watch(gateway: ControlClient, names: tuple[str, ...], as_json: bool, every_s: float) -> None:
     """Never returns: the user ends it, or the gateway does."""
 
     def take() -> verbs.GatewayStatus:

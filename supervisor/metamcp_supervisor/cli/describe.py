@@ -13,7 +13,7 @@ import click
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import complete_names, json_option
 from metamcp_supervisor.control import client
-from metamcp_supervisor.verbs import Description, Process
+from metamcp_supervisor.verbs import Description, ServerProcess
 from metamcp_worker.ipc import codec
 
 COMMAND_CHARACTERS_MAX = 100
@@ -85,7 +85,7 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
         yield "source", found.source
 
 
-def processes(found: Sequence[Process]) -> list[tuple[str, ...]]:
+def processes(found: Sequence[ServerProcess]) -> list[tuple[str, ...]]:
     """Indented by who started whom."""
     depths: dict[int, int] = {}
     rows: list[tuple[str, ...]] = []
@@ -129,13 +129,13 @@ def _config(found: Description) -> list[tuple[str, str]]:
     return [(f"  {key}", codec.dump(value).decode()) for key, value in found.config.items()]
 
 
-def _tree_order(found: Sequence[Process]) -> list[Process]:
+def _tree_order(found: Sequence[ServerProcess]) -> list[ServerProcess]:
     """Every process right below the one that started it."""
     pids = {process.pid for process in found}
-    below: dict[int, list[Process]] = {}
+    below: dict[int, list[ServerProcess]] = {}
     for process in found:
         below.setdefault(process.parent if process.parent in pids else 0, []).append(process)
-    waiting, ordered = below.get(0, [])[::-1], list[Process]()
+    waiting, ordered = below.get(0, [])[::-1], list[ServerProcess]()
     while waiting:
         process = waiting.pop()
         ordered.append(process)

@@ -15,7 +15,13 @@ from urllib.parse import urlsplit
 import click
 
 from metamcp_supervisor.client_files import entries
-from metamcp_supervisor.client_files.clients import CLIENTS, Client, Kept, Platform, Scope
+from metamcp_supervisor.client_files.clients import (
+    CLIENTS,
+    ClientProgram,
+    FileFormat,
+    Platform,
+    Scope,
+)
 from metamcp_supervisor.config import places
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
@@ -26,7 +32,7 @@ PLATFORM: Platform = "darwin" if sys.platform == "darwin" else "linux"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class InstallOptions:
     """The options of `install` and `snippet`. `url`: given, or with `http` looked for. `start`:
     None where nobody said it."""
 
@@ -40,7 +46,7 @@ class Wish:
     yes: bool = False
     runtime_dir: str | None = None
 
-    def check(self, client: Client) -> None:
+    def check(self, client: ClientProgram) -> None:
         """Raises click.UsageError."""
         if self.scope == "project" and not client.project:
             raise click.UsageError(f"{client.title} has no file of a project that is documented.")
@@ -56,7 +62,7 @@ class Wish:
             raise click.UsageError(f"the file of {client.title} can name commands only: no --http.")
 
 
-def known(name: str) -> Client:
+def known(name: str) -> ClientProgram:
     """Raises click.UsageError."""
     if name not in CLIENTS:
         raise click.UsageError(f"no client is named {name!r}; {hint(name, CLIENTS)}")
@@ -74,7 +80,7 @@ class Goal:
     endpoints: Mapping[str, str]
 
 
-def goal(wish: Wish) -> Goal | None:
+def goal(wish: InstallOptions) -> Goal | None:
     """The gateway that runs for this folder, or the one that would with its configuration; None
     where there is neither. A configuration that was merely found is confirmed first, for a client
     will start its commands. Raises Failed for an endpoint that it does not have."""
@@ -95,15 +101,15 @@ def goal(wish: Wish) -> Goal | None:
     return found
 
 
-def _configured(wish: Wish) -> Goal | None:
+def _configured(wish: InstallOptions) -> Goal | None:
     home = Path.home()
     if places.find(wish.config, environ=os.environ, cwd=Path.cwd(), home=home) is None:
         return None
-    from metamcp_supervisor.cli.up import Found, ask
+    from metamcp_supervisor.cli.up import CommandLineConfig, ask
     from metamcp_supervisor.servers.specs import reachable
     from metamcp_supervisor.servers.status import url, urls
 
-    read = Found(wish.config, {"runtime_dir": wish.runtime_dir}, any_port=True)
+    read = CommandLineConfig(wish.config, {"runtime_dir": wish.runtime_dir}, any_port=True)
     read.confirm(yes=wish.yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
     config, gateway = read.config, read.config.gateway
     listen = reachable(gateway.listen)
@@ -114,7 +120,7 @@ def _configured(wish: Wish) -> Goal | None:
     )
 
 
-def entry(kept: Kept, wish: Wish) -> dict[str, object]:
+def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
     """Ours. Raises Failed for an endpoint that there is not."""
     if wish.url is not None:
         return entries.entry(kept.shape, wish.name, url=wish.url)
@@ -165,7 +171,7 @@ def origins(*urls: str | None) -> set[str]:
     return found
 
 
-def own_verb(client: Client, wish: Wish, values: Mapping[str, object]) -> str:
+def own_verb(client: ClientProgram, wish: InstallOptions, values: Mapping[str, object]) -> str:
     """The command of the client that does the same; empty if it has none."""
     import json
     import shlex

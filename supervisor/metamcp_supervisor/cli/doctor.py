@@ -21,7 +21,7 @@ from msgspec import Struct
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import doctor_checks, show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.doctor_checks import Finding
+from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem, Server
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.sources import load
@@ -94,9 +94,11 @@ def direct(found: Wrapped, environ: Mapping[str, str], home: Path) -> list[str] 
     return None
 
 
-def advice(servers: Iterable[Server], environ: Mapping[str, str], home: Path) -> list[Finding]:
+def advice(
+    servers: Iterable[Server], environ: Mapping[str, str], home: Path
+) -> list[DoctorFinding]:
     """One finding for each server behind a wrapper."""
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     for server in servers:
         # As the file has it: what a reference stands for may be secret.
         found = wrapped(server.command_written or server.command)
@@ -113,7 +115,7 @@ def advice(servers: Iterable[Server], environ: Mapping[str, str], home: Path) ->
             program = found.program or found.name
             package = shlex.quote(found.package)
             what = f"'uv tool install {package}', then command = [\"{program}\", …]"
-        findings.append(Finding("wrapper", "warn", text, what))
+        findings.append(DoctorFinding("wrapper", "warn", text, what))
     return findings
 
 
@@ -175,18 +177,18 @@ def doctor(runtime_dir: str | None, path: Path | None, as_json: bool) -> None:
         sys.exit(verbs.Exit.FAILED)
 
 
-def findings(runtime_dir: str | None, path: Path | None) -> Iterator[Finding]:
+def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFinding]:
     """Everything, one after the other."""
     try:
         with client.connect(runtime_dir) as gateway:
             status = codec.typed(verbs.GatewayStatus, gateway.call("status"))
             told = [_described(gateway, name) for name in _failed(status)]
-        yield Finding("gateway", "ok", f"{status.state}, process {status.pid}")
+        yield DoctorFinding("gateway", "ok", f"{status.state}, process {status.pid}")
     except (client.Failed, codec.Malformed) as error:
         status, told = None, []
         silent = not isinstance(error, client.Failed) or error.exit != verbs.Exit.NOT_RUNNING
         text = str(error) if silent else "none is running: this is what one would find"
-        yield Finding("gateway", "warn" if silent else "ok", text)
+        yield DoctorFinding("gateway", "warn" if silent else "ok", text)
     pid = status.pid if status is not None else os.getpid()
     if status is None:
         yield from doctor_checks.open_files(pid)
@@ -209,13 +211,13 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[Finding]:
     yield from _configured(config, status)
 
 
-def _wrong(problems: Sequence[Problem]) -> Finding:
+def _wrong(problems: Sequence[Problem]) -> DoctorFinding:
     more = len(problems) - 1
     text = f"{problems[0]}{f' (and {more} more)' if more else ''}"
-    return Finding("configuration", "fail", text, "'metamcp config check' tells everything")
+    return DoctorFinding("configuration", "fail", text, "'metamcp config check' tells everything")
 
 
-def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[Finding]:
+def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[DoctorFinding]:
     """The checks of one configuration."""
     if config.problems:
         yield _wrong(config.problems)
@@ -261,7 +263,7 @@ def _failed(status: verbs.GatewayStatus) -> list[str]:
     return names[:DESCRIBED_MAX]
 
 
-def _described(gateway: client.Client, name: str) -> verbs.Description:
+def _described(gateway: client.ControlClient, name: str) -> verbs.Description:
     return codec.typed(verbs.Description, gateway.call("describe", {"name": name}))
 
 
@@ -273,7 +275,7 @@ def _owner(directory: Path) -> int:
         return os.geteuid()
 
 
-def _print(found: Sequence[Finding]) -> None:
+def _print(found: Sequence[DoctorFinding]) -> None:
     width = max(len(finding.check) for finding in found)
     for finding in found:
         text = show.printable(finding.text)

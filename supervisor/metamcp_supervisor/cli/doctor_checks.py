@@ -36,7 +36,7 @@ from metamcp_worker.runtime import orphans
 Verdict = Literal["ok", "warn", "fail"]
 
 
-class Finding(Struct, frozen=True):
+class DoctorFinding(Struct, frozen=True):
     """`check`: what was looked at; `text`: what was found; `advice`: what to do about it."""
 
     check: str
@@ -61,7 +61,7 @@ NAMES_S = 5.0
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-def open_files(pid: int, needed: int = FILES_MIN) -> Iterator[Finding]:
+def open_files(pid: int, needed: int = FILES_MIN) -> Iterator[DoctorFinding]:
     """The limit of one process: the gateway, or this command in its place. `needed`: by the servers
     and fronts that there are."""
     if not hasattr(resource, "prlimit"):
@@ -69,53 +69,55 @@ def open_files(pid: int, needed: int = FILES_MIN) -> Iterator[Finding]:
     try:
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     except (OSError, ValueError):
-        yield Finding("open files", "warn", "the limit cannot be read", "run this as its user")
+        yield DoctorFinding(
+            "open files", "warn", "the limit cannot be read", "run this as its user"
+        )
         return
     verdict: Verdict = "ok" if soft >= FILES_ENOUGH or soft < 0 else "warn"
     verdict = "fail" if 0 <= soft < needed else verdict
     advice = "" if verdict == "ok" else "raise it: 'ulimit -n 65536', LimitNOFILE=65536 in a unit"
     more = f", about {needed} are needed" if 0 <= soft < needed else ""
-    yield Finding("open files", verdict, f"limit {soft} (up to {hard}){more}", advice)
+    yield DoctorFinding("open files", verdict, f"limit {soft} (up to {hard}){more}", advice)
 
 
-def kernel() -> Iterator[Finding]:
+def kernel() -> Iterator[DoctorFinding]:
     """What clean ends of processes depend on."""
     try:
         os.close(os.pidfd_open(os.getpid()))
-        yield Finding("pidfd", "ok", "signals never reach a stranger with a reused id")
+        yield DoctorFinding("pidfd", "ok", "signals never reach a stranger with a reused id")
     except (AttributeError, OSError):
-        yield Finding("pidfd", "warn", "this kernel has none", "use Linux 5.3 or newer")
+        yield DoctorFinding("pidfd", "warn", "this kernel has none", "use Linux 5.3 or newer")
     if not usage.sample({"own": os.getpid()}):
         text = "/proc shows no processes: memory and processor time are not known"
-        yield Finding("processes", "fail", text, "mount proc there")
+        yield DoctorFinding("processes", "fail", text, "mount proc there")
     if sys.platform == "linux" and orphans.become_subreaper():
-        yield Finding("subreaper", "ok", "what servers leave behind is found and ended")
+        yield DoctorFinding("subreaper", "ok", "what servers leave behind is found and ended")
     else:
-        yield Finding(
+        yield DoctorFinding(
             "subreaper", "warn", "what daemonizes itself out of a server is not found",
             "run the gateway on Linux",
         )  # fmt: skip
 
 
-def cgroup(pid: int) -> Iterator[Finding]:
+def cgroup(pid: int) -> Iterator[DoctorFinding]:
     """Is there a control group of version 2 in which limits can be set?"""
     own = _cgroup_of(pid)
     advice = "under systemd: Delegate=memory pids cpu; else limits are kept by measuring"
     if own is None:
-        yield Finding("cgroup", "warn", "no cgroup of version 2", advice)
+        yield DoctorFinding("cgroup", "warn", "no cgroup of version 2", advice)
         return
     delegated = os.access(own / "cgroup.procs", os.W_OK) and own != _root()
     text = f"{own} is {'delegated' if delegated else 'not delegated'}"
-    yield Finding("cgroup", "ok" if delegated else "warn", text, "" if delegated else advice)
+    yield DoctorFinding("cgroup", "ok" if delegated else "warn", text, "" if delegated else advice)
     if own != _root():
         kills = (own / "cgroup.kill").exists()
-        yield Finding(
+        yield DoctorFinding(
             "cgroup.kill", "ok" if kills else "warn", "present" if kills else "missing",
             "" if kills else "use Linux 5.14 or newer; without it processes are ended one by one",
         )  # fmt: skip
 
 
-def memory(pid: int) -> Iterator[Finding]:
+def memory(pid: int) -> Iterator[DoctorFinding]:
     """Does the control group of the gateway have a limit, and did the kernel kill in it?"""
     group = around(own=Path(f"/proc/{pid}/cgroup"))
     found = None if group is None else group.memory()
@@ -124,28 +126,30 @@ def memory(pid: int) -> Iterator[Finding]:
     limit = "no limit" if found.limit_bytes is None else mebibytes(found.limit_bytes)
     text = f"{mebibytes(found.used_bytes)} of {limit} in the control group of the gateway"
     if not found.kills:
-        yield Finding("memory", "ok", text)
+        yield DoctorFinding("memory", "ok", text)
         return
     times = "once" if found.kills == 1 else f"{found.kills} times"
     advice = "raise its limit (MemoryMax= of the unit), or limit servers with memory_max"
-    yield Finding("memory", "warn", f"{text}, in which the kernel killed {times}", advice)
+    yield DoctorFinding("memory", "warn", f"{text}, in which the kernel killed {times}", advice)
 
 
-def clock(files: Iterable[Path], now: float) -> Iterator[Finding]:
+def clock(files: Iterable[Path], now: float) -> Iterator[DoctorFinding]:
     """Was it ever set, and did it go back? `now`: seconds since the epoch."""
     if time.gmtime(now).tm_year < YEAR_MIN:
-        yield Finding("clock", "fail", f"it is {time.ctime(now)}", "set it, and run an NTP client")
+        yield DoctorFinding(
+            "clock", "fail", f"it is {time.ctime(now)}", "set it, and run an NTP client"
+        )
         return
     for path in files:
         with contextlib.suppress(OSError):
             if path.stat().st_mtime > now + FUTURE_S:
                 text = f"{path} is from the future: the clock went back"
-                yield Finding("clock", "warn", text, "run an NTP client")
+                yield DoctorFinding("clock", "warn", text, "run an NTP client")
                 return
-    yield Finding("clock", "ok", "plausible")
+    yield DoctorFinding("clock", "ok", "plausible")
 
 
-def files(config: Config, owners: Collection[int]) -> Iterator[Finding]:
+def files(config: Config, owners: Collection[int]) -> Iterator[DoctorFinding]:
     """May others change what the gateway runs? `owners`: who may own its files."""
     for path in config.files:
         with contextlib.suppress(OSError):
@@ -158,9 +162,9 @@ def files(config: Config, owners: Collection[int]) -> Iterator[Finding]:
         try:
             found = path.stat()
         except FileNotFoundError:
-            yield Finding(check, "ok", f"{path} is made at the start")
+            yield DoctorFinding(check, "ok", f"{path} is made at the start")
         except OSError as error:
-            yield Finding(
+            yield DoctorFinding(
                 check, "fail", f"{path}: {error.strerror}", "run this as the user of the gateway"
             )
         else:
@@ -168,7 +172,7 @@ def files(config: Config, owners: Collection[int]) -> Iterator[Finding]:
             yield _not_for_others(check, path, found, owners, mask, "go-w")
 
 
-def disk(directory: Path) -> Finding:
+def disk(directory: Path) -> DoctorFinding:
     """Room for catalogues and tokens, and the right to write them."""
     place = directory
     while not place.exists() and place != place.parent:
@@ -180,17 +184,19 @@ def disk(directory: Path) -> Finding:
     except OSError as error:
         if error.errno == errno.EROFS:
             text = f"{place} cannot be written: {error.strerror}"
-            return Finding("disk", "fail", text, "look at 'dmesg', and mount it for writing")
-        return Finding("disk", "fail", f"{place}: {error.strerror}", "choose another state_dir")
+            return DoctorFinding("disk", "fail", text, "look at 'dmesg', and mount it for writing")
+        return DoctorFinding(
+            "disk", "fail", f"{place}: {error.strerror}", "choose another state_dir"
+        )
     free = found.f_bavail * found.f_frsize
     verdict: Verdict = "ok" if free >= SPACE_ENOUGH else "warn" if free >= SPACE_MIN else "fail"
     if found.f_files and not found.f_favail:
-        return Finding("disk", "fail", f"{place} has no free inodes", "remove files there")
+        return DoctorFinding("disk", "fail", f"{place} has no free inodes", "remove files there")
     advice = "" if verdict == "ok" else "make room there, or choose another state_dir"
-    return Finding("disk", verdict, f"{free // (1024 * 1024)} MiB free at {place}", advice)
+    return DoctorFinding("disk", verdict, f"{free // (1024 * 1024)} MiB free at {place}", advice)
 
 
-def port(check: str, address: Address) -> Finding:
+def port(check: str, address: Address) -> DoctorFinding:
     """Can this address be listened on?"""
     try:
         for listener in listen.bind(address, check):
@@ -198,14 +204,14 @@ def port(check: str, address: Address) -> Finding:
     except listen.CannotBind as error:
         found = usage.holder(address.port)
         if found is None:
-            return Finding(check, "fail", str(error), "choose another address in [gateway]")
+            return DoctorFinding(check, "fail", str(error), "choose another address in [gateway]")
         pid, name = found
         text = f"{address} is in use by {name} (process {pid})"
-        return Finding(check, "fail", text, "stop that process, or choose another address")
-    return Finding(check, "ok", f"{address} is free")
+        return DoctorFinding(check, "fail", text, "stop that process, or choose another address")
+    return DoctorFinding(check, "ok", f"{address} is free")
 
 
-def lock(config: Config) -> Iterator[Finding]:
+def lock(config: Config) -> Iterator[DoctorFinding]:
     """Can what is approved be read?"""
     path = lock_io.beside(config)
     try:
@@ -213,60 +219,64 @@ def lock(config: Config) -> Iterator[Finding]:
     except ConfigInvalid as invalid:
         more = len(invalid.problems) - 1
         text = f"{invalid.problems[0]}{f' (and {more} more)' if more else ''}"
-        yield Finding("lock", "fail", text, "no gateway starts with it; mend it or take it away")
+        yield DoctorFinding(
+            "lock", "fail", text, "no gateway starts with it; mend it or take it away"
+        )
         return
     if held is not None:
         servers = len(held.servers)
         text = f"{path} holds the tools of {servers} {'server' if servers == 1 else 'servers'}"
-        yield Finding("lock", "ok", text)
+        yield DoctorFinding("lock", "ok", text)
 
 
-def withheld(servers: Iterable[Description]) -> Iterator[Finding]:
+def withheld(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
     """Variables that servers which went down do not get and that could matter."""
     for found in servers:
         if found.withheld:
             name = found.server.name
             text = f"{name} went down; {environment.sentence(found.withheld)}"
             advice = f"if it needs them, name them in inherit_env or env of [servers.{name}]"
-            yield Finding("environment", "warn", text, advice)
+            yield DoctorFinding("environment", "warn", text, advice)
 
 
-def quarantine(servers: Iterable[ServerStatus]) -> Iterator[Finding]:
+def quarantine(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
     """What a running gateway keeps from clients."""
     for server in servers:
         if kept := server.drift.get("quarantined"):
             text = f"{kept} {'tool' if kept == 1 else 'tools'} of {server.name} in quarantine"
             advice = f"'metamcp tools {server.name} --diff' shows why"
-            yield Finding("quarantine", "warn", text, advice)
+            yield DoctorFinding("quarantine", "warn", text, advice)
 
 
-def definitions(servers: Iterable[ServerStatus]) -> Iterator[Finding]:
+def definitions(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
     """Find the definitions that a running gateway leaves out of lists."""
     for server in servers:
         if server.left_out:
             more = f" (and {server.left_out - 1} more)" if server.left_out > 1 else ""
             text = f"{server.name}: left out of lists, as not valid: {server.left_out_first}{more}"
-            yield Finding("definitions", "warn", text, f"'metamcp tools {server.name}' names all")
+            yield DoctorFinding(
+                "definitions", "warn", text, f"'metamcp tools {server.name}' names all"
+            )
 
 
-def moving(found: Finding) -> Finding:
+def moving(found: DoctorFinding) -> DoctorFinding:
     """Turn the failure of a port that nobody chose into a warning."""
     if found.verdict != "fail":
         return found
     advice = "'metamcp up' takes the next free ports; for 'metamcp serve', choose some"
-    return Finding(found.check, "warn", found.text.partition(";")[0], advice)
+    return DoctorFinding(found.check, "warn", found.text.partition(";")[0], advice)
 
 
-def listening(url: str, ops_url: str) -> Finding:
+def listening(url: str, ops_url: str) -> DoctorFinding:
     """Where a running gateway is reached; a file may be gone although its socket is open."""
     path = ops_url.removeprefix(UNIX)
     if path != ops_url and not os.path.lexists(path):
         text = f"{ops_url} was removed, and nobody gets to metrics and health"
-        return Finding("listen", "fail", text, "restart the gateway, and spare that path")
-    return Finding("listen", "ok", f"{url} and {ops_url} are the gateway's")
+        return DoctorFinding("listen", "fail", text, "restart the gateway, and spare that path")
+    return DoctorFinding("listen", "ok", f"{url} and {ops_url} are the gateway's")
 
 
-def ops_listen(config: Config) -> Finding:
+def ops_listen(config: Config) -> DoctorFinding:
     """Can metrics and health be there?"""
     address = config.gateway.ops_listen
     if isinstance(address, Address):
@@ -274,7 +284,7 @@ def ops_listen(config: Config) -> Finding:
     try:
         dead = listen.is_dead(address, "ops_listen")
     except listen.CannotBind as error:
-        return Finding("ops_listen", "fail", str(error), "choose another path in [gateway]")
+        return DoctorFinding("ops_listen", "fail", str(error), "choose another path in [gateway]")
     directory = address.path.parent
     if dead:
         text = f"{address} is of a gateway that is gone, and replaced at the start"
@@ -282,13 +292,15 @@ def ops_listen(config: Config) -> Finding:
         text = f"{directory} is made at the start, for {address}"
     elif not os.access(directory, os.W_OK | os.X_OK):
         text = f"{address}: no file can be made in {directory}"
-        return Finding("ops_listen", "fail", text, "make it, or choose another path in [gateway]")
+        return DoctorFinding(
+            "ops_listen", "fail", text, "make it, or choose another path in [gateway]"
+        )
     else:
         text = f"{address} is free"
-    return Finding("ops_listen", "ok", text)
+    return DoctorFinding("ops_listen", "ok", text)
 
 
-def names(config: Config) -> Iterator[Finding]:
+def names(config: Config) -> Iterator[DoctorFinding]:
     """Do the names of remote servers resolve? The names only: the rest of a URL may be secret."""
     hosts: dict[str, list[str]] = {}
     for server in config.servers.values():
@@ -317,19 +329,21 @@ def names(config: Config) -> Iterator[Finding]:
         outcome = f"does not resolve: {trouble}" if trouble else "resolves"
         text = f"{host} ({', '.join(servers)}) {outcome}"
         advice = "look at the name in the configuration, and at /etc/resolv.conf" if trouble else ""
-        yield Finding("name", "fail" if trouble else "ok", text, advice)
+        yield DoctorFinding("name", "fail" if trouble else "ok", text, advice)
 
 
 def _not_for_others(
     check: str, path: Path, found: os.stat_result, owners: Collection[int], mask: int, change: str
-) -> Finding:
+) -> DoctorFinding:
     if found.st_uid not in owners:
         text = f"{path} belongs to user id {found.st_uid}"
-        return Finding(check, "fail", text, f"whoever owns it decides what is run: chown {path}")
+        return DoctorFinding(
+            check, "fail", text, f"whoever owns it decides what is run: chown {path}"
+        )
     if found.st_mode & mask:
         text = f"others may write to {path} (mode {stat.S_IMODE(found.st_mode):04o})"
-        return Finding(check, "fail", text, f"chmod {change} {path}")
-    return Finding(check, "ok", f"{path} is as it should be")
+        return DoctorFinding(check, "fail", text, f"chmod {change} {path}")
+    return DoctorFinding(check, "ok", f"{path} is as it should be")
 
 
 def _root() -> Path:
@@ -360,7 +374,7 @@ class Unit(Struct, frozen=True):
     program: str = ""
 
 
-def units() -> Iterator[Finding]:
+def units() -> Iterator[DoctorFinding]:
     """Of the machine and of this user, as far as any are installed."""
     for user in (False, True):
         for path, there, due in systemd.installed(user):
@@ -376,20 +390,20 @@ def units() -> Iterator[Finding]:
             )
 
 
-def judged(unit: Unit, install: str) -> Finding:
+def judged(unit: Unit, install: str) -> DoctorFinding:
     """`install`: the command that writes it anew."""
     if unit.there == unit.due:
-        return Finding("unit", "ok", f"{unit.path} is that of this version")
+        return DoctorFinding("unit", "ok", f"{unit.path} is that of this version")
     anew = f"'{install}' writes it anew; what you have changed belongs into 'systemctl edit'"
     if unit.there is None:
-        return Finding("unit", "warn", f"{unit.path} is missing", anew)
+        return DoctorFinding("unit", "warn", f"{unit.path} is missing", anew)
     program = systemd.started(unit.there)
     if program != unit.program:
         text = f"{unit.path} starts another installation: {program or 'none'}"
-        return Finding("unit", "warn", text, anew)
+        return DoctorFinding("unit", "warn", text, anew)
     since = ", and is older than it" if unit.older else ""
     text = f"{unit.path} is not what this version writes{since}"
-    return Finding("unit", "warn", text, anew)
+    return DoctorFinding("unit", "warn", text, anew)
 
 
 HANDSHAKE_S = 5.0
@@ -402,7 +416,7 @@ DAY_S = 86_400.0
 Peer = tuple[str, int]
 
 
-class Handshake(Struct, frozen=True):
+class TlsHandshake(Struct, frozen=True):
     """`ends`: when the certificate does, seconds since the epoch. `distrust`: why it is not
     accepted; `trouble`: why there was no handshake; `nameless`: the name has no address."""
 
@@ -414,7 +428,7 @@ class Handshake(Struct, frozen=True):
 
 def certificates(
     config: Config, now: float, context: ssl.SSLContext | None = None
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """`now`: seconds since the epoch; `context`: whom to trust, else whom this system trusts."""
     peers: dict[Peer, list[str]] = {}
     for server in config.servers.values():
@@ -424,25 +438,27 @@ def certificates(
         return
     found = _shaken(peers, context or ssl.create_default_context())
     for peer, servers in peers.items():
-        handshake = found.get(peer) or Handshake(trouble=f"no answer within {HANDSHAKE_S:g} s")
+        handshake = found.get(peer) or TlsHandshake(trouble=f"no answer within {HANDSHAKE_S:g} s")
         if not handshake.nameless:  # `names` says that
             yield judged_certificate(f"{peer[0]}:{peer[1]} ({', '.join(servers)})", handshake, now)
 
 
-def judged_certificate(who: str, handshake: Handshake, now: float) -> Finding:
+def judged_certificate(who: str, handshake: TlsHandshake, now: float) -> DoctorFinding:
     """What it means."""
     if handshake.distrust:
         advice = "tell who runs it; SSL_CERT_FILE names certificates of your own that count"
-        return Finding("certificate", "fail", f"{who}: {handshake.distrust}", advice)
+        return DoctorFinding("certificate", "fail", f"{who}: {handshake.distrust}", advice)
     if handshake.trouble:
         advice = "is it running, and may this machine reach it?"
-        return Finding("certificate", "warn", f"{who}: {handshake.trouble}", advice)
+        return DoctorFinding("certificate", "warn", f"{who}: {handshake.trouble}", advice)
     days = int((handshake.ends - now) // DAY_S)
     day = time.strftime("%Y-%m-%d", time.gmtime(handshake.ends))
     text = f"{who} is trusted until {day}, {days} days from now"
     if days < SOON_DAYS:
-        return Finding("certificate", "warn", text, "it should have been renewed: tell who runs it")
-    return Finding("certificate", "ok", text)
+        return DoctorFinding(
+            "certificate", "warn", text, "it should have been renewed: tell who runs it"
+        )
+    return DoctorFinding("certificate", "ok", text)
 
 
 def _peer(url: str) -> Peer | None:
@@ -454,9 +470,9 @@ def _peer(url: str) -> Peer | None:
     return None
 
 
-def _shaken(peers: Mapping[Peer, object], context: ssl.SSLContext) -> Mapping[Peer, Handshake]:
+def _shaken(peers: Mapping[Peer, object], context: ssl.SSLContext) -> Mapping[Peer, TlsHandshake]:
     """Those that came to an end in time."""
-    found: dict[Peer, Handshake] = {}
+    found: dict[Peer, TlsHandshake] = {}
 
     def shake(peer: Peer) -> None:
         found[peer] = _handshake(peer, context)
@@ -471,19 +487,19 @@ def _shaken(peers: Mapping[Peer, object], context: ssl.SSLContext) -> Mapping[Pe
     return dict(found)
 
 
-def _handshake(peer: Peer, context: ssl.SSLContext) -> Handshake:
+def _handshake(peer: Peer, context: ssl.SSLContext) -> TlsHandshake:
     try:
         with (
             socket.create_connection(peer, timeout=HANDSHAKE_S) as plain,
             context.wrap_socket(plain, server_hostname=peer[0]) as wrapped,
         ):
             known = wrapped.getpeercert() or {}
-            return Handshake(ends=float(ssl.cert_time_to_seconds(str(known["notAfter"]))))
+            return TlsHandshake(ends=float(ssl.cert_time_to_seconds(str(known["notAfter"]))))
     except ssl.SSLCertVerificationError as error:
-        return Handshake(distrust=f"its certificate is not accepted: {error.verify_message}")
+        return TlsHandshake(distrust=f"its certificate is not accepted: {error.verify_message}")
     except ssl.SSLError as error:
-        return Handshake(distrust=f"no TLS with it: {(error.reason or str(error)).lower()}")
+        return TlsHandshake(distrust=f"no TLS with it: {(error.reason or str(error)).lower()}")
     except (socket.gaierror, UnicodeError):  # the latter: of a name that none can have
-        return Handshake(nameless=True)
+        return TlsHandshake(nameless=True)
     except OSError as error:
-        return Handshake(trouble=f"cannot be reached: {error.strerror or error}")
+        return TlsHandshake(trouble=f"cannot be reached: {error.strerror or error}")

@@ -1,8 +1,8 @@
 """Verbs that cannot do what they were asked: one sentence on stderr and an exit code.
 
-Owns: `Refused`, the one place where a failure becomes a sentence and an exit code, groups that know
-what a wrong word probably meant, and `told`, which gives a verb of sentences its `--json`. Never:
-what is refused.
+Owns: `CommandRefused`, the one place where a failure becomes a sentence and an exit code, groups
+that know what a wrong word probably meant, and `told`, which gives a verb of sentences its
+`--json`. Never: what is refused.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """One sentence, and the exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
@@ -38,7 +38,7 @@ class _Refusing(click.Command):
     def invoke(self, ctx: click.Context) -> object:
         try:
             found: object = super().invoke(ctx)
-        except Refused as refusal:
+        except CommandRefused as refusal:
             say(str(refusal))
             raise SystemExit(refusal.code) from None
         except Failed as failed:

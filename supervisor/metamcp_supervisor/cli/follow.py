@@ -112,7 +112,7 @@ def events(
         wanted["since_s"] = Duration().convert(since, None, None)
 
     def text(raw: bytes) -> str:
-        event = codec.typed(verbs.Event, raw)
+        event = codec.typed(verbs.JournalEvent, raw)
         return columns.event_text(event, show.clock(event.time))
 
     found = _followed(runtime_dir, "events", wanted, reconnect_s)

@@ -11,17 +11,24 @@ from pathlib import Path
 import click
 
 from metamcp_supervisor.cli import destination
-from metamcp_supervisor.cli.errors import Command, Refused, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, told
 from metamcp_supervisor.client_files import disk, entries, texts, toml_edit, transfer
-from metamcp_supervisor.client_files.clients import CLIENTS, OTHERS, Client, Kept, Scope, candidates
-from metamcp_supervisor.client_files.edits import Unfit
-from metamcp_supervisor.client_files.entries import Found
+from metamcp_supervisor.client_files.clients import (
+    CLIENTS,
+    OTHERS,
+    ClientProgram,
+    FileFormat,
+    Scope,
+    candidates,
+)
+from metamcp_supervisor.client_files.edits import FileUnfit
+from metamcp_supervisor.client_files.entries import ClientServer
 from metamcp_supervisor.config import files, places
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit
 
-_LISTED = Kept("claude", "json", ("mcp_servers",))
-_ALIASES = Kept("claude", "json", ())
+_LISTED = FileFormat("claude", "json", ("mcp_servers",))
+_ALIASES = FileFormat("claude", "json", ())
 """A server at each member of the file."""
 _SCOPES: tuple[Scope, ...] = ("user", "project")
 
@@ -31,9 +38,9 @@ class _Source:
     """One file of one client, with the servers in it that are not this gateway. `base`: the folder
     of its project; `why`: it cannot be read."""
 
-    client: Client
+    client: ClientProgram
     path: Path
-    servers: tuple[Found, ...]
+    servers: tuple[ClientServer, ...]
     base: str = ""
     why: str = ""
     can_be_included: bool = False
@@ -72,7 +79,7 @@ def import_(
         return
     for source in found:
         if source.why:
-            raise Refused(f"{printable(str(source.path))} {source.why}", Exit.CONFIG)
+            raise CommandRefused(f"{printable(str(source.path))} {source.why}", Exit.CONFIG)
     target = _target(to)
     try:
         content = disk.read(target)
@@ -80,14 +87,14 @@ def import_(
             _include(content, found, dry_run=dry_run)
             return
         there = table_of(toml_edit.values(content.text).get("servers")) or {}
-        read = [transfer.Source(printable(str(s.path)), s.base, s.servers) for s in found]
+        read = [transfer.ImportSource(printable(str(s.path)), s.base, s.servers) for s in found]
         moved = transfer.moved(read, there, content.text)
-    except (files.Unreadable, Unfit) as why:
-        raise Refused(f"{printable(str(target))} {why}", Exit.CONFIG) from None
+    except (files.FileUnreadable, FileUnfit) as why:
+        raise CommandRefused(f"{printable(str(target))} {why}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
         line = f", line {broken.line}" if broken.line else ""
         text = f"{printable(str(target))}{line}: {broken.message}; mend it first"
-        raise Refused(text, Exit.CONFIG) from None
+        raise CommandRefused(text, Exit.CONFIG) from None
     for sentence in moved.told:
         click.echo(sentence, err=True)
     if not moved.names:
@@ -102,7 +109,7 @@ def _include(content: disk.Content, found: list[_Source], *, dry_run: bool) -> N
     """Raises Refused, Unfit and BrokenSyntax."""
     for source in found:
         if not source.can_be_included:
-            raise Refused(
+            raise CommandRefused(
                 f"{printable(str(source.path))} is not in a shape that can be included (JSON with"
                 " 'mcpServers' or 'servers'); leave --include out"
             )
@@ -120,8 +127,8 @@ def _finish(content: disk.Content, text: str, what: str) -> None:
     label = printable(str(content.path))
     try:
         disk.write(content, text)
-    except disk.Changed:
-        raise Refused(f"{label} was changed meanwhile; run this again") from None
+    except disk.FileChanged:
+        raise CommandRefused(f"{label} was changed meanwhile; run this again") from None
     click.echo(f"{label}: added {what}")
     click.echo("'metamcp config check' says whether they can be started like this")
 
@@ -140,7 +147,7 @@ def _list(found: list[_Source]) -> None:
         click.echo("take them over with: metamcp import CLIENT… --dry-run")
 
 
-def _sources(client: Client) -> list[_Source]:
+def _sources(client: ClientProgram) -> list[_Source]:
     """All its files that are there."""
     origins = destination.origins()
     return [
@@ -164,11 +171,13 @@ def origin(word: str) -> Path:
         return path
     sources = _sources(destination.known(word))
     if not sources:
-        raise Refused(f"{word} has no file here; 'metamcp import' lists those that there are")
+        raise CommandRefused(
+            f"{word} has no file here; 'metamcp import' lists those that there are"
+        )
     for source in sources:
         if source.can_be_included:
             return source.path
-    raise Refused(
+    raise CommandRefused(
         f"{printable(str(sources[0].path))} is in a form that 'metamcp up' does not read; run"
         f" 'metamcp import {word}' first"
     )
@@ -182,7 +191,7 @@ def _path(word: str) -> Path | None:
     if word not in OTHERS and "/" not in word and not path.suffix and not path.exists():
         return None
     if not path.exists():
-        raise Refused(f"{printable(str(path))} does not exist", Exit.CONFIG)
+        raise CommandRefused(f"{printable(str(path))} does not exist", Exit.CONFIG)
     return Path(os.path.abspath(path))
 
 
@@ -192,16 +201,16 @@ def _named(word: str) -> list[_Source]:
         return _sources(destination.known(word))
     try:
         kept = _kept(path, disk.read(path).text)
-    except (files.Unreadable, BrokenSyntax, Unfit):
+    except (files.FileUnreadable, BrokenSyntax, FileUnfit):
         kept = _ALIASES  # whoever reads the file with it says what is wrong
-    client = Client(name=path.name, title=path.name, kept=kept, linux=(), darwin=())
+    client = ClientProgram(name=path.name, title=path.name, kept=kept, linux=(), darwin=())
     source = _source(client, "user", path, destination.origins())
     if not source.servers and not source.why:
-        raise Refused(f"{printable(str(path))} has no servers to take over", Exit.CONFIG)
+        raise CommandRefused(f"{printable(str(path))} has no servers to take over", Exit.CONFIG)
     return [source]
 
 
-def _kept(path: Path, text: str) -> Kept:
+def _kept(path: Path, text: str) -> FileFormat:
     """Where this file has its servers. Raises BrokenSyntax and Unfit."""
     suffix = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "json")
     known = [client.kept for client in CLIENTS.values()]
@@ -209,14 +218,14 @@ def _kept(path: Path, text: str) -> Kept:
     return next((kept for kept in fitting if texts.entries(kept, text)), _ALIASES)
 
 
-def _source(client: Client, scope: Scope, path: Path, origins: set[str]) -> _Source:
+def _source(client: ClientProgram, scope: Scope, path: Path, origins: set[str]) -> _Source:
     try:
         text = disk.read(path).text
         kept = texts.native(client.how(scope), text)
         values = entries.servers(kept, texts.entries(kept, text))
-    except files.Unreadable as why:
+    except files.FileUnreadable as why:
         return _Source(client, path, (), why=str(why))
-    except Unfit as unfit:
+    except FileUnfit as unfit:
         return _Source(client, path, (), why=str(unfit))
     except BrokenSyntax as broken:
         line = f" (line {broken.line})" if broken.line else ""

@@ -18,11 +18,17 @@ from typing import TypeVar, cast
 import click
 
 from metamcp_supervisor.cli import destination
-from metamcp_supervisor.cli.destination import Wish
-from metamcp_supervisor.cli.errors import Command, Refused, told
+from metamcp_supervisor.cli.destination import InstallOptions
+from metamcp_supervisor.cli.errors import Command, CommandRefused, told
 from metamcp_supervisor.client_files import disk, entries, texts
-from metamcp_supervisor.client_files.clients import Client, Kept, Scope, candidates, chosen
-from metamcp_supervisor.client_files.edits import Unfit
+from metamcp_supervisor.client_files.clients import (
+    ClientProgram,
+    FileFormat,
+    Scope,
+    candidates,
+    chosen,
+)
+from metamcp_supervisor.client_files.edits import FileUnfit
 from metamcp_supervisor.config import files, naming
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit
@@ -80,7 +86,7 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if flaw := naming.flaw(name):
             raise click.UsageError(f"--name {flaw}")
-        wish = Wish(
+        wish = InstallOptions(
             name=name,
             scope=scope,
             http=http,
@@ -103,8 +109,8 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
 class _Target:
     """One file of one client, read."""
 
-    client: Client
-    kept: Kept
+    client: ClientProgram
+    kept: FileFormat
     content: disk.Content
     others: tuple[Path, ...]
     found: Mapping[str, Mapping[str, object]]
@@ -130,7 +136,7 @@ class _Target:
 @_FORCE
 @told
 def install(
-    client: str, wish: Wish, path: Path | None, skill: bool, dry_run: bool, force: bool
+    client: str, wish: InstallOptions, path: Path | None, skill: bool, dry_run: bool, force: bool
 ) -> None:
     """Put MetaMCP into the configuration of CLIENT. Again and again does no harm.
 
@@ -156,7 +162,7 @@ def uninstall(
     client: str, path: Path | None, dry_run: bool, force: bool, scope: str, name: str
 ) -> None:
     """Take MetaMCP out of the configuration of CLIENT, and the skill with it."""
-    wish = Wish(name=name, scope=cast("Scope", scope))
+    wish = InstallOptions(name=name, scope=cast("Scope", scope))
     target = _target(client, wish, path)
     _uninstall(target, name, dry_run=dry_run, force=force)
     if target.client.name == "claude-code" and path is None and scope == "user":
@@ -165,7 +171,7 @@ def uninstall(
 
 @click.command(cls=Command)
 @_wishing
-def snippet(client: str, wish: Wish) -> None:
+def snippet(client: str, wish: InstallOptions) -> None:
     """Print what CLIENT needs in its configuration, ready to be pasted."""
     known = destination.known(client)
     wish.check(known)
@@ -175,14 +181,14 @@ def snippet(client: str, wish: Wish) -> None:
     click.echo(f"# {known.title}: {printable(str(path))}", err=True)
     if verb := destination.own_verb(known, wish, values):
         click.echo(f"# or: {verb}", err=True)
-    bare = Kept(kept.shape, kept.format, kept.place)
+    bare = FileFormat(kept.shape, kept.format, kept.place)
     click.echo(texts.put(bare, "", wish.name, values), nl=False)
 
 
 # Putting in and taking out
 
 
-def _install(target: _Target, wish: Wish, *, dry_run: bool, force: bool) -> None:
+def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: bool) -> None:
     name, kept = wish.name, target.kept
     new = destination.entry(kept, wish)
     origins = destination.origins(wish.url, entries.found(name, new).url)
@@ -190,7 +196,7 @@ def _install(target: _Target, wish: Wish, *, dry_run: bool, force: bool) -> None
     if (old := target.found.get(name)) and not _differ(name, old, new):
         ours.add(name)
     if name in target.taken and name not in ours and not force:
-        raise Refused(
+        raise CommandRefused(
             f"{target.label} has an entry '{shown(name)}' that does not lead to this gateway;"
             " choose another --name, or replace it with --force"
         )
@@ -226,7 +232,7 @@ def _uninstall(target: _Target, name: str, *, dry_run: bool, force: bool) -> Non
     if backup.exists and was is None:
         ours.add(name)
     if name not in ours and not force:
-        raise Refused(
+        raise CommandRefused(
             f"the entry '{shown(name)}' in {target.label} does not lead to this gateway; it stays"
             " (--force removes it nevertheless)"
         )
@@ -255,19 +261,19 @@ def _edited(target: _Target, edit: Callable[[], _Text]) -> _Text:
         return edit()
     except BrokenSyntax as broken:
         raise _broken(target.content.path, broken) from None
-    except Unfit as unfit:
-        raise Refused(
+    except FileUnfit as unfit:
+        raise CommandRefused(
             f"{target.label} {unfit}; nothing is changed: do it by hand, with what 'metamcp snippet"
             f" {target.client.name}' prints",
             Exit.CONFIG,
         ) from None
 
 
-def _earlier(kept: Kept, backup: disk.Content, name: str) -> Mapping[str, object] | None:
+def _earlier(kept: FileFormat, backup: disk.Content, name: str) -> Mapping[str, object] | None:
     """What stood under that name before our first edit; None for nothing."""
     try:
         found = texts.entries(kept, backup.text)
-    except (BrokenSyntax, Unfit):
+    except (BrokenSyntax, FileUnfit):
         return {}
     return table_of(found[name]) or {} if name in found else None
 
@@ -281,7 +287,7 @@ def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> 
 # What is there
 
 
-def _target(name: str, wish: Wish, given: Path | None) -> _Target:
+def _target(name: str, wish: InstallOptions, given: Path | None) -> _Target:
     """Raises click.UsageError and Refused."""
     client = destination.known(name)
     wish.check(client)
@@ -295,13 +301,15 @@ def _target(name: str, wish: Wish, given: Path | None) -> _Target:
         values = texts.entries(kept, content.text)
     except BrokenSyntax as broken:
         raise _broken(path, broken) from None
-    except Unfit as unfit:
-        raise Refused(f"{printable(str(path))} {unfit}; nothing is changed", Exit.CONFIG) from None
+    except FileUnfit as unfit:
+        raise CommandRefused(
+            f"{printable(str(path))} {unfit}; nothing is changed", Exit.CONFIG
+        ) from None
     found = {key: table for key, value in values.items() if (table := table_of(value)) is not None}
     return _Target(client, kept, content, others, found, frozenset(values))
 
 
-def _candidates(client: Client, scope: Scope) -> tuple[Path, ...]:
+def _candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
     return candidates(
         client,
         scope,
@@ -315,13 +323,13 @@ def _candidates(client: Client, scope: Scope) -> tuple[Path, ...]:
 def _read(path: Path) -> disk.Content:
     try:
         return disk.read(path)
-    except files.Unreadable as why:
-        raise Refused(f"{printable(str(path))} {why}", Exit.CONFIG) from None
+    except files.FileUnreadable as why:
+        raise CommandRefused(f"{printable(str(path))} {why}", Exit.CONFIG) from None
 
 
-def _broken(path: Path, broken: BrokenSyntax) -> Refused:
+def _broken(path: Path, broken: BrokenSyntax) -> CommandRefused:
     line = f", line {broken.line}" if broken.line else ""
-    return Refused(
+    return CommandRefused(
         f"{printable(str(path))}{line}: {broken.message}; nothing is changed: mend it and run this"
         " again, or paste what 'metamcp snippet' prints",
         Exit.CONFIG,
@@ -331,8 +339,8 @@ def _broken(path: Path, broken: BrokenSyntax) -> Refused:
 def _write(target: _Target, text: str | None) -> None:
     try:
         disk.write(target.content, text)
-    except disk.Changed:
-        raise Refused(f"{target.label} was changed meanwhile; run this again") from None
+    except disk.FileChanged:
+        raise CommandRefused(f"{target.label} was changed meanwhile; run this again") from None
 
 
 def _show(target: _Target, made: str | None) -> None:
@@ -348,7 +356,7 @@ def difference(label: str, old: str, new: str) -> None:
         click.echo(printable(masks.json(line.replace("\t", "    "))))
 
 
-def _warn_of_command(values: Mapping[str, object], wish: Wish) -> None:
+def _warn_of_command(values: Mapping[str, object], wish: InstallOptions) -> None:
     words = entries.found(wish.name, values).words
     if words and "/" not in words[0] and shutil.which(words[0]) is None:
         click.echo(f"warning: there is no '{words[0]}' on the PATH of this shell", err=True)
@@ -380,7 +388,7 @@ def put(*, dry_run: bool, force: bool) -> None:
     """Write the copy and link to it; what is right already is left. Raises Refused and OSError."""
     copy, at = canonical(), link()
     if _is_strange(at) and not force:
-        raise Refused(
+        raise CommandRefused(
             f"{_shown(at)} is there and not of this skill; it stays (--force replaces it, and keeps"
             " a copy)"
         )

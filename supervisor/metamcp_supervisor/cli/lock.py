@@ -18,7 +18,7 @@ from metamcp_supervisor.approval.lock import Lock, LockedServer, LockedTool
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.cli import offers, recordings
 from metamcp_supervisor.cli.errors import Group, told
-from metamcp_supervisor.cli.offers import Sight
+from metamcp_supervisor.cli.offers import OfferComparison
 from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -238,7 +238,7 @@ def _approved(
             yield f"{server}.{each.tool}: approved: {each.word}"
 
 
-def _there(sight: Sight) -> Sight:
+def _there(sight: OfferComparison) -> OfferComparison:
     """Raises Failed where there is no lock."""
     if sight.lock is None:
         what = f"there is no {sight.path}; 'metamcp lock write' makes one of what is offered now"
@@ -246,7 +246,7 @@ def _there(sight: Sight) -> Sight:
     return sight
 
 
-def _tell_unseen(sight: Sight) -> None:
+def _tell_unseen(sight: OfferComparison) -> None:
     for note in sight.notes:
         click.echo(f"metamcp: {printable(note)}", err=True)
     for name in sight.unseen():

@@ -23,7 +23,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.cli.up import Found
+    from metamcp_supervisor.cli.up import CommandLineConfig
     from metamcp_worker.ipc.spec import ServerSpec
 
 MARGIN_S = 10.0
@@ -80,7 +80,9 @@ def logout(
         errors.tell(server=server, removed=removed)
 
 
-def _login(name: str, found: "Found", spec: "ServerSpec", *, open_it: bool, as_json: bool) -> None:
+def _login(
+    name: str, found: "CommandLineConfig", spec: "ServerSpec", *, open_it: bool, as_json: bool
+) -> None:
     from metamcp_worker.oauth import person_login as worker
     from metamcp_worker.oauth.callback import PERSON_S_MAX
     from metamcp_worker.oauth.challenge import NotAuthorized
@@ -129,14 +131,14 @@ def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: st
 
 def _found(
     name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None
-) -> tuple["Found", "ServerSpec"]:
+) -> tuple["CommandLineConfig", "ServerSpec"]:
     """The configuration, and what the worker of this server is told. Raises Failed."""
-    from metamcp_supervisor.cli.up import Found
+    from metamcp_supervisor.cli.up import CommandLineConfig
     from metamcp_supervisor.control.services import UnknownName
     from metamcp_supervisor.servers.specs import server_spec
-    from metamcp_supervisor.servers.tokens import KeyUnfit, Tokens
+    from metamcp_supervisor.servers.tokens import KeyUnfit, TokenKeys
 
-    found = Found(path, {"runtime_dir": runtime_dir, "state_dir": state_dir})
+    found = CommandLineConfig(path, {"runtime_dir": runtime_dir, "state_dir": state_dir})
     # What it names is sent to its URL: the same question as before its commands are started.
     found.confirm(yes=False, ask=None)
     config = found.config
@@ -147,13 +149,13 @@ def _found(
         why = f"server '{name}' has no `oauth` in its configuration, so there are no tokens for it"
         raise Failed(Exit.USAGE, why)
     try:
-        oauth = Tokens(config.gateway.state_dir, os.environ).spec(server.oauth)
+        oauth = TokenKeys(config.gateway.state_dir, os.environ).spec(server.oauth)
     except KeyUnfit as error:
         raise Failed(Exit.FAILED, str(error)) from None
     return found, server_spec(server, {}, probe=True, oauth=oauth)
 
 
-def _restart(name: str, found: "Found", start_s: float | None) -> None:
+def _restart(name: str, found: "CommandLineConfig", start_s: float | None) -> None:
     """Have a running gateway start the server anew, and wait until it is ready if it has `start_s`
     for that. Raises Failed."""
     try:

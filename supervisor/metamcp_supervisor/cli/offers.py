@@ -46,7 +46,7 @@ class Offered(NamedTuple):
     info: Mapping[str, str] = {}
 
 
-class Wish(NamedTuple):
+class ToolFilter(NamedTuple):
     """`server`: None for all of them; `tool`: None for all of the server's."""
 
     server: str | None = None
@@ -56,7 +56,7 @@ class Wish(NamedTuple):
         return self.server in (None, server) and self.tool in (None, tool)
 
 
-class Sight(NamedTuple):
+class OfferComparison(NamedTuple):
     """Everything that there is to compare. `lock`: None if there is no such file. `notes`: of
     catalogues that cannot be read. `invalid`: what lists leave out, by server."""
 
@@ -68,9 +68,9 @@ class Sight(NamedTuple):
     notes: Sequence[str]
     invalid: Mapping[str, Sequence[Invalid]] = {}
 
-    def drifts(self, wished: Wish | None = None) -> Iterator[ToolDrift]:
+    def drifts(self, wished: ToolFilter | None = None) -> Iterator[ToolDrift]:
         """Of every server of which both are known."""
-        wish = wished or Wish()
+        wish = wished or ToolFilter()
         known = definitions(self.config.servers.values())
         pins = Pins(self.seen, self.lock, dict.fromkeys(self.offered), known)
         for name, each in self.offered.items():
@@ -95,7 +95,7 @@ class Sight(NamedTuple):
         return [name for name, each in self.offered.items() if each.tools and name not in held]
 
 
-class Kept(NamedTuple):
+class StoredOffers(NamedTuple):
     """What is on disk. `lock`: None if there is no such file; `path`: where it would be;
     `catalogues`: of the enabled servers, None of one that nobody has seen; `notes`: of catalogues
     that cannot be read."""
@@ -108,7 +108,7 @@ class Kept(NamedTuple):
     notes: Sequence[str]
 
 
-def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> Kept:
+def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredOffers:
     """`path`: of the configuration, else the one that `metamcp up` would take; `lock`: of the file,
     else beside the configuration. Raises Failed."""
     try:
@@ -127,10 +127,10 @@ def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> Kept:
         for name, server in config.servers.items()
         if server.enabled
     }
-    return Kept(config, where, held, seen, catalogues, notes)
+    return StoredOffers(config, where, held, seen, catalogues, notes)
 
 
-def look(path: Path | None, state_dir: str | None, lock: Path | None) -> Sight:
+def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferComparison:
     """As `kept`, of servers whose tools are compared. Raises Failed."""
     found = kept(path, state_dir, lock)
     offered = {
@@ -143,17 +143,19 @@ def look(path: Path | None, state_dir: str | None, lock: Path | None) -> Sight:
         for name, each in found.catalogues.items()
         if each is not None
     }
-    return Sight(found.config, found.path, found.lock, found.seen, offered, found.notes, invalid)
+    return OfferComparison(
+        found.config, found.path, found.lock, found.seen, offered, found.notes, invalid
+    )
 
 
-def wish(word: str | None, sight: Sight) -> Wish:
+def wish(word: str | None, sight: OfferComparison) -> ToolFilter:
     """SERVER or SERVER.TOOL, also one that was approved and is not there any more. Raises
     Failed."""
 
     def tools(server: str) -> set[str] | None:
         if sight.offered[server].tools is None:
             return None
-        names = {each.tool for each in sight.drifts(Wish(server))}
+        names = {each.tool for each in sight.drifts(ToolFilter(server))}
         offered = sight.offered[server].tools or ()
         return names | {name for each in offered if (name := lock_drift.name_of(each)) is not None}
 
@@ -162,23 +164,23 @@ def wish(word: str | None, sight: Sight) -> Wish:
 
 def wished(
     word: str | None, servers: Collection[str], tools: Callable[[str], Collection[str] | None]
-) -> Wish:
+) -> ToolFilter:
     """SERVER or SERVER.TOOL: the names of servers have no dot. `tools`: None for a server that
     nobody has seen yet. Raises Failed."""
     if word is None:
-        return Wish()
+        return ToolFilter()
     server, dot, tool = word.partition(".")
     if server not in servers:
         raise Failed(Exit.UNKNOWN_NAME, str(UnknownName([server], servers)))
     if not dot:
-        return Wish(server)
+        return ToolFilter(server)
     names = tools(server)
     if names is None:
         raise Failed(Exit.UNKNOWN_NAME, unseen(server))
     if tool not in names:
         what = f"'{server}' has no tool '{tool[:80]}'; {hint(tool, names)}"
         raise Failed(Exit.UNKNOWN_NAME, what)
-    return Wish(server, tool)
+    return ToolFilter(server, tool)
 
 
 def unseen(server: str) -> str:

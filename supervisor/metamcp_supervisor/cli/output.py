@@ -13,9 +13,9 @@ import threading
 import time
 
 from metamcp_supervisor import signals
-from metamcp_supervisor.verbs import Event, LogLine
+from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.log_records import Record
+from metamcp_worker.ipc.log_records import LogRecord
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 
@@ -27,7 +27,7 @@ FLUSH_S_MAX = 0.5
 """For those before another program takes over; everything else waits meanwhile."""
 
 
-class Outlet:
+class LogOutput:
     """Writes to descriptor `fd` until `close`. `lost`: how many lines were, since somebody set it
     to 0."""
 
@@ -90,15 +90,17 @@ class ServiceLines:
     """Writes to descriptor `fd` until `close`, also what loggers of this process say."""
 
     def __init__(self, fd: int, spec: LogSpec) -> None:
-        self._outlet = Outlet(fd)
+        self._outlet = LogOutput(fd)
         self._own = logs.begin(spec, self._put)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: JournalEvent) -> None:
         said = ": ".join(filter(None, [f"{event.who} {event.what}", event.cause]))
         level, generation = level_of(event.what), event.generation
         when = logs.stamp(event.time)
         if self._own.text:
-            shown = Record(time=when, level=level, room=EVENTS, message=said, generation=generation)
+            shown = LogRecord(
+                time=when, level=level, room=EVENTS, message=said, generation=generation
+            )
             self._own.say(shown)
             return
         line: dict[str, object] = {
@@ -116,7 +118,7 @@ class ServiceLines:
         if self._own.text:
             mark = "" if line.stream == "stderr" else f"[{line.stream}] "
             message = f"{mark}{line.text}"
-            shown = Record(
+            shown = LogRecord(
                 time=when, level="info", room=SERVER, message=message, server=line.server
             )
             self._own.say(shown)
@@ -137,7 +139,7 @@ class ServiceLines:
     def _put(self, data: bytes) -> None:
         if lost := self._outlet.lost:
             self._outlet.lost = 0
-            note = Record(
+            note = LogRecord(
                 time=logs.stamp(time.time()), level="warning", room="log",
                 message=f"{lost} lines lost",
             )  # fmt: skip

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
-from metamcp_supervisor.cli.recordings import Line, Place
+from metamcp_supervisor.cli.recordings import RecordedLine, RecordingPlace
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import call_records, codec
 from metamcp_worker.ipc.call_records import FinishedCall
@@ -99,7 +99,12 @@ def calls(
 
 
 def _many(
-    where: Place, fits: Callable[[FinishedCall], bool], limit: int, *, as_json: bool, follow: bool
+    where: RecordingPlace,
+    fits: Callable[[FinishedCall], bool],
+    limit: int,
+    *,
+    as_json: bool,
+    follow: bool,
 ) -> None:
     """Raises Failed."""
     if not (follow and where.folder.parent.is_dir()):  # else there may be some soon
@@ -134,7 +139,7 @@ def _many(
         time.sleep(FOLLOW_S)
 
 
-def follow_line(line: Line, fits: Callable[[FinishedCall], bool], *, as_json: bool) -> None:
+def follow_line(line: RecordedLine, fits: Callable[[FinishedCall], bool], *, as_json: bool) -> None:
     """Show what came, if it fits. Of whom the lost ones were nobody knows, so they always do."""
     if line.call is not None and not fits(line.call):
         return
@@ -160,7 +165,7 @@ def row(call: FinishedCall) -> tuple[str, ...]:
     )
 
 
-def foot(where: Place, count: int, lost: int) -> str:
+def foot(where: RecordingPlace, count: int, lost: int) -> str:
     parts = [told_of(lost)] if lost else []
     if not count:
         found = f"no recorded call fits in {where.folder}" if where.any else where.why_none

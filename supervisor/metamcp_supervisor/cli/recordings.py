@@ -25,7 +25,7 @@ LINE_BYTES_MAX = 8 * 1024 * 1024
 """Two bodies of the largest size, in which every character is an escape."""
 
 
-class Line(Struct, frozen=True):
+class RecordedLine(Struct, frozen=True):
     """One line of a file: a call, or how many are missing there."""
 
     raw: bytes
@@ -33,7 +33,7 @@ class Line(Struct, frozen=True):
     lost: int = 0
 
 
-class Place(Struct, frozen=True):
+class RecordingPlace(Struct, frozen=True):
     """Where they are. `source`: the configuration that says so, empty if it is not known;
     `records`: does it say that any call is recorded?"""
 
@@ -65,11 +65,11 @@ class Place(Struct, frozen=True):
         return f'{what}: {why}; calls = "metadata" in [recording] turns it on'
 
 
-def place(state_dir: str | None, path: Path | None) -> Place:
+def place(state_dir: str | None, path: Path | None) -> RecordingPlace:
     """For this state directory, or for that of the configuration that `metamcp up` would take.
     Raises Failed."""
     if state_dir is not None and path is None:  # whose it is nobody has said
-        return Place(Path(state_dir) / call_records.FOLDER)
+        return RecordingPlace(Path(state_dir) / call_records.FOLDER)
     from metamcp_supervisor.config import sources
     from metamcp_supervisor.config.config import ConfigInvalid
 
@@ -80,19 +80,19 @@ def place(state_dir: str | None, path: Path | None) -> Place:
         what = "where recorded calls are is not known; name the directory with --state-dir"
         raise Failed(Exit.CONFIG, what, problems) from None
     wanted = [found.recording.calls, *(each.recording for each in found.servers.values())]
-    return Place(
+    return RecordingPlace(
         (found.gateway.state_dir if state_dir is None else Path(state_dir)) / call_records.FOLDER,
         ", ".join(map(str, found.files)) or "the configuration",
         any(each not in {None, "off"} for each in wanted),
     )
 
 
-def lines(where: Path) -> Iterator[Line]:
+def lines(where: Path) -> Iterator[RecordedLine]:
     """All that is there, file by file. Raises Failed."""
     return Following(where).news()
 
 
-def find(where: Place, word: str) -> FinishedCall:
+def find(where: RecordingPlace, word: str) -> FinishedCall:
     """The call with this id. Raises Failed."""
     word = word.lower()
     where.check()
@@ -127,13 +127,13 @@ class Following:
         self._where = where
         self._places: dict[str, _Place] = {}
 
-    def news(self) -> Iterator[Line]:
+    def news(self) -> Iterator[RecordedLine]:
         """What came since the last time; the first time everything. Raises Failed."""
         for path in files(self._where):
             yield from _new_lines(path, self._places.setdefault(path.name, _Place()))
 
 
-def _new_lines(path: Path, place: _Place) -> Iterator[Line]:
+def _new_lines(path: Path, place: _Place) -> Iterator[RecordedLine]:
     """Whole lines behind this place; half of one at the end is read when it is whole."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -152,13 +152,13 @@ def _new_lines(path: Path, place: _Place) -> Iterator[Line]:
         raise Failed(Exit.DENIED, what) from None
 
 
-def _read(raw: bytes) -> Line | None:
+def _read(raw: bytes) -> RecordedLine | None:
     """None for what a front that was killed has left half written."""
     try:
-        return Line(raw, call=codec.typed(FinishedCall, raw))
+        return RecordedLine(raw, call=codec.typed(FinishedCall, raw))
     except codec.Malformed:
         try:
-            return Line(raw, lost=codec.typed(Gap, raw).lost)
+            return RecordedLine(raw, lost=codec.typed(Gap, raw).lost)
         except codec.Malformed:
             return None
 

@@ -174,7 +174,7 @@ def repeated(method: str, params: Mapping[str, object], tool: Mapping[str, Any])
     try:
         wishes = mcp_headers.wanted(codec.dump(tool.get("inputSchema", {})))
         return found | mcp_headers.repeated(wishes, raw.get("arguments", Raw(b"")))
-    except (mcp_headers.Unfit, codec.Malformed):  # of such a tool the gateway wants none
+    except (mcp_headers.HeaderRuleUnfit, codec.Malformed):  # of such a tool the gateway wants none
         return found
 
 

@@ -15,7 +15,7 @@ from msgspec import structs
 from metamcp_supervisor.cli import columns, show, tool_costs
 from metamcp_supervisor.config.config import UNIX
 from metamcp_supervisor.telemetry.history import NEXT
-from metamcp_supervisor.verbs import Event, GatewayStatus
+from metamcp_supervisor.verbs import GatewayStatus, JournalEvent
 
 if TYPE_CHECKING:
     from metamcp_supervisor.gateway.gateway import Gateway
@@ -41,7 +41,7 @@ class EventLines:
         self._terminal = terminal
         self._last: dict[str, tuple[str, int]] = {}
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: JournalEvent) -> None:
         # Only how long it will take differs from one time to the next.
         same = f"{event.what} {event.cause.partition(NEXT)[0]}"
         known, before = self._last.get(event.who, ("", 0))

@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 
 from metamcp_supervisor.cli import errors
-from metamcp_supervisor.cli.errors import Command, Refused, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, told
 from metamcp_supervisor.cli.install import difference
 from metamcp_supervisor.client_files import disk, json_edit, toml_edit
-from metamcp_supervisor.client_files.edits import Unfit, at
+from metamcp_supervisor.client_files.edits import FileUnfit, at
 from metamcp_supervisor.config import files, foreign_files, naming, places, sources
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
@@ -81,7 +81,7 @@ def init() -> None:
     content = disk.read(folder / "metamcp.toml")
     label = printable(str(content.path))
     if content.exists:
-        raise Refused(f"{label} is there already; put servers in with 'metamcp add'")
+        raise CommandRefused(f"{label} is there already; put servers in with 'metamcp add'")
     found = places.find(environ={}, cwd=folder, home=_NOWHERE, system=_NOWHERE)
     included = [str(found.relative_to(folder))] if found is not None else []
     _write(content, NEW + f"include = {toml_edit.dumped(included)}\n" * len(included))
@@ -123,7 +123,7 @@ def add(
     file = _file(path)
     if name in file.servers and not force:
         why = f"{file.label} has a server '{name}' already"
-        raise Refused(f"{why}; choose another name, or replace it with --force")
+        raise CommandRefused(f"{why}; choose another name, or replace it with --force")
     entry = _entry(_words(command), url, is_json=file.is_json)
     if env:
         entry["env"] = _pairs(env, "=", "--env")
@@ -144,7 +144,7 @@ def remove(name: str, dry_run: bool, path: Path | None) -> None:
     if name not in file.servers:
         where = _elsewhere(name, file.content.path) or hint(name, file.servers)
         text = f"{file.label} has no server '{shown(name)}'; {where}"
-        raise Refused(text, Exit.UNKNOWN_NAME)
+        raise CommandRefused(text, Exit.UNKNOWN_NAME)
     _edit(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
 
 
@@ -182,21 +182,25 @@ def _file(given: Path | None) -> _File:
     path = places.find(given, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     if path is None or not path.exists():
         what = f"there is no {printable(str(path))}" if path else "there is no configuration here"
-        raise Refused(f"{what}; 'metamcp init' makes metamcp.toml in this folder", Exit.CONFIG)
+        raise CommandRefused(
+            f"{what}; 'metamcp init' makes metamcp.toml in this folder", Exit.CONFIG
+        )
     label = printable(str(path))
     try:
         content = disk.read(path)
         is_json = path.suffix != ".toml" and content.text.lstrip().startswith(("{", "/"))
         values = (json_edit.values if is_json else toml_edit.values)(content.text)
-    except files.Unreadable as why:
-        raise Refused(f"{label} {why}", Exit.CONFIG) from None
+    except files.FileUnreadable as why:
+        raise CommandRefused(f"{label} {why}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
         line = f", line {broken.line}" if broken.line else ""
-        raise Refused(f"{label}{line}: {broken.message}; mend it first", Exit.CONFIG) from None
+        raise CommandRefused(
+            f"{label}{line}: {broken.message}; mend it first", Exit.CONFIG
+        ) from None
     shape = foreign_files.shape_of(values) if is_json else "servers"
     if shape is None or shape == "mcp_servers":
         text = f"{label} has no table of servers that could be edited; do it by hand"
-        raise Refused(text, Exit.CONFIG)
+        raise CommandRefused(text, Exit.CONFIG)
     place = () if shape == "aliases" else (shape,)
     servers = table_of(at(values, place)) or {}
     found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
@@ -209,9 +213,9 @@ def _edit(
     """`command`: a new one is to be started. Raises Refused and OSError."""
     try:
         made = edit()
-    except Unfit as unfit:
+    except FileUnfit as unfit:
         text = f"{file.label} {unfit}; nothing is changed: do it by hand"
-        raise Refused(text, Exit.CONFIG) from None
+        raise CommandRefused(text, Exit.CONFIG) from None
     if dry_run:
         difference(file.label, file.content.text, made)
         return
@@ -231,9 +235,9 @@ def _edit(
 def _write(content: disk.Content, text: str) -> None:
     try:
         disk.write(content, text)
-    except disk.Changed:
+    except disk.FileChanged:
         label = printable(str(content.path))
-        raise Refused(f"{label} was changed meanwhile; run this again") from None
+        raise CommandRefused(f"{label} was changed meanwhile; run this again") from None
 
 
 def _elsewhere(name: str, path: Path) -> str:

@@ -115,7 +115,7 @@ def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
     )
 
 
-def _told(gateway: client.Client, end: float) -> Upgrade:
+def _told(gateway: client.ControlClient, end: float) -> Upgrade:
     """What is taken over. Raises Failed when nothing is."""
     told: Upgrade | None = None
     try:

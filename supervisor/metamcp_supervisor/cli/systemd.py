@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from metamcp_supervisor.cli import errors
-from metamcp_supervisor.cli.errors import Refused
+from metamcp_supervisor.cli.errors import CommandRefused
 from metamcp_supervisor.systemd.sd_notify import is_booted
 from metamcp_supervisor.verbs import Exit
 
@@ -42,7 +42,7 @@ _HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user")))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UnitPlace:
     """Where units are, and whose `systemctl` it is."""
 
     folder: Path
@@ -56,9 +56,9 @@ class Place:
                 command, capture_output=True, text=True, timeout=SYSTEMCTL_S_MAX, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Refused(f"'{shlex.join(command)}' did not work: {error}") from None
+            raise CommandRefused(f"'{shlex.join(command)}' did not work: {error}") from None
         if done.returncode:
-            raise Refused(f"'{shlex.join(command)}' did not work: {done.stderr.strip()}")
+            raise CommandRefused(f"'{shlex.join(command)}' did not work: {done.stderr.strip()}")
         click.echo(shlex.join(command))
 
 
@@ -203,7 +203,7 @@ def quoted(word: str) -> str:
     """One word of a command line in a unit: `%` and `$` have a meaning there, and so has a space.
     Raises Refused for what a unit cannot hold."""
     if not word.isprintable():
-        raise Refused(f"{word!r} cannot be written into a unit; rename it")
+        raise CommandRefused(f"{word!r} cannot be written into a unit; rename it")
     word = word.replace("%", "%%").replace("$", "$$")
     if any(character in word for character in " \t\"'\\;"):
         return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -232,11 +232,11 @@ def _version() -> int:
 # Files
 
 
-def _place(user: bool) -> Place:
+def _place(user: bool) -> UnitPlace:
     if not user:
-        return Place(SYSTEM_UNITS, user=False)
+        return UnitPlace(SYSTEM_UNITS, user=False)
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Place(Path(home) / "systemd" / "user", user=True)
+    return UnitPlace(Path(home) / "systemd" / "user", user=True)
 
 
 def _text(path: Path) -> str | None:
@@ -271,15 +271,15 @@ def _write(path: Path, text: str, dry_run: bool) -> bool:
 # What has to be so
 
 
-def _check(place: Place) -> None:
+def _check(place: UnitPlace) -> None:
     """Raises Refused."""
     if not place.user and os.geteuid() != 0:
-        raise Refused(
+        raise CommandRefused(
             f"writing to {place.folder} needs root: use sudo, or --user for a service of your own",
             Exit.NO_PERMISSION,
         )
     if shutil.which("systemctl") is None or not is_booted():
-        raise Refused(
+        raise CommandRefused(
             "this machine is not run by systemd; --dry-run and 'metamcp systemd show' work"
             " nevertheless, 'metamcp serve' is what another service manager has to start"
         )
@@ -289,7 +289,7 @@ def _check_within_reach() -> None:
     """Raises Refused when the service could not even start."""
     for path in map(Path, (sys.executable, os.path.realpath(sys.executable), sys.base_prefix)):
         if any(path.is_relative_to(hidden) for hidden in _HIDDEN):
-            raise Refused(
+            raise CommandRefused(
                 f"{path} is below a home directory, which the service cannot see"
                 " (ProtectHome=yes); install MetaMCP elsewhere, for example into /opt/metamcp"
                 " with a Python of the system, or use --user"

@@ -21,7 +21,7 @@ from metamcp_worker.ipc import (
     validation,
 )
 from metamcp_worker.ipc.disclosure import Exposure, Pair
-from metamcp_worker.ipc.server_catalog import Keyed, ServerCatalogue
+from metamcp_worker.ipc.server_catalog import KeyedDefinition, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
 
 EXPOSURES: tuple[Exposure, ...] = get_args(Exposure)
@@ -80,12 +80,12 @@ def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]
     return {pair: name for name, pair in found.items()}
 
 
-def _is_listed(tool: Keyed) -> bool:
+def _is_listed(tool: KeyedDefinition) -> bool:
     fault = validation.fault("tools", tool.raw)
     return fault is None or fault.legacy
 
 
-def _size(tool: Keyed, name: str) -> int:
+def _size(tool: KeyedDefinition, name: str) -> int:
     if name == tool.key:
         return len(tool.raw)
     return token_cost.sent_bytes(tool.raw, tool.raw_key, codec.dump(name))

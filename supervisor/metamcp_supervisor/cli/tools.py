@@ -16,7 +16,7 @@ from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
 from metamcp_supervisor.cli import lock, offers, recordings, show, tool_costs
-from metamcp_supervisor.cli.offers import Kept, Sight, Wish
+from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.servers.specs import front_spec
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -119,7 +119,7 @@ def tell(
         _tell_all(all_of_it)
 
 
-def reckoned(found: Kept) -> Costs:
+def reckoned(found: StoredOffers) -> Costs:
     """From what is on disk."""
     seen = {name: each for name, each in found.catalogues.items() if each is not None}
     tools = sorted(_tools(seen), key=lambda one: -one.tokens)
@@ -170,7 +170,7 @@ def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> Endpoin
     )
 
 
-def _withheld(found: Kept, seen: Mapping[str, ServerCatalogue]) -> frozenset[Pair]:
+def _withheld(found: StoredOffers, seen: Mapping[str, ServerCatalogue]) -> frozenset[Pair]:
     """What is in quarantine reaches no client."""
     servers = found.config.servers
     pinnings: dict[str, Pinning | None] = {name: servers[name].pinning for name in seen}
@@ -189,7 +189,7 @@ def _percent(part: int, whole: int) -> int:
 # What is shown
 
 
-def _wish(what: str | None, found: Kept) -> Wish:
+def _wish(what: str | None, found: StoredOffers) -> ToolFilter:
     """Raises Failed."""
 
     def tools(server: str) -> list[str] | None:
@@ -201,7 +201,7 @@ def _wish(what: str | None, found: Kept) -> Wish:
     return offers.wished(what, found.catalogues, tools)
 
 
-def _chosen(found: Costs, wish: Wish) -> Costs:
+def _chosen(found: Costs, wish: ToolFilter) -> Costs:
     if wish.server is None:
         return found
     return Costs(
@@ -326,7 +326,7 @@ def tools(
     recordings.ending(work)
 
 
-def _list(sight: Sight, wish: Wish, *, as_json: bool) -> None:
+def _list(sight: OfferComparison, wish: ToolFilter, *, as_json: bool) -> None:
     rows = [row for row in _rows(sight) if wish.meant(row[0], row[1])]
     if as_json:
         keys = ("server", "tool", "fingerprint", "state")
@@ -339,7 +339,7 @@ def _list(sight: Sight, wish: Wish, *, as_json: bool) -> None:
     show.picture(show.Picture(COLUMNS, shown, foot=foot))
 
 
-def _rows(sight: Sight) -> list[Row]:
+def _rows(sight: OfferComparison) -> list[Row]:
     drifts = {(each.server, each.tool): each for each in sight.drifts()}
     unlocked = frozenset(sight.unlocked())
     rows = [
@@ -356,7 +356,7 @@ def _rows(sight: Sight) -> list[Row]:
     return sorted([*(row for row in rows if row[:2] not in named), *left_out])
 
 
-def _left_out(sight: Sight) -> Iterator[Row]:
+def _left_out(sight: OfferComparison) -> Iterator[Row]:
     for name, each in sight.invalid.items():
         for one in each:
             tool = one.kind == "tools"

@@ -30,7 +30,7 @@ from metamcp_supervisor.cli.ctl import (
 )
 from metamcp_supervisor.cli.errors import Group, told
 from metamcp_supervisor.control import client
-from metamcp_supervisor.control.client import Client, Failed
+from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.verbs import Exit, ToolSetChanged, ToolSets, ToolSetShown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import TOOLSETS_MAX, Pair, read
@@ -288,7 +288,7 @@ def export(runtime_dir: str | None, names: tuple[str, ...], output: str | None) 
 
 
 def _order(
-    gateway: Client,
+    gateway: ControlClient,
     order: dict[str, object],
     *,
     endpoint: str = "",
@@ -412,7 +412,7 @@ class _Printed(Struct, frozen=True):
 _read_printed = codec.reader(_Printed)
 
 
-class Found(Struct, frozen=True):
+class FileToolset(Struct, frozen=True):
     """One tool set of a file."""
 
     name: str
@@ -420,7 +420,7 @@ class Found(Struct, frozen=True):
     description: str
 
 
-def load(path: str) -> list[Found]:
+def load(path: str) -> list[FileToolset]:
     """What is in this file, or comes on standard input (`-`). Raises Failed."""
     where = "standard input" if path == "-" else path
     try:
@@ -436,7 +436,7 @@ def load(path: str) -> list[Found]:
     return parse(data, where)
 
 
-def parse(data: bytes, where: str) -> list[Found]:
+def parse(data: bytes, where: str) -> list[FileToolset]:
     """`where`: named in what is said of it. Raises Failed."""
     try:
         value = _value(data.removeprefix(b"\xef\xbb\xbf"))
@@ -448,13 +448,15 @@ def parse(data: bytes, where: str) -> list[Found]:
         raise _broken(where, "there is no tool set in it")
     if len(sets) > TOOLSETS_MAX:
         raise _broken(where, f"there are more than {TOOLSETS_MAX} tool sets in it")
-    found: dict[str, Found] = {}
+    found: dict[str, FileToolset] = {}
     for number, each in enumerate(sets):
         place = top if one else f"{top}[{number}]"
         if each.name in found:
             told = each.name[:TOLD_CHARACTERS_MAX]
             raise _broken(where, f"the name {told!r} is there twice - at `{place}.name`")
-        found[each.name] = Found(each.name, _file_pairs(each, where, place), each.description or "")
+        found[each.name] = FileToolset(
+            each.name, _file_pairs(each, where, place), each.description or ""
+        )
     return list(found.values())
 
 

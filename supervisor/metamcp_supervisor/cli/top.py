@@ -14,7 +14,7 @@ from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.telemetry.histograms import between, quantile
-from metamcp_supervisor.verbs import Footprint, Load, ServerStatus
+from metamcp_supervisor.verbs import Footprint, ServerStatus, TopFigures
 from metamcp_worker.ipc import codec
 
 EVERY_S = 2.0
@@ -63,8 +63,8 @@ def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool
             click.echo(gateway.call("top"))
             return
 
-        def look() -> Load:
-            return codec.typed(Load, gateway.call("top"))
+        def look() -> TopFigures:
+            return codec.typed(TopFigures, gateway.call("top"))
 
         if show.on_terminal():
             _live(look, sort, every_s or EVERY_S)
@@ -74,7 +74,7 @@ def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool
             show.picture(picture(before, look(), sort))
 
 
-def uses(before: Load, now: Load) -> list[Use]:
+def uses(before: TopFigures, now: TopFigures) -> list[Use]:
     """How much each server of `now` did and used since `before`."""
     passed_s = now.clock - before.clock
     known = {server.name: server for server in before.status.servers}
@@ -100,7 +100,7 @@ def uses(before: Load, now: Load) -> list[Use]:
     return found
 
 
-def picture(before: Load, now: Load, sort: str) -> show.Picture:
+def picture(before: TopFigures, now: TopFigures, sort: str) -> show.Picture:
     """The table, the highest first."""
     found = sorted(uses(before, now), key=_BY[sort], reverse=True)
     titles = tuple(f"{title}↓" if title == KEYS[sort] else title for title in COLUMNS)
@@ -116,13 +116,13 @@ def picture(before: Load, now: Load, sort: str) -> show.Picture:
     )
 
 
-def _p95_s(before: Load, now: Load, server: str) -> float | None:
+def _p95_s(before: TopFigures, now: TopFigures, server: str) -> float | None:
     known, counts = before.latencies.get(server, ()), now.latencies.get(server, ())
     longest_s = now.longest_s.get(server, 0.0)
     return quantile(between(known, counts), now.bounds_s, 0.95, longest_s)
 
 
-def _live(look: Callable[[], Load], sort: str, every_s: float) -> None:
+def _live(look: Callable[[], TopFigures], sort: str, every_s: float) -> None:
     before = now = look()
     taken = time.monotonic()
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metamcp_supervisor import VERSION, runtime
-from metamcp_supervisor.cli.output import Outlet
+from metamcp_supervisor.cli.output import LogOutput
 from metamcp_supervisor.config import places
-from metamcp_supervisor.verbs import Event, Exit
+from metamcp_supervisor.verbs import Exit, JournalEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.runtime import logs, memory
 
@@ -83,10 +83,10 @@ def up(path: Path | None, word: str | None, yes: bool, **flags: str | None) -> N
     """
     _keep_standard_streams()
     path = path if word is None else _origin(path, word)
-    found = Found(path, flags, watch=True, any_port=True)
+    found = CommandLineConfig(path, flags, watch=True, any_port=True)
     found.confirm(yes=yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
     logs.begin(found.log_spec())
-    outlet = Outlet(1)
+    outlet = LogOutput(1)
     try:
         _run(found, partial(_friendly, outlet), hangup_ends=_ends_with_its_terminal())
     finally:
@@ -102,7 +102,7 @@ def serve(path: Path | None, any_port: bool, while_used: bool, **flags: str | No
     from metamcp_supervisor.cli.output import ServiceLines
 
     _keep_standard_streams()
-    found = Found(path, flags, any_port=any_port)
+    found = CommandLineConfig(path, flags, any_port=any_port)
     found.confirm(yes=False, ask=None)
     lines = ServiceLines(2, found.log_spec())
     try:
@@ -113,13 +113,13 @@ def serve(path: Path | None, any_port: bool, while_used: bool, **flags: str | No
 
 def _origin(path: Path | None, word: str) -> Path:
     from metamcp_supervisor.cli import import_servers
-    from metamcp_supervisor.cli.errors import Refused
+    from metamcp_supervisor.cli.errors import CommandRefused
 
     if path is not None:
         raise click.UsageError("--from names a configuration, and so does --config; use one")
     try:
         return import_servers.origin(word)
-    except Refused as refusal:
+    except CommandRefused as refusal:
         _say(str(refusal))
         raise SystemExit(refusal.code) from None
 
@@ -127,7 +127,7 @@ def _origin(path: Path | None, word: str) -> Path:
 # From the command line to a running gateway
 
 
-class Found:
+class CommandLineConfig:
     """The configuration of this command line: as it was read at the start, how to read it again,
     and whether its commands may be started. When it is invalid the command ends, or goes on with
     that of the gateway which it takes over: `outdated`. `watch`: about changed files, if nothing
@@ -289,7 +289,7 @@ def _keep_standard_streams() -> None:
 
 
 def _run(
-    found: Found,
+    found: CommandLineConfig,
     watch: Callable[["Gateway"], Callable[[], None]],
     *,
     hangup_ends: bool = False,
@@ -312,7 +312,7 @@ def _run(
     told = Notify.take(os.environ, os.getpid())
     try:
         given = sd_sockets.take(os.environ, os.getpid())
-    except sd_sockets.Unusable as failure:
+    except sd_sockets.SocketUnusable as failure:
         _say(str(failure))
         raise SystemExit(Exit.CANNOT_BIND) from None
 
@@ -344,7 +344,7 @@ def _run(
 
     try:
         code = asyncio.run(main())
-    except (CannotStart, upgrade_state.Unreadable) as failure:
+    except (CannotStart, upgrade_state.StateUnreadable) as failure:
         _say(str(failure))
         code = failure.code if isinstance(failure, CannotStart) else Exit.INTERNAL
     raise SystemExit(code)
@@ -393,7 +393,7 @@ def _as_lines(lines: Any, gateway: "Gateway") -> Callable[[], None]:
 # For a person
 
 
-def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
+def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     """Lines for what happens, and the first screen when every server had its chance. All through
     the outlet: a terminal that is gone or stopped (^S) must not hold up the gateway."""
     from metamcp_supervisor.cli import show
@@ -404,7 +404,7 @@ def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
 
     lines = EventLines(out, terminal=show.on_terminal())
 
-    def tell(event: Event) -> None:
+    def tell(event: JournalEvent) -> None:
         told = event.who == "gateway" or any(part in event.what for part in _TOLD)
         if told and event.what not in _KNOWN:
             lines.tell(event)
@@ -417,7 +417,7 @@ def _friendly(outlet: "Outlet", gateway: "Gateway") -> Callable[[], None]:
         out(f"MetaMCP {gateway.version} starts {servers} …\n")
         screen = FirstScreen(gateway, out)
 
-        def tell_and_look(event: Event) -> None:
+        def tell_and_look(event: JournalEvent) -> None:
             tell(event)
             screen.look()
 

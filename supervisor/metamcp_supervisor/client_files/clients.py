@@ -22,7 +22,7 @@ _CLINE = "User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FileFormat:
     """How a file keeps servers. `place`: keys down to the table or list of servers; `new`: text at
     the beginning of a file that we create."""
 
@@ -33,7 +33,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class ClientProgram:
     """MCP client. `linux`, `darwin`: the user's own files, the preferred one first; `~` is the home
     directory, `$CONFIG` is XDG_CONFIG_HOME or ~/.config; a path with another variable is the only
     candidate when the variable is set. `project`: file in the folder of a project. `verb`,
@@ -42,96 +42,96 @@ class Client:
 
     name: str
     title: str
-    kept: Kept
+    kept: FileFormat
     linux: tuple[str, ...]
     darwin: tuple[str, ...]
     project: str = ""
-    kept_in_project: Kept | None = None
+    kept_in_project: FileFormat | None = None
     verb: str = ""
     verb_http: str = ""
 
-    def how(self, scope: Scope) -> Kept:
+    def how(self, scope: Scope) -> FileFormat:
         return self.kept_in_project or self.kept if scope == "project" else self.kept
 
 
-def _of(*clients: Client) -> dict[str, Client]:
+def _of(*clients: ClientProgram) -> dict[str, ClientProgram]:
     return {client.name: client for client in clients}
 
 
-CLIENTS: Mapping[str, Client] = _of(
-    Client(
+CLIENTS: Mapping[str, ClientProgram] = _of(
+    ClientProgram(
         name="claude-code",
         title="Claude Code",
-        kept=Kept("claude", "json", ("mcpServers",)),
+        kept=FileFormat("claude", "json", ("mcpServers",)),
         linux=("$CLAUDE_CONFIG_DIR/.claude.json", "~/.claude.json"),
         darwin=("$CLAUDE_CONFIG_DIR/.claude.json", "~/.claude.json"),
         project=".mcp.json",
         verb="claude mcp add --scope {scope} {name} -- {command}",
         verb_http="claude mcp add --scope {scope} --transport http {name} {url}",
     ),
-    Client(
+    ClientProgram(
         name="claude-desktop",
         title="Claude Desktop",
-        kept=Kept("desktop", "json", ("mcpServers",)),
+        kept=FileFormat("desktop", "json", ("mcpServers",)),
         linux=("$CONFIG/Claude/claude_desktop_config.json",),
         darwin=(f"{_SUPPORT}/Claude/claude_desktop_config.json",),
     ),
-    Client(
+    ClientProgram(
         name="cursor",
         title="Cursor",
-        kept=Kept("cursor", "json", ("mcpServers",)),
+        kept=FileFormat("cursor", "json", ("mcpServers",)),
         linux=("~/.cursor/mcp.json",),
         darwin=("~/.cursor/mcp.json",),
         project=".cursor/mcp.json",
     ),
-    Client(
+    ClientProgram(
         name="vscode",
         title="VS Code",
-        kept=Kept("vscode", "json", ("servers",)),
+        kept=FileFormat("vscode", "json", ("servers",)),
         linux=("$CONFIG/Code/User/mcp.json",),
         darwin=(f"{_SUPPORT}/Code/User/mcp.json",),
         project=".vscode/mcp.json",
         verb="code --add-mcp {json}",
         verb_http="code --add-mcp {json}",
     ),
-    Client(
+    ClientProgram(
         name="windsurf",
         title="Windsurf",
-        kept=Kept("windsurf", "json", ("mcpServers",)),
+        kept=FileFormat("windsurf", "json", ("mcpServers",)),
         linux=("~/.codeium/windsurf/mcp_config.json",),
         darwin=("~/.codeium/windsurf/mcp_config.json",),
     ),
-    Client(
+    ClientProgram(
         name="codex",
         title="Codex",
-        kept=Kept("codex", "toml", ("mcp_servers",)),
+        kept=FileFormat("codex", "toml", ("mcp_servers",)),
         linux=("$CODEX_HOME/config.toml", "~/.codex/config.toml"),
         darwin=("$CODEX_HOME/config.toml", "~/.codex/config.toml"),
         project=".codex/config.toml",
         verb="codex mcp add {name} -- {command}",
         verb_http="codex mcp add {name} --url {url}",
     ),
-    Client(
+    ClientProgram(
         name="gemini-cli",
         title="Gemini CLI",
-        kept=Kept("gemini", "json", ("mcpServers",)),
+        kept=FileFormat("gemini", "json", ("mcpServers",)),
         linux=("~/.gemini/settings.json",),
         darwin=("~/.gemini/settings.json",),
         project=".gemini/settings.json",
         verb="gemini mcp add --scope {scope} {name} {command}",
         verb_http="gemini mcp add --scope {scope} --transport http {name} {url}",
     ),
-    Client(
+    ClientProgram(
         name="zed",
         title="Zed",
-        kept=Kept("zed", "json", ("context_servers",)),
+        kept=FileFormat("zed", "json", ("context_servers",)),
         linux=("$CONFIG/zed/settings.json",),
         darwin=("~/.config/zed/settings.json",),
     ),
-    Client(
+    ClientProgram(
         name="cline",
         title="Cline",
-        kept=Kept("cline", "json", ("mcpServers",)),
+        kept=FileFormat("cline", "json", ("mcpServers",)),
         linux=(
             "$CLINE_MCP_SETTINGS_PATH",
             "~/.cline/data/settings/cline_mcp_settings.json",
@@ -145,10 +145,10 @@ CLIENTS: Mapping[str, Client] = _of(
             f"{_SUPPORT}/Cursor/{_CLINE}",
         ),
     ),
-    Client(
+    ClientProgram(
         name="continue",
         title="Continue",
-        kept=Kept(
+        kept=FileFormat(
             "continue",
             "yaml-list",
             ("mcpServers",),
@@ -157,19 +157,19 @@ CLIENTS: Mapping[str, Client] = _of(
         linux=("~/.continue/config.yaml",),
         darwin=("~/.continue/config.yaml",),
         project=".continue/mcpServers/mcp.json",
-        kept_in_project=Kept("claude", "json", ("mcpServers",)),
+        kept_in_project=FileFormat("claude", "json", ("mcpServers",)),
     ),
-    Client(
+    ClientProgram(
         name="goose",
         title="goose",
-        kept=Kept("goose", "yaml-mapping", ("extensions",)),
+        kept=FileFormat("goose", "yaml-mapping", ("extensions",)),
         linux=("$CONFIG/goose/config.yaml",),
         darwin=("~/.config/goose/config.yaml",),
     ),
-    Client(
+    ClientProgram(
         name="opencode",
         title="OpenCode",
-        kept=Kept("opencode", "json", ("mcp",)),
+        kept=FileFormat("opencode", "json", ("mcp",)),
         linux=("$CONFIG/opencode/opencode.json", "$CONFIG/opencode/opencode.jsonc"),
         darwin=("~/.config/opencode/opencode.json", "~/.config/opencode/opencode.jsonc"),
         project="opencode.json",
@@ -185,7 +185,7 @@ OTHERS: Mapping[str, str] = {
 
 
 def candidates(
-    client: Client,
+    client: ClientProgram,
     scope: Scope,
     *,
     platform: Platform,

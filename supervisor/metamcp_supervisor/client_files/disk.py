@@ -23,7 +23,7 @@ _NEW_MODE = 0o600
 or later."""
 
 
-class Changed(Exception):
+class FileChanged(Exception):
     """Another program has written to the file since it was read."""
 
 
@@ -49,7 +49,7 @@ def read(path: Path) -> Content:
     try:
         return Content(path, data, data.removeprefix(_BOM).decode())
     except UnicodeDecodeError as error:
-        raise files.Unreadable(f"is not UTF-8 text (byte {error.start})") from None
+        raise files.FileUnreadable(f"is not UTF-8 text (byte {error.start})") from None
 
 
 def write(content: Content, text: str | None) -> None:
@@ -57,7 +57,7 @@ def write(content: Content, text: str | None) -> None:
     mode is kept, and readers see either the old file or the new one. Raises OSError and Changed."""
     path = Path(os.path.realpath(content.path))
     if read(content.path).data != content.data:
-        raise Changed
+        raise FileChanged
     if text is None:
         path.unlink()
         return

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from metamcp_supervisor.config.document import table_of
 
 
-class Unfit(Exception):
+class FileUnfit(Exception):
     """A file that is valid but is not edited. The text follows the file's name in a sentence."""
 
 

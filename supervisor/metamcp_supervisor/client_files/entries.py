@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
-from metamcp_supervisor.client_files.clients import Kept, Platform, Shape
+from metamcp_supervisor.client_files.clients import FileFormat, Platform, Shape
 from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_supervisor.config.program import is_bridge
 
@@ -40,7 +40,7 @@ _KINDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClientServer:
     """Server in a client's file. `words`: its command; `url`, `transport` (auto, http, sse): of a
     remote server. Values are as they are written in the file."""
 
@@ -123,7 +123,7 @@ def renewed(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, o
     return {**ahead, **kept}
 
 
-def found(name: str, values: Mapping[str, object]) -> Found:
+def found(name: str, values: Mapping[str, object]) -> ClientServer:
     """Read an entry of any shape."""
     program = values.get("command", values.get("cmd"))
     table = table_of(program)  # an older form of Zed
@@ -142,7 +142,7 @@ def found(name: str, values: Mapping[str, object]) -> Found:
         headers[header] = f"${{env:{variable}}}"
     if isinstance(token := values.get("bearer_token_env_var"), str):
         headers["Authorization"] = f"Bearer ${{env:{token}}}"
-    return Found(
+    return ClientServer(
         name,
         words=words,
         env={**_by_name(values), **_strings(env or {})},
@@ -154,7 +154,7 @@ def found(name: str, values: Mapping[str, object]) -> Found:
     )
 
 
-def is_ours(server: Found, origins: Collection[str]) -> bool:
+def is_ours(server: ClientServer, origins: Collection[str]) -> bool:
     """Whether an entry leads to this gateway. `origins`: of the gateway, as
     `http://127.0.0.1:6270`."""
     if is_bridge(server.words):
@@ -173,7 +173,7 @@ def is_ours(server: Found, origins: Collection[str]) -> bool:
     )
 
 
-def servers(kept: Kept, values: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+def servers(kept: FileFormat, values: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
     """Return the entries of servers among `values`, the values at `kept.place` by name."""
     tables = {name: table_of(value) for name, value in values.items()}
     return {

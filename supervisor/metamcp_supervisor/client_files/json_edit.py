@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from metamcp_supervisor.client_files.edits import Unfit, at, changed
+from metamcp_supervisor.client_files.edits import FileUnfit, at, changed
 from metamcp_supervisor.config import jsonc
 from metamcp_supervisor.config.document import BrokenSyntax, list_of, spelled, table_of
 
@@ -72,7 +72,7 @@ def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object])
         return text
     made = _put(text if text.strip() else "{}\n", (*place, name), entry)
     if values(made) != expected:
-        raise Unfit(_STRANGE)
+        raise FileUnfit(_STRANGE)
     return made
 
 
@@ -88,7 +88,7 @@ def drop(text: str, place: Sequence[str], name: str, before: str | None) -> str:
         made = _cut(made, path, before)
         expected = changed(expected, path[:-1], path[-1], None)
     if values(made) != expected:
-        raise Unfit(_STRANGE)
+        raise FileUnfit(_STRANGE)
     return made
 
 
@@ -193,7 +193,7 @@ def _cut(text: str, path: Sequence[str], before: str | None) -> str:
     table, depth = _deepest(text, path)
     member = table.member(path[-1])
     if depth != len(path) - 1 or member is None:
-        raise Unfit(f"has no '{spelled(tuple(path))}'")
+        raise FileUnfit(f"has no '{spelled(tuple(path))}'")
     number = table.members.index(member)
     if member.comma >= 0:
         made = text[: member.gap] + text[member.comma + 1 :]
@@ -238,7 +238,7 @@ def _exactly(text: str, path: Sequence[str]) -> _Table | None:
     """Return the object at `path`; None if there is not one."""
     try:
         table, depth = _deepest(text, (*path, ""))
-    except Unfit:
+    except FileUnfit:
         return None
     return table if depth == len(path) else None
 
@@ -249,7 +249,7 @@ def _deepest(text: str, path: Sequence[str]) -> tuple[_Table, int]:
     table, depth = _table(text, 0), 0
     while depth < len(path) - 1 and (member := table.member(path[depth])) is not None:
         if text[member.start] != "{":
-            raise Unfit(f"has no object in '{spelled(tuple(path[: depth + 1]))}'")
+            raise FileUnfit(f"has no object in '{spelled(tuple(path[: depth + 1]))}'")
         table, depth = _table(text, member.start), depth + 1
     return table, depth
 
@@ -293,4 +293,4 @@ def _table(text: str, start: int) -> _Table:
                 members[-1].start, members[-1].end = begin, end
             key_next = False
         gap = end
-    raise Unfit("is not a JSON object: { … }")
+    raise FileUnfit("is not a JSON object: { … }")

@@ -7,13 +7,13 @@ gets its earlier text back. Never: positions (`json_edit`, `toml_edit`, `yaml_ed
 from collections.abc import Mapping
 
 from metamcp_supervisor.client_files import edits, json_edit, toml_edit, yaml_edit
-from metamcp_supervisor.client_files.clients import Kept
+from metamcp_supervisor.client_files.clients import FileFormat
 from metamcp_supervisor.config.document import BrokenSyntax, list_of, table_of
 
 _NEVER_A_SERVER = {"type", "command", "url", "enabled"}
 
 
-def entries(kept: Kept, text: str) -> Mapping[str, object]:
+def entries(kept: FileFormat, text: str) -> Mapping[str, object]:
     """Return the values at the place of servers, by name. Raises BrokenSyntax and Unfit."""
     if kept.format in ("yaml-list", "yaml-mapping"):
         return yaml_edit.items(text, kept.place[0])
@@ -24,11 +24,11 @@ def entries(kept: Kept, text: str) -> Mapping[str, object]:
         return {str(each["name"]): each for each in listed if each and "name" in each}
     table = table_of(value)
     if value is not None and table is None:
-        raise edits.Unfit(f"has no table in '{'.'.join(kept.place)}'")
+        raise edits.FileUnfit(f"has no table in '{'.'.join(kept.place)}'")
     return table or {}
 
 
-def native(kept: Kept, text: str) -> Kept:
+def native(kept: FileFormat, text: str) -> FileFormat:
     """Return where this file keeps its servers: OpenCode 2 has them one table deeper, and reads
     both forms. Raises BrokenSyntax and Unfit."""
     if kept.shape != "opencode":
@@ -36,10 +36,10 @@ def native(kept: Kept, text: str) -> Kept:
     inner = table_of(entries(kept, text).get("servers"))
     if inner is None or _NEVER_A_SERVER & set(inner):
         return kept
-    return Kept(kept.shape, kept.format, (*kept.place, "servers"), kept.new)
+    return FileFormat(kept.shape, kept.format, (*kept.place, "servers"), kept.new)
 
 
-def put(kept: Kept, text: str, name: str, entry: Mapping[str, object]) -> str:
+def put(kept: FileFormat, text: str, name: str, entry: Mapping[str, object]) -> str:
     """Return `text` with `entry` under `name`. Raises BrokenSyntax and Unfit."""
     if kept.format == "json":
         return json_edit.put(text, kept.place, name, entry)
@@ -50,7 +50,7 @@ def put(kept: Kept, text: str, name: str, entry: Mapping[str, object]) -> str:
 
 
 def drop(
-    kept: Kept, text: str, name: str, before: str | None, *, restore: bool = False
+    kept: FileFormat, text: str, name: str, before: str | None, *, restore: bool = False
 ) -> str | None:
     """Return the text without the entry; None if the file may be removed. `before`: text before the
     first edit, None if the file did not exist; `restore`: an entry of that name in `before` is not
@@ -70,12 +70,12 @@ def drop(
     return made
 
 
-def _undone(kept: Kept, text: str, name: str, before: str, *, restore: bool) -> bool:
+def _undone(kept: FileFormat, text: str, name: str, before: str, *, restore: bool) -> bool:
     """Whether our entry is the only difference between `before` and `text`."""
     entry = table_of(entries(kept, text).get(name))
     try:
         if entry is None or (name in entries(kept, before) and not restore):
             return False
         return put(kept, before, name, entry) == text
-    except (edits.Unfit, BrokenSyntax):
+    except (edits.FileUnfit, BrokenSyntax):
         return False

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from metamcp_supervisor.client_files.edits import Unfit, at, changed
+from metamcp_supervisor.client_files.edits import FileUnfit, at, changed
 from metamcp_supervisor.config import toml_lines
 from metamcp_supervisor.config.document import BrokenSyntax, list_of, printable, spelled, table_of
 
@@ -104,7 +104,7 @@ def _proven(made: str, expected: Mapping[str, object], path: Sequence[str]) -> s
     except BrokenSyntax:
         pass
     head = ".".join(map(_key, path))
-    raise Unfit(f"has it in a form that cannot be edited safely; write it as a table [{head}]")
+    raise FileUnfit(f"has it in a form that cannot be edited safely; write it as a table [{head}]")
 
 
 def _appended(text: str, block: str, newline: str) -> str:
@@ -123,7 +123,7 @@ def _replaced(text: str, path: tuple[str, ...], entry: Mapping[str, object], new
     own = [each for each in _statements(text) if each.under == path and each.keys]
     heads = _heads(text, path)
     if not heads:
-        raise Unfit(f"has '{spelled(path)}' in a form that cannot be edited safely")
+        raise FileUnfit(f"has '{spelled(path)}' in a form that cannot be edited safely")
     end = max((each.end for each in own), default=heads[0].end)
     lines = "".join(f"{_key(key)} = {dumped(entry[key])}{newline}" for key in missing)
     if lines and not text[:end].endswith("\n"):

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from metamcp_supervisor.client_files import toml_edit
-from metamcp_supervisor.client_files.edits import Unfit
-from metamcp_supervisor.client_files.entries import Found
+from metamcp_supervisor.client_files.edits import FileUnfit
+from metamcp_supervisor.client_files.entries import ClientServer
 from metamcp_supervisor.config import naming, show
 from metamcp_supervisor.config.document import list_of, shown, table_of
 from metamcp_worker.runtime.masking import Masks, looks_secret
@@ -30,13 +30,13 @@ _FOLDER = "workspaceFolder"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImportSource:
     """File to import from. `path`: for messages; `base`: the folder of its project, empty for a
     file that does not belong to a project."""
 
     path: str
     base: str
-    servers: Sequence[Found]
+    servers: Sequence[ClientServer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class _Moving:
         return f"${{env:{variable}}}"
 
 
-def moved(sources: Sequence[Source], there: Mapping[str, object], text: str) -> Moved:
+def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: str) -> Moved:
     """Import the servers of all sources. `there`: the servers that `text`, a metamcp.toml, already
-    has. Raises BrokenSyntax and edits.Unfit."""
+    has. Raises BrokenSyntax and edits.FileUnfit."""
     moving = _Moving()
     tables: dict[str, dict[str, object]] = {}
     from_where: dict[str, str] = {}
@@ -116,7 +116,7 @@ def included(text: str, paths: Sequence[str]) -> str:
         return text
     written = toml_edit.dumped(missing)
     if "include" in values:
-        raise Unfit(f"has an 'include' already; add to it by hand: {written[1:-1]}")
+        raise FileUnfit(f"has an 'include' already; add to it by hand: {written[1:-1]}")
     newline = "\r\n" if "\r\n" in text else "\n"
     return f"include = {written}{newline}{text}"
 
@@ -125,7 +125,9 @@ def _leads(table: Mapping[str, object]) -> tuple[object, object]:
     return table.get("command"), table.get("url")
 
 
-def _table(name: str, server: Found, source: Source, moving: _Moving) -> dict[str, object] | None:
+def _table(
+    name: str, server: ClientServer, source: ImportSource, moving: _Moving
+) -> dict[str, object] | None:
     """Return the settings of a server; None, with a sentence, if the server needs an editor."""
     written = (
         *server.words,
@@ -159,7 +161,7 @@ def _table(name: str, server: Found, source: Source, moving: _Moving) -> dict[st
     return found
 
 
-def _command(name: str, words: Sequence[str], source: Source, moving: _Moving) -> list[str]:
+def _command(name: str, words: Sequence[str], source: ImportSource, moving: _Moving) -> list[str]:
     found: list[str] = []
     for word, masked in zip(words, show.masked(words), strict=True):
         if word != masked or _has_secret(word):
@@ -171,13 +173,15 @@ def _command(name: str, words: Sequence[str], source: Source, moving: _Moving) -
     return found
 
 
-def _url(name: str, url: str, source: Source, moving: _Moving) -> str:
+def _url(name: str, url: str, source: ImportSource, moving: _Moving) -> str:
     if show.masked_url(url) != url or _has_secret(url):
         return moving.secret(name, f"{_variable(name)}_URL", url, "its URL", source.path)
     return _referring(url, source.base)
 
 
-def _headers(name: str, server: Found, source: Source, moving: _Moving) -> dict[str, str]:
+def _headers(
+    name: str, server: ClientServer, source: ImportSource, moving: _Moving
+) -> dict[str, str]:
     found: dict[str, str] = {}
     for header, value in server.headers.items():
         referring = _referring(value, source.base)
@@ -192,7 +196,7 @@ def _headers(name: str, server: Found, source: Source, moving: _Moving) -> dict[
     return found
 
 
-def _env(name: str, server: Found, source: Source, moving: _Moving) -> dict[str, str]:
+def _env(name: str, server: ClientServer, source: ImportSource, moving: _Moving) -> dict[str, str]:
     found: dict[str, str] = {}
     for variable, value in server.env.items():
         referring = _referring(value, source.base)

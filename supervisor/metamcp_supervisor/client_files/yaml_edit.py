@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from metamcp_supervisor.client_files.edits import Unfit
+from metamcp_supervisor.client_files.edits import FileUnfit
 from metamcp_supervisor.config.document import BrokenSyntax, list_of, printable, table_of
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -35,7 +35,7 @@ _PARTS = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,\[\]{}"']+|.""")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class YamlLine:
     """Line with content. `start`, `end`: offsets in the file, the line end included; `text`: the
     line without indentation and line end."""
 
@@ -47,7 +47,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class YamlItem:
     """Item of a section. `start`, `end`: offsets of its lines."""
 
     name: str
@@ -65,9 +65,9 @@ class Section:
     start: int
     value: int
     indent: str
-    items: tuple[Item, ...]
+    items: tuple[YamlItem, ...]
 
-    def item(self, name: str) -> Item | None:
+    def item(self, name: str) -> YamlItem | None:
         return next((each for each in self.items if each.name == name), None)
 
 
@@ -83,13 +83,13 @@ def find_section(text: str, key: str) -> Section | None:
         raise BrokenSyntax(f"the key '{key}' is written twice", lines[tops[1]].number)
     head = lines[tops[0]]
     value = _value(head.text[_end_of_key(head.text) :])
-    inside: list[Line] = []
+    inside: list[YamlLine] = []
     for line in lines[tops[0] + 1 :]:
         if line.indent == 0 and not _DASHES.match(line.text):
             break
         inside.append(line)
     if value not in (None, [], {}) or (value is not None and inside):
-        raise Unfit(
+        raise FileUnfit(
             f"has '{key}' on one line (line {head.number}), which is not edited; give each item"
             " lines of its own"
         )
@@ -109,10 +109,10 @@ def find_section(text: str, key: str) -> Section | None:
 # Lines
 
 
-def _lines(text: str) -> list[Line]:
+def _lines(text: str) -> list[YamlLine]:
     """Return the lines with content, without comments. A block scalar is part of the line that
     opens it. Raises BrokenSyntax and Unfit."""
-    found: list[Line] = []
+    found: list[YamlLine] = []
     at, scalar = 0, -1
     for number, whole in enumerate(_LINE.findall(text), 1):
         start, at = at, at + len(whole)
@@ -128,28 +128,30 @@ def _lines(text: str) -> list[Line]:
         if bare.startswith("#") or (not found and body.rstrip() == "---"):
             continue
         _check(number, indent, bare)
-        found.append(Line(number, start, at, indent, bare.rstrip()))
+        found.append(YamlLine(number, start, at, indent, bare.rstrip()))
         scalar = _opens_scalar(indent, bare)
     return found
 
 
-def _check_top(lines: list[Line]) -> None:
+def _check_top(lines: list[YamlLine]) -> None:
     """Refuse a file that is not a mapping with its keys at the left margin. Raises Unfit."""
     is_empty = False
     for line in lines:
         if line is lines[0] and line.indent:
-            raise Unfit(f"begins with an indentation, in line {line.number}")
+            raise FileUnfit(f"begins with an indentation, in line {line.number}")
         if line.indent:
             continue
         if not _DASHES.match(line.text):
             is_empty = _value(line.text[_end_of_key(line.text) :]) is None
         elif not is_empty:
-            raise Unfit(f"has a list without a key in line {line.number}")
+            raise FileUnfit(f"has a list without a key in line {line.number}")
 
 
 def _check(number: int, indent: int, bare: str) -> None:
     if whole := next((mark for mark in ("---", "...") if bare.rstrip() == mark), None):
-        raise Unfit(f"has '{whole}' in line {number}: a file with several documents is not edited")
+        raise FileUnfit(
+            f"has '{whole}' in line {number}: a file with several documents is not edited"
+        )
     if "\r" in bare.rstrip("\r\n"):
         raise BrokenSyntax("a carriage return stands in the middle of a line", number)
     if bare.startswith(("\t", "%")):
@@ -158,10 +160,10 @@ def _check(number: int, indent: int, bare: str) -> None:
     rest = bare[dashes.end() :] if dashes else bare
     end = _end_of_key(rest)
     if indent == 0 and not end and not dashes:
-        raise Unfit(f"has no 'key:' at the left margin in line {number}")
+        raise FileUnfit(f"has no 'key:' at the left margin in line {number}")
     value = rest[end:].strip()
     if _is_open(value):
-        raise Unfit(f"has a value over several lines in line {number}, which is not edited")
+        raise FileUnfit(f"has a value over several lines in line {number}, which is not edited")
 
 
 def _is_open(value: str) -> bool:
@@ -204,12 +206,12 @@ def _name(text: str) -> str | None:
 # Items
 
 
-def _groups(lines: list[Line], indent: int, key: str) -> Iterator[list[Line]]:
+def _groups(lines: list[YamlLine], indent: int, key: str) -> Iterator[list[YamlLine]]:
     """Return the lines of each item. Raises Unfit."""
-    group: list[Line] = []
+    group: list[YamlLine] = []
     for line in lines:
         if line.indent < indent:
-            raise Unfit(f"has a strange indentation under '{key}', in line {line.number}")
+            raise FileUnfit(f"has a strange indentation under '{key}', in line {line.number}")
         if line.indent == indent and group:
             yield group
             group = []
@@ -217,22 +219,22 @@ def _groups(lines: list[Line], indent: int, key: str) -> Iterator[list[Line]]:
     yield group
 
 
-def _item(group: list[Line], key: str) -> Item:
+def _item(group: list[YamlLine], key: str) -> YamlItem:
     first = group[0]
     start, end, indent = first.start, group[-1].end, " " * first.indent
     if dashes := _DASHES.match(first.text):
         rest = first.text[dashes.end() :]
-        inner = Line(first.number, start, first.end, first.indent + dashes.end(), rest)
+        inner = YamlLine(first.number, start, first.end, first.indent + dashes.end(), rest)
         values = _mapping([inner, *group[1:]] if rest else group[1:])
-        return Item(str(values.get("name", "")), start, end, indent, values)
+        return YamlItem(str(values.get("name", "")), start, end, indent, values)
     name = _name(first.text)
     if name is None:
-        raise Unfit(f"has no 'name:' under '{key}', in line {first.number}")
+        raise FileUnfit(f"has no 'name:' under '{key}', in line {first.number}")
     written = table_of(_value(first.text[_end_of_key(first.text) :]))
-    return Item(name, start, end, indent, written or _mapping(group[1:]))
+    return YamlItem(name, start, end, indent, written or _mapping(group[1:]))
 
 
-def _mapping(lines: list[Line]) -> dict[str, object]:
+def _mapping(lines: list[YamlLine]) -> dict[str, object]:
     """Read the settings of an item: values on one line, and one level of lists and mappings."""
     found: dict[str, object] = {}
     at = 0
@@ -243,7 +245,7 @@ def _mapping(lines: list[Line]) -> dict[str, object]:
         if name is None:
             continue
         value = _value(line.text[_end_of_key(line.text) :])
-        below: list[Line] = []
+        below: list[YamlLine] = []
         while at < len(lines) and (
             lines[at].indent > line.indent
             or (lines[at].indent == line.indent and _DASHES.match(lines[at].text))
@@ -254,7 +256,7 @@ def _mapping(lines: list[Line]) -> dict[str, object]:
     return found
 
 
-def _nested(lines: list[Line]) -> object:
+def _nested(lines: list[YamlLine]) -> object:
     if _DASHES.match(lines[0].text):
         return [_value(line.text[2:]) for line in lines if line.text.startswith("- ")]
     return {
@@ -351,7 +353,7 @@ def drop(text: str, key: str, name: str, before: str | None) -> str:
     section = find_section(text, key)
     item = section.item(name) if section is not None else None
     if section is None or item is None:
-        raise Unfit(f"has no '{name}' under '{key}'")
+        raise FileUnfit(f"has no '{name}' under '{key}'")
     was = find_section(before, key) if before is not None else None
     if len(section.items) > 1:
         made = _without(text, item.start, item.end)
@@ -438,4 +440,4 @@ def _without(text: str, start: int, end: int) -> str:
 def _prove(made: str, key: str, expected: Mapping[str, Mapping[str, object]]) -> None:
     found = {name: dict(each) for name, each in items(made, key).items()}
     if found != {name: dict(each) for name, each in expected.items()}:
-        raise Unfit("is laid out in a way that cannot be edited safely")
+        raise FileUnfit("is laid out in a way that cannot be edited safely")

@@ -16,21 +16,21 @@ from metamcp_supervisor.config.config import (
     Config,
     Embeddings,
     Endpoint,
-    Gateway,
+    GatewayConfig,
     Log,
-    Metrics,
+    MetricsConfig,
     Namespace,
     Naming,
-    Recording,
+    RecordingConfig,
     Server,
     Tools,
-    Traces,
+    TracesConfig,
     UnixAddress,
 )
 from metamcp_supervisor.config.document import (
-    Document,
-    Draft,
-    Findings,
+    ConfigDocument,
+    ConfigDraft,
+    ConfigFindings,
     GatewayDraft,
     NamespaceDraft,
     ServerDraft,
@@ -44,7 +44,7 @@ from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.spec import NamingSpec
 
 
-def check_dependencies(drafts: Mapping[str, ServerDraft], findings: Findings) -> None:
+def check_dependencies(drafts: Mapping[str, ServerDraft], findings: ConfigFindings) -> None:
     """Report every dependency that cannot be satisfied."""
     wants = {
         name: draft.server.depends_on
@@ -100,10 +100,10 @@ class _Given:
     site: Site
 
 
-class Check:
+class EndpointCheck:
     """Check of the tool names of all endpoints; a mistake at two endpoints is reported once."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: ConfigFindings) -> None:
         self._findings = findings
         self._said: set[tuple[str, str]] = set()
 
@@ -180,17 +180,17 @@ UNNAMED = "unnamed"
 EVERY = ("*",)
 """Value of `servers` in a namespace that has every server."""
 
-_NOWHERE = Site(Document("gateway", Path(), {}))
+_NOWHERE = Site(ConfigDocument("gateway", Path(), {}))
 
 
 def assemble(
-    drafts: Sequence[Draft],
+    drafts: Sequence[ConfigDraft],
     overrides: Sequence[GatewayDraft],
     *,
-    default: Gateway,
+    default: GatewayConfig,
     files: tuple[Path, ...],
     transports: Callable[[], Collection[str]],
-    findings: Findings,
+    findings: ConfigFindings,
 ) -> Config:
     """Join all files to a Config. `drafts`: the main file first; `overrides`: settings from outside
     of files, the strongest last; `default`: settings for everything that is not set; `transports`:
@@ -226,9 +226,9 @@ def assemble(
             drafts, servers, namespaces, units.is_loopback(gateway.listen.host), findings
         ),
         log=main.log or Log(),
-        recording=main.recording or Recording(),
-        metrics=main.metrics or Metrics(),
-        traces=main.traces or Traces(),
+        recording=main.recording or RecordingConfig(),
+        metrics=main.metrics or MetricsConfig(),
+        traces=main.traces or TracesConfig(),
         embeddings=main.embeddings or Embeddings(),
         files=files,
         warnings=tuple(findings.warnings),
@@ -254,7 +254,9 @@ def listed_strictly(config: Config) -> Config:
     return replace(config, servers=servers)
 
 
-def _gateway(layers: Sequence[GatewayDraft], default: Gateway, findings: Findings) -> Gateway:
+def _gateway(
+    layers: Sequence[GatewayDraft], default: GatewayConfig, findings: ConfigFindings
+) -> GatewayConfig:
     last = _last_of_each(layers)
     listen = last.listen or (default.listen, _NOWHERE)
     ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
@@ -270,7 +272,7 @@ def _gateway(layers: Sequence[GatewayDraft], default: Gateway, findings: Finding
     runtime_dir = last.runtime_dir or default.runtime_dir
     if isinstance(ops_listen[0], UnixAddress):
         _refuse_control(ops_listen[0], ops_listen[1], runtime_dir, findings)
-    return Gateway(
+    return GatewayConfig(
         listen=listen[0],
         ops_listen=ops_listen[0],
         health_listen=health_listen,
@@ -309,12 +311,14 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
     return found
 
 
-def _refuse_control(address: UnixAddress, site: Site, directory: Path, findings: Findings) -> None:
+def _refuse_control(
+    address: UnixAddress, site: Site, directory: Path, findings: ConfigFindings
+) -> None:
     if address.path == directory / runtime.SOCKET:
         findings.error(site, "is where 'metamcp ctl' reaches the gateway; choose another path")
 
 
-def _refuse_strangers(address: Address, site: Site, findings: Findings) -> None:
+def _refuse_strangers(address: Address, site: Site, findings: ConfigFindings) -> None:
     if not units.is_loopback(address.host):
         findings.error(
             site,
@@ -323,7 +327,7 @@ def _refuse_strangers(address: Address, site: Site, findings: Findings) -> None:
         )
 
 
-def _servers(drafts: Sequence[Draft], findings: Findings) -> Mapping[str, ServerDraft]:
+def _servers(drafts: Sequence[ConfigDraft], findings: ConfigFindings) -> Mapping[str, ServerDraft]:
     """Return the drafts of servers by name. A name stays known when its server is left out."""
     every = [each for file in drafts for each in file.servers]
     found: dict[str, ServerDraft] = {}
@@ -362,7 +366,9 @@ def _without_mistake(server: Server, mistake: str) -> Server:
 
 
 def _check_transports(
-    drafts: Iterable[ServerDraft], transports: Callable[[], Collection[str]], findings: Findings
+    drafts: Iterable[ServerDraft],
+    transports: Callable[[], Collection[str]],
+    findings: ConfigFindings,
 ) -> None:
     """Report servers whose transport no installed package brings; disabled servers are not
     checked."""
@@ -384,7 +390,7 @@ def _check_transports(
 
 
 def _namespaces(
-    drafts: Sequence[Draft], servers: Mapping[str, ServerDraft], findings: Findings
+    drafts: Sequence[ConfigDraft], servers: Mapping[str, ServerDraft], findings: ConfigFindings
 ) -> Mapping[str, Namespace]:
     everything = tuple(name for name, draft in servers.items() if draft.server is not None)
     written: dict[str, NamespaceDraft] = {}
@@ -415,7 +421,7 @@ def _namespaces(
 
 
 def _members(
-    draft: NamespaceDraft, servers: Mapping[str, ServerDraft], findings: Findings
+    draft: NamespaceDraft, servers: Mapping[str, ServerDraft], findings: ConfigFindings
 ) -> tuple[str, ...]:
     found: list[str] = []
     called = {each.written: name for name, each in servers.items() if each.written}
@@ -438,7 +444,7 @@ def _tools(
     drafts: Iterable[ToolDraft],
     servers: Mapping[str, ServerDraft],
     members: Collection[str],
-    findings: Findings,
+    findings: ConfigFindings,
 ) -> Tools:
     """Return settings of tools by server. `members`: the servers of the namespace in question."""
     found: list[ToolDraft] = []
@@ -455,17 +461,17 @@ def _tools(
 
 
 def _endpoints(
-    drafts: Sequence[Draft],
+    drafts: Sequence[ConfigDraft],
     servers: Mapping[str, ServerDraft],
     namespaces: Mapping[str, Namespace],
     loopback: bool,
-    findings: Findings,
+    findings: ConfigFindings,
 ) -> Mapping[str, Endpoint]:
     """Return the endpoints by name. `loopback`: only this machine can reach them; otherwise the
     deprecated transport HTTP+SSE is served only where a file sets `sse`."""
     found: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
-    check = Check(findings)
+    check = EndpointCheck(findings)
     of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
 
     def named(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:
@@ -504,7 +510,7 @@ def _endpoints(
 
 
 def _refuse_same_paths(
-    endpoints: Mapping[str, Endpoint], sites: Mapping[str, Site], findings: Findings
+    endpoints: Mapping[str, Endpoint], sites: Mapping[str, Site], findings: ConfigFindings
 ) -> None:
     first: dict[str, str] = {}
     for name, endpoint in endpoints.items():
@@ -515,7 +521,7 @@ def _refuse_same_paths(
 
 
 def _warn_of_unexposed(
-    drafts: Sequence[Draft], endpoints: Iterable[Endpoint], findings: Findings
+    drafts: Sequence[ConfigDraft], endpoints: Iterable[Endpoint], findings: ConfigFindings
 ) -> None:
     exposed = {"default", *(endpoint.namespace for endpoint in endpoints)}
     for draft in (each for file in drafts for each in file.namespaces):

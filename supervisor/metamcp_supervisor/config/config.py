@@ -63,7 +63,7 @@ AnyAddress = Address | UnixAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gateway:
+class GatewayConfig:
     listen: Address = Address("127.0.0.1", 6270)
     ops_listen: AnyAddress = Address("127.0.0.1", 6271)
     health_listen: Address | None = None
@@ -87,7 +87,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class RecordingConfig:
     """Settings for the recording of finished calls; a server may set `calls` itself. `file_max`:
     bytes of a file; `body_max`: bytes of the arguments, and of the result, of a call."""
 
@@ -98,14 +98,14 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class MetricsConfig:
     """Settings for metrics. `per_tool`: durations of calls for each single tool."""
 
     per_tool: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traces:
+class TracesConfig:
     """Settings for spans of calls. `endpoint`: URL of the collector, empty: no traces; `headers`:
     sent with spans; both may hold secrets. `sample`: share of calls that are traced if the client
     does not trace. `endpoint_written`: as written in the file."""
@@ -151,7 +151,7 @@ class OAuth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class ToolConfig:
     """Settings of a tool; None: not set. `name`: the exposed name, in place of the name by the
     rule; `aliases`: further names; `hidden`: in no list, but clients can call the tool. `fixed`,
     `defaults`: arguments and their values, as JSON text."""
@@ -166,7 +166,7 @@ class Tool:
     defaults: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-Tools = Mapping[str, Mapping[str, Tool]]
+Tools = Mapping[str, Mapping[str, ToolConfig]]
 """Settings of tools by server, and by the server's own name of the tool."""
 
 
@@ -224,7 +224,7 @@ class Server:
     """Recording of this server's calls; None: as set in `[recording]`."""
     pinning: Pinning | None = None
     """Effect of drift; None: `enforce` if `metamcp.lock` has the server, else `record`."""
-    tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
+    tools: Mapping[str, ToolConfig] = field(default_factory=dict[str, ToolConfig])
     restart: Restart = "on-failure"
     restarts_max: int = 8
     restart_window_s: float = 120.0
@@ -279,7 +279,7 @@ class Namespace:
     name: str
     servers: tuple[str, ...]
     description: str = ""
-    tools: Tools = field(default_factory=dict[str, Mapping[str, Tool]])
+    tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +299,7 @@ class Endpoint:
     exposure: Exposure = "all"
     view_scope: ViewScope | None = None
     call_hidden: bool = True
-    tools: Tools = field(default_factory=dict[str, Mapping[str, Tool]])
+    tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
 
     @property
     def scope(self) -> ViewScope:
@@ -317,14 +317,14 @@ class Config:
     `problems`: the errors of servers that have a `mistake`.
     """
 
-    gateway: Gateway
+    gateway: GatewayConfig
     servers: Mapping[str, Server]
     namespaces: Mapping[str, Namespace]
     endpoints: Mapping[str, Endpoint]
     log: Log = Log()
-    recording: Recording = Recording()
-    metrics: Metrics = Metrics()
-    traces: Traces = Traces()
+    recording: RecordingConfig = RecordingConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    traces: TracesConfig = TracesConfig()
     embeddings: Embeddings = Embeddings()
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ def read(state_dir: Path) -> dict[str, str]:
     """Return the confirmed digests by path, the oldest first; empty if the file cannot be read."""
     try:
         found = table_of(codec.value(files.data(state_dir / FILE, FILE_BYTES_MAX)))
-    except (files.Unreadable, codec.Malformed):
+    except (files.FileUnreadable, codec.Malformed):
         return {}
     entries = table_of((found or {}).get("confirmed")) or {}
     return {path: digest for path, digest in entries.items() if isinstance(digest, str)}

@@ -22,12 +22,12 @@ from metamcp_supervisor.config.config import (
     Embeddings,
     Endpoint,
     Log,
-    Metrics,
+    MetricsConfig,
     Problem,
-    Recording,
+    RecordingConfig,
     Server,
-    Tool,
-    Traces,
+    ToolConfig,
+    TracesConfig,
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import ELSEWHERE, LATER, OPTIONS, Section, keys, option
@@ -58,7 +58,7 @@ def no_lines() -> Mapping[Place, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ConfigDocument:
     """Decoded file. `label`: the file's name in messages; `base`: the directory that relative paths
     start from; `lines`: returns the line of each key, called only when a message needs it."""
 
@@ -72,7 +72,7 @@ class Document:
 class Site:
     """Place in a file that a message points to."""
 
-    document: Document
+    document: ConfigDocument
     place: Place = ()
 
     def at(self, *keys: str | int) -> "Site":
@@ -95,7 +95,7 @@ class Site:
 
 
 @dataclass(slots=True)
-class Findings:
+class ConfigFindings:
     """All errors and warnings found so far, so that they can be reported at once. `fatal`: whether
     an error is not about single servers."""
 
@@ -239,7 +239,7 @@ class ToolDraft:
 
     server: str
     tool: str
-    said: Tool
+    said: ToolConfig
     site: Site
 
 
@@ -278,14 +278,14 @@ class EndpointDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class ConfigDraft:
     site: Site
     includes: tuple[tuple[str, Site], ...] = ()
     gateway: GatewayDraft = GatewayDraft()
     log: Log | None = None
-    recording: Recording | None = None
-    metrics: Metrics | None = None
-    traces: Traces | None = None
+    recording: RecordingConfig | None = None
+    metrics: MetricsConfig | None = None
+    traces: TracesConfig | None = None
     embeddings: Embeddings | None = None
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
@@ -308,7 +308,7 @@ class Table:
         self,
         values: Mapping[str, object],
         site: Site,
-        findings: Findings,
+        findings: ConfigFindings,
         section: Section | None = None,
     ) -> None:
         self.values = values
@@ -478,7 +478,7 @@ class Table:
         self.error(key, f"must be {wanted}, not {kind_of(value)}")
 
 
-def _text(value: object, site: Site, findings: Findings) -> str | None:
+def _text(value: object, site: Site, findings: ConfigFindings) -> str | None:
     if not isinstance(value, str):
         findings.error(site, f"must be a string, not {kind_of(value)}")
     elif why := flaw(value):

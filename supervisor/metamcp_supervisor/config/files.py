@@ -21,7 +21,7 @@ SECRET_BYTES_MAX = 64 * 1024
 _CHUNK_BYTES = 64 * 1024
 
 
-class Unreadable(Exception):
+class FileUnreadable(Exception):
     """A file that is not read. The text follows the file's name in a sentence."""
 
 
@@ -51,7 +51,7 @@ def secret(path: Path) -> str:
     """
     try:
         found = _decoded(_content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW, secret=True))
-    except Unreadable as why:
+    except FileUnreadable as why:
         raise Unresolved(f"the file {path} {why}") from None
     return found.removesuffix("\n").removesuffix("\r")
 
@@ -72,7 +72,7 @@ def credential(folder: str, name: str) -> str:
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW
         found = _decoded(_content(Path(folder, name), SECRET_BYTES_MAX, flags, secret=False))
-    except Unreadable as why:
+    except FileUnreadable as why:
         raise Unresolved(f"the credential {shown(name)} {why}") from None
     return found.removesuffix("\n").removesuffix("\r")
 
@@ -90,9 +90,9 @@ def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes
         # Without O_NONBLOCK, opening a FIFO waits for a writer.
         fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
-        raise Unreadable(_reason(error)) from None
+        raise FileUnreadable(_reason(error)) from None
     except ValueError:
-        raise Unreadable("has a name that no file can have") from None
+        raise FileUnreadable("has a name that no file can have") from None
     try:
         before = os.fstat(fd)
         _check_kind(before.st_mode)
@@ -101,11 +101,11 @@ def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes
         data = _read(fd, limit_bytes)
         after = os.fstat(fd)
     except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}") from None
+        raise FileUnreadable(f"cannot be read: {error.strerror}") from None
     finally:
         os.close(fd)
     if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
-        raise Unreadable("changed while it was read; try again")
+        raise FileUnreadable("changed while it was read; try again")
     return data
 
 
@@ -116,7 +116,7 @@ def _read(fd: int, limit_bytes: int) -> bytes:
         chunks.append(chunk)
         size += len(chunk)
         if size > limit_bytes:
-            raise Unreadable(f"is larger than {limit_bytes} bytes, the limit")
+            raise FileUnreadable(f"is larger than {limit_bytes} bytes, the limit")
     return b"".join(chunks)
 
 
@@ -132,24 +132,24 @@ def _check_kind(mode: int) -> None:
     if stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
-        raise Unreadable("is a directory; name a file")
+        raise FileUnreadable("is a directory; name a file")
     if stat.S_ISFIFO(mode):
-        raise Unreadable("is a FIFO, not a regular file")
-    raise Unreadable("is a device, not a regular file")
+        raise FileUnreadable("is a FIFO, not a regular file")
+    raise FileUnreadable("is a device, not a regular file")
 
 
 def _check_secret(found: os.stat_result) -> None:
     if found.st_uid not in {os.geteuid(), 0}:
-        raise Unreadable(f"belongs to user id {found.st_uid}, neither to this user nor to root")
+        raise FileUnreadable(f"belongs to user id {found.st_uid}, neither to this user nor to root")
     if found.st_mode & 0o077:
-        raise Unreadable("may be read or written by others; run 'chmod 600' on it")
+        raise FileUnreadable("may be read or written by others; run 'chmod 600' on it")
 
 
 def _decoded(data: bytes) -> str:
     try:
         found = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Unreadable(f"is not UTF-8 text (byte {error.start})") from None
+        raise FileUnreadable(f"is not UTF-8 text (byte {error.start})") from None
     if "\0" in found:
-        raise Unreadable("has NUL characters in it: it is not text")
+        raise FileUnreadable("has NUL characters in it: it is not text")
     return found

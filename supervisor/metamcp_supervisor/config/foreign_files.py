@@ -14,9 +14,9 @@ from typing import Literal
 from metamcp_supervisor.config import naming, program, server_sections
 from metamcp_supervisor.config.config import OAuth
 from metamcp_supervisor.config.document import (
-    Document,
-    Draft,
-    Findings,
+    ConfigDocument,
+    ConfigDraft,
+    ConfigFindings,
     ServerDraft,
     Site,
     Table,
@@ -26,8 +26,8 @@ from metamcp_supervisor.config.document import (
     table_of,
 )
 from metamcp_supervisor.config.parse import described, settled, unread
-from metamcp_supervisor.config.references import Input, References, Resolving
-from metamcp_supervisor.config.server_sections import Remote
+from metamcp_supervisor.config.references import EditorInput, References, Resolving
+from metamcp_supervisor.config.server_sections import RemoteSettings
 
 Shape = Literal["mcpServers", "servers", "mcp_servers", "aliases"]
 """Shapes of files: Claude, Cursor and most others; VS Code; meta-mcp; mcpflip."""
@@ -74,7 +74,9 @@ def shape_of(values: Mapping[str, object]) -> Shape | None:
     return "aliases"
 
 
-def parse(document: Document, references: References, home: Path, findings: Findings) -> Draft:
+def parse(
+    document: ConfigDocument, references: References, home: Path, findings: ConfigFindings
+) -> ConfigDraft:
     site = Site(document)
     shape = shape_of(document.values)
     if shape is None:
@@ -83,7 +85,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
             "has no servers in a known shape; there are 'mcpServers', 'servers' (VS Code),"
             ' \'mcp_servers\' and {"name": {"command": …}}',
         )
-        return Draft(site=site)
+        return ConfigDraft(site=site)
     if shape != "aliases":
         _warn_of_ignored(site, _unknown(document.values, _TOP_OF_CLIENTS), findings)
     references = References(
@@ -103,7 +105,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
     for place in _entries(shape, Table(document.values, site, findings)):
         with findings.about(place[0]):
             drafts.append(_draft(place, findings, references, home))
-    return Draft(site=site, servers=tuple(drafts))
+    return ConfigDraft(site=site, servers=tuple(drafts))
 
 
 def _is_entry(table: Mapping[str, object]) -> bool:
@@ -123,7 +125,10 @@ def _entries(shape: Shape, top: Table) -> Iterable[tuple[Site, str | None, objec
 
 
 def _draft(
-    place: tuple[Site, str | None, object], findings: Findings, references: References, home: Path
+    place: tuple[Site, str | None, object],
+    findings: ConfigFindings,
+    references: References,
+    home: Path,
 ) -> ServerDraft:
     site, written, value = place
     values = table_of(value)
@@ -162,7 +167,7 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
         )
         return ServerDraft(name=name, site=table.site)
     resolving = Resolving(references)
-    found, far = program.Program(), Remote()
+    found, far = program.ServerProgram(), RemoteSettings()
     if remotely:
         far = _remote(table, kind, resolving)
     else:
@@ -186,20 +191,20 @@ def _kind(table: Table) -> str:
     return next((kind for kind in found if isinstance(kind, str)), "").lower().replace("_", "-")
 
 
-def _remote(table: Table, kind: str, resolving: Resolving) -> Remote:
+def _remote(table: Table, kind: str, resolving: Resolving) -> RemoteSettings:
     address = next((key for key in _ADDRESSES if table.has(key)), None)
     if address is None:
         why = "has neither 'command' nor 'url'; one of them says what it is"
         if kind in _REMOTE:
             why = f"has no 'url', and its type is '{kind}'"
         table.findings.error(table.site, why)
-        return Remote()
+        return RemoteSettings()
     url, url_written = server_sections.read_url(table, address, resolving)
     found, written = server_sections.read_headers(table, resolving, lenient=True)
     oauth, oauth_written = _oauth(table, resolving)
     if server_sections.authorizes(written):
         oauth, oauth_written = None, None
-    return Remote(
+    return RemoteSettings(
         url=url, url_written=url_written, headers=found, headers_written=written, oauth=oauth,
         oauth_written=oauth_written,
         transport="http" if address == "httpUrl" else _REMOTE.get(kind, "auto"),
@@ -216,15 +221,15 @@ def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | No
     return (OAuth(), OAuth()) if value is True else (None, None)
 
 
-def _inputs(values: Mapping[str, object]) -> dict[str, Input]:
+def _inputs(values: Mapping[str, object]) -> dict[str, EditorInput]:
     """Return the inputs that VS Code would ask the user for, by id. Malformed inputs are skipped
     without an error, because the file belongs to another program."""
-    found: dict[str, Input] = {}
+    found: dict[str, EditorInput] = {}
     for item in list_of(values.get("inputs")) or ():
         table = table_of(item) or {}
         name, about, default = table.get("id"), table.get("description"), table.get("default")
         if isinstance(name, str):
-            found[name] = Input(
+            found[name] = EditorInput(
                 about if isinstance(about, str) else "",
                 default if isinstance(default, str) else None,
             )
@@ -240,7 +245,7 @@ def _is_comment(key: str) -> bool:
     return key.startswith(("_", "//", "$"))
 
 
-def _warn_of_ignored(site: Site, keys: list[str], findings: Findings) -> None:
+def _warn_of_ignored(site: Site, keys: list[str], findings: ConfigFindings) -> None:
     if keys:
         named = ", ".join(f"'{shown(key)}'" for key in keys[:_LISTED_MAX])
         more = f" and {len(keys) - _LISTED_MAX} more" if len(keys) > _LISTED_MAX else ""

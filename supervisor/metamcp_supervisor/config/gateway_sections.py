@@ -11,10 +11,10 @@ from metamcp_supervisor.config.config import (
     Embeddings,
     Form,
     Log,
-    Metrics,
+    MetricsConfig,
     Recorded,
-    Recording,
-    Traces,
+    RecordingConfig,
+    TracesConfig,
 )
 from metamcp_supervisor.config.document import Table, shown
 from metamcp_supervisor.config.naming import hint
@@ -45,13 +45,13 @@ def log(table: Table) -> Log:
     )
 
 
-def recording(table: Table) -> Recording:
+def recording(table: Table) -> RecordingConfig:
     table.refuse_unknown()
-    default = Recording()
+    default = RecordingConfig()
     body = table.size("body_max", low=BODY_BYTES_MIN) or default.body_max
     if body > BODY_BYTES_MAX:
         table.error("body_max", 'is too large; the largest size here is "1M"')
-    return Recording(
+    return RecordingConfig(
         calls=cast("Recorded", table.choice("calls") or default.calls),
         file_max=table.size("file_max", low=FILE_BYTES_MIN) or default.file_max,
         files_max=table.whole("files_max", default=default.files_max, low=2, high=FILES_MAX),
@@ -59,12 +59,12 @@ def recording(table: Table) -> Recording:
     )
 
 
-def metrics(table: Table) -> Metrics:
+def metrics(table: Table) -> MetricsConfig:
     table.refuse_unknown()
-    return Metrics(per_tool=table.flag("per_tool", default=Metrics().per_tool))
+    return MetricsConfig(per_tool=table.flag("per_tool", default=MetricsConfig().per_tool))
 
 
-def traces(table: Table, resolving: Resolving) -> Traces:
+def traces(table: Table, resolving: Resolving) -> TracesConfig:
     table.refuse_unknown()
     endpoint, written = server_sections.read_url(table, "endpoint", resolving)
     headers, _ = server_sections.read_headers(table, resolving, lenient=False)
@@ -73,9 +73,9 @@ def traces(table: Table, resolving: Resolving) -> Traces:
     if not table.has("endpoint"):
         table.findings.warning(table.site, "has no 'endpoint', so nothing is traced")
     server_sections.warn_of_plain_text(table, "endpoint", endpoint, secrets=bool(headers))
-    return Traces(
+    return TracesConfig(
         endpoint=endpoint or "",
-        sample=table.share("sample", default=Traces().sample),
+        sample=table.share("sample", default=TracesConfig().sample),
         headers=headers,
         endpoint_written=written or "",
     )

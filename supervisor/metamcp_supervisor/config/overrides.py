@@ -11,7 +11,7 @@ from pathlib import Path
 
 from metamcp_supervisor.config import gateway_sections
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Server
-from metamcp_supervisor.config.document import Document, Findings, Site, Table, shown
+from metamcp_supervisor.config.document import ConfigDocument, ConfigFindings, Site, Table, shown
 from metamcp_supervisor.config.options import OPTIONS, Option, option
 from metamcp_supervisor.config.parse import tuned
 from metamcp_supervisor.config.show import server_table
@@ -30,8 +30,8 @@ _ROOM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 def read_level(log: Log, settings: Mapping[str, str]) -> Log:
     """Return the log with these levels, which follow the rules of the file. Raises
     ConfigInvalid."""
-    findings = Findings()
-    site = Site(Document("", Path(), {}), ("log",))
+    findings = ConfigFindings()
+    site = Site(ConfigDocument("", Path(), {}), ("log",))
     rooms: dict[str, str] = {}
     for key, word in settings.items():
         if key.startswith(OF_ROOM) and _ROOM.fullmatch(room := key.removeprefix(OF_ROOM)):
@@ -84,7 +84,7 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
-class Overrides:
+class TimedOverrides:
     """All overrides in force, as a frozen value: methods that change them return a new one."""
 
     all: tuple[Override, ...] = ()
@@ -92,7 +92,7 @@ class Overrides:
     def of(self, server: str) -> tuple[Override, ...]:
         return tuple(each for each in self.all if each.server == server)
 
-    def set(self, server: Server, settings: Mapping[str, str], ends: float) -> "Overrides":
+    def set(self, server: Server, settings: Mapping[str, str], ends: float) -> "TimedOverrides":
         """Add settings of a server. `server`: as it is in force; `settings`: values by key, written
         as in the file, but without quotes. Raises ConfigInvalid."""
         found = read(server, settings)
@@ -101,9 +101,9 @@ class Overrides:
             Override(server.name, key, getattr(found, _field(key)), text_of(table, key), ends)
             for key in settings
         )
-        return Overrides((*self._but(server.name, settings), *new))
+        return TimedOverrides((*self._but(server.name, settings), *new))
 
-    def set_levels(self, log: Log, settings: Mapping[str, str], ends: float) -> "Overrides":
+    def set_levels(self, log: Log, settings: Mapping[str, str], ends: float) -> "TimedOverrides":
         """Add levels of the log. `log`: as it is in force. Raises ConfigInvalid."""
         found = read_level(log, settings)
         new = tuple(
@@ -111,30 +111,30 @@ class Overrides:
             for key in settings
             for word in [level_text(found, key)]
         )
-        return Overrides((*self._but(GATEWAY, settings), *new))
+        return TimedOverrides((*self._but(GATEWAY, settings), *new))
 
-    def again(self, server: Server, settings: Mapping[str, tuple[str, float]]) -> "Overrides":
+    def again(self, server: Server, settings: Mapping[str, tuple[str, float]]) -> "TimedOverrides":
         """Add settings that were in force before. `server`: as in the file; `settings`: text and
         end by key. All are read together, because they may need each other. Raises
         ConfigInvalid."""
         found = self.set(server, {key: text for key, (text, _) in settings.items()}, 0.0)
         ends = {(server.name, key): end for key, (_, end) in settings.items()}
         again = (replace(one, ends=ends.get((one.server, one.key), one.ends)) for one in found.all)
-        return Overrides(tuple(again))
+        return TimedOverrides(tuple(again))
 
-    def without(self, server: str) -> "Overrides":
-        return Overrides(tuple(each for each in self.all if each.server != server))
+    def without(self, server: str) -> "TimedOverrides":
+        return TimedOverrides(tuple(each for each in self.all if each.server != server))
 
     def over(self, now: float) -> tuple[Override, ...]:
         """Return the overrides whose time is over."""
         return tuple(each for each in self.all if each.ends <= now)
 
-    def after(self, now: float) -> "Overrides":
-        return Overrides(tuple(each for each in self.all if each.ends > now))
+    def after(self, now: float) -> "TimedOverrides":
+        return TimedOverrides(tuple(each for each in self.all if each.ends > now))
 
-    def kept(self, config: Config) -> "Overrides":
+    def kept(self, config: Config) -> "TimedOverrides":
         """Keep only the overrides of servers in this configuration; overrides of levels end."""
-        return Overrides(tuple(each for each in self.all if each.server in config.servers))
+        return TimedOverrides(tuple(each for each in self.all if each.server in config.servers))
 
     def next_end(self) -> float | None:
         return min((each.ends for each in self.all), default=None)
@@ -157,8 +157,8 @@ class Overrides:
 def read(server: Server, settings: Mapping[str, str]) -> Server:
     """Return the server with these settings, which follow the rules of the file. Raises
     ConfigInvalid."""
-    findings = Findings()
-    site = Site(Document("", Path(), {}), ("servers", server.name))
+    findings = ConfigFindings()
+    site = Site(ConfigDocument("", Path(), {}), ("servers", server.name))
     given = {key: _value(_SERVERS.get(key), text) for key, text in settings.items()}
     # With all settings of the server, because there are rules between settings.
     table = Table(server_table(server) | given, site, findings, "servers.*")

@@ -37,10 +37,10 @@ from metamcp_supervisor.config.config import (
     ViewScope,
 )
 from metamcp_supervisor.config.document import (
-    Document,
-    Draft,
+    ConfigDocument,
+    ConfigDraft,
+    ConfigFindings,
     EndpointDraft,
-    Findings,
     GatewayDraft,
     NamespaceDraft,
     ServerDraft,
@@ -74,7 +74,9 @@ _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}", re.ASCII)
 _SEPARATOR = re.compile(r"[A-Za-z0-9_.-]{0,8}", re.ASCII)
 
 
-def parse(document: Document, references: References, home: Path, findings: Findings) -> Draft:
+def parse(
+    document: ConfigDocument, references: References, home: Path, findings: ConfigFindings
+) -> ConfigDraft:
     site = Site(document)
     top = Table(document.values, site, findings, "")
     top.refuse_unknown()
@@ -83,7 +85,7 @@ def parse(document: Document, references: References, home: Path, findings: Find
     metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
     vectors = top.table("embeddings", "embeddings")
     includes = top.texts("include") or ()
-    return Draft(
+    return ConfigDraft(
         site=site,
         includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
         gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
@@ -301,7 +303,7 @@ def _message_max(table: Table) -> int:
 
 
 def described(
-    name: str, table: Table, found: program.Program, far: server_sections.Remote
+    name: str, table: Table, found: program.ServerProgram, far: server_sections.RemoteSettings
 ) -> Server:
     """Return a server with its program or URL, and the defaults for everything else."""
     return Server(

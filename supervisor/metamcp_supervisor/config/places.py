@@ -48,7 +48,7 @@ SMALL_BYTES_MAX = 64 * 1024
 """Maximum bytes of files with a line or two."""
 
 
-class Place(NamedTuple):
+class ConfigPlace(NamedTuple):
     """Configuration and directories of a gateway. `config`: the main file, or None; `of_folder`:
     the file is neither the user's own nor the system's file."""
 
@@ -70,7 +70,7 @@ class Running(NamedTuple):
         return f"{who}: --runtime-dir {self.runtime_dir}"
 
 
-def here(given: Path | None = None) -> Place:
+def here(given: Path | None = None) -> ConfigPlace:
     """Return the place of `given`, or of the file that `metamcp up` takes in this folder."""
     home = Path(os.path.expanduser("~"))
     return seen_from(Path.cwd(), given, environ=os.environ, home=home)
@@ -78,7 +78,7 @@ def here(given: Path | None = None) -> Place:
 
 def seen_from(
     cwd: Path, given: Path | None = None, *, environ: Mapping[str, str], home: Path
-) -> Place:
+) -> ConfigPlace:
     """Return the place of `given`, or of the file that `metamcp up` takes in `cwd`."""
     main = find(given, environ=environ, cwd=cwd, home=home)
     place = of(main, environ=environ, home=home)
@@ -91,18 +91,18 @@ def seen_from(
     )
 
 
-def of(main: Path | None, *, environ: Mapping[str, str], home: Path) -> Place:
+def of(main: Path | None, *, environ: Mapping[str, str], home: Path) -> ConfigPlace:
     """Return the place of a main file, if neither a file nor a flag chooses other directories."""
     state, base = state_base(environ, home), runtime.default(environ)
     if main is None or main in (own_file(home), SYSTEM_FILE):
-        return Place(main, state, Path(base))
+        return ConfigPlace(main, state, Path(base))
     named = Path(os.path.realpath(main.parent), main.name)
     digest = hashlib.sha256(os.fsencode(named)).hexdigest()[:DIGITS]
     if not _given_state(environ):
         name = folder_of(named).name.lower()[:NAME_CHARACTERS]
         word = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
         state = state / PROJECTS / f"{word or 'project'}-{digest}"
-    return Place(main, state, Path(runtime.given(environ) or f"{base}-{digest}"))
+    return ConfigPlace(main, state, Path(runtime.given(environ) or f"{base}-{digest}"))
 
 
 def state_base(environ: Mapping[str, str], home: Path) -> Path:
@@ -190,7 +190,7 @@ def _has_known_shape(path: Path) -> bool:
 
     try:
         values = jsonc.loads(files.text(path))
-    except (files.Unreadable, BrokenSyntax):
+    except (files.FileUnreadable, BrokenSyntax):
         return False
     return bool(values) and foreign_files.shape_of(values) is not None
 

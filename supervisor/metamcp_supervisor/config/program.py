@@ -23,7 +23,7 @@ _OURSELVES = {"metamcp", "metamcp_supervisor"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ServerProgram:
     """Program with expanded values; `…_written`: the same as written in the file. `command`: empty
     for a server without one."""
 
@@ -34,13 +34,13 @@ class Program:
     cwd: Path | None = None
 
 
-def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> Program:
+def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> ServerProgram:
     """Read the program of a server. In a `foreign` file, numbers in `env` count as text."""
     written, sites = _command(table)
     env_written = _env(table, foreign=foreign)
     env_site = table.site.at("env")
     cwd = table.text("cwd")
-    program = Program(
+    program = ServerProgram(
         command=tuple(
             resolving.text(word, site) for word, site in zip(written, sites, strict=True)
         ),

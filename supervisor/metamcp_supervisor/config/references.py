@@ -31,7 +31,7 @@ class Unresolved(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class EditorInput:
     """Value that an editor would ask its user for (VS Code: `inputs`)."""
 
     description: str = ""
@@ -55,7 +55,7 @@ class References:
     environ: Mapping[str, str] = field(repr=False)
     secret: Callable[[str], str]
     credential: Callable[[str], str] = no_credentials
-    inputs: Mapping[str, Input] = field(default_factory=dict[str, Input])
+    inputs: Mapping[str, EditorInput] = field(default_factory=dict[str, EditorInput])
     folders: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -132,7 +132,7 @@ def _variable(name: str, default: str | None, references: References) -> str:
 
 def _input(name: str, references: References) -> str:
     variable = input_variable(name)
-    known = references.inputs.get(name, Input())
+    known = references.inputs.get(name, EditorInput())
     value = references.environ.get(variable) if variable else None
     if value is None:
         value = known.default

@@ -14,24 +14,24 @@ from metamcp_supervisor.config.config import (
     Config,
     Embeddings,
     Endpoint,
-    Gateway,
+    GatewayConfig,
     Log,
-    Metrics,
+    MetricsConfig,
     Namespace,
     OAuth,
     Problem,
-    Recording,
+    RecordingConfig,
     Server,
-    Traces,
+    TracesConfig,
 )
 from metamcp_supervisor.config.options import OPTIONS
-from metamcp_supervisor.config.overrides import GATEWAY, Overrides
-from metamcp_supervisor.verbs import Change, ReloadPlan
+from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
+from metamcp_supervisor.verbs import PlannedChange, ReloadPlan
 
 HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
 accident."""
-Told = Log | Recording | Metrics | Traces | Embeddings
+Told = Log | RecordingConfig | MetricsConfig | TracesConfig | Embeddings
 """Sections of the gateway itself that a reload can change at once."""
 _NAMED_MAX = 8
 """Maximum number of changed settings that a line of a plan names."""
@@ -82,13 +82,13 @@ def spoilt(old: Config, new: Config) -> tuple[Problem, ...]:
     return new.problems if stopped else ()
 
 
-def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
+def staying(found: ReloadPlan, overrides: TimedOverrides) -> ReloadPlan:
     """Add to a plan which settings stay as an operator has set them, and which levels of the log
     are as in the file again."""
     levels = ", ".join(each.key for each in overrides.of(GATEWAY))
     over = f"as in the file again: {levels}"
 
-    def told(change: Change) -> Change:
+    def told(change: PlannedChange) -> PlannedChange:
         if levels and change.server == "[log]":
             return structs.replace(change, why=_sentence([change.why, over]))
         keys = ", ".join(each.key for each in overrides.of(change.server))
@@ -100,7 +100,7 @@ def staying(found: ReloadPlan, overrides: Overrides) -> ReloadPlan:
 
     changes = list(map(told, found.changes))
     if levels and all(change.server != "[log]" for change in changes):
-        changes.append(Change(server="[log]", action="in-place", why=over))
+        changes.append(PlannedChange(server="[log]", action="in-place", why=over))
     return structs.replace(found, changes=tuple(changes))
 
 
@@ -127,27 +127,29 @@ def launched(server: Server) -> str:
     return digest([(key, plain[key]) for key in counts])
 
 
-def _servers(old: Mapping[str, Server], new: Mapping[str, Server]) -> Iterator[Change]:
+def _servers(old: Mapping[str, Server], new: Mapping[str, Server]) -> Iterator[PlannedChange]:
     for name, server in new.items():
         if name in old:
             yield _server(old[name], server)
         else:
-            yield Change(server=name, action="add", why="" if server.enabled else "not enabled")
+            yield PlannedChange(
+                server=name, action="add", why="" if server.enabled else "not enabled"
+            )
     for name in old:
         if name not in new:
-            yield Change(server=name, action="remove")
+            yield PlannedChange(server=name, action="remove")
 
 
-def _server(old: Server, new: Server) -> Change:
+def _server(old: Server, new: Server) -> PlannedChange:
     if old.mistake != new.mistake:
         why = new.mistake or "its mistake is mended"
-        return Change(server=new.name, action="restart", why=why)
+        return PlannedChange(server=new.name, action="restart", why=why)
     changed = list(_changed(old, new))
     if not changed:
-        return Change(server=new.name, action="unchanged")
+        return PlannedChange(server=new.name, action="unchanged")
     runs = old.enabled or new.enabled
     costly = any(_EFFECTS[key] == "restart" for key, _ in changed)
-    return Change(
+    return PlannedChange(
         server=new.name,
         action="restart" if costly and runs else "in-place",
         why=_sentence([text for _, text in changed]),
@@ -180,21 +182,23 @@ def _changed_names(key: str, old: Mapping[str, str], new: Mapping[str, str]) -> 
             yield f"{key}.{name} changed"
 
 
-def _gateway(old: Gateway, new: Gateway) -> Iterator[Change]:
-    changed = [each.name for each in fields(Gateway) if _differ(old, new, each.name)]
+def _gateway(old: GatewayConfig, new: GatewayConfig) -> Iterator[PlannedChange]:
+    changed = [each.name for each in fields(GatewayConfig) if _differ(old, new, each.name)]
     if changed:
         what = _sentence([f"{name} changed" for name in changed])
-        yield Change(server="gateway", action="unchanged", why=f"{what}: needs a full restart")
+        yield PlannedChange(
+            server="gateway", action="unchanged", why=f"{what}: needs a full restart"
+        )
 
 
-def _table(name: str, old: Told, new: Told) -> Iterator[Change]:
+def _table(name: str, old: Told, new: Told) -> Iterator[PlannedChange]:
     names = [each.name for each in fields(old) if each.name not in _NOT_COMPARED]
     if changed := [each for each in names if _differ(old, new, each)]:
         why = _sentence([f"{key} changed" for key in changed])
-        yield Change(server=name, action="in-place", why=why)
+        yield PlannedChange(server=name, action="in-place", why=why)
 
 
-def _namespaces(old: Config, new: Config) -> Iterator[Change]:
+def _namespaces(old: Config, new: Config) -> Iterator[PlannedChange]:
     def lasting(namespace: Namespace) -> Namespace:
         stay = (name for name in namespace.servers if name in old.servers and name in new.servers)
         return replace(namespace, servers=tuple(stay))
@@ -210,16 +214,16 @@ def _groups(
     what: str,
     old: Mapping[str, Namespace] | Mapping[str, Endpoint],
     new: Mapping[str, Namespace] | Mapping[str, Endpoint],
-) -> Iterator[Change]:
+) -> Iterator[PlannedChange]:
     for name in sorted({*old, *new}):
         was, now = old.get(name), new.get(name)
         label = f"{what}.{name}"
         if was is None or now is None:
-            yield Change(server=label, action="add" if was is None else "remove")
+            yield PlannedChange(server=label, action="add" if was is None else "remove")
         elif was != now:
             keys = [each.name for each in fields(now) if _differ(was, now, each.name)]
             why = _sentence([f"{key} changed" for key in keys])
-            yield Change(server=label, action="in-place", why=why)
+            yield PlannedChange(server=label, action="in-place", why=why)
 
 
 def _differ(old: object, new: object, name: str) -> bool:
@@ -236,7 +240,7 @@ def _sentence(parts: Sequence[str]) -> str:
     return ", ".join(parts[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def _plain(value: Gateway | Told | Server | Namespace | Endpoint) -> dict[str, object]:
+def _plain(value: GatewayConfig | Told | Server | Namespace | Endpoint) -> dict[str, object]:
     """Return every setting as text, secrets as digests."""
     found: dict[str, object] = {}
     for each in fields(value):

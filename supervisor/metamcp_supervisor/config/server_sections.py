@@ -33,7 +33,7 @@ _SCOPE = re.compile(r"[!#-\[\]-~]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class RemoteSettings:
     """Settings of a remote server, expanded; `…_written`: the same as written in the file."""
 
     url: str | None = field(default=None, repr=False)
@@ -58,7 +58,7 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def read(table: Table, resolving: Resolving) -> Remote:
+def read(table: Table, resolving: Resolving) -> RemoteSettings:
     """Read the settings of a remote server from its table in metamcp.toml."""
     transport = _transport(table)
     _refuse_strays(table, custom=is_custom(transport))
@@ -70,7 +70,7 @@ def read(table: Table, resolving: Resolving) -> Remote:
             table.error("oauth", "gets the header 'Authorization'; leave one of the two out")
         secrets = bool(written) or oauth is not None
         warn_of_plain_text(table, "url", url, secrets=secrets)
-        return Remote(
+        return RemoteSettings(
             url=url, url_written=url_written, transport=transport, headers=found,
             headers_written=written, oauth=oauth, oauth_written=oauth_written,
         )  # fmt: skip
@@ -79,7 +79,7 @@ def read(table: Table, resolving: Resolving) -> Remote:
         table.error("options", f"has more than {OPTIONS_MAX} options")
         options = {}
     site = table.site.at("options")
-    return Remote(
+    return RemoteSettings(
         transport=transport,
         options={name: resolving.text(text, site.at(name)) for name, text in options.items()},
         options_written=options,

@@ -12,15 +12,15 @@ from metamcp_supervisor.config.config import (
     Config,
     Embeddings,
     Endpoint,
-    Gateway,
+    GatewayConfig,
     Log,
     Namespace,
     OAuth,
-    Recording,
+    RecordingConfig,
     Server,
-    Tool,
+    ToolConfig,
     Tools,
-    Traces,
+    TracesConfig,
 )
 from metamcp_supervisor.config.units import duration_text, size_text
 from metamcp_worker.ipc.spec import CALLBACK_PORT
@@ -57,7 +57,7 @@ def secrets_of(server: Server) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, found)))
 
 
-def secrets_of_traces(traces: Traces) -> tuple[str, ...]:
+def secrets_of_traces(traces: TracesConfig) -> tuple[str, ...]:
     """Return the secret values in the settings for spans."""
     return tuple(filter(None, [*traces.headers.values(), *_in_url(traces.endpoint)]))
 
@@ -158,7 +158,7 @@ def tables(config: Config) -> dict[str, object]:
     }
 
 
-def _gateway(gateway: Gateway) -> dict[str, object]:
+def _gateway(gateway: GatewayConfig) -> dict[str, object]:
     return {
         "listen": str(gateway.listen),
         "ops_listen": str(gateway.ops_listen),
@@ -176,7 +176,7 @@ def _log(log: Log) -> dict[str, object]:
     return {"format": log.format, "level": log.level, "levels": dict(log.levels)}
 
 
-def _recording(recording: Recording) -> dict[str, object]:
+def _recording(recording: RecordingConfig) -> dict[str, object]:
     return {
         "calls": recording.calls,
         "file_max": size_text(recording.file_max),
@@ -185,7 +185,7 @@ def _recording(recording: Recording) -> dict[str, object]:
     }
 
 
-def _traces(traces: Traces) -> dict[str, object]:
+def _traces(traces: TracesConfig) -> dict[str, object]:
     where = traces.endpoint_written or traces.endpoint
     return {
         **({"endpoint": masked_url(where)} if where else {}),
@@ -317,7 +317,7 @@ def _tools(found: Tools) -> dict[str, object]:
     }
 
 
-def _tool(tool: Tool) -> dict[str, object]:
+def _tool(tool: ToolConfig) -> dict[str, object]:
     """Return the settings of a tool that are set."""
     found: dict[str, object] = {
         "enabled": tool.enabled,

@@ -27,15 +27,15 @@ from metamcp_supervisor.config.config import (
     Config,
     ConfigInvalid,
     Form,
-    Gateway,
+    GatewayConfig,
     Problem,
     Style,
 )
 from metamcp_supervisor.config.document import (
     BrokenSyntax,
-    Document,
-    Draft,
-    Findings,
+    ConfigDocument,
+    ConfigDraft,
+    ConfigFindings,
     Site,
     Table,
     flaw,
@@ -75,7 +75,7 @@ def load(
     run. Raises ConfigInvalid with every error, if one of them is not about a single server or if
     none of the servers could run.
     """
-    findings = Findings()
+    findings = ConfigFindings()
     main = places.find(path, environ=environ, cwd=cwd, home=home)
     if main is None:
         raise ConfigInvalid((Problem("", "", _none_found(cwd, home)),))
@@ -92,7 +92,7 @@ def load(
     config = assemble(
         reading.drafts,
         overrides,
-        default=Gateway(
+        default=GatewayConfig(
             watch=watch,
             state_dir=place.state_dir,
             runtime_dir=place.runtime_dir,
@@ -152,7 +152,7 @@ def _none_found(cwd: Path, home: Path) -> str:
 
 
 def _outside(
-    environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
+    environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: ConfigFindings
 ) -> Sequence[Table]:
     """Return the settings of `[gateway]` from environment and command line, as a table for each."""
     assert set(flags) <= {*keys("gateway"), LOG_FORMAT, EXPOSURE, NAMING}, sorted(flags)
@@ -165,13 +165,13 @@ def _outside(
         ):
             if text:
                 values = {key: _value(key, text)}
-                site = Site(Document(label, cwd, values))
+                site = Site(ConfigDocument(label, cwd, values))
                 found.append(Table(values, site, findings, "gateway"))
     return found
 
 
 def _log_format(
-    environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: Findings
+    environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: ConfigFindings
 ) -> Form | None:
     """Return `format` of `[log]` from environment or command line: the only setting outside of
     `[gateway]` that can be chosen for a single start."""
@@ -182,17 +182,19 @@ def _log_format(
     ):
         if text:
             values: dict[str, object] = {"format": text}
-            table = Table(values, Site(Document(label, cwd, values)), findings, "log")
+            table = Table(values, Site(ConfigDocument(label, cwd, values)), findings, "log")
             found = cast("Form | None", table.choice("format")) or found
     return found
 
 
-def _shown_as(config: Config, flags: Mapping[str, str], cwd: Path, findings: Findings) -> Config:
+def _shown_as(
+    config: Config, flags: Mapping[str, str], cwd: Path, findings: ConfigFindings
+) -> Config:
     """Set the exposure and the style of names of every endpoint as on the command line."""
 
     def chosen(flag: str, section: Section, key: str) -> str | None:
         values: dict[str, object] = {key: flags[flag]} if flag in flags else {}
-        site = Site(Document(f"--{flag}", cwd, values))
+        site = Site(ConfigDocument(f"--{flag}", cwd, values))
         return Table(values, site, findings, section).choice(key)
 
     exposure = cast("Exposure | None", chosen(EXPOSURE, "endpoints.*", "exposure"))
@@ -228,8 +230,8 @@ class _Reading:
 
     environ: Mapping[str, str]
     home: Path
-    findings: Findings
-    drafts: list[Draft] = field(default_factory=list[Draft])
+    findings: ConfigFindings
+    drafts: list[ConfigDraft] = field(default_factory=list[ConfigDraft])
     files: list[Path] = field(default_factory=list[Path])
     _seen: set[str] = field(default_factory=set[str])
 
@@ -237,7 +239,7 @@ class _Reading:
         """Read `path` and the files that it includes. `chain`: the files that lead to this one;
         `by`: the include that names it."""
         real = os.path.realpath(path)
-        site = by or Site(Document(printable(str(path)), path.parent, {}))
+        site = by or Site(ConfigDocument(printable(str(path)), path.parent, {}))
         if real in chain:
             circle = " → ".join((*chain[chain.index(real) :], real))
             self.findings.error(site, f"the files include each other: {circle}")
@@ -254,18 +256,18 @@ class _Reading:
     def _read(self, path: Path, chain: tuple[str, ...], by: Site | None) -> None:
         label = printable(str(path))
         base = places.folder_of(path)
-        document = Document(label, base, {})
-        draft = Draft(site=Site(document))
+        document = ConfigDocument(label, base, {})
+        draft = ConfigDraft(site=Site(document))
         try:
             text = files.text(path)
             is_json = _is_json(path, text)
             syntax = jsonc if is_json else toml_lines
             lines = functools.cache(functools.partial(syntax.lines, text))
-            document = Document(label, base, syntax.loads(text), lines)
+            document = ConfigDocument(label, base, syntax.loads(text), lines)
             read = foreign_files.parse if is_json else parse.parse
             references = _references(self.environ, base, self.home)
             draft = read(document, references, self.home, self.findings)
-        except files.Unreadable as why:
+        except files.FileUnreadable as why:
             self.findings.error(
                 by or Site(document), f"{shown(path.name)} {why}" if by else str(why)
             )

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from metamcp_supervisor.config.config import Config, Endpoint, Tool
+from metamcp_supervisor.config.config import Config, Endpoint, ToolConfig
 from metamcp_supervisor.config.document import (
-    Findings,
+    ConfigFindings,
     Site,
     Table,
     ToolDraft,
@@ -39,7 +39,7 @@ VALUE_DEPTH_MAX = 32
 Pair = tuple[str, str]
 """Name of a server, and the server's own name of a tool."""
 
-_NOTHING: Mapping[str, Tool] = {}
+_NOTHING: Mapping[str, ToolConfig] = {}
 
 
 def of_server(name: str, table: Table) -> tuple[ToolDraft, ...]:
@@ -73,20 +73,20 @@ def of_group(table: Table, section: Section) -> tuple[ToolDraft, ...]:
     return tuple(found)
 
 
-def by_server(drafts: Iterable[ToolDraft]) -> dict[str, dict[str, Tool]]:
+def by_server(drafts: Iterable[ToolDraft]) -> dict[str, dict[str, ToolConfig]]:
     """Return the settings by server and tool, without empty ones, in an order that does not depend
     on the file."""
-    found: dict[str, dict[str, Tool]] = {}
+    found: dict[str, dict[str, ToolConfig]] = {}
     for draft in sorted(drafts, key=lambda draft: (draft.server, draft.tool)):
-        if draft.said != Tool():
+        if draft.said != ToolConfig():
             found.setdefault(draft.server, {})[draft.tool] = draft.said
     return found
 
 
-def at(config: Config, endpoint: Endpoint) -> dict[Pair, Tool]:
+def at(config: Config, endpoint: Endpoint) -> dict[Pair, ToolConfig]:
     """Return the settings of tools in force at an endpoint."""
     namespace = config.namespaces[endpoint.namespace]
-    found: dict[Pair, Tool] = {}
+    found: dict[Pair, ToolConfig] = {}
     for server in namespace.servers:
         known = config.servers.get(server)
         layers = (
@@ -100,7 +100,7 @@ def at(config: Config, endpoint: Endpoint) -> dict[Pair, Tool]:
     return found
 
 
-def together(layers: Sequence[Tool]) -> Tool:
+def together(layers: Sequence[ToolConfig]) -> ToolConfig:
     """Join settings of a tool. `layers`: the last one wins."""
     fixed: dict[str, str] = {}
     defaults: dict[str, str] = {}
@@ -115,7 +115,7 @@ def together(layers: Sequence[Tool]) -> Tool:
         said = [getattr(layer, key) for layer in layers]
         return next((value for value in reversed(said) if value is not None), None)
 
-    return Tool(
+    return ToolConfig(
         enabled=last("enabled"),
         hidden=last("hidden"),
         name=last("name"),
@@ -127,7 +127,7 @@ def together(layers: Sequence[Tool]) -> Tool:
     )
 
 
-def _read(table: Table) -> Tool:
+def _read(table: Table) -> ToolConfig:
     table.refuse_unknown()
     name, title, description = (table.text(key) for key in ("name", "title", "description"))
     if name is not None and (why := alias_flaw(name)):
@@ -142,7 +142,7 @@ def _read(table: Table) -> Tool:
         site = table.site.at("defaults", argument)
         what = f"'{shown(argument)}' is in 'fixed' too; an argument is in one of them"
         table.findings.error(site, what)
-    return Tool(
+    return ToolConfig(
         enabled=table.flag("enabled", default=True) if table.has("enabled") else None,
         hidden=table.flag("hidden", default=False) if table.has("hidden") else None,
         name=name,
@@ -182,7 +182,7 @@ def _values(table: Table, key: str) -> dict[str, str]:
     return found
 
 
-def _is_json(value: object, site: Site, findings: Findings, depth: int = 0) -> bool:
+def _is_json(value: object, site: Site, findings: ConfigFindings, depth: int = 0) -> bool:
     """Whether a value can be written as JSON; every part that cannot is reported."""
     inner, items = table_of(value), list_of(value)
     why = ""

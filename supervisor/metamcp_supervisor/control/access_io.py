@@ -25,7 +25,7 @@ _GROUPS_BYTES_MAX = 65536 * 4
 _GROUP_MAY_ENTER, _OTHERS_MAY_ENTER = 0o010, 0o001
 
 
-class Peer(Struct, frozen=True):
+class SocketPeer(Struct, frozen=True):
     """`pid`, `uid`: -1 where the kernel does not tell. `command`: the name of its process."""
 
     pid: int = -1
@@ -40,16 +40,16 @@ class Peer(Struct, frozen=True):
         return f"process {self.pid} of user id {self.uid}{command}"
 
 
-def peer(sock: socket.socket) -> Peer:
+def peer(sock: socket.socket) -> SocketPeer:
     """As it was when it connected. Nobody can be told apart where the system has no SO_PEERCRED:
     there the modes and the token alone decide."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return Peer()
+        return SocketPeer()
     layout = struct.Struct("3i")
     pid, uid, gid = layout.unpack(
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
     )
-    return Peer(pid, uid, frozenset({gid, *_groups(sock)}), _command(pid))
+    return SocketPeer(pid, uid, frozenset({gid, *_groups(sock)}), _command(pid))
 
 
 def share(directory: str, files: Collection[str], group: int | None) -> int | None:

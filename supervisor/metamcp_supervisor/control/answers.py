@@ -16,7 +16,7 @@ from metamcp_supervisor.control.access import PER_MINUTE_MAX
 from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.errors import ProtocolError
 
 REMEMBERED_S = 600.0
 """Ten minutes: longer than a script tries again."""
@@ -48,7 +48,7 @@ class _Answer(Struct):
     result: asyncio.Future[object]
 
 
-class Answers:
+class OrderAnswers:
     """`now`: a monotonic clock. `refusals`: how many orders were refused lately."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -65,11 +65,11 @@ class Answers:
         """What `carry_out` answers, or what it answered to the same order before. Raises Refused,
         also as it was raised before. `who`: user id and key."""
         if len(who[1]) > KEY_CHARACTERS_MAX:
-            raise Refused(Exit.FAILED, f"a key has at most {KEY_CHARACTERS_MAX} characters")
+            raise ProtocolError(Exit.FAILED, f"a key has at most {KEY_CHARACTERS_MAX} characters")
         self._forget_old()
         known = self._by_key.get(who)
         if known is not None and known.order != order:
-            raise Refused(
+            raise ProtocolError(
                 Exit.FAILED,
                 f"the key {who[1][:40]!r} was given to another order; each order needs its own key",
             )
@@ -81,7 +81,7 @@ class Answers:
         self._by_key[who] = answer
         try:
             result = await carry_out()
-        except Refused as refusal:
+        except ProtocolError as refusal:
             answer.result.set_exception(refusal)
             answer.result.exception()  # nobody may ask for it again, and that is no fault
             raise
@@ -108,7 +108,7 @@ class Answers:
             if each.result:
                 result.set_result(Raw(each.result))
             else:
-                result.set_exception(Refused(each.code, each.message, each.data))
+                result.set_exception(ProtocolError(each.code, each.message, each.data))
                 result.exception()  # nobody may ask for it again, and that is no fault
             self._by_key[each.uid, each.key] = _Answer(each.order, each.given_at, result)
 
@@ -122,7 +122,7 @@ class Answers:
 def _handed(who: tuple[int, str], answer: _Answer) -> AnswerSnapshot:
     uid, key = who
     refusal = answer.result.exception()
-    if isinstance(refusal, Refused):
+    if isinstance(refusal, ProtocolError):
         return AnswerSnapshot(
             uid=uid,
             key=key,

@@ -37,7 +37,7 @@ class Failed(MetaMCPError):
         self.details = details
 
 
-class Client:
+class ControlClient:
     """A connection to a running gateway. Close it, or use it in a `with`."""
 
     def __init__(self, sock: socket.socket, path: str) -> None:
@@ -142,7 +142,7 @@ class Client:
         return Failed(Exit.TIMEOUT, f"the gateway at {self._path} gave no answer in {waited:g} s")
 
 
-def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> Client:
+def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> ControlClient:
     """A connection to the gateway of this directory, or to the one that is meant here. `timeout_s`:
     for each of its answers until then. Raises Failed."""
     directory = runtime_dir or meant()
@@ -155,7 +155,7 @@ def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> C
         sock.settimeout(timeout_s)
         sock.connect(path)
         _check_owner(path, given=runtime_dir is not None)
-        client = Client(sock, path)
+        client = ControlClient(sock, path)
     except Failed:
         sock.close()
         raise
@@ -170,7 +170,7 @@ def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> C
     return client
 
 
-def connect_here(runtime_dir: str | None) -> Client:
+def connect_here(runtime_dir: str | None) -> ControlClient:
     """As `connect`, but without a directory to the gateway of this folder and no other. Raises
     Failed."""
     from metamcp_supervisor.config import places
@@ -207,7 +207,7 @@ def _others() -> tuple[str, ...]:
     return ("these run:", *map(str, found)) if found else ()
 
 
-def connect_within(runtime_dir: str | None, timeout_s: float) -> Client:
+def connect_within(runtime_dir: str | None, timeout_s: float) -> ControlClient:
     """As `connect`, for a gateway that may just be starting."""
     end = time.monotonic() + timeout_s
     while True:

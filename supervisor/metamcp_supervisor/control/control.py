@@ -28,12 +28,12 @@ from msgspec import Raw, Struct
 from metamcp_supervisor import runtime
 from metamcp_supervisor.control import access_io, orders
 from metamcp_supervisor.control.access import Role, role
-from metamcp_supervisor.control.answers import Answers, AnswerSnapshot
+from metamcp_supervisor.control.answers import AnswerSnapshot, OrderAnswers
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.accept import Acceptor
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, PeerGone, Refused
+from metamcp_worker.ipc.errors import Code, PeerGone, ProtocolError
 
 LINE_BYTES_MAX = 1024 * 1024
 """Of a line in either direction: the status of some two thousand servers."""
@@ -64,7 +64,7 @@ class ControlSnapshot(Struct, frozen=True, kw_only=True):
     state: int = -1
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class ControlLimits(Struct, frozen=True, kw_only=True):
     """What a test may want otherwise. `hello_s`: from connecting to a valid token; `idle_s`:
     between two requests (`ctl` sends its request at once). `connections_max`: of the gateway's own
     user and root together, many more than people at prompts; `user_max`: of each other user;
@@ -91,7 +91,7 @@ class Control:
         steering: Steering,
         runtime_dir: Path,
         version: str,
-        limits: Limits | None = None,
+        limits: ControlLimits | None = None,
         group: int | None = None,
         *,
         state_dir: Path | None = None,
@@ -99,23 +99,23 @@ class Control:
     ) -> None:
         self._steering = steering
         self._group = group
-        self._answers = Answers(time.monotonic)
-        self._limits = limits or Limits()
+        self._answers = OrderAnswers(time.monotonic)
+        self._limits = limits or ControlLimits()
         self._runtime_dir, self._state_dir = str(runtime_dir), state_dir
         self._config = config
         self._version = version
-        self._claim: runtime.Claim | None = None
+        self._claim: runtime.DirectoryClaim | None = None
         self._socket: socket.socket | None = None
         self._acceptor: Acceptor | None = None
         self._talks: set[asyncio.Task[None]] = set()
-        self._lines: set[Connection] = set()
+        self._lines: set[ControlConnection] = set()
 
     async def start(self, found: ControlSnapshot | None = None) -> None:
         """Claim the directories and listen in that of the run time, or go on with what the program
         before has `found`. Raises runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
         sock: socket.socket | None = None
         if found is not None:
-            claim = runtime.Claim(found.directory, found.lock, found.token, found.state)
+            claim = runtime.DirectoryClaim(found.directory, found.lock, found.token, found.state)
             sock = socket.socket(fileno=found.listener)
             self._answers.go_on(found.answers)
         else:
@@ -138,7 +138,7 @@ class Control:
             raise
         self._claim, self._socket = claim, sock
 
-    def _own(self, claim: runtime.Claim) -> None:
+    def _own(self, claim: runtime.DirectoryClaim) -> None:
         """Where nothing can be written there is nothing to overwrite: who writes there says so.
         Raises runtime.AlreadyRunning."""
         if self._state_dir is not None and claim.state_fd < 0:
@@ -189,7 +189,7 @@ class Control:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        line = Connection(reader, writer, self._group)
+        line = ControlConnection(reader, writer, self._group)
         self._talks.add(task)
         self._lines.add(line)
         try:
@@ -207,7 +207,7 @@ class Control:
             if self._acceptor is not None:
                 self._acceptor.refill()
 
-    async def _talk(self, line: "Connection") -> None:
+    async def _talk(self, line: "ControlConnection") -> None:
         """One connection, from hello to its end."""
         try:
             self._check_place(line)
@@ -215,7 +215,7 @@ class Control:
             hello = {"v": VERSION, "pid": os.getpid(), "version": self._version}
             await line.tell("hello", hello)
             await self._admit(line)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             await line.refuse(refusal)
             return
         while True:
@@ -225,7 +225,7 @@ class Control:
                     return
                 line.in_hand = request.method != "upgrade"  # which waits for the others
                 result = await self._carry_out(line, request)
-            except Refused as refusal:
+            except ProtocolError as refusal:
                 await line.refuse(refusal)
                 line.in_hand = False
                 continue
@@ -234,7 +234,7 @@ class Control:
             await line.answer(result)
             line.in_hand = False
 
-    def _check_place(self, line: "Connection") -> None:
+    def _check_place(self, line: "ControlConnection") -> None:
         """Raises Refused for one connection too many."""
         limits = self._limits
         if line.role is Role.ADMIN:
@@ -245,38 +245,38 @@ class Control:
         _bound(others.count(line.uid), limits.user_max, f"connections of user id {line.uid}")
         _bound(len(others), limits.others_max, "connections of other users")
 
-    def _check(self, line: "Connection") -> None:
+    def _check(self, line: "ControlConnection") -> None:
         """A socket that is not shared is for its owner and root alone. Raises Refused."""
         if self._group is None and line.role is not Role.ADMIN:
-            raise Refused(
+            raise ProtocolError(
                 Exit.DENIED,
                 f"user id {line.uid} may not steer the gateway of user id {os.geteuid()}; run"
                 " metamcp ctl as that user or as root",
             )
 
-    async def _admit(self, line: "Connection") -> None:
+    async def _admit(self, line: "ControlConnection") -> None:
         """The first request must be `hello` with the token. Raises Refused."""
         request = await line.request(self._limits.hello_s)
         if request is None:
             raise PeerGone("no hello")
         if request.method != "hello":
-            raise Refused(Exit.DENIED, "the first request must be 'hello' with the token")
+            raise ProtocolError(Exit.DENIED, "the first request must be 'hello' with the token")
         assert self._claim is not None
         try:
             token = codec.typed(Hello, request.params or b"{}").token
         except codec.Malformed as error:
-            raise Refused(Code.INVALID_PARAMS, f"parameters of hello: {error}") from None
+            raise ProtocolError(Code.INVALID_PARAMS, f"parameters of hello: {error}") from None
         if not hmac.compare_digest(token.encode(), self._claim.token.encode()):
-            raise Refused(
+            raise ProtocolError(
                 Exit.DENIED,
                 f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
             )
         await line.answer({"v": VERSION})
 
-    async def _carry_out(self, line: "Connection", request: codec.Envelope) -> object:
+    async def _carry_out(self, line: "ControlConnection", request: codec.Envelope) -> object:
         """Raises Refused, also for a fault of the gateway, and PeerGone."""
         if request.jsonrpc != "2.0" or request.method is None or line.asked == _NULL:
-            raise Refused(
+            raise ProtocolError(
                 Code.INVALID_REQUEST,
                 'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
             )
@@ -284,18 +284,18 @@ class Control:
             return await orders.carry_out(
                 self._steering, line, self._answers, request.method, bytes(request.params)
             )
-        except (Refused, PeerGone):
+        except (ProtocolError, PeerGone):
             raise
         except Exception as error:
             logger.exception("the verb %s failed by a fault of the gateway", request.method)
-            raise Refused(
+            raise ProtocolError(
                 Code.INTERNAL_ERROR,
                 f"'{request.method}' failed by a fault of the gateway ({type(error).__name__}); its"
                 " log has the details",
             ) from None
 
 
-class Connection:
+class ControlConnection:
     """One client: a `line.Line`. `group`: which shares the socket, if one does."""
 
     def __init__(
@@ -334,17 +334,19 @@ class Connection:
         except asyncio.IncompleteReadError:
             return None
         except TimeoutError:
-            why = Refused(Exit.TIMEOUT, f"no request came within {timeout_s:g} s")
+            why = ProtocolError(Exit.TIMEOUT, f"no request came within {timeout_s:g} s")
             await self.refuse(why)
             return None
         except asyncio.LimitOverrunError:
-            why = Refused(Code.INVALID_REQUEST, f"a line has more than {LINE_BYTES_MAX} bytes")
+            why = ProtocolError(
+                Code.INVALID_REQUEST, f"a line has more than {LINE_BYTES_MAX} bytes"
+            )
             await self.refuse(why)
             return None
         try:
             found = codec.envelope(line)
         except codec.Malformed as error:
-            raise Refused(Code.PARSE_ERROR, f"not a request: {error}") from None
+            raise ProtocolError(Code.PARSE_ERROR, f"not a request: {error}") from None
         if codec.id_ok(bytes(found.id)):
             self.asked = bytes(found.id)
         return found
@@ -355,7 +357,7 @@ class Connection:
     async def answer(self, result: object) -> None:
         await self._send({"jsonrpc": "2.0", "id": Raw(self.asked), "result": result})
 
-    async def refuse(self, refusal: Refused) -> None:
+    async def refuse(self, refusal: ProtocolError) -> None:
         """Answer the request in hand with an error; before the first one its id is null."""
         error: dict[str, object] = {"code": int(refusal.code), "message": refusal.message}
         if refusal.data:
@@ -431,7 +433,7 @@ class Connection:
 def _bound(count: int, most: int, what: str) -> None:
     """Raises Refused."""
     if count > most:
-        raise Refused(Exit.FAILED, f"{most} {what} to the control socket are open; close one")
+        raise ProtocolError(Exit.FAILED, f"{most} {what} to the control socket are open; close one")
 
 
 def _bind(path: str) -> socket.socket:

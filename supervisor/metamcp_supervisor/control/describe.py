@@ -22,15 +22,15 @@ from metamcp_supervisor.verbs import (
     Description,
     Exit,
     Footprint,
-    Load,
-    Process,
+    ServerProcess,
     ServerStatus,
+    TopFigures,
     ViewShown,
     ViewsShown,
 )
 from metamcp_worker.ipc import token_cost
 from metamcp_worker.ipc.disclosure import ViewStats
-from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.messages import BUCKETS_S
 
 NAME_CHARACTERS_MAX = 64
@@ -81,7 +81,7 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
     )
 
 
-async def load(steering: Steering) -> Load:
+async def load(steering: Steering) -> TopFigures:
     """How much every server does at this moment."""
     status = steering.status()
     roots = {server.name: _workers(server) for server in status.servers}
@@ -90,7 +90,7 @@ async def load(steering: Steering) -> Load:
         name: [process for pid in pids for process in trees.get(pid, ())]
         for name, pids in roots.items()
     }
-    return Load(
+    return TopFigures(
         clock=time.monotonic(),
         status=status,
         latencies=steering.latencies(),
@@ -106,7 +106,9 @@ def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
     for name in endpoints:
         if name not in known:
             told = name[:NAME_CHARACTERS_MAX]
-            raise Refused(Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(name, known)}")
+            raise ProtocolError(
+                Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(name, known)}"
+            )
     return ViewsShown(
         token_bytes=token_cost.TOKEN_BYTES,
         views=tuple(
@@ -154,12 +156,12 @@ def _without(argument: str, hidden: Mapping[str, str]) -> str:
     return argument
 
 
-def _shown(process: Process, hidden: Mapping[str, str], *, private: bool) -> Process:
+def _shown(process: ServerProcess, hidden: Mapping[str, str], *, private: bool) -> ServerProcess:
     command = command_shown(process.command, hidden) if private else process.command[:1]
     return structs.replace(process, command=command)
 
 
-def _sum(tree: list[Process]) -> Footprint:
+def _sum(tree: list[ServerProcess]) -> Footprint:
     return Footprint(
         processes=len(tree),
         rss_bytes=sum(process.rss_bytes for process in tree),

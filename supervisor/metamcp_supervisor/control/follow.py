@@ -10,9 +10,9 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from metamcp_supervisor.control.services import Steering
-from metamcp_supervisor.control.stream import Line, known
+from metamcp_supervisor.control.stream import ControlStream, known
 from metamcp_supervisor.telemetry.journal import Follower
-from metamcp_supervisor.verbs import VERSION, Event, LogLine
+from metamcp_supervisor.verbs import VERSION, JournalEvent, LogLine
 
 
 class Numbered(Protocol):
@@ -53,7 +53,7 @@ class Events(Struct, frozen=True, forbid_unknown_fields=True):
     after: tuple[int, float] | None = None
 
 
-async def logs(steering: Steering, line: Line, params: Logs) -> object:
+async def logs(steering: Steering, line: ControlStream, params: Logs) -> object:
     known(steering, [params.name])
     kept = steering.logs
     word = params.grep.casefold()
@@ -76,10 +76,10 @@ async def logs(steering: Steering, line: Line, params: Logs) -> object:
     return None
 
 
-async def events(steering: Steering, line: Line, params: Events) -> object:
+async def events(steering: Steering, line: ControlStream, params: Events) -> object:
     journal = steering.journal
 
-    def fits(item: Event) -> bool:
+    def fits(item: JournalEvent) -> bool:
         return params.type in item.what
 
     follower = journal.follow(line.wake) if params.follow else None
@@ -114,7 +114,9 @@ def _last(items: Iterable[T], n: int | None) -> list[T]:
     return found if n is None else found[max(0, len(found) - max(0, n)) :]
 
 
-async def _feed(line: Line, follower: Follower[T], method: str, fits: Callable[[T], bool]) -> None:
+async def _feed(
+    line: ControlStream, follower: Follower[T], method: str, fits: Callable[[T], bool]
+) -> None:
     """Pass on what comes and fits until the client leaves or falls behind."""
     while True:
         await line.woken(None)

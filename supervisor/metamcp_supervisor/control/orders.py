@@ -16,35 +16,35 @@ from msgspec import Struct
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import access, describe, follow, set_signal, toolsets, wait
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.answers import Answers
+from metamcp_supervisor.control.answers import OrderAnswers
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, Steering, UnknownName
-from metamcp_supervisor.control.stream import Keyed, Line, known
+from metamcp_supervisor.control.stream import ControlStream, KeyedOrder, known
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class NoParams(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
-class Names(Keyed, frozen=True):
+class ServerNames(KeyedOrder, frozen=True):
     names: tuple[str, ...]
 
 
-class Reload(Keyed, frozen=True):
+class Reload(KeyedOrder, frozen=True):
     dry_run: bool = False
     expect: str | None = None
     yes: bool = False
 
 
-class Quarantine(Names, frozen=True):
+class QuarantineParams(ServerNames, frozen=True):
     """`why`: what people are told."""
 
     why: str = ""
 
 
-class Calls(Struct, frozen=True, forbid_unknown_fields=True):
+class CallsParams(Struct, frozen=True, forbid_unknown_fields=True):
     """`slow_s`: only those that have taken so long."""
 
     names: tuple[str, ...] = ()
@@ -61,11 +61,11 @@ class Name(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-async def _status(steering: Steering, line: Line, params: Nothing) -> object:
+async def _status(steering: Steering, line: ControlStream, params: NoParams) -> object:
     return steering.status()
 
 
-async def _start(steering: Steering, line: Line, params: Names) -> object:
+async def _start(steering: Steering, line: ControlStream, params: ServerNames) -> object:
     found = known(steering, params.names)
     # One that runs already counts as it is; the others only after a new start.
     above = {s.name: s.generation for s in found if s.state not in {"ready", "active"}}
@@ -74,24 +74,24 @@ async def _start(steering: Steering, line: Line, params: Names) -> object:
     return {"v": VERSION, "names": params.names, "above": above}
 
 
-async def _stop(steering: Steering, line: Line, params: Names) -> object:
+async def _stop(steering: Steering, line: ControlStream, params: ServerNames) -> object:
     known(steering, params.names)
     _record(steering, line, params.names, "stop")
     steering.stop(params.names)
     return {"v": VERSION, "names": params.names, "above": {}}
 
 
-async def _restart(steering: Steering, line: Line, params: Names) -> object:
+async def _restart(steering: Steering, line: ControlStream, params: ServerNames) -> object:
     above = {s.name: s.generation for s in known(steering, params.names)}
     _record(steering, line, params.names, "restart")
     steering.restart(params.names)
     return {"v": VERSION, "names": params.names, "above": above}
 
 
-async def _drain(steering: Steering, line: Line, params: Names) -> object:
+async def _drain(steering: Steering, line: ControlStream, params: ServerNames) -> object:
     for server in known(steering, params.names):
         if server.phase != "ready":
-            raise Refused(
+            raise ProtocolError(
                 Exit.SERVER_NOT_RUNNING, f"{server.name} is {server.state}: nothing goes there"
             )
     _record(steering, line, params.names, "drain")
@@ -99,69 +99,69 @@ async def _drain(steering: Steering, line: Line, params: Names) -> object:
     return {"v": VERSION, "names": params.names}
 
 
-async def _undrain(steering: Steering, line: Line, params: Names) -> object:
+async def _undrain(steering: Steering, line: ControlStream, params: ServerNames) -> object:
     known(steering, params.names)
     _record(steering, line, params.names, "undrain")
     steering.part(params.names, yes=False)
     return {"v": VERSION, "names": params.names}
 
 
-async def _quarantine(steering: Steering, line: Line, params: Quarantine) -> object:
+async def _quarantine(steering: Steering, line: ControlStream, params: QuarantineParams) -> object:
     known(steering, params.names)
     _record(steering, line, params.names, "quarantine")
     steering.quarantine(params.names, params.why or f"by {line.caller}")
     return {"v": VERSION, "names": params.names}
 
 
-async def _clear(steering: Steering, line: Line, params: Names) -> object:
+async def _clear(steering: Steering, line: ControlStream, params: ServerNames) -> object:
     for server in known(steering, params.names):
         if server.phase != "quarantined":
-            raise Refused(Exit.FAILED, f"{server.name} is {server.state}, not in quarantine")
+            raise ProtocolError(Exit.FAILED, f"{server.name} is {server.state}, not in quarantine")
     _record(steering, line, params.names, "clear")
     steering.start(params.names)
     return {"v": VERSION, "names": params.names}
 
 
-async def _roll(steering: Steering, line: Line, params: Keyed) -> object:
+async def _roll(steering: Steering, line: ControlStream, params: KeyedOrder) -> object:
     steering.journal.add("gateway", "roll", f"asked by {line.caller}")
     await steering.roll()
     return {"v": VERSION}
 
 
-async def _stacks(steering: Steering, line: Line, params: Name) -> object:
+async def _stacks(steering: Steering, line: ControlStream, params: Name) -> object:
     return {"v": VERSION, "name": params.name, "stacks": await steering.stacks(params.name)}
 
 
-async def _upgrade(steering: Steering, line: Line, params: Nothing) -> object:
+async def _upgrade(steering: Steering, line: ControlStream, params: NoParams) -> object:
     steering.journal.add("gateway", "upgrade", f"asked by {line.caller}")
     await steering.upgrade(lambda facts: line.push("upgrading", facts))
     raise AssertionError("another program runs")
 
 
-async def _reload(steering: Steering, line: Line, params: Reload) -> object:
+async def _reload(steering: Steering, line: ControlStream, params: Reload) -> object:
     if not params.dry_run:
         steering.journal.add("gateway", "reload", f"asked by {line.caller}")
     return await steering.reload(params.dry_run, params.expect, params.yes)
 
 
-async def _describe(steering: Steering, line: Line, params: Name) -> object:
+async def _describe(steering: Steering, line: ControlStream, params: Name) -> object:
     (server,) = known(steering, [params.name])
     return await describe.describe(steering, server, private=line.role > Role.VIEWER)
 
 
-async def _calls(steering: Steering, line: Line, params: Calls) -> object:
+async def _calls(steering: Steering, line: ControlStream, params: CallsParams) -> object:
     return await steering.calls(params.names, params.slow_s)
 
 
-async def _views(steering: Steering, line: Line, params: Endpoints) -> object:
+async def _views(steering: Steering, line: ControlStream, params: Endpoints) -> object:
     return describe.views(steering, params.names)
 
 
-async def _top(steering: Steering, line: Line, params: Nothing) -> object:
+async def _top(steering: Steering, line: ControlStream, params: NoParams) -> object:
     return await describe.load(steering)
 
 
-def _record(steering: Steering, line: Line, names: Sequence[str], verb: str) -> None:
+def _record(steering: Steering, line: ControlStream, names: Sequence[str], verb: str) -> None:
     for name in names:
         steering.journal.add(name, verb, f"asked by {line.caller}")
 
@@ -171,28 +171,28 @@ class Verb(Struct, frozen=True):
     role that it needs; for a verb about which nobody has thought, the highest."""
 
     params: type[Struct]
-    run: Callable[[Steering, Line, Any], Awaitable[object]]
+    run: Callable[[Steering, ControlStream, Any], Awaitable[object]]
     least: Role = Role.ADMIN
 
 
 VERBS: dict[str, Verb] = {
-    "status": Verb(Nothing, _status, Role.VIEWER),
-    "start": Verb(Names, _start, Role.OPERATOR),
-    "stop": Verb(Names, _stop, Role.OPERATOR),
-    "restart": Verb(Names, _restart, Role.OPERATOR),
-    "drain": Verb(Names, _drain, Role.OPERATOR),
-    "undrain": Verb(Names, _undrain, Role.OPERATOR),
-    "quarantine": Verb(Quarantine, _quarantine, Role.ADMIN),
-    "clear": Verb(Names, _clear, Role.ADMIN),
-    "roll": Verb(Keyed, _roll, Role.OPERATOR),
+    "status": Verb(NoParams, _status, Role.VIEWER),
+    "start": Verb(ServerNames, _start, Role.OPERATOR),
+    "stop": Verb(ServerNames, _stop, Role.OPERATOR),
+    "restart": Verb(ServerNames, _restart, Role.OPERATOR),
+    "drain": Verb(ServerNames, _drain, Role.OPERATOR),
+    "undrain": Verb(ServerNames, _undrain, Role.OPERATOR),
+    "quarantine": Verb(QuarantineParams, _quarantine, Role.ADMIN),
+    "clear": Verb(ServerNames, _clear, Role.ADMIN),
+    "roll": Verb(KeyedOrder, _roll, Role.OPERATOR),
     "dump-stacks": Verb(Name, _stacks, Role.OPERATOR),
     "set": Verb(set_signal.Set, set_signal.set_, Role.ADMIN),
-    "signal": Verb(set_signal.Signal, set_signal.signal_, Role.ADMIN),
-    "upgrade": Verb(Nothing, _upgrade),
+    "signal": Verb(set_signal.SignalParams, set_signal.signal_, Role.ADMIN),
+    "upgrade": Verb(NoParams, _upgrade),
     "reload": Verb(Reload, _reload, Role.ADMIN),
     "describe": Verb(Name, _describe, Role.VIEWER),
-    "top": Verb(Nothing, _top, Role.VIEWER),
-    "calls": Verb(Calls, _calls, Role.VIEWER),
+    "top": Verb(NoParams, _top, Role.VIEWER),
+    "calls": Verb(CallsParams, _calls, Role.VIEWER),
     "views": Verb(Endpoints, _views, Role.VIEWER),
     "logs": Verb(follow.Logs, follow.logs, Role.VIEWER),
     "events": Verb(follow.Events, follow.events, Role.VIEWER),
@@ -203,13 +203,13 @@ VERBS: dict[str, Verb] = {
 
 
 async def carry_out(
-    steering: Steering, line: Line, answers: Answers, method: str, params: bytes
+    steering: Steering, line: ControlStream, answers: OrderAnswers, method: str, params: bytes
 ) -> object:
     """The result of one verb, or None when it has sent everything itself. Raises Refused; a refusal
     of what would change something is in the journal, too."""
     try:
         return await _carried_out(steering, line, answers, method, params)
-    except Refused as refusal:
+    except ProtocolError as refusal:
         verb = VERBS.get(method)
         if verb is not None and verb.least > Role.VIEWER:
             _record_refusal(steering, line, answers, method, params, refusal)
@@ -217,7 +217,12 @@ async def carry_out(
 
 
 def _record_refusal(
-    steering: Steering, line: Line, answers: Answers, method: str, params: bytes, refusal: Refused
+    steering: Steering,
+    line: ControlStream,
+    answers: OrderAnswers,
+    method: str,
+    params: bytes,
+    refusal: ProtocolError,
 ) -> None:
     try:
         aimed = codec.typed(access.Aimed, params or b"{}")
@@ -240,16 +245,16 @@ def _problems(data: bytes) -> tuple[str, ...]:
 
 
 async def _carried_out(
-    steering: Steering, line: Line, answers: Answers, method: str, params: bytes
+    steering: Steering, line: ControlStream, answers: OrderAnswers, method: str, params: bytes
 ) -> object:
     verb = VERBS.get(method)
     if verb is None:
-        raise Refused(
+        raise ProtocolError(
             Code.METHOD_NOT_FOUND,
             f"no verb is named {method[:80]!r}; there are: {', '.join(VERBS)}",
         )
     if line.role < verb.least:
-        raise Refused(
+        raise ProtocolError(
             Exit.DENIED,
             f"'{method}' needs the role {verb.least}, and user id {line.uid} is {line.role} here;"
             " run it as the user of the gateway, or ask who runs it",
@@ -257,22 +262,22 @@ async def _carried_out(
     try:
         wanted = codec.typed(verb.params, params or b"{}")
     except codec.Malformed as error:
-        raise Refused(Code.INVALID_PARAMS, f"parameters of {method}: {error}") from None
-    if isinstance(wanted, Keyed) and wanted.key:
+        raise ProtocolError(Code.INVALID_PARAMS, f"parameters of {method}: {error}") from None
+    if isinstance(wanted, KeyedOrder) and wanted.key:
         order = (method, codec.dump(wanted))
         who = (line.uid, wanted.key)
         return await answers.once(who, order, lambda: _run(steering, line, verb, wanted))
     return await _run(steering, line, verb, wanted)
 
 
-async def _run(steering: Steering, line: Line, verb: Verb, wanted: Struct) -> object:
+async def _run(steering: Steering, line: ControlStream, verb: Verb, wanted: Struct) -> object:
     try:
         return await verb.run(steering, line, wanted)
     except UnknownName as error:
         data = codec.dump({"names": error.names, "nearest": error.nearest})
-        raise Refused(Exit.UNKNOWN_NAME, str(error), data) from None
+        raise ProtocolError(Exit.UNKNOWN_NAME, str(error), data) from None
     except ConfigInvalid as error:
         data = codec.dump({"problems": [str(problem) for problem in error.problems]})
-        raise Refused(Exit.CONFIG, error.why, data) from None
+        raise ProtocolError(Exit.CONFIG, error.why, data) from None
     except (NotNow, ReloadRefused) as error:
-        raise Refused(Exit.FAILED, str(error)) from None
+        raise ProtocolError(Exit.FAILED, str(error)) from None

@@ -13,8 +13,8 @@ from metamcp_supervisor.config.naming import hint, nearest
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
-from metamcp_supervisor.verbs import Calls, GatewayStatus, Overridden, ReloadPlan, Upgrade
-from metamcp_worker.ipc.disclosure import Everything, Exposure, Outcome, Pair, ViewStats, Wish
+from metamcp_supervisor.verbs import CallsUnderWay, GatewayStatus, Overridden, ReloadPlan, Upgrade
+from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
 
 _SHOWN_NAMES = 8
@@ -74,12 +74,12 @@ class Particulars(Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
 
 
-class Shelf(Protocol):
+class ViewStore(Protocol):
     """What is remembered of views and tool sets."""
 
     def everything(self) -> Everything: ...
 
-    async def carry_out(self, wish: Wish) -> Outcome:
+    async def carry_out(self, wish: Wish) -> OrderOutcome:
         """An order, to its end: every front knows of it then."""
         ...
 
@@ -110,7 +110,7 @@ class Steering(Protocol):
     def logs(self) -> ServerLogs: ...
 
     @property
-    def shelf(self) -> Shelf: ...
+    def shelf(self) -> ViewStore: ...
 
     def status(self) -> GatewayStatus: ...
 
@@ -170,7 +170,7 @@ class Steering(Protocol):
         NotNow."""
         ...
 
-    async def calls(self, names: Sequence[str], slow_s: float) -> Calls:
+    async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         """Those that are under way: of these servers, or of all; only those that have taken so
         long. Raises UnknownName."""
         ...

@@ -14,10 +14,10 @@ from metamcp_supervisor.config import installation, overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Problem
 from metamcp_supervisor.config.overrides import GATEWAY
 from metamcp_supervisor.control.services import Steering
-from metamcp_supervisor.control.stream import Keyed, Line, known
+from metamcp_supervisor.control.stream import ControlStream, KeyedOrder, known
 from metamcp_supervisor.verbs import VERSION, Exit, Overridden
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.errors import ProtocolError
 
 SET_S_MAX = 86_400.0
 """A day: what is to last longer belongs into the file."""
@@ -30,7 +30,7 @@ SIGNALS: dict[str, int] = {
 }
 
 
-class Set(Keyed, frozen=True, kw_only=True):
+class Set(KeyedOrder, frozen=True, kw_only=True):
     """`name`: of a server; empty for levels of the gateway's log. `settings`: by key, values as in
     the file, without quotes. `for_s`: how long they are in force. `clear`: everything that was set
     before is over, and nothing else is set."""
@@ -41,20 +41,20 @@ class Set(Keyed, frozen=True, kw_only=True):
     clear: bool = False
 
 
-class Signal(Keyed, frozen=True, kw_only=True):
+class SignalParams(KeyedOrder, frozen=True, kw_only=True):
     """`signal`: a name, with SIG or without, or a number."""
 
     name: str
     signal: str
 
 
-async def set_(steering: Steering, line: Line, params: Set) -> object:
+async def set_(steering: Steering, line: ControlStream, params: Set) -> object:
     own = params.name == GATEWAY
     known(steering, [] if own else [params.name])
     if params.clear is bool(params.settings):
-        raise Refused(Exit.USAGE, "say what to set, as in timeout=5s, or else --clear")
+        raise ProtocolError(Exit.USAGE, "say what to set, as in timeout=5s, or else --clear")
     if not 0 < params.for_s <= SET_S_MAX:
-        raise Refused(Exit.USAGE, f"a setting can be for at most {SET_S_MAX / 3600:g} h")
+        raise ProtocolError(Exit.USAGE, f"a setting can be for at most {SET_S_MAX / 3600:g} h")
     if params.clear:
         found = steering.as_written(params.name)
         _record(steering, line, params.name, "set over", [f"{o.key} {o.written}" for o in found])
@@ -65,7 +65,7 @@ async def set_(steering: Steering, line: Line, params: Set) -> object:
             steering.override(params.name, params.settings, params.for_s)
         except ConfigInvalid as error:
             data = codec.dump({"problems": [str(problem) for problem in error.problems]})
-            raise Refused(Exit.CONFIG, "nothing is set", data) from None
+            raise ProtocolError(Exit.CONFIG, "nothing is set", data) from None
         name = params.name
         found = steering.status().overrides if own else steering.particulars(name).overrides
         new = [sentence(each) for each in found if each.key in params.settings]
@@ -73,7 +73,7 @@ async def set_(steering: Steering, line: Line, params: Set) -> object:
     return {"v": VERSION, "name": params.name, "overrides": () if params.clear else found}
 
 
-async def signal_(steering: Steering, line: Line, params: Signal) -> object:
+async def signal_(steering: Steering, line: ControlStream, params: SignalParams) -> object:
     known(steering, [params.name])
     number = number_of(params.signal)
     pid = steering.signal(params.name, number)
@@ -90,7 +90,7 @@ def number_of(text: str) -> int:
     if number is None:
         there = ", ".join(SIGNALS)
         why = f"{text[:20]!r} is not a signal; there are: {there}, and 1 to {SIGNAL_MAX}"
-        raise Refused(Exit.USAGE, why)
+        raise ProtocolError(Exit.USAGE, why)
     return number
 
 
@@ -111,5 +111,7 @@ def _check_rooms(settings: Mapping[str, str]) -> None:
         raise ConfigInvalid(tuple(Problem("", rooms[name], why) for name, why in wrong.items()))
 
 
-def _record(steering: Steering, line: Line, name: str, what: str, details: Iterable[str]) -> None:
+def _record(
+    steering: Steering, line: ControlStream, name: str, what: str, details: Iterable[str]
+) -> None:
     steering.journal.add(name or "gateway", what, "; ".join([*details, f"asked by {line.caller}"]))

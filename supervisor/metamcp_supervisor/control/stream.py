@@ -14,7 +14,7 @@ from metamcp_supervisor.control.services import Steering, UnknownName
 from metamcp_supervisor.verbs import ServerStatus
 
 
-class Line(Protocol):
+class ControlStream(Protocol):
     """The connection, as a verb sees it."""
 
     @property
@@ -62,7 +62,7 @@ def known(steering: Steering, names: Sequence[str]) -> list[ServerStatus]:
     return [servers[name] for name in names]
 
 
-class Keyed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class KeyedOrder(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An order that changes something. `key`: one that comes again with the same key is answered as
     before and not carried out again (`answers`)."""
 

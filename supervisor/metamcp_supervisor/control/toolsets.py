@@ -1,7 +1,7 @@
 """The verbs about tool sets: which there are and where they are equipped, and the orders.
 
 Owns: their parameters, whether what an operator names is there, what the journal says. Never: the
-rules of an order (`views.ledger`, by `Shelf`), what a front shows.
+rules of an order (`views.ledger`, by `ViewStore`), what a front shows.
 
 An operator's orders are for the view of `local_model`: of every client that does not have to say
 who it is.
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.control.services import Shelf, Steering
-from metamcp_supervisor.control.stream import Keyed, Line
+from metamcp_supervisor.control.services import Steering, ViewStore
+from metamcp_supervisor.control.stream import ControlStream, KeyedOrder
 from metamcp_supervisor.verbs import (
     VERSION,
     Equipped,
@@ -34,11 +34,11 @@ from metamcp_worker.ipc.disclosure import (
     Pair,
     ToolSet,
     Unequip,
-    Whose,
+    ViewOwner,
     Wish,
     written,
 )
-from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.errors import ProtocolError
 
 PRINCIPAL = "local"
 TOLD_CHARACTERS_MAX = 64
@@ -57,7 +57,7 @@ class Toolsets(Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
 
 
-class ToolsetsChange(Keyed, frozen=True, kw_only=True):
+class ToolsetsChange(KeyedOrder, frozen=True, kw_only=True):
     """`endpoint`: whose view the order is for, if it is for one; empty: of the default one.
     `force`: tools that nobody offers are taken too. `dry_run`: only say what is in the way."""
 
@@ -67,7 +67,7 @@ class ToolsetsChange(Keyed, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-async def toolsets(steering: Steering, line: Line, params: Toolsets) -> object:
+async def toolsets(steering: Steering, line: ControlStream, params: Toolsets) -> object:
     everything = steering.shelf.everything()
     for name in params.names:
         _check_there(name, everything)
@@ -90,7 +90,9 @@ async def toolsets(steering: Steering, line: Line, params: Toolsets) -> object:
     )
 
 
-async def toolsets_change(steering: Steering, line: Line, params: ToolsetsChange) -> object:
+async def toolsets_change(
+    steering: Steering, line: ControlStream, params: ToolsetsChange
+) -> object:
     shelf, order = steering.shelf, params.order
     everything = shelf.everything()
     endpoint = ""
@@ -107,9 +109,9 @@ async def toolsets_change(steering: Steering, line: Line, params: ToolsetsChange
         _check_offered(steering, wanted)
     if params.dry_run:
         return {"v": VERSION}
-    outcome = await shelf.carry_out(Wish(Whose(endpoint, PRINCIPAL), order))
+    outcome = await shelf.carry_out(Wish(ViewOwner(endpoint, PRINCIPAL), order))
     if outcome.error:
-        raise Refused(Exit.FAILED, outcome.error)
+        raise ProtocolError(Exit.FAILED, outcome.error)
     steering.journal.add("gateway", "tool sets", f"{_said(params, endpoint)} by {line.caller}")
     return ToolSetChanged(
         toolset=None if outcome.toolset is None else shown(outcome.toolset),
@@ -144,28 +146,32 @@ def _check_there(name: str, everything: Everything) -> None:
     names = [one.name for one in everything.toolsets]
     if name not in names:
         told = name[:TOLD_CHARACTERS_MAX]
-        raise Refused(Exit.UNKNOWN_NAME, f"no tool set is named {told!r}; {hint(name, names)}")
+        raise ProtocolError(
+            Exit.UNKNOWN_NAME, f"no tool set is named {told!r}; {hint(name, names)}"
+        )
 
 
 def _check_new(name: str, everything: Everything) -> None:
     """Raises Refused."""
     if name in [one.name for one in everything.toolsets]:
-        raise Refused(
+        raise ProtocolError(
             Exit.FAILED,
             f"there is a tool set {name!r} already; choose another name, or replace it with"
             " --replace",
         )
 
 
-def _endpoint(shelf: Shelf, name: str, *, equips: bool) -> str:
+def _endpoint(shelf: ViewStore, name: str, *, equips: bool) -> str:
     """Which one is meant. Raises Refused, also for one in which a tool set does nothing."""
     known = shelf.endpoints()
     found = name or next(iter(known), "")
     if found not in known:
         told = found[:TOLD_CHARACTERS_MAX]
-        raise Refused(Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(found, known)}")
+        raise ProtocolError(
+            Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(found, known)}"
+        )
     if equips and (what := _SHOWS.get(known[found])) is not None:
-        raise Refused(
+        raise ProtocolError(
             Exit.FAILED,
             f"endpoint {found!r} shows {what}, whatever is equipped: set its exposure to"
             ' "toolset", or choose another one with --endpoint',
@@ -191,7 +197,7 @@ def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
     found = list(dict.fromkeys(problems))
     if found:
         more = [f"and {len(found) - PROBLEMS_MAX} more"] if len(found) > PROBLEMS_MAX else []
-        raise Refused(
+        raise ProtocolError(
             Exit.UNKNOWN_NAME,
             "nothing is changed, since not all of these tools are known (--force takes them as they"
             " are)",

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from metamcp_supervisor.control.explain import CONFIGURATION
 from metamcp_supervisor.control.services import Steering
-from metamcp_supervisor.control.stream import Line, known
+from metamcp_supervisor.control.stream import ControlStream, known
 from metamcp_supervisor.telemetry.health import READY_STATES, UNWANTED_STATES
 from metamcp_supervisor.verbs import VERSION, Exit, ServerStatus
-from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.errors import ProtocolError
 
 WAIT_S_MAX = 24 * 3600.0
 """Nobody waits longer than a day at a prompt."""
@@ -43,7 +43,7 @@ class Wait(Struct, frozen=True, forbid_unknown_fields=True, rename={"wanted": "f
     above: dict[str, int] = {}
 
 
-async def wait(steering: Steering, line: Line, params: Wait) -> object:
+async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
     known(steering, params.names)
     timeout_s = min(max(params.timeout_s, 0.0), WAIT_S_MAX)
     follower = steering.journal.follow(line.wake)
@@ -57,7 +57,7 @@ async def wait(steering: Steering, line: Line, params: Wait) -> object:
     except TimeoutError:
         names = _missing(steering, params, 0.0)
         if names:
-            raise Refused(
+            raise ProtocolError(
                 Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {'; '.join(names)}"
             ) from None
     finally:
@@ -91,12 +91,12 @@ def _missing(steering: Steering, params: Wait, left_s: float) -> list[str]:
 
 def _check_hope(server: ServerStatus, left_s: float) -> None:
     if server.state == "stopped":
-        raise Refused(
+        raise ProtocolError(
             Exit.SERVER_NOT_RUNNING,
             f"{server.name} is stopped; start it with 'metamcp ctl start {server.name}'",
         )
     if server.phase == "quarantined":
-        raise Refused(
+        raise ProtocolError(
             Exit.FAILED,
             f"{server.name} is in quarantine: {server.message or server.reason};"
             f" 'metamcp ctl clear {server.name}' lets it out",
@@ -104,12 +104,12 @@ def _check_hope(server: ServerStatus, left_s: float) -> None:
     if server.state != "error" or server.phase == "ready":  # its pipe is tried every second
         return
     if server.reason == CONFIGURATION:
-        raise Refused(Exit.FAILED, f"{server.name} is not started: {server.message}")
+        raise ProtocolError(Exit.FAILED, f"{server.name} is not started: {server.message}")
     retry_s = server.retry_in_s
     # Out of this phase no start leads soon: who waits less than that wants to know it now.
     if retry_s is None or (server.phase == "failed" and retry_s > left_s):
         coming = "" if retry_s is None else f" (next start in {retry_s:.0f} s)"
-        raise Refused(
+        raise ProtocolError(
             Exit.FAILED,
             f"{server.name} failed: {server.message or server.reason}{coming}",
         )

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
-from metamcp_supervisor.processes.nursery import Worker
+from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.disclosure import Applied, Told
 from metamcp_worker.ipc.embedding import Embed
@@ -74,34 +74,36 @@ class FrontSnapshot(Struct, frozen=True, kw_only=True):
     halted: bool = False
 
 
-class Ear(Protocol):
+class FrontListener(Protocol):
     """The listener that is told of everything that fronts send."""
 
-    def heard(self, front: "Front", message: FromFront, blob: bytes) -> None:
+    def heard(self, front: "FrontProcess", message: FromFront, blob: bytes) -> None:
         """The front sent this message. `blob`: content of the descriptor of `FrontStats`,
         `SessionKept`, `Spans`, `Change` and `Embed`, empty for other messages. Raises
         codec.Malformed when the blob cannot be read."""
         ...
 
-    def handed(self, front: "Front", message: HandOver, fds: list[int]) -> None:
+    def handed(self, front: "FrontProcess", message: HandOver, fds: list[int]) -> None:
         """Pass a connection on to another front. Takes the descriptors."""
         ...
 
-    def unheard(self, front: "Front", sentence: str) -> None:
+    def unheard(self, front: "FrontProcess", sentence: str) -> None:
         """The front sent something that cannot be used."""
         ...
 
-    def fell_silent(self, front: "Front") -> None:
+    def fell_silent(self, front: "FrontProcess") -> None:
         """The control socket is closed: the front is dead or about to be."""
         ...
 
 
-class Front:
+class FrontProcess:
     """`number` is never used twice, `slot` is. `condemned`: the supervisor kills the front.
     `silent`: the control socket is closed. `questions`: about its calls. `owes`: the last round of
     new lists of which the front has not told its clients yet, or 0."""
 
-    def __init__(self, number: int, slot: int, worker: Worker, now: float, ear: Ear) -> None:
+    def __init__(
+        self, number: int, slot: int, worker: ForkedWorker, now: float, ear: FrontListener
+    ) -> None:
         self.number = number
         self.slot = slot
         self.pid = worker.pid

@@ -21,14 +21,14 @@ from functools import partial
 from msgspec import Struct
 
 from metamcp_supervisor import backoff
-from metamcp_supervisor.fronts.front import Front, FrontSnapshot
+from metamcp_supervisor.fronts.front import FrontProcess, FrontSnapshot
 from metamcp_supervisor.fronts.handover import Handovers, MovingSnapshot
 from metamcp_supervisor.fronts.ports import Forker as Forker  # noqa: PLC0414 - it is had from here
 from metamcp_supervisor.fronts.ports import House, NotRolled
-from metamcp_supervisor.fronts.sessions import Sessions
+from metamcp_supervisor.fronts.sessions import SessionRecords
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import NotForked, Worker, WorkerExit
-from metamcp_supervisor.processes.pulse import Verdict
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
+from metamcp_supervisor.processes.pulse import PulseVerdict
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
@@ -65,23 +65,23 @@ class Roster:
     ready."""
 
     def __init__(self) -> None:
-        self.slots: dict[int, Front | None] = {}
-        self.beside: set[Front] = set()
-        self.leaving: set[Front] = set()
+        self.slots: dict[int, FrontProcess | None] = {}
+        self.beside: set[FrontProcess] = set()
+        self.leaving: set[FrontProcess] = set()
         self.last = -1
         self.crashes: tuple[float, ...] = ()
         self.unready = 0
 
-    def serving(self) -> list[Front]:
+    def serving(self) -> list[FrontProcess]:
         return [*(front for front in self.slots.values() if front is not None), *self.beside]
 
-    def all(self) -> list[Front]:
+    def all(self) -> list[FrontProcess]:
         return [*self.serving(), *self.leaving]
 
-    def of(self, pid: int) -> Front | None:
+    def of(self, pid: int) -> FrontProcess | None:
         return next((front for front in self.serving() if front.pid == pid), None)
 
-    def crashed(self, front: Front, now: float, jitter: float) -> tuple[float, str]:
+    def crashed(self, front: FrontProcess, now: float, jitter: float) -> tuple[float, str]:
         """Note a crash. Return the seconds until its slot is filled again, and the reason to give
         up, as a sentence, or ""."""
         if not front.ready:
@@ -156,7 +156,7 @@ class Fronts:
         self._ready_s_max = ready_s_max
         self._dice = dice
         self.roster = Roster()
-        self.sessions = Sessions()
+        self.sessions = SessionRecords()
         self.handovers = Handovers(self.sessions, self.roster.all)
         self._loop = asyncio.get_running_loop()
         self._launches: dict[int, asyncio.Task[None]] = {}
@@ -172,10 +172,10 @@ class Fronts:
 
     def adopt(self, found: FrontSnapshot) -> None:
         """Adopt a front that the previous program started and that serves already."""
-        worker = Worker(
+        worker = ForkedWorker(
             found.pid, "front", f"front-{found.slot}", socket.socket(fileno=found.line.fd)
         )
-        front = Front(found.number, found.slot, worker, found.since, self)
+        front = FrontProcess(found.number, found.slot, worker, found.since, self)
         self.roster.slots[front.slot] = front
         self._hearts.watch(front.pid, partial(self._judged, front), halted=found.halted)
         front.adopt(found)
@@ -186,11 +186,11 @@ class Fronts:
             return "fronts are being replaced"
         return self.roster.unsettled()
 
-    def serving(self) -> list[Front]:
+    def serving(self) -> list[FrontProcess]:
         return self.roster.serving()
 
     @property
-    def slots(self) -> list[Front | None]:
+    def slots(self) -> list[FrontProcess | None]:
         return list(self.roster.slots.values())
 
     def reconfigure(self) -> None:
@@ -203,7 +203,7 @@ class Fronts:
             except OSError as error:
                 self.untold(front, error)
 
-    def untold(self, front: Front, error: OSError) -> None:
+    def untold(self, front: FrontProcess, error: OSError) -> None:
         """Replace a front to which a message could not be sent."""
         self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
         self._kill(front)
@@ -309,7 +309,7 @@ class Fronts:
             self._changed.clear()
             await self._changed.wait()
 
-    def _delay(self, front: Front, end: WorkerExit) -> float:
+    def _delay(self, front: FrontProcess, end: WorkerExit) -> float:
         """Return the seconds that the slot stays empty; tell the house when to give up."""
         from_outside = end.signal == signal.SIGKILL and not front.condemned
         if end.cause != "exit" or (from_outside and front.ready):
@@ -348,15 +348,15 @@ class Fronts:
             self._tell(front)
             return
 
-    def _born(self, slot: int, worker: Worker) -> Front:
+    def _born(self, slot: int, worker: ForkedWorker) -> FrontProcess:
         self.roster.last += 1
-        front = Front(self.roster.last, slot, worker, self._loop.time(), self)
+        front = FrontProcess(self.roster.last, slot, worker, self._loop.time(), self)
         front.deadline = self._loop.call_later(self._ready_s_max, self._late, front)
         self._hearts.watch(front.pid, lambda verdict: self._judged(front, verdict))
         self._journal.add(front.who, "warming", f"process {front.pid}")
         return front
 
-    def _tell(self, front: Front) -> None:
+    def _tell(self, front: FrontProcess) -> None:
         """Tell a new front all that it has to know."""
         try:
             blob = packets.blob(codec.dump(self._spec()))
@@ -367,7 +367,7 @@ class Fronts:
         except OSError as error:
             self.untold(front, error)
 
-    def _bequeath(self, heir: Front) -> None:
+    def _bequeath(self, heir: FrontProcess) -> None:
         """Give the sessions that no front holds to this front. Raises OSError."""
         for untold, records in self.sessions.adopt(heir.number):
             heir.send(Adopt(untold=untold), [packets.blob(records)])
@@ -386,7 +386,7 @@ class Fronts:
 
     # Messages of fronts: front.Ear
 
-    def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
+    def heard(self, front: FrontProcess, message: FromFront, blob: bytes) -> None:
         match message:
             case Beat():
                 self._hearts.beat(front.pid, "front", message.lag_ms)
@@ -415,13 +415,13 @@ class Fronts:
             case HandOver():
                 pass  # it has descriptors: `handed`
 
-    def handed(self, front: Front, message: HandOver, fds: list[int]) -> None:
+    def handed(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None:
         self.handovers.take(front, message, fds)
 
-    def unheard(self, front: Front, sentence: str) -> None:
+    def unheard(self, front: FrontProcess, sentence: str) -> None:
         self._journal.add(front.who, "bug", sentence)
 
-    def fell_silent(self, front: Front) -> None:
+    def fell_silent(self, front: FrontProcess) -> None:
         front.silent = True
         if front in self.roster.leaving:
             self._bury(front)
@@ -430,24 +430,24 @@ class Fronts:
         front.cancel()
         front.deadline = self._loop.call_later(SILENT_S_MAX, self._kill, front)
 
-    def _ready(self, front: Front) -> None:
+    def _ready(self, front: FrontProcess) -> None:
         front.ready = True
         self.roster.unready = 0
         front.cancel()
         self._journal.add(front.who, "warming→ready", f"process {front.pid}")
         self._settle()
 
-    def _judged(self, front: Front, verdict: Verdict) -> None:
-        front.condemned |= verdict in (Verdict.HUNG, Verdict.DEAD)
+    def _judged(self, front: FrontProcess, verdict: PulseVerdict) -> None:
+        front.condemned |= verdict in (PulseVerdict.HUNG, PulseVerdict.DEAD)
         self._journal.add(front.who, f"heartbeat {verdict}")
-        if verdict is Verdict.DEAD:
+        if verdict is PulseVerdict.DEAD:
             self._kill(front)
 
-    def _late(self, front: Front) -> None:
+    def _late(self, front: FrontProcess) -> None:
         self._journal.add(front.who, "error", f"not ready within {self._ready_s_max:g} s")
         self._kill(front)
 
-    def _bury(self, front: Front) -> None:
+    def _bury(self, front: FrontProcess) -> None:
         self.roster.leaving.discard(front)
         front.close()
         self.sessions.left(front.number, untold=front.owes > 0)
@@ -455,13 +455,13 @@ class Fronts:
         self._settle()
         self._house.left(front.number)
 
-    def _kill(self, front: Front) -> None:
+    def _kill(self, front: FrontProcess) -> None:
         front.give_up()
         self._forker.signal(front.pid, signal.SIGKILL)
         front.cancel()
         front.deadline = self._loop.call_later(KILLED_S_MAX, self._outlives, front)
 
-    def _outlives(self, front: Front) -> None:
+    def _outlives(self, front: FrontProcess) -> None:
         self._journal.add(front.who, "kill", "it was killed and its end is not told")
         self._forker.suspect()
         self._kill(front)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 from msgspec import Struct
 
-from metamcp_supervisor.fronts.front import Front
-from metamcp_supervisor.fronts.sessions import NOBODY, Sessions
+from metamcp_supervisor.fronts.front import FrontProcess
+from metamcp_supervisor.fronts.sessions import NOBODY, SessionRecords
 from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.messages import HandOver
 
@@ -61,14 +61,16 @@ class _Moving:
 class Handovers:
     """`fronts`: returns all fronts, also those that ended and are still read from."""
 
-    def __init__(self, sessions: Sessions, fronts: Callable[[], Sequence[Front]]) -> None:
+    def __init__(
+        self, sessions: SessionRecords, fronts: Callable[[], Sequence[FrontProcess]]
+    ) -> None:
         self._sessions = sessions
         self._fronts = fronts
         self._waiting: list[_Moving] = []
         self._sent: dict[int, deque[_Moving]] = {}
         self._held_bytes = 0
 
-    def take(self, asker: Front, message: HandOver, fds: list[int]) -> None:
+    def take(self, asker: FrontProcess, message: HandOver, fds: list[int]) -> None:
         """Pass on a connection that this front accepted and another front must serve. Takes the
         descriptors."""
         size = os.fstat(fds[0]).st_size if len(fds) == DESCRIPTORS else HELD_BYTES_MAX + 1
@@ -149,7 +151,7 @@ class Handovers:
         else:
             self._back(fronts.get(moving.asker), moving)
 
-    def _back(self, asker: Front | None, moving: _Moving) -> None:
+    def _back(self, asker: FrontProcess | None, moving: _Moving) -> None:
         """Send a connection back to the front that accepted it, or to any other front, to tell the
         client that no front has what it asked for."""
         asker = asker or next((front for front in self._fronts() if front.able), None)
@@ -158,7 +160,7 @@ class Handovers:
         else:
             self._send(asker, replace(moving, message=moving.message.back()))
 
-    def _send(self, front: Front, moving: _Moving) -> None:
+    def _send(self, front: FrontProcess, moving: _Moving) -> None:
         sent = self._sent.setdefault(front.number, deque())
         if len(sent) >= SENT_MAX:
             self._wait(moving)

@@ -7,8 +7,8 @@ Owns: two protocols and an error. Never: an implementation.
 from collections.abc import Sequence
 from typing import Protocol
 
-from metamcp_supervisor.fronts.front import Front
-from metamcp_supervisor.processes.nursery import Worker
+from metamcp_supervisor.fronts.front import FrontProcess
+from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
@@ -21,7 +21,7 @@ class NotRolled(Exception):
 class Forker(Protocol):
     """Services of the nursery that fronts need."""
 
-    async def fork(self, role: str, name: str) -> Worker: ...
+    async def fork(self, role: str, name: str) -> ForkedWorker: ...
 
     def signal(self, pid: int, number: int) -> None: ...
 
@@ -38,7 +38,7 @@ class Forker(Protocol):
 class House(Protocol):
     """Services of the rest of the gateway for fronts."""
 
-    def welcome(self, front: Front) -> None:
+    def welcome(self, front: FrontProcess) -> None:
         """Tell a new front about the servers. Raises OSError."""
         ...
 
@@ -55,18 +55,18 @@ class House(Protocol):
         """Sessions of clients with these ids have ended."""
         ...
 
-    def asked(self, front: Front, message: Change | Embed | News, blob: bytes) -> None:
+    def asked(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
         """A front asks to change what clients see (`disclosure.Wish`) or for vectors of texts, and
         waits for the outcome; or it has news of servers for its clients. `blob`: empty if its
         descriptor was lost. Raises codec.Malformed."""
         ...
 
-    def undelivered(self, front: Front, server: str, generation: int) -> None:
+    def undelivered(self, front: FrontProcess, server: str, generation: int) -> None:
         """A front did not get the pipe to this instance; generation 0: the front did not get the
         catalogue of this server."""
         ...
 
-    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None: ...
+    def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None: ...
 
     def left(self, number: int) -> None:
         """The front with this number is gone, and its last figures have come."""

@@ -36,7 +36,7 @@ NOBODY = -1
 """Number in place of the holder of a session that waits for a front to adopt it."""
 
 
-class Sessions:
+class SessionRecords:
     """`holder`: the number of a front; `fronts`: the configured number of fronts."""
 
     def __init__(self) -> None:

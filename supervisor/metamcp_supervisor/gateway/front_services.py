@@ -7,7 +7,7 @@ them does about it, fronts themselves (`fronts.fronts`).
 from collections.abc import Callable, Sequence
 
 from metamcp_supervisor.config.config import Config
-from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -56,7 +56,7 @@ class Household:
             self._metrics.embedded,
         )
 
-    def welcome(self, front: Front) -> None:
+    def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)
         self.views.welcome(front)
 
@@ -70,7 +70,7 @@ class Household:
         self.tree.apart.ended(sessions)
         self.views.ended(sessions)
 
-    def asked(self, front: Front, message: Change | Embed | News, blob: bytes) -> None:
+    def asked(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
         if isinstance(message, Embed):
             self.embedder.asked(front, message, blob)
         elif isinstance(message, News):
@@ -78,13 +78,13 @@ class Household:
         else:
             self.views.asked(front, message.ticket, blob)
 
-    def undelivered(self, front: Front, server: str, generation: int) -> None:
+    def undelivered(self, front: FrontProcess, server: str, generation: int) -> None:
         if generation:
             self.tree.deliveries.connect_again(server, front.number)
         else:
             self.tree.deliveries.offer_again(server, front.number)
 
-    def counted(self, front: Front, figures: Figures, summary: FrontStats) -> None:
+    def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
         self._metrics.front_stats(front.number, figures, summary)
         self.tree.counted(front.number, figures.calls)
 

@@ -27,8 +27,8 @@ from metamcp_supervisor.fronts.ports import NotRolled
 from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.gateway.front_services import Household
 from metamcp_supervisor.gateway.reload import Ask, Reloads
-from metamcp_supervisor.gateway.upgrade import Parts, Succession
-from metamcp_supervisor.gateway.upgrade_state import State, Unreadable
+from metamcp_supervisor.gateway.upgrade import Succession, SurvivingParts
+from metamcp_supervisor.gateway.upgrade_state import State, StateUnreadable
 from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -39,8 +39,8 @@ from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.gauges import Gauges
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import Pinned
-from metamcp_supervisor.servers.status import Facts
-from metamcp_supervisor.servers.tokens import Tokens
+from metamcp_supervisor.servers.status import GatewayFacts
+from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd import listen
@@ -52,7 +52,14 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import LAST_LINES, ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.traces import Traces
-from metamcp_supervisor.verbs import Calls, Exit, GatewayStatus, Overridden, ReloadPlan, Upgrade
+from metamcp_supervisor.verbs import (
+    CallsUnderWay,
+    Exit,
+    GatewayStatus,
+    Overridden,
+    ReloadPlan,
+    Upgrade,
+)
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
@@ -75,7 +82,7 @@ _CODES: dict[type[Exception], Exit] = {
     runtime.RuntimeDirUnfit: Exit.NO_PERMISSION,
     listen.CannotBind: Exit.CANNOT_BIND,
     NurseryDown: Exit.INTERNAL,
-    Unreadable: Exit.INTERNAL,
+    StateUnreadable: Exit.INTERNAL,
     ConfigInvalid: Exit.CONFIG,
 }
 
@@ -155,9 +162,9 @@ class Gateway:
         self.succession = self._prepared()
         own = self._nursery, self._house.embedder
         self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
-        seen = scrape.Reader(self._tree.entries, self._fronts, self._hearts, *own, self._listeners)
+        running = self._tree.entries, self._fronts, self._hearts, *own, self._listeners
         where = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
-        admin = Admin(self.status, seen, self.metrics, *where)
+        admin = Admin(self.status, scrape.StateReader(*running), self.metrics, *where)
         self._admin = HttpServer(admin, reserve=DESCRIPTORS_KEPT)
         self._health = HttpServer(admin.health, reserve=DESCRIPTORS_KEPT)
 
@@ -179,7 +186,7 @@ class Gateway:
             logs=self.logs,
             metrics=self.metrics,
             bounds=Bounds(cgroups.delegated(), self.journal, cgroups.around()),
-            tokens=Tokens(config.gateway.state_dir, environ),
+            tokens=TokenKeys(config.gateway.state_dir, environ),
             pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
             environ=environ,
             version=self.version,
@@ -196,7 +203,7 @@ class Gateway:
 
     def _prepared(self) -> Succession:
         self._house.furnish(self._fronts, self._routes, self.journal, lambda: self.config)
-        parts = Parts(
+        parts = SurvivingParts(
             self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
             self._control, self.journal, self.logs, self.metrics,
         )  # fmt: skip
@@ -325,7 +332,7 @@ class Gateway:
         slots = self._fronts.slots
         self._serving = self._serving or any(front and front.ready for front in slots)
         state = "draining" if self._draining else "active" if self._serving else "starting"
-        facts = Facts(
+        facts = GatewayFacts(
             version=self.version,
             state=state,
             now=self._loop.time(),
@@ -396,7 +403,7 @@ class Gateway:
         self._each([name], lambda _: None)
         return await self._tree.crew.stacks(self._tree.entries[name], self._nursery.dump)
 
-    async def calls(self, names: Sequence[str], slow_s: float) -> Calls:
+    async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         self._check_known(names)
         entries = self._tree.entries.values()
         return await calls_in_flight.calls(self._fronts.serving(), entries, names, slow_s)

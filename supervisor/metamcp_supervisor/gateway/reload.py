@@ -24,7 +24,7 @@ from metamcp_supervisor.approval.lock import Lock
 from metamcp_supervisor.config import overrides
 from metamcp_supervisor.config.config import Config, ConfigInvalid
 from metamcp_supervisor.config.confirmation import NotConfirmed, lost
-from metamcp_supervisor.config.overrides import GATEWAY, Override, Overrides, text_of
+from metamcp_supervisor.config.overrides import GATEWAY, Override, TimedOverrides, text_of
 from metamcp_supervisor.config.reload import fingerprint, plan, spoilt, staying
 from metamcp_supervisor.config.show import server_table
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, Unconfirmed
@@ -101,7 +101,7 @@ class Reloads:
     ) -> None:
         self.config = self._written = config
         self._files = config.files
-        self._overrides = Overrides()
+        self._overrides = TimedOverrides()
         self._ending: asyncio.TimerHandle | None = None
         self.hash = fingerprint(config)
         self._loop = asyncio.get_running_loop()

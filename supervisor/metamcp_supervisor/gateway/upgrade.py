@@ -27,11 +27,11 @@ from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers import per_client
-from metamcp_supervisor.servers.catalogues import Catalogues, Offer, offer
-from metamcp_supervisor.servers.entry import Copy, CopySnapshot, Entry, ServerSnapshot
+from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
+from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server import Responds
-from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd.sd_service import Service
@@ -49,7 +49,7 @@ LOGS_BYTES_MAX = 16 * 1024 * 1024
 SERVING, SPARE, LEAVING = "serving", "spare", "leaving"
 
 
-class Parts(NamedTuple):
+class SurvivingParts(NamedTuple):
     """What of the gateway lives on."""
 
     nurseries: Nurseries
@@ -64,7 +64,7 @@ class Parts(NamedTuple):
     metrics: Metrics
 
 
-def unsettled(parts: Parts) -> str:
+def unsettled(parts: SurvivingParts) -> str:
     """Why nothing can be handed over at this moment, as a sentence, or nothing."""
     if why := parts.nurseries.unsettled() or parts.fronts.unsettled():
         return why
@@ -85,7 +85,7 @@ def unsettled(parts: Parts) -> str:
 # Collecting
 
 
-def collect(parts: Parts, gateway: upgrade_state.Gateway) -> upgrade_state.State:
+def collect(parts: SurvivingParts, gateway: upgrade_state.GatewayState) -> upgrade_state.State:
     """Everything. Only while it is settled."""
     return upgrade_state.State(
         gateway=gateway,
@@ -102,7 +102,7 @@ def collect(parts: Parts, gateway: upgrade_state.Gateway) -> upgrade_state.State
     )
 
 
-def _fronts_of(parts: Parts) -> FrontsSnapshot:
+def _fronts_of(parts: SurvivingParts) -> FrontsSnapshot:
     roster, hearts = parts.fronts.roster, parts.hearts
     return FrontsSnapshot(
         fronts=tuple(
@@ -115,7 +115,7 @@ def _fronts_of(parts: Parts) -> FrontsSnapshot:
     )
 
 
-def _histories_of(parts: Parts) -> tuple[HistorySnapshot, ...]:
+def _histories_of(parts: SurvivingParts) -> tuple[HistorySnapshot, ...]:
     return tuple(
         HistorySnapshot(
             name=name,
@@ -128,7 +128,7 @@ def _histories_of(parts: Parts) -> tuple[HistorySnapshot, ...]:
     )
 
 
-def _server(parts: Parts, entry: Entry) -> ServerSnapshot:
+def _server(parts: SurvivingParts, entry: ServerEntry) -> ServerSnapshot:
     known = parts.routes.handed(entry.name)
     return ServerSnapshot(
         name=entry.name,
@@ -160,7 +160,7 @@ def _server(parts: Parts, entry: Entry) -> ServerSnapshot:
     )
 
 
-def _copies(hearts: Heartbeats, entry: Entry) -> Iterator[CopySnapshot]:
+def _copies(hearts: Heartbeats, entry: ServerEntry) -> Iterator[CopySnapshot]:
     for copy in entry.copies:
         assert copy.instance is not None, "nothing is handed over while a copy is forked"
         serves, spare = copy is entry.serving, copy is entry.spare
@@ -180,7 +180,7 @@ def _copies(hearts: Heartbeats, entry: Entry) -> Iterator[CopySnapshot]:
 # Taking over
 
 
-def take_over(parts: Parts, state: upgrade_state.State, config: Config) -> None:
+def take_over(parts: SurvivingParts, state: upgrade_state.State, config: Config) -> None:
     """Go on where the program before ended, with what `config` says now. Raises
     codec.Malformed."""
     parts.metrics.go_on(state.figures)
@@ -213,18 +213,18 @@ def _fronts(fronts: Fronts, found: FrontsSnapshot) -> None:
     fronts.handovers.adopt(found.moving)
 
 
-def _entry(parts: Parts, found: ServerSnapshot, wanted: Server | None) -> None:
+def _entry(parts: SurvivingParts, found: ServerSnapshot, wanted: Server | None) -> None:
     """As it was. `wanted`: None for one that is no longer configured."""
     tree = parts.tree
     server = wanted or Server(name=found.name, source="the program before")
     server = replace(server, enabled=found.enabled)
     base = tree.entries.get(words.base(found.name))
     legacy = words.whose(found.name) == words.LEGACY
-    known = Offer() if base is None or legacy else base.offer
+    known = CatalogueFigures() if base is None or legacy else base.offer
     if found.catalogue:
         known = offer(found.catalogue, from_cache=found.from_cache)
     known = replace(known, asks_roots=wider(known.asks_roots, found.asks_roots))
-    entry = tree.entries[found.name] = Entry(server, known)
+    entry = tree.entries[found.name] = ServerEntry(server, known)
     entry.go_on(found)
     tree.pinned.go_on(found.name, found.kept)
     if found.catalogue:
@@ -249,7 +249,7 @@ def _entry(parts: Parts, found: ServerSnapshot, wanted: Server | None) -> None:
     if entry.life.retry_at is not None:
         when = max(entry.life.retry_at, asyncio.get_running_loop().time())
         entry.retry_at(when, tree.retry)
-    if entry.life.phase is Phase.QUEUED:
+    if entry.life.phase is ServerPhase.QUEUED:
         tree.starting.join(entry)
     tree.apart.settled(entry)
 
@@ -278,7 +278,7 @@ class Succession:
     def __init__(
         self,
         version: str,
-        parts: Parts,
+        parts: SurvivingParts,
         clients: list[socket.socket],
         addresses: Callable[[], tuple[Address, AnyAddress]],
         *,
@@ -333,7 +333,9 @@ class Succession:
             self._reloads.go_on(before.overrides)  # no server is without its own for a moment
             take_over(parts, state, self._reloads.config)
         except codec.Malformed as error:
-            raise upgrade_state.Unreadable(f"what runs cannot be taken over: {error}") from None
+            raise upgrade_state.StateUnreadable(
+                f"what runs cannot be taken over: {error}"
+            ) from None
         parts.fronts.reconfigure()
         self._reloads.begin(self._signals.hangup)
         await parts.control.start(state.control)
@@ -371,7 +373,7 @@ class Succession:
     def _collect(self) -> upgrade_state.State:
         listen, ops = self._addresses()
         ops_listen, ops_path = upgrade_state.ops_written(ops)
-        gateway = upgrade_state.Gateway(
+        gateway = upgrade_state.GatewayState(
             version=self._version,
             upgrades=self.upgrades + 1,
             started=self.started,

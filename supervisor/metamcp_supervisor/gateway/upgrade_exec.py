@@ -20,7 +20,7 @@ from metamcp_supervisor import signals
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.gateway import upgrade_state
-from metamcp_supervisor.gateway.upgrade_state import Program, State
+from metamcp_supervisor.gateway.upgrade_state import ProgramContract, State
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import Upgrade
 from metamcp_worker.ipc import packets
@@ -100,7 +100,7 @@ class Upgrades:
             self._admit(True)
             self._busy = False
 
-    async def _tried(self) -> Program:
+    async def _tried(self) -> ProgramContract:
         """Start the program once, only to say what it is. Raises NotNow."""
         process = _begin()
         self._spared.add(process.pid)
@@ -115,7 +115,7 @@ class Upgrades:
             raise NotNow(f"nothing is changed: the new program cannot start: {why}")
         try:
             return upgrade_state.described(said)
-        except upgrade_state.Unreadable as error:
+        except upgrade_state.StateUnreadable as error:
             raise NotNow(f"nothing is changed: the new program is not a gateway: {error}") from None
 
     async def _until_settled(self) -> None:
@@ -146,7 +146,7 @@ class Upgrades:
         self._quiet_by = self._quiet_by or now + QUIET_S_MAX
         return "orders are being carried out" if self._asked() and now < self._quiet_by else ""
 
-    def _execute(self, theirs: Program, told: Callable[[Upgrade], None]) -> None:
+    def _execute(self, theirs: ProgramContract, told: Callable[[Upgrade], None]) -> None:
         """Nothing else happens from here to the exec. Raises NotNow."""
         self._journal.add("gateway", "upgrading", f"{self._ours.version} → {theirs.version}")
         state = self._collect()
@@ -189,7 +189,7 @@ def found(order: str) -> State:
         for fd in upgrade_state.descriptors(state):
             os.set_inheritable(fd, False)
     except (OSError, ValueError, TooLarge) as error:
-        raise upgrade_state.Unreadable(
+        raise upgrade_state.StateUnreadable(
             f"{VARIABLE} is for the gateway alone, and names no state that it handed over: {error}"
         ) from None
     return state
@@ -202,7 +202,7 @@ def before(environ: Mapping[str, str]) -> Config | None:
         return None
     try:
         return upgrade_state.config(upgrade_state.unpack(packets.read_blob(os.dup(int(order)))))
-    except (OSError, TooLarge, upgrade_state.Unreadable):
+    except (OSError, TooLarge, upgrade_state.StateUnreadable):
         return None
 
 

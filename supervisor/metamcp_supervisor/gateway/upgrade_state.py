@@ -23,7 +23,7 @@ from metamcp_supervisor.processes.nursery import NurserySnapshot
 from metamcp_supervisor.servers.entry import ServerSnapshot
 from metamcp_supervisor.telemetry.history import HistorySnapshot
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
-from metamcp_supervisor.verbs import Event, LogLine
+from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc import disclosure, embedding, frames, messages, spec
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -34,11 +34,11 @@ NO_PORT = ("localhost", 0)
 CONTRACT_CHARACTERS = 12
 
 
-class Unreadable(MetaMCPError):
+class StateUnreadable(MetaMCPError):
     """What was handed over cannot be used. The text is a sentence."""
 
 
-class Gateway(Struct, frozen=True, kw_only=True):
+class GatewayState(Struct, frozen=True, kw_only=True):
     """`version`: of the program that hands over; `upgrades`: how often that happened by now, this
     time included; `hangup_ends`: see `signals`; `clients`, `ops`: listeners; `ops_path`: of a unix
     socket in place of `ops_listen`, `ops_made`: its file is the gateway's own; `overrides`: server,
@@ -63,12 +63,12 @@ class Gateway(Struct, frozen=True, kw_only=True):
 class State(Struct, frozen=True, kw_only=True):
     """Everything."""
 
-    gateway: Gateway
+    gateway: GatewayState
     control: ControlSnapshot
     nurseries: tuple[NurserySnapshot, ...]
     fronts: FrontsSnapshot
     servers: tuple[ServerSnapshot, ...]
-    events: tuple[Event, ...]
+    events: tuple[JournalEvent, ...]
     last_event: int
     histories: tuple[HistorySnapshot, ...]
     lines: tuple[LogLine, ...]
@@ -76,7 +76,7 @@ class State(Struct, frozen=True, kw_only=True):
     figures: FiguresSnapshot
 
 
-class Program(Struct, frozen=True, kw_only=True):
+class ProgramContract(Struct, frozen=True, kw_only=True):
     """What a program says of itself when it is tried. `state`: the version of these values that it
     reads; `contract`: what it says to workers and fronts."""
 
@@ -94,10 +94,10 @@ def unpack(data: bytes) -> State:
     try:
         version, rest = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
         if version != VERSION:
-            raise Unreadable(f"the state of the gateway has version {version}, not {VERSION}")
+            raise StateUnreadable(f"the state of the gateway has version {version}, not {VERSION}")
         return msgspec.msgpack.decode(rest, type=State)
     except msgspec.DecodeError as error:
-        raise Unreadable(f"the state of the gateway cannot be read: {error}") from None
+        raise StateUnreadable(f"the state of the gateway cannot be read: {error}") from None
 
 
 def pack_config(config: Config) -> bytes:
@@ -121,7 +121,7 @@ def ops_written(listen: AnyAddress) -> tuple[tuple[str, int], str]:
     return (listen.host, listen.port), ""
 
 
-def ops_listen(gateway: Gateway) -> AnyAddress:
+def ops_listen(gateway: GatewayState) -> AnyAddress:
     path = gateway.ops_path
     return UnixAddress(Path(path)) if path else Address(*gateway.ops_listen)
 
@@ -148,19 +148,19 @@ def descriptors(state: State) -> list[int]:
     return found
 
 
-def program(version: str) -> Program:
-    return Program(version=version, state=VERSION, contract=contract())
+def program(version: str) -> ProgramContract:
+    return ProgramContract(version=version, state=VERSION, contract=contract())
 
 
-def described(data: bytes) -> Program:
+def described(data: bytes) -> ProgramContract:
     """Raises Unreadable."""
     try:
-        return msgspec.json.decode(data, type=Program)
+        return msgspec.json.decode(data, type=ProgramContract)
     except msgspec.DecodeError:
-        raise Unreadable("it does not say what it is") from None
+        raise StateUnreadable("it does not say what it is") from None
 
 
-def foreign(ours: Program, theirs: Program) -> str:
+def foreign(ours: ProgramContract, theirs: ProgramContract) -> str:
     """Why the other program cannot go on where this one ends, as a sentence, or nothing."""
     if theirs.state != ours.state:
         return "it reads another state than this version hands over"
@@ -178,7 +178,7 @@ def contract() -> str:
     kinds: list[type[Struct]] = [kind for union in unions for kind in get_args(union)]
     kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.Figures]
     kinds += [messages.CallsShown, messages.CallUnderWay, messages.Span]
-    kinds += [disclosure.Wish, disclosure.Everything, disclosure.Outcome]
+    kinds += [disclosure.Wish, disclosure.Everything, disclosure.OrderOutcome]
     kinds += [disclosure.Shift, disclosure.Applied, embedding.Vectors]
     kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
     seen: dict[str, str] = {}

@@ -12,18 +12,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from metamcp_supervisor.processes.nursery import (
+    ForkedWorker,
     NotForked,
     Nursery,
     NurseryDown,
     NurserySnapshot,
-    Worker,
     WorkerExit,
 )
 
 
 class Nurseries:
-    """A `ports.Forker`. See `nursery.Nursery` for the callbacks. `spared`: children of this process
-    that are neither nurseries nor orphans."""
+    """A `ports.Forker`. See `nursery.NurseryLoop` for the callbacks. `spared`: children of this
+    process that are neither nurseries nor orphans."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Nurseries:
         returns ""."""
         return tuple(nursery.handed() for nursery in self._all())
 
-    async def fork(self, role: str, name: str) -> Worker:
+    async def fork(self, role: str, name: str) -> ForkedWorker:
         """Fork a worker in the nursery that forks now. Raises NotForked."""
         while True:
             nursery = self._newest

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 
 from metamcp_supervisor.processes import pulse
-from metamcp_supervisor.processes.pulse import Pulse, Verdict
+from metamcp_supervisor.processes.pulse import FrontPulse, PulseVerdict
 
 TICK_S = 0.25
 PAUSE_S = 0.5
@@ -17,11 +17,11 @@ PAUSE_S = 0.5
 
 
 class _Watched:
-    def __init__(self, on_verdict: Callable[[Verdict], None]) -> None:
+    def __init__(self, on_verdict: Callable[[PulseVerdict], None]) -> None:
         self.on_verdict = on_verdict
-        self.pulse: Pulse | None = None
+        self.pulse: FrontPulse | None = None
         self.halted = False
-        self.verdict = Verdict.FINE
+        self.verdict = PulseVerdict.FINE
 
 
 class Heartbeats:
@@ -42,7 +42,7 @@ class Heartbeats:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def watch(
-        self, pid: int, on_verdict: Callable[[Verdict], None], *, halted: bool | None = None
+        self, pid: int, on_verdict: Callable[[PulseVerdict], None], *, halted: bool | None = None
     ) -> None:
         """Judge this worker from its first beat on; `on_verdict` is called on every change.
         `halted`: given for a worker that beats already, and has the full time for its next beat."""
@@ -60,7 +60,7 @@ class Heartbeats:
         self._on_lag(role, lag_ms / 1000)
         self._forgive()
         if watched := self._watched.get(pid):
-            watched.pulse = Pulse(self._clock(), watched.halted)
+            watched.pulse = FrontPulse(self._clock(), watched.halted)
             self._judge(pid, watched)
 
     def halted(self, pid: int, yes: bool) -> None:
@@ -70,9 +70,9 @@ class Heartbeats:
             watched.halted = yes
             if watched.pulse is None or not yes:
                 # A resumed worker gets the full time for its next beat.
-                watched.pulse = Pulse(self._clock(), yes)
+                watched.pulse = FrontPulse(self._clock(), yes)
             else:
-                watched.pulse = Pulse(watched.pulse.beat_at, yes)
+                watched.pulse = FrontPulse(watched.pulse.beat_at, yes)
             self._judge(pid, watched)
 
     def ages_s(self) -> dict[int, float]:
@@ -125,7 +125,7 @@ class Heartbeats:
             return
         watched.verdict = found
         watched.on_verdict(found)
-        if found is Verdict.HUNG:
+        if found is PulseVerdict.HUNG:
             self._signal(pid, signal.SIGABRT)
-        elif found is Verdict.DEAD:
+        elif found is PulseVerdict.DEAD:
             self._signal(pid, signal.SIGKILL)

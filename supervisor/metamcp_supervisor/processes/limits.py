@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 
 HIGH_SHARE = 0.8
 """Soft limit as a share of the hard limit, when only the hard limit is given."""
@@ -50,14 +50,14 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LimitVerdict:
     """`why`: a sentence that begins with "it", like the sentences about exits."""
 
     fate: Fate
     why: str = ""
 
 
-FINE = Verdict(Fate.FINE)
+FINE = LimitVerdict(Fate.FINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class LimitRecord:
     """The last sample of one instance, and the verdicts about it. `over`: samples in a row above
     the soft limit; `asked`: recycling was ordered; `killed`: a kill was ordered. Each is ordered
     only once."""
@@ -112,15 +112,17 @@ def limits_of(server: Server) -> Limits:
     )
 
 
-def part_of(server: Server, number: int = 0) -> Part:
+def part_of(server: Server, number: int = 0) -> MeasuredProcess:
     """Return the root of the processes of a server: the worker itself if the server runs in it."""
-    return Part("server" if server.command else "worker", server.name, number)
+    return MeasuredProcess("server" if server.command else "worker", server.name, number)
 
 
-def closely(roots: Iterable[Part], servers: Mapping[str, Server]) -> dict[Part, int]:
+def closely(
+    roots: Iterable[MeasuredProcess], servers: Mapping[str, Server]
+) -> dict[MeasuredProcess, int]:
     """Return the parts whose memory must be measured exactly, and the bytes above which that is
     needed (for `usage.sample`)."""
-    found: dict[Part, int] = {}
+    found: dict[MeasuredProcess, int] = {}
     for part in roots:
         server = servers.get(part.server)
         if server is not None and part == part_of(server, part.number):
@@ -157,15 +159,15 @@ def sample(
 
 
 def judge(
-    record: Record, limits: Limits, now: Sample, recycled_at: float | None
-) -> tuple[Record, Verdict]:
+    record: LimitRecord, limits: Limits, now: Sample, recycled_at: float | None
+) -> tuple[LimitRecord, LimitVerdict]:
     """Return the new record and the verdict for a sample. The same sample twice changes nothing.
     `recycled_at`: when the server was last ordered to be recycled."""
     if now.at <= record.at:
         return record, FINE
     record = replace(record, at=now.at, memory_bytes=now.memory_bytes)
     if broken := _broken(limits, now):
-        verdict = FINE if record.killed else Verdict(Fate.KILL, broken)
+        verdict = FINE if record.killed else LimitVerdict(Fate.KILL, broken)
         return replace(record, killed=True), verdict
     high = limits.memory_high
     if high is None or now.memory_bytes <= high:
@@ -176,10 +178,10 @@ def judge(
     if record.over < LOOKS_MIN or record.asked or record.killed or recently:
         return record, FINE
     why = f"{_used(now.memory_bytes)} and more for a while, memory_high is {mebibytes(high)}"
-    return replace(record, asked=True), Verdict(Fate.RECYCLE, why)
+    return replace(record, asked=True), LimitVerdict(Fate.RECYCLE, why)
 
 
-def out_of_memory(record: Record, limits: Limits, *, signal: int, oom_kills: int) -> str:
+def out_of_memory(record: LimitRecord, limits: Limits, *, signal: int, oom_kills: int) -> str:
     """Return a sentence if the kernel killed this instance for lack of memory, else "".
 
     Call this only for an end that the gateway did not cause. `signal`: the signal that ended the
@@ -217,21 +219,21 @@ class Limiter:
     """The records of all instances of all servers."""
 
     def __init__(self) -> None:
-        self._records: dict[tuple[str, int], Record] = {}
+        self._records: dict[tuple[str, int], LimitRecord] = {}
         self._recycled_at: dict[str, float] = {}
 
     def look(
         self, samples: Iterable[Sample], limits: Mapping[str, Limits], now: float
-    ) -> list[tuple[Sample, Verdict]]:
+    ) -> list[tuple[Sample, LimitVerdict]]:
         """Return the instances that must be recycled or killed. `limits`: the limits of every
         server that has any."""
-        found: list[tuple[Sample, Verdict]] = []
+        found: list[tuple[Sample, LimitVerdict]] = []
         for each in samples:
             if each.server not in limits:
                 continue
             key = each.server, each.generation
             self._records[key], verdict = judge(
-                self._records.get(key, Record()),
+                self._records.get(key, LimitRecord()),
                 limits[each.server],
                 each,
                 self._recycled_at.get(each.server),
@@ -247,7 +249,7 @@ class Limiter:
         self, server: str, limits: Limits, *, generation: int, signal: int, oom_kills: int = 0
     ) -> str:
         """See the function of this name."""
-        record = self._records.get((server, generation), Record())
+        record = self._records.get((server, generation), LimitRecord())
         return out_of_memory(record, limits, signal=signal, oom_kills=oom_kills)
 
     def _forget(self, limits: Mapping[str, Limits], now: float) -> None:

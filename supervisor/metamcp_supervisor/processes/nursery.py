@@ -23,14 +23,14 @@ from msgspec import Struct
 from metamcp_supervisor.processes import nursery_process
 from metamcp_supervisor.processes.nursery_process import (
     DEFAULT_COMMAND,
-    Life,
+    ForkedWorker,
     NotForked,
     NurseryDown,
     NurseryGone,
-    Worker,
+    NurseryRun,
 )
 from metamcp_supervisor.processes.stacks import Stacks
-from metamcp_supervisor.processes.workers import WorkerExit, Workers
+from metamcp_supervisor.processes.workers import WorkerExit, WorkerTable
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
@@ -57,7 +57,13 @@ def tune(channel: Channel) -> None:
 
 
 __all__ = (
-    "DEFAULT_COMMAND", "NotForked", "Nursery", "NurseryDown", "NurseryGone", "Worker", "WorkerExit",
+    "DEFAULT_COMMAND",
+    "ForkedWorker",
+    "NotForked",
+    "Nursery",
+    "NurseryDown",
+    "NurseryGone",
+    "WorkerExit",
 )  # fmt: skip
 
 BORN_S_MAX = 30.0
@@ -110,14 +116,14 @@ class Nursery:
         keep: Callable[[], Collection[int]] = tuple[int, ...],
         command: Sequence[str] = DEFAULT_COMMAND,
     ) -> None:
-        self._workers = Workers(on_exit, on_halt)
+        self._workers = WorkerTable(on_exit, on_halt)
         self.stacks = Stacks(self.signal)
         self._on_lost = on_lost
         self._on_event = on_event
         self._spared = keep
         self._command = tuple(command)
         self.retired = False
-        self._life: Life | None = None
+        self._life: NurseryRun | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._suspicion: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # set: it runs, or never will again, and `_over` says why
@@ -180,7 +186,7 @@ class Nursery:
         """Whether this is a worker that the nursery forked."""
         return self._workers.knows(pid)
 
-    async def fork(self, role: str, name: str) -> Worker:
+    async def fork(self, role: str, name: str) -> ForkedWorker:
         """Fork one worker; while the nursery is being replaced, wait for the new one.
 
         The end of the worker is reported after this has returned: await this method directly, not
@@ -212,7 +218,7 @@ class Nursery:
                 self._disown(answer)
         for news in self._workers.claim(pid):
             asyncio.get_running_loop().call_soon(news)
-        return Worker(pid, role, name, ours)
+        return ForkedWorker(pid, role, name, ours)
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to a worker; for a worker that is dead already, do nothing."""
@@ -245,7 +251,7 @@ class Nursery:
 
     # Orders and answers
 
-    async def _running(self, name: str) -> tuple[Life, packets.Channel]:
+    async def _running(self, name: str) -> tuple[NurseryRun, packets.Channel]:
         try:
             async with asyncio.timeout(BORN_S_MAX):
                 while not self._over:
@@ -257,7 +263,7 @@ class Nursery:
         raise NotForked(f"{name} is not started: {self._over}")
 
     async def _answer(
-        self, life: Life, answer: asyncio.Future[Forked | ForkFailed | None], name: str
+        self, life: NurseryRun, answer: asyncio.Future[Forked | ForkFailed | None], name: str
     ) -> int:
         """Wait for the answer to a fork; return the pid. Raises NotForked."""
         try:
@@ -288,7 +294,7 @@ class Nursery:
             self._workers.disown(reply.pid)
             self.signal(reply.pid, signals.SIGKILL)
 
-    def _on_packet(self, life: Life, data: bytes, fds: list[int]) -> None:
+    def _on_packet(self, life: NurseryRun, data: bytes, fds: list[int]) -> None:
         packets.close_all(fds)
         try:
             message = messages.unpack_from_nursery(data)
@@ -360,7 +366,7 @@ class Nursery:
             process, ours = nursery_process.execute(self._command)
         except OSError as error:
             raise NurseryDown(f"the nursery did not start: {error}") from None
-        life = self._life = Life(process, asyncio.get_running_loop().create_future())
+        life = self._life = NurseryRun(process, asyncio.get_running_loop().create_future())
         self._converse(life, ours)
         reason = "it closed its control socket"
         try:
@@ -376,13 +382,13 @@ class Nursery:
         self.tune()
         self._settled.set()
 
-    def _converse(self, life: Life, ours: socket.socket) -> packets.Channel:
+    def _converse(self, life: NurseryRun, ours: socket.socket) -> packets.Channel:
         life.channel = packets.Channel(
             ours, partial(self._on_packet, life), partial(self._condemn, life)
         )
         return life.channel
 
-    def _condemn(self, life: Life) -> None:
+    def _condemn(self, life: NurseryRun) -> None:
         """Close the channel of a nursery that is dead or must die, and end all waits for it."""
         if life.channel is not None:
             life.channel.close()

@@ -40,7 +40,7 @@ class NurseryGone(NotForked):
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class ForkedWorker:
     """A forked process. `sock`: the supervisor's end of its control socket, in blocking mode and
     not read yet; it belongs to the caller of `fork`."""
 
@@ -50,7 +50,7 @@ class Worker:
     sock: socket
 
 
-class Process(Protocol):
+class ChildProcess(Protocol):
     """A child of this process. `returncode`: as `subprocess` has it."""
 
     @property
@@ -92,24 +92,24 @@ class Foster:
 
 
 @dataclass(slots=True, eq=False)
-class Life:
+class NurseryRun:
     """A run of the nursery, from its start until its process is reaped and its orphans are
     killed."""
 
-    process: Process
+    process: ChildProcess
     born: asyncio.Future[Born | None]
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     channel: packets.Channel | None = None
 
 
-def adopted(pid: int) -> Life:
+def adopted(pid: int) -> NurseryRun:
     """Return the life of a nursery that a previous program started and that is up."""
-    life = Life(Foster(pid), asyncio.get_running_loop().create_future())
+    life = NurseryRun(Foster(pid), asyncio.get_running_loop().create_future())
     life.born.set_result(Born(pid=pid))
     return life
 
 
-def execute(command: Sequence[str]) -> tuple[Process, socket]:
+def execute(command: Sequence[str]) -> tuple[ChildProcess, socket]:
     """Start a nursery; return its process and the supervisor's end of its control socket. Raises
     OSError."""
     if not Path("/dev/fd").exists():
@@ -146,7 +146,7 @@ async def sweep(spared: Callable[[], Collection[int]]) -> tuple[set[int], bool]:
     return work.killed, True
 
 
-async def ended(process: Process, within_s: float) -> bool:
+async def ended(process: ChildProcess, within_s: float) -> bool:
     """Wait for a process to end, and reap it. Return whether it ended within this time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
@@ -157,6 +157,6 @@ async def ended(process: Process, within_s: float) -> bool:
     return True
 
 
-def how(process: Process) -> str:
+def how(process: ChildProcess) -> str:
     code = process.returncode
     return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -20,7 +20,7 @@ DEAD_S = HUNG_S + 1.0
 """Seconds after which a late worker gets SIGKILL: a second is enough to write stacks."""
 
 
-class Verdict(StrEnum):
+class PulseVerdict(StrEnum):
     FINE = "fine"
     LATE = "late"
     HUNG = "hung"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class FrontPulse:
     """`beat_at`: time of the last beat, or of the first sign of life. `halted`: stopped by a
     signal."""
 
@@ -36,23 +36,23 @@ class Pulse:
     halted: bool = False
 
 
-def beat(pulse: Pulse, now: float) -> Pulse:
+def beat(pulse: FrontPulse, now: float) -> FrontPulse:
     return replace(pulse, beat_at=now)
 
 
-def forgive(pulse: Pulse, pause_s: float) -> Pulse:
+def forgive(pulse: FrontPulse, pause_s: float) -> FrontPulse:
     """Move the deadline, after the caller itself stood still for `pause_s`."""
     return replace(pulse, beat_at=pulse.beat_at + pause_s)
 
 
-def verdict(pulse: Pulse, now: float) -> Verdict:
+def verdict(pulse: FrontPulse, now: float) -> PulseVerdict:
     """Judge a pulse. A stopped worker is late at once, and dead as soon as others are hung, because
     it cannot write stacks while it is stopped."""
     silent_s = now - pulse.beat_at - BEAT_S
     if silent_s >= DEAD_S or (pulse.halted and silent_s >= HUNG_S):
-        return Verdict.DEAD
+        return PulseVerdict.DEAD
     if silent_s >= HUNG_S:
-        return Verdict.HUNG
+        return PulseVerdict.HUNG
     if silent_s >= LATE_S or pulse.halted:
-        return Verdict.LATE
-    return Verdict.FINE
+        return PulseVerdict.LATE
+    return PulseVerdict.FINE

@@ -32,7 +32,7 @@ class WorkerExit:
     stacks: str = ""
 
 
-class Workers:
+class WorkerTable:
     """`on_exit`: called at the end of a worker; `on_halt(pid, halted)`: called when a worker was
     stopped or resumed."""
 

@@ -11,7 +11,7 @@ from signal import SIGKILL
 
 from metamcp_supervisor.processes.cgroups import Around, Cgroups, unenforced
 from metamcp_supervisor.processes.limits import Limiter, crowded_out, limits_of
-from metamcp_supervisor.servers.entry import Copy, Entry
+from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.telemetry.journal import Journal
 
 
@@ -53,7 +53,7 @@ class Bounds:
             why = f"it has no control group: {error.strerror}"
             self._journal.add(server.name, "note", why, copy.generation)
 
-    def redraw(self, entry: Entry) -> None:
+    def redraw(self, entry: ServerEntry) -> None:
         """Put the current limits of a server in force for its copies."""
         for copy in entry.copies:
             try:

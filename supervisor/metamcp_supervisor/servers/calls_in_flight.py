@@ -11,9 +11,9 @@ server: both are asked at once, and a call that the worker has not sent yet is `
 import asyncio
 from collections.abc import Collection, Sequence
 
-from metamcp_supervisor.fronts.front import Front, Questions, Shown
-from metamcp_supervisor.servers.entry import Entry
-from metamcp_supervisor.verbs import Calls, InFlight
+from metamcp_supervisor.fronts.front import FrontProcess, Questions, Shown
+from metamcp_supervisor.servers.entry import ServerEntry
+from metamcp_supervisor.verbs import CallsUnderWay, InFlight
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import CallUnderWay, ShowCalls
 
@@ -29,8 +29,11 @@ Waiting = set[tuple[int, int]]
 
 
 async def calls(
-    fronts: Sequence[Front], entries: Collection[Entry], names: Sequence[str], slow_s: float
-) -> Calls:
+    fronts: Sequence[FrontProcess],
+    entries: Collection[ServerEntry],
+    names: Sequence[str],
+    slow_s: float,
+) -> CallsUnderWay:
     """Return calls to servers with these `names` (empty: all servers) that have taken `slow_s` or
     longer."""
     wanted = ShowCalls(ticket=0, servers=tuple(names), slow_s=slow_s, most=CALLS_SHOWN_MAX)
@@ -53,7 +56,7 @@ async def calls(
         seen += [_seen(front, one, queued) for one in _read(answer[1])]
     seen.sort(key=lambda one: -one.age_s)
     more += max(0, len(seen) - CALLS_SHOWN_MAX)
-    return Calls(calls=tuple(seen[:CALLS_SHOWN_MAX]), more=more, silent=tuple(silent))
+    return CallsUnderWay(calls=tuple(seen[:CALLS_SHOWN_MAX]), more=more, silent=tuple(silent))
 
 
 async def _ask(questions: Questions, wanted: ShowCalls) -> Shown | None:
@@ -76,7 +79,7 @@ def _read(blob: bytes) -> list[CallUnderWay]:
         return []
 
 
-def _seen(front: Front, one: CallUnderWay, queued: Waiting) -> InFlight:
+def _seen(front: FrontProcess, one: CallUnderWay, queued: Waiting) -> InFlight:
     waits = one.state == "running" and (front.number, one.id) in queued
     return InFlight(
         server=one.server,

@@ -30,7 +30,7 @@ LEFT_OUT_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class CatalogueFigures:
     """Figures of one catalogue, without the definitions that lists leave out. `token_cost`:
     estimated for all tool definitions. `invalid`: how many definitions are not valid; `left_out`:
     place and reason of each, up to LEFT_OUT_MAX. `modern`: the catalogue is of the revision without
@@ -49,14 +49,14 @@ class Offer:
     identity: str = ""
 
 
-def offer(data: bytes, *, from_cache: bool = False) -> Offer:
+def offer(data: bytes, *, from_cache: bool = False) -> CatalogueFigures:
     """Return the figures of a packed catalogue. Raises codec.Malformed."""
     found = server_catalog.unpack(data)
     invalid = tuple(validation.invalid(found))
     unlisted = [each for each in invalid if not each.fault.legacy]
     gone = Counter(each.kind for each in unlisted)
     tools = frozenset(each.definition for each in unlisted)
-    return Offer(
+    return CatalogueFigures(
         tools=len(found.tools) - gone["tools"],
         prompts=len(found.prompts) - gone["prompts"],
         resources=len(found.resources) - gone["resources"],
@@ -99,7 +99,7 @@ class Catalogues:
         try:
             data = files.data(path, packets.BLOB_BYTES_MAX)
             server_catalog.unpack(data)
-        except files.Unreadable as why:
+        except files.FileUnreadable as why:
             self._on_trouble(server.name, f"{path} {why}; it is left alone")
             return b""
         except codec.Malformed as error:

@@ -19,17 +19,17 @@ from metamcp_supervisor.config import environment
 from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import NotForked, NurseryGone, Worker, WorkerExit
-from metamcp_supervisor.processes.pulse import Verdict
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, NurseryGone, WorkerExit
+from metamcp_supervisor.processes.pulse import PulseVerdict
 from metamcp_supervisor.processes.stacks import NoStacks
 from metamcp_supervisor.servers import instances, rate_limits
 from metamcp_supervisor.servers.bounds import Bounds
-from metamcp_supervisor.servers.entry import Copy, CopySnapshot, Entry
+from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry
 from metamcp_supervisor.servers.instances import Instance
 from metamcp_supervisor.servers.server import Responds, WentDown
 from metamcp_supervisor.servers.specs import STOP_EOF_S, server_spec
 from metamcp_supervisor.servers.states import ExitClass
-from metamcp_supervisor.servers.tokens import KeyUnfit, Tokens
+from metamcp_supervisor.servers.tokens import KeyUnfit, TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
@@ -62,7 +62,7 @@ LAST_WORDS_S_MAX = 1.0
 socket."""
 
 
-class Lives(Protocol):
+class CopyListener(Protocol):
     """The code that decides about servers (`tree`). Copies that do not serve are reported too."""
 
     def went_down(self, copy: Copy, fact: WentDown) -> None: ...
@@ -90,11 +90,11 @@ class Lives(Protocol):
 class Crew:
     def __init__(
         self,
-        lives: Lives,
+        lives: CopyListener,
         forker: Forker,
         hearts: Heartbeats,
         journal: Journal,
-        tokens: Tokens,
+        tokens: TokenKeys,
         bounds: Bounds,
         environ: Mapping[str, str],
         version: str,
@@ -119,7 +119,9 @@ class Crew:
     def adopt(self, copy: Copy, found: CopySnapshot) -> None:
         """Continue with a copy of the previous program, whose worker still runs."""
         sock = socket.socket(fileno=found.instance.line.fd)
-        worker = Worker(found.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock)
+        worker = ForkedWorker(
+            found.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock
+        )
         instance = copy.instance = Instance(copy.entry.name, copy.generation, worker, self)
         instance.go_on(found.instance)
         self._tuned = None  # it has the log settings of the previous program
@@ -137,7 +139,7 @@ class Crew:
         copy.instance.stop(grace_s)
         copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
 
-    def withheld(self, entry: Entry, said: Iterable[str]) -> tuple[str, ...]:
+    def withheld(self, entry: ServerEntry, said: Iterable[str]) -> tuple[str, ...]:
         """Return environment variables that a server does not get but may need. `said`: the last
         lines that the server wrote. A remote server gets no variables."""
         server = entry.server
@@ -165,14 +167,14 @@ class Crew:
             why = f"workers speak otherwise from their next start: {error}"
             self._journal.add("gateway", "note", why)
 
-    def let_go(self, entry: Entry) -> None:
+    def let_go(self, entry: ServerEntry) -> None:
         """Stop the serving copy at once, without waiting for its calls."""
         if entry.serving is not None:
             copy, entry.serving = entry.serving, None
             entry.leaving.add(copy)
             self.ask_to_stop(copy, 0.0)
 
-    def hurry(self, entry: Entry) -> None:
+    def hurry(self, entry: ServerEntry) -> None:
         """Leave copies that are stopping only the time for their shutdown steps, because calls are
         not waited for any more."""
         for copy in entry.copies:
@@ -246,7 +248,7 @@ class Crew:
         else:
             copy.deadline(SILENT_S_MAX, self._overdue)
 
-    async def stacks(self, entry: Entry, dump: Callable[[int], Awaitable[str]]) -> str:
+    async def stacks(self, entry: ServerEntry, dump: Callable[[int], Awaitable[str]]) -> str:
         """Return the current stacks of a server's worker, and write them to its log. `dump`: called
         with a process id. Raises NotNow."""
         copy = entry.serving
@@ -370,13 +372,13 @@ class Crew:
         self._forker.suspect()
         self._kill(copy)
 
-    def _judged(self, copy: Copy, instance: Instance, verdict: Verdict) -> None:
-        if verdict in (Verdict.HUNG, Verdict.DEAD):
+    def _judged(self, copy: Copy, instance: Instance, verdict: PulseVerdict) -> None:
+        if verdict in (PulseVerdict.HUNG, PulseVerdict.DEAD):
             instance.condemned = ExitClass.HANG
         name, generation = copy.entry.name, instance.generation
         self._journal.add(name, f"heartbeat {verdict}", generation=generation)
-        self._lives.responds(copy, Responds(verdict is Verdict.FINE))
-        if verdict is Verdict.DEAD:
+        self._lives.responds(copy, Responds(verdict is PulseVerdict.FINE))
+        if verdict is PulseVerdict.DEAD:
             self._kill(copy)
 
     def _bury(self, copy: Copy) -> None:
@@ -405,6 +407,6 @@ class Crew:
         self._lives.gone(copy)
 
 
-def _ladder_s(entry: Entry) -> float:
+def _ladder_s(entry: ServerEntry) -> float:
     """Return the seconds that a worker may need to end its server and itself."""
     return STOP_EOF_S + entry.server.stop_grace_s + STOP_S_MARGIN

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from msgspec import structs
 
 from metamcp_supervisor import backoff
-from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import NotForked, Worker, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
@@ -66,7 +66,7 @@ class Embedder:
         self._dice = dice
         self._loop = asyncio.get_running_loop()
         self._tickets = itertools.count(1)
-        self._asked: dict[int, tuple[Front, int]] = {}
+        self._asked: dict[int, tuple[FrontProcess, int]] = {}
         """Front and its own ticket, by the ticket given here."""
         self._waiting: list[tuple[Embed, bytes]] = []
         """Requests to send as soon as the process has started."""
@@ -86,7 +86,7 @@ class Embedder:
         """Process id, 0 while the process does not run."""
         return self._pid
 
-    def asked(self, front: Front, message: Embed, blob: bytes) -> None:
+    def asked(self, front: FrontProcess, message: Embed, blob: bytes) -> None:
         """Pass texts of a front on to the process. Every request is answered, sooner or later,
         unless another program takes over meanwhile (upgrade)."""
         spec = self._spec()
@@ -158,7 +158,7 @@ class Embedder:
         finally:
             self._launch = None
 
-    def _begin(self, worker: Worker, spec: EmbeddingsSpec) -> None:
+    def _begin(self, worker: ForkedWorker, spec: EmbeddingsSpec) -> None:
         self._pid, self._told, self._figures = worker.pid, spec, {}
         self._channel = packets.Channel(worker.sock, self._packet, self._silent)
         self._hearts.watch(worker.pid, lambda verdict: None)
@@ -258,7 +258,7 @@ class Embedder:
         front, its = self._asked.pop(ticket)
         self._answer(front, its, Vectors(pause_s=pause_s))
 
-    def _answer(self, front: Front, ticket: int, found: Vectors) -> None:
+    def _answer(self, front: FrontProcess, ticket: int, found: Vectors) -> None:
         """Send vectors to a front; one that cannot be reached asks again."""
         try:
             front.send(Embedded(ticket=ticket), [packets.blob(codec.dump(found))])

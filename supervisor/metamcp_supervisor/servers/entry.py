@@ -11,18 +11,18 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from metamcp_supervisor.backoff import Patience
+from metamcp_supervisor.backoff import RestartLimits
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.server_sections import origin
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalog_changes import CHANGES_TOLD_MAX
-from metamcp_supervisor.servers.catalogues import Offer
+from metamcp_supervisor.servers.catalogues import CatalogueFigures
 from metamcp_supervisor.servers.instances import Instance, InstanceSnapshot
 from metamcp_supervisor.servers.rate_limits import Flood
-from metamcp_supervisor.servers.server import Life
-from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_worker.ipc import process_names as words
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
@@ -52,7 +52,7 @@ class ServerSnapshot(Struct, frozen=True, kw_only=True):
     name: str
     enabled: bool
     launched: str
-    life: Life
+    life: ServerLife
     generation: int
     replacing: bool
     spare_failures: int
@@ -84,7 +84,7 @@ class Copy:
     slowed down.
     """
 
-    def __init__(self, entry: "Entry", generation: int) -> None:
+    def __init__(self, entry: "ServerEntry", generation: int) -> None:
         self.entry = entry
         self.generation = generation
         self.instance: Instance | None = None
@@ -125,12 +125,12 @@ class Copy:
             self.instance.close()
 
 
-def patience(server: Server) -> Patience:
+def patience(server: Server) -> RestartLimits:
     """Return the configured patience with a server."""
-    return Patience(server.restarts_max, server.restart_window_s, server.restart_delay_max_s)
+    return RestartLimits(server.restarts_max, server.restart_window_s, server.restart_delay_max_s)
 
 
-class Entry:
+class ServerEntry:
     """A configured server, or a process of one for a single client. `serving`: the copy that the
     fronts know; `spare`: a copy that can take its place, or is starting; `leaving`: copies that are
     stopping.
@@ -143,14 +143,14 @@ class Entry:
     by front. `contested`: it asked something that several callers could have caused. `used_at`:
     when a process for a single client was last used. `tenants`: the clients of a process that is
     not for all, by their keys, the newest last. `changes`: limits the journal's entries about
-    changed lists. `one_era`: the identity (`Offer`) of the server when it refused to speak the
-    other era.
+    changed lists. `one_era`: the identity (`CatalogueFigures`) of the server when it refused to
+    speak the other era.
     """
 
-    def __init__(self, server: Server, offer: Offer) -> None:
-        phase = Phase.IDLE if server.enabled else Phase.DISABLED
+    def __init__(self, server: Server, offer: CatalogueFigures) -> None:
+        phase = ServerPhase.IDLE if server.enabled else ServerPhase.DISABLED
         self.server = server
-        self.life = Life(
+        self.life = ServerLife(
             phase=phase, restart=server.restart, lazy=server.lazy, patience=patience(server),
             mistake=server.mistake,
         )  # fmt: skip
@@ -271,7 +271,7 @@ class Entry:
             return os.path.basename(server.command[0])
         return "module" if server.module is not None else server.transport
 
-    def retry_at(self, when: float, start: Callable[["Entry"], None]) -> None:
+    def retry_at(self, when: float, start: Callable[["ServerEntry"], None]) -> None:
         """Call `start` at this time; replaces an earlier plan."""
         self.no_retry()
         self._retry = asyncio.get_running_loop().call_at(when, start, self)
@@ -281,7 +281,7 @@ class Entry:
             self._retry.cancel()
             self._retry = None
 
-    def spare_in(self, seconds: float, start: Callable[["Entry"], None]) -> None:
+    def spare_in(self, seconds: float, start: Callable[["ServerEntry"], None]) -> None:
         """Call `start` after these seconds; replaces an earlier plan."""
         self.no_spare()
         self._spare = asyncio.get_running_loop().call_later(seconds, start, self)
@@ -292,12 +292,12 @@ class Entry:
             self._spare = None
 
 
-def news(life: Life) -> tuple[object, ...]:
+def news(life: ServerLife) -> tuple[object, ...]:
     """Return the part of a life whose changes are reported to fronts and journal."""
     return life.phase, life.degraded, life.parted, life.retry_at, life.generation
 
 
-def why(life: Life, now: float) -> str:
+def why(life: ServerLife, now: float) -> str:
     """Return the journal's text about a server that went down."""
     text = f"{life.reason}: {life.message}" if life.reason is not None else ""
     if life.retry_at is not None:

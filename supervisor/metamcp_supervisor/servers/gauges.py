@@ -19,7 +19,7 @@ from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 
 USAGE_S = 2.0
 """Seconds between two measurements of memory and processor time."""
@@ -43,7 +43,7 @@ class Gauges:
         nursery: Nurseries,
         embedder: Embedder,
     ) -> None:
-        self.usages: Mapping[Part, Usage] = {}
+        self.usages: Mapping[MeasuredProcess, Usage] = {}
         self._tree = tree
         self._metrics = metrics
         self._journal = journal

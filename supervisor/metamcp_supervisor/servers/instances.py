@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_supervisor.fronts.front import Questions
-from metamcp_supervisor.processes.nursery import Worker, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
 from metamcp_supervisor.servers.server import WentDown
 from metamcp_supervisor.servers.states import ExitClass
 from metamcp_worker.ipc import codec, messages, packets
@@ -73,7 +73,7 @@ class InstanceSnapshot(Struct, frozen=True, kw_only=True):
     condemned: ExitClass | None
 
 
-class Ear(Protocol):
+class InstanceListener(Protocol):
     """The listener that is told of everything that instances send."""
 
     def heard(self, instance: "Instance", message: FromChild, blob: bytes) -> None:
@@ -96,7 +96,9 @@ class Instance:
     because it does not answer. `silent`: the control socket is closed. `end`: how the worker ended.
     `questions`: about its calls."""
 
-    def __init__(self, server: str, generation: int, worker: Worker, ear: Ear) -> None:
+    def __init__(
+        self, server: str, generation: int, worker: ForkedWorker, ear: InstanceListener
+    ) -> None:
         self.server = server
         self.generation = generation
         self.pid = worker.pid

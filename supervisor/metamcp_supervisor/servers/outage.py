@@ -16,8 +16,8 @@ for which everything was gone already.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from metamcp_supervisor.servers.server import Life
-from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 
 OUTAGE_SERVERS_MIN = 5
 """Minimum number of servers that fail alike in an outage; fewer are separate broken servers, and
@@ -34,8 +34,8 @@ after an hour."""
 _SHARED = (ExitClass.EXIT, ExitClass.SIGNAL, ExitClass.CONNECT, ExitClass.START_TIMEOUT)
 """Exit classes that a lost upstream can cause. Other classes are a matter of one server, or of a
 person."""
-_WAITING = (Phase.BACKOFF, Phase.FAILED)
-_TRYING = (Phase.QUEUED, Phase.WARMING)
+_WAITING = (ServerPhase.BACKOFF, ServerPhase.FAILED)
+_TRYING = (ServerPhase.QUEUED, ServerPhase.WARMING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Seen:
 
     name: str
     launcher: str
-    life: Life
+    life: ServerLife
     held: bool = False
 
 
@@ -103,7 +103,7 @@ def _able(one: Seen, now: float) -> bool:
     return _waits(one.life) and now >= one.life.not_before and not one.held
 
 
-def _waits(life: Life) -> bool:
+def _waits(life: ServerLife) -> bool:
     """Whether a server waits for its next start. A server that its restart policy leaves down does
     not wait."""
     return life.phase in _WAITING and life.retry_at is not None

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from metamcp_supervisor.servers import outage
-from metamcp_supervisor.servers.entry import Entry
+from metamcp_supervisor.servers.entry import ServerEntry
 from metamcp_supervisor.servers.outage import Seen
-from metamcp_supervisor.servers.server import Fact, Life, SiblingRecovered, Start, evidence
+from metamcp_supervisor.servers.server import Fact, ServerLife, SiblingRecovered, Start, evidence
 from metamcp_supervisor.servers.start_gate_io import Starting
-from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.servers.states import ServerPhase
 
 
 class Outages:
@@ -20,9 +20,9 @@ class Outages:
 
     def __init__(
         self,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, ServerEntry],
         starting: Starting,
-        feed: Callable[[Entry, Fact, str], None],
+        feed: Callable[[ServerEntry, Fact, str], None],
     ) -> None:
         self._entries = entries
         self._starting = starting
@@ -32,7 +32,7 @@ class Outages:
         self._closed = False
         self._look_at(self._loop.time() + outage.PACE_S)  # servers adopted in an upgrade may wait
 
-    def heard(self, entry: Entry, before: Life) -> None:
+    def heard(self, entry: ServerEntry, before: ServerLife) -> None:
         """Note that the life of a server changed: plan a look, or tell siblings of a recovery."""
         if entry.life.vain is not None:
             self._look_at(self._loop.time() + outage.PACE_S)
@@ -73,9 +73,9 @@ class Outages:
             cause = f"to see for {turn.others} more whether what they need is back"
             self._feed(self._entries[turn.name], Start("others"), cause)
 
-    def _held(self, entry: Entry) -> bool:
+    def _held(self, entry: ServerEntry) -> bool:
         """Whether a server cannot start yet: an earlier copy is still leaving, or the server waits
         for another server, or it is removed."""
-        if entry.life.phase is Phase.WARMING:
+        if entry.life.phase is ServerPhase.WARMING:
             return False
         return entry.removed or entry.running or bool(self._starting.missing(entry))

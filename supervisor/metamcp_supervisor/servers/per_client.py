@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from metamcp_supervisor.config.config import TENANT_IDLE_STOP_S, Server
 from metamcp_supervisor.config.references import PROJECT
-from metamcp_supervisor.servers.server import Life
-from metamcp_supervisor.servers.states import DOWN, PUBLIC, Phase
+from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.states import DOWN, PUBLIC, ServerPhase
 from metamcp_worker.ipc import process_names, roots
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.process_names import (
@@ -54,13 +54,13 @@ NO_FOLDER_TEXT = (
     "${project} stands for the first root of its client, and that is not a folder of this machine:"
     " start the client in a folder, or let it name one with a file: URI"
 )
-_LEFT = frozenset({Phase.FAILED, Phase.DISABLED, Phase.QUARANTINED})
-_AWAY = frozenset({Phase.DISABLED, Phase.QUARANTINED})
-LEAVING = frozenset({Phase.DRAINING, Phase.STOPPING})
+_LEFT = frozenset({ServerPhase.FAILED, ServerPhase.DISABLED, ServerPhase.QUARANTINED})
+_AWAY = frozenset({ServerPhase.DISABLED, ServerPhase.QUARANTINED})
+LEAVING = frozenset({ServerPhase.DRAINING, ServerPhase.STOPPING})
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ProcessRefusal:
     """The reason why a client does not get a process of its own. `state`, `reason`, `message`: as
     in `messages.ServerState`."""
 
@@ -122,7 +122,7 @@ def division(server: Server, *, contested: bool, asks_roots: Asked) -> Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class ProcessCount:
     """How many processes are not for all clients: of this server, of this server for the client
     that wants one more, and of all servers."""
 
@@ -131,22 +131,22 @@ class Count:
     gateway: int = 0
 
 
-def refusal(life: Life | None, *, shared: bool, count: Count) -> Refusal | None:
+def refusal(life: ServerLife | None, *, shared: bool, count: ProcessCount) -> ProcessRefusal | None:
     """Return why a process is not started for one more client; None if it may start. `life`: of the
     server itself, None if it is not configured; `shared`: all clients share a process."""
     if life is None or shared:
-        return Refusal("stopped", message=_OVER)
+        return ProcessRefusal("stopped", message=_OVER)
     stopping = life.phase in LEAVING and not (life.restarting or life.resting)
     if stopping or life.phase in _AWAY:
         state = "stopped" if stopping else PUBLIC[life.phase]
-        return Refusal(state, str(life.reason or "") if state in DOWN else "", life.message)
+        return ProcessRefusal(state, str(life.reason or "") if state in DOWN else "", life.message)
     if life.parted:
-        return Refusal("draining", message=PARTED)
+        return ProcessRefusal("draining", message=PARTED)
     if count.client >= CLIENT_PROCESSES_MAX:
-        return Refusal("error", TOO_MANY_ROOTS, _FULL_CLIENT)
+        return ProcessRefusal("error", TOO_MANY_ROOTS, _FULL_CLIENT)
     if count.server >= SESSIONS_PROCESSES_MAX or count.gateway >= PROCESSES_MAX:
         full = count.server >= SESSIONS_PROCESSES_MAX
-        return Refusal("error", process_names.NO_PLACE, _FULL if full else _FULL_GATEWAY)
+        return ProcessRefusal("error", process_names.NO_PLACE, _FULL if full else _FULL_GATEWAY)
     return None
 
 
@@ -159,16 +159,16 @@ def placed(server: Server, tenant: Tenant | None) -> bool:
     return tenant is None or bool(roots.folder(tenant.roots.encode()))
 
 
-def spent(life: Life, *, running: bool) -> bool:
+def spent(life: ServerLife, *, running: bool) -> bool:
     """Whether this process for one client is down and does not start by itself, so it only takes a
     place."""
     return not running and life.phase in _LEFT
 
 
-def forgotten(life: Life, idle_s: float, idle_stop_s: float) -> bool:
+def forgotten(life: ServerLife, idle_s: float, idle_stop_s: float) -> bool:
     """Whether this process for one client went down, and its client has not used it for so long
     that another start is not worth it."""
-    return life.phase in (Phase.BACKOFF, Phase.FAILED) and idle_s >= idle_stop_s
+    return life.phase in (ServerPhase.BACKOFF, ServerPhase.FAILED) and idle_s >= idle_stop_s
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -20,28 +20,28 @@ from msgspec import structs
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import launched
 from metamcp_supervisor.servers import per_client
-from metamcp_supervisor.servers.catalogues import Catalogues, Offer, one_era
-from metamcp_supervisor.servers.entry import Entry
-from metamcp_supervisor.servers.per_client import Refusal
+from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, one_era
+from metamcp_supervisor.servers.entry import ServerEntry
+from metamcp_supervisor.servers.per_client import ProcessRefusal
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server import Fact, Parted, Start, WentDown
-from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import process_names as words
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import wider
 
 
-class Lives(Protocol):
+class ServersPort(Protocol):
     """The servers, and what can be done to them."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, ServerEntry]
 
-    def make(self, server: Server) -> Entry:
+    def make(self, server: Server) -> ServerEntry:
         """Make an entry for a server, with its last catalogue; the table does not have it yet."""
         ...
 
-    def feed(self, entry: Entry, fact: Fact, cause: str = "") -> None: ...
+    def feed(self, entry: ServerEntry, fact: Fact, cause: str = "") -> None: ...
 
     def change(self, server: Server, *, restart: bool) -> None: ...
 
@@ -49,18 +49,18 @@ class Lives(Protocol):
         """Stop a server; drop it as soon as its last process is gone."""
         ...
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: ServerEntry) -> None:
         """Forget a server that does not run, at once."""
         ...
 
-    def renew(self, entry: Entry, cause: str) -> None:
+    def renew(self, entry: ServerEntry, cause: str) -> None:
         """Restart a server, without a gap if possible."""
         ...
 
 
 class Apart:
     def __init__(
-        self, lives: Lives, routes: Routes, catalogues: Catalogues, journal: Journal
+        self, lives: ServersPort, routes: Routes, catalogues: Catalogues, journal: Journal
     ) -> None:
         self._lives = lives
         self._routes = routes
@@ -68,12 +68,12 @@ class Apart:
         self._journal = journal
         self._loop = asyncio.get_running_loop()
 
-    def of(self, server: str) -> list[Entry]:
+    def of(self, server: str) -> list[ServerEntry]:
         """Return the processes of this server that do not serve all clients."""
         every = self._lives.entries.values()
         return [one for one in every if one.own and one.base == server]
 
-    def share(self, base: Entry) -> None:
+    def share(self, base: ServerEntry) -> None:
         """Tell the fronts which clients share the process of a server from now on, and stop the
         process for the earlier era if it is not needed any more."""
         division = base.division
@@ -83,7 +83,7 @@ class Apart:
             self._routes.forget(legacy.name)  # before its stop, so that waiting calls go elsewhere
             self._lives.remove(legacy.name, "no client is to be served by it any more")
 
-    def recall(self, base: Entry) -> None:
+    def recall(self, base: ServerEntry) -> None:
         """Load what is known about the other era of a server that was just configured."""
         if not base.both:
             return
@@ -95,7 +95,7 @@ class Apart:
             self._lives.entries[entry.name] = entry
             self._routes.show(entry.server, entry.life)
 
-    def refused(self, entry: Entry, fact: WentDown) -> bool:
+    def refused(self, entry: ServerEntry, fact: WentDown) -> bool:
         """A process went down. If it was the first try to speak to a server in the other era, note
         that the server speaks one era only; the server itself then serves the waiting clients.
         Return whether that was so."""
@@ -126,10 +126,10 @@ class Apart:
         why = per_client.refusal(
             None if base is None else base.life,
             shared=base is None or not (legacy or base.division),
-            count=per_client.Count() if legacy else self._count(others, tenant),
+            count=per_client.ProcessCount() if legacy else self._count(others, tenant),
         )
         if why is None and base is not None and not per_client.placed(base.server, tenant):
-            why = Refusal("error", per_client.NO_FOLDER, per_client.NO_FOLDER_TEXT)
+            why = ProcessRefusal("error", per_client.NO_FOLDER, per_client.NO_FOLDER_TEXT)
         if why is not None and why.reason == words.NO_PLACE and self._made_room(others):
             why = None
         if base is None or why is not None:
@@ -140,7 +140,7 @@ class Apart:
         if not legacy:
             entry.offer = base.offer
         elif entry.offer.modern:  # it refused once, and may be a different server by now
-            entry.offer = Offer()
+            entry.offer = CatalogueFigures()
         entry.probe = base.probe
         entry.used_at = self._loop.time()
         if tenant is not None:
@@ -149,7 +149,7 @@ class Apart:
         whom = "clients of the earlier era, by a call" if legacy else "one client, by its call"
         self._lives.feed(entry, Start("client"), f"started for {whom}")
 
-    def used(self, entry: Entry, idle_s: float, tenant: Tenant | None = None) -> None:
+    def used(self, entry: ServerEntry, idle_s: float, tenant: Tenant | None = None) -> None:
         """Note that a server was last used `idle_s` ago, and by which client, if that is known."""
         entry.used_at = self._loop.time() - idle_s
         if tenant is not None and entry.own:
@@ -163,7 +163,7 @@ class Apart:
             if words.whose(entry.name) == who and (tenant := entry.tenants.get(who)) is not None:
                 entry.tenants[who] = structs.replace(tenant, roots=roots)
 
-    def offered(self, entry: Entry) -> None:
+    def offered(self, entry: ServerEntry) -> None:
         """Note from a new catalogue whether a server asks for the roots of its clients."""
         base = self._lives.entries.get(entry.base)
         if base is None or not entry.offer.asks_roots:
@@ -186,32 +186,32 @@ class Apart:
             if over and not entry.removed:
                 self._lives.remove(entry.name, "the session of its last client has ended")
 
-    def ready(self, entry: Entry) -> None:
+    def ready(self, entry: ServerEntry) -> None:
         """Keep new calls from a process that has just become ready, if an operator keeps calls from
         its server."""
         base = self._lives.entries.get(entry.base)
         if entry.own and base is not None and base.life.parted:
             self._lives.feed(entry, Parted(yes=True))
 
-    def settled(self, entry: Entry) -> None:
+    def settled(self, entry: ServerEntry) -> None:
         """Drop a process for a single client that has become idle. Keep a process that does not
         start again by itself only for as long as its client calls. Call this after a change of
         phase, or when a copy has left."""
         if not entry.own or entry.running:
             return
-        if entry.life.phase is Phase.IDLE and not entry.legacy:
+        if entry.life.phase is ServerPhase.IDLE and not entry.legacy:
             self._lives.drop(entry)
         elif entry.spent and entry.life.retry_at is None:
             entry.retry_at(entry.used_at + entry.server.rest_s, self._expired)
 
-    def _expired(self, entry: Entry) -> None:
+    def _expired(self, entry: ServerEntry) -> None:
         """Drop a process that its client has not called for `idle_stop`."""
         if self._loop.time() < entry.used_at + entry.server.rest_s:
             self.settled(entry)
         elif entry.spent:
             self._lives.drop(entry)
 
-    def forgotten(self, entry: Entry) -> bool:
+    def forgotten(self, entry: ServerEntry) -> bool:
         """Drop a process whose next start is due if its client does not use it any more. Return
         whether it was dropped."""
         idle_s = self._loop.time() - entry.used_at
@@ -221,7 +221,7 @@ class Apart:
             self._lives.drop(entry)
         return gone
 
-    def counted(self, entry: Entry, counts: Mapping[str, int]) -> None:
+    def counted(self, entry: ServerEntry, counts: Mapping[str, int]) -> None:
         """Act on counters of a worker. Clients share a server until the first request that could
         not be sent to any of them. A shared process that knows the roots of one client is
         restarted."""
@@ -236,7 +236,7 @@ class Apart:
             self._journal.add(base.name, "sharing", per_client.SWITCHED, base.life.generation)
             self.share(base)
 
-    def changed(self, entry: Entry, before: Server, *, restart: bool) -> None:
+    def changed(self, entry: ServerEntry, before: Server, *, restart: bool) -> None:
         """Apply a changed configuration of a server to its processes for single clients. The
         process for the earlier era restarts together with the server, so that calls wait instead of
         failing."""
@@ -251,7 +251,7 @@ class Apart:
             still = entry.both and (one.running or not another) if one.legacy else entry.division
             if stays and still and not one.removed:
                 if one.legacy and another:
-                    one.offer = Offer()  # as before the first try
+                    one.offer = CatalogueFigures()  # as before the first try
                 self._lives.change(per_client.own(entry.server, one.name), restart=restart)
             else:
                 self._end(one, "its server is shared now, or not enabled")
@@ -261,23 +261,23 @@ class Apart:
         for one in self.of(server):
             self._end(one, cause)
 
-    def _count(self, others: list[Entry], tenant: Tenant | None) -> per_client.Count:
+    def _count(self, others: list[ServerEntry], tenant: Tenant | None) -> per_client.ProcessCount:
         """Count processes that are not for all clients. `others`: those of the same server."""
         who = "" if tenant is None else tenant.who
-        return per_client.Count(
+        return per_client.ProcessCount(
             server=len(others),
             client=sum(who in one.tenants for one in others),
             gateway=sum(one.own for one in self._lives.entries.values()),
         )
 
-    def _end(self, one: Entry, cause: str) -> None:
+    def _end(self, one: ServerEntry, cause: str) -> None:
         if not one.removed:
             self._lives.remove(one.name, cause)
 
-    def _legacy(self, base: Entry) -> Entry | None:
+    def _legacy(self, base: ServerEntry) -> ServerEntry | None:
         return self._lives.entries.get(words.own(base.name, words.LEGACY))
 
-    def _made_room(self, others: Iterable[Entry]) -> bool:
+    def _made_room(self, others: Iterable[ServerEntry]) -> bool:
         for one in others:
             if one.spent:
                 self._lives.drop(one)

@@ -21,13 +21,13 @@ from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.rations import left_out
 from metamcp_supervisor.servers import rate_limits
 from metamcp_supervisor.servers.catalog_changes import changes
-from metamcp_supervisor.servers.catalogues import Offer, offer
-from metamcp_supervisor.servers.entry import Entry, ServerSnapshot
+from metamcp_supervisor.servers.catalogues import CatalogueFigures, offer
+from metamcp_supervisor.servers.entry import ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.instances import Instance
-from metamcp_supervisor.servers.per_client import PARTED, Division, Refusal
+from metamcp_supervisor.servers.per_client import PARTED, Division, ProcessRefusal
 from metamcp_supervisor.servers.quarantine_io import Pinned
-from metamcp_supervisor.servers.server import Life
-from metamcp_supervisor.servers.states import DOWN, PUBLIC, ExitClass, Phase
+from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.states import DOWN, PUBLIC, ExitClass, ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.messages import (
@@ -54,20 +54,20 @@ class Ahead(Protocol):
         ...
 
 
-class Fronts(Protocol):
+class FrontsPort(Protocol):
     def serving(self) -> Iterable[Ahead]:
         """Return all fronts that have been told what to serve."""
         ...
 
 
-class Known:
+class PublishedServer:
     """Knowledge of the fronts about one server. `changes`: times when it was listed or hidden
     (`rate_limits`)."""
 
     def __init__(self) -> None:
         self.catalogue = b""
         self.list_hash = ""
-        self.life: tuple[Server, Life] | None = None
+        self.life: tuple[Server, ServerLife] | None = None
         self.state: ServerState | None = None
         self.listed = False
         self.division = Division()
@@ -96,15 +96,15 @@ class Known:
 
 
 class Routes:
-    def __init__(self, fronts: Fronts) -> None:
+    def __init__(self, fronts: FrontsPort) -> None:
         self._fronts = fronts
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, PublishedServer] = {}
         self._loop = asyncio.get_running_loop()
 
     def offers(self, server: str, data: bytes, list_hash: str) -> bytes:
         """Tell the fronts the catalogue of a server. Return the catalogue before, or b"". Raises
         OSError without free descriptors."""
-        known = self._known.setdefault(server, Known())
+        known = self._known.setdefault(server, PublishedServer())
         before = known.catalogue
         if before != data:  # a restart rarely changes it
             known.catalogue, known.list_hash = data, list_hash
@@ -112,13 +112,13 @@ class Routes:
                 _send_catalogue(front, server, known)
         return before
 
-    def handed(self, server: str) -> Known:
+    def handed(self, server: str) -> PublishedServer:
         """Return the state that the program after this one needs."""
-        return self._known.get(server, Known())
+        return self._known.get(server, PublishedServer())
 
     def go_on(self, found: ServerSnapshot, list_hash: str) -> None:
         """Continue from what the previous program told the fronts."""
-        known = self._known[found.name] = Known()
+        known = self._known[found.name] = PublishedServer()
         known.catalogue, known.list_hash = found.catalogue, list_hash
         known.listed, known.changes = found.listed, found.list_changes
         if found.list_turns_at is not None:
@@ -133,16 +133,16 @@ class Routes:
             if front.number == number and known is not None and known.catalogue:
                 _send_catalogue(front, server, known)
 
-    def show(self, server: Server, life: Life) -> None:
+    def show(self, server: Server, life: ServerLife) -> None:
         """Tell the fronts the state of a server, and list its tools or hide them."""
-        known = self._known.setdefault(server.name, Known())
+        known = self._known.setdefault(server.name, PublishedServer())
         self._list(known, server, life)
         self._tell(known, server, life)
 
     def share(self, server: str, division: Division) -> bool:
         """Tell the fronts which clients of a server get processes of their own. Return whether that
         changed."""
-        known = self._known.setdefault(server, Known())
+        known = self._known.setdefault(server, PublishedServer())
         if known.division == division:
             return False
         known.division = division
@@ -150,7 +150,7 @@ class Routes:
             self._tell(known, *known.life)
         return True
 
-    def refuse(self, server: str, why: Refusal) -> None:
+    def refuse(self, server: str, why: ProcessRefusal) -> None:
         """Tell the fronts why this process for a single client is not started."""
         state = ServerState(
             server=server, state=why.state, listed=False, reason=why.reason, message=why.message
@@ -201,13 +201,13 @@ class Routes:
         for known in self._known.values():
             known.keep()
 
-    def _list(self, known: Known, server: Server, life: Life) -> None:
+    def _list(self, known: PublishedServer, server: Server, life: ServerLife) -> None:
         """List a server as soon as it is ready for the first time, until an operator or the
         configuration stops it. A server that went down by itself or restarts has `hide_after` to
         become ready again before its tools are hidden; if it goes down again and again, its tools
         stay as they are for a while (`rate_limits`)."""
         damped_s = rate_limits.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
-        if life.phase is Phase.READY or (server.lazy and _at_rest(life) and known.catalogue):
+        if life.phase is ServerPhase.READY or (server.lazy and _at_rest(life) and known.catalogue):
             if known.listed or not damped_s:
                 self._turn(known, listed=True, counts=life.failures > 0)
             elif not known.planned:
@@ -218,19 +218,19 @@ class Routes:
             wait_s = max(server.hide_after_s, damped_s)
             known.plan(wait_s, partial(self._turn_later, known, listed=False))
 
-    def _turn(self, known: Known, *, listed: bool, counts: bool) -> None:
+    def _turn(self, known: PublishedServer, *, listed: bool, counts: bool) -> None:
         """List the tools of a server, or hide them, from now on."""
         known.keep()
         if counts and listed != known.listed:
             known.changes = rate_limits.noted(known.changes, self._loop.time())
         known.listed = listed
 
-    def _turn_later(self, known: Known, *, listed: bool) -> None:
+    def _turn_later(self, known: PublishedServer, *, listed: bool) -> None:
         self._turn(known, listed=listed, counts=True)
         if known.life is not None:
             self._tell(known, *known.life)
 
-    def _tell(self, known: Known, server: Server, life: Life) -> None:
+    def _tell(self, known: PublishedServer, server: Server, life: ServerLife) -> None:
         known.life = server, life
         state = _state(server, life, known.listed, self._loop.time())
         division = known.division
@@ -241,24 +241,29 @@ class Routes:
             front.send(known.state)
 
 
-def _at_rest(life: Life) -> bool:
+def _at_rest(life: ServerLife) -> bool:
     """Whether the server waits for a call, or goes down to do so."""
-    return life.phase is Phase.IDLE or life.resting
+    return life.phase is ServerPhase.IDLE or life.resting
 
 
-def _starts(life: Life) -> bool:
-    return life.phase in (Phase.QUEUED, Phase.WARMING)
+def _starts(life: ServerLife) -> bool:
+    return life.phase in (ServerPhase.QUEUED, ServerPhase.WARMING)
 
 
-def _comes_back(life: Life) -> bool:
+def _comes_back(life: ServerLife) -> bool:
     """Whether the server is down, or going down, and will start again."""
-    if life.phase in (Phase.DRAINING, Phase.STOPPING):
+    if life.phase in (ServerPhase.DRAINING, ServerPhase.STOPPING):
         return life.restarting
-    return life.phase in (Phase.QUEUED, Phase.WARMING, Phase.BACKOFF, Phase.FAILED)
+    return life.phase in (
+        ServerPhase.QUEUED,
+        ServerPhase.WARMING,
+        ServerPhase.BACKOFF,
+        ServerPhase.FAILED,
+    )
 
 
-def _state(server: Server, life: Life, listed: bool, now: float) -> ServerState:
-    if life.degraded and life.phase is Phase.READY:
+def _state(server: Server, life: ServerLife, listed: bool, now: float) -> ServerState:
+    if life.degraded and life.phase is ServerPhase.READY:
         # New calls are not sent there; they wait a moment, as for a server that is starting again.
         return ServerState(
             server=server.name,
@@ -282,13 +287,13 @@ def _state(server: Server, life: Life, listed: bool, now: float) -> ServerState:
     )
 
 
-def _retry_after_ms(life: Life, now: float) -> int:
+def _retry_after_ms(life: ServerLife, now: float) -> int:
     if _starts(life) or life.restarting:
         return 0
     return -1 if life.retry_at is None else max(0, round((life.retry_at - now) * 1000))
 
 
-def _send_catalogue(front: Ahead, server: str, known: Known) -> None:
+def _send_catalogue(front: Ahead, server: str, known: PublishedServer) -> None:
     message = Catalogue(server=server, list_hash=known.list_hash)
     front.send(message, [packets.blob(known.catalogue)])
 
@@ -304,7 +309,7 @@ class Deliveries:
     `missing`: why a server that is ready cannot be called, as long as a pipe to it is missing."""
 
     def __init__(
-        self, entries: Mapping[str, Entry], routes: Routes, pinned: Pinned, journal: Journal
+        self, entries: Mapping[str, ServerEntry], routes: Routes, pinned: Pinned, journal: Journal
     ) -> None:
         self.owed = 0
         self.missing: dict[str, str] = {}
@@ -318,7 +323,7 @@ class Deliveries:
     def connect(self, server: str, front: int | None) -> None:
         """Make a pipe between the server, if it is ready, and this front, or every front."""
         entry = self._entries.get(server)
-        if entry is None or entry.instance is None or entry.life.phase is not Phase.READY:
+        if entry is None or entry.instance is None or entry.life.phase is not ServerPhase.READY:
             self.missing.pop(server, None)
             return
         try:
@@ -336,7 +341,7 @@ class Deliveries:
             self.missing[server] = why or "its worker or a front has no free descriptor"
             self._loop.call_later(AGAIN_S, self._connect_now, server, front)
 
-    def offer(self, entry: Entry, data: bytes) -> tuple[ExitClass, str] | None:
+    def offer(self, entry: ServerEntry, data: bytes) -> tuple[ExitClass, str] | None:
         """Take in a server's catalogue, send it, and write to the journal what changed in it.
         Return why the server counts as broken, if it does."""
         try:
@@ -356,7 +361,7 @@ class Deliveries:
             return ExitClass.EXIT, no_descriptor(error)
         return None
 
-    def judged(self, entry: Entry, before: Offer, now: Offer) -> None:
+    def judged(self, entry: ServerEntry, before: CatalogueFigures, now: CatalogueFigures) -> None:
         """Write to the journal which definitions the lists leave out, if they changed."""
         if now.left_out and now.left_out != before.left_out:
             said = "; ".join(now.left_out[:LEFT_OUT_TOLD_MAX])
@@ -364,7 +369,7 @@ class Deliveries:
                 said += f"; and {more} more, which 'metamcp tools {entry.base}' names"
             self._journal.add(entry.name, "left out", said, entry.life.generation)
 
-    def _tell(self, entry: Entry, changed: str) -> None:
+    def _tell(self, entry: ServerEntry, changed: str) -> None:
         missing = entry.changes.take(self._loop.time())
         if missing is not None:
             what = changed + left_out(missing)

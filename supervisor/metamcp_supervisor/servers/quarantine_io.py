@@ -20,7 +20,7 @@ from msgspec import Raw
 from metamcp_supervisor.approval import lock as locks
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock
-from metamcp_supervisor.approval.lock_drift import Quarantined
+from metamcp_supervisor.approval.lock_drift import QuarantinedTool
 from metamcp_supervisor.approval.quarantine import Judged, Pins, counts
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
 from metamcp_supervisor.config.document import shown
@@ -38,7 +38,7 @@ RETRY_S = 0.5
 """Seconds until a judgement is tried again that failed for lack of a descriptor."""
 
 
-class Draft(NamedTuple):
+class ReloadDraft(NamedTuple):
     """The result of a reload with changed files, not in force yet. `judged`: by server, for the
     catalogue in `data`; `changed`: the lock is different."""
 
@@ -61,7 +61,7 @@ class Pinned:
         self._data: dict[str, bytes] = {}
         self._waiting: dict[str, bytes] = {}
         self._unsaved: Lock | None = None
-        self._announced: dict[str, frozenset[Quarantined]] = {}
+        self._announced: dict[str, frozenset[QuarantinedTool]] = {}
         self.drift: dict[str, dict[str, int]] = {}
         self._rations: dict[str, Ration] = {}
         self._worker: asyncio.Task[None] | None = None
@@ -148,16 +148,16 @@ class Pinned:
 
     # A reload
 
-    async def draft(self, config: Config, lock: Lock | None) -> Draft:
+    async def draft(self, config: Config, lock: Lock | None) -> ReloadDraft:
         """Judge all catalogues by this configuration and this `metamcp.lock`, without putting the
         result in force."""
         return await asyncio.to_thread(_draft, self._pins, lock, config, dict(self._data))
 
-    def planned(self, plan: ReloadPlan, draft: Draft) -> ReloadPlan:
+    def planned(self, plan: ReloadPlan, draft: ReloadDraft) -> ReloadPlan:
         """Return the plan with the changes of the lock added."""
         return lock_drift.planned(plan, self._pins.lock, draft.pins.lock) if draft.changed else plan
 
-    def adopt(self, draft: Draft) -> None:
+    def adopt(self, draft: ReloadDraft) -> None:
         """Put a draft in force. The caller must tell the fronts."""
         before = self._pins.lock
         self._pins.adopt(draft.pins.lock, draft.pins.pinnings, draft.pins.definitions)
@@ -183,7 +183,9 @@ class Pinned:
     def go_on(self, server: str, kept: Iterable[tuple[str, str]]) -> None:
         """Continue to hold back the tools of a process for one client that the previous program
         held back."""
-        if process_names.whose(server) and (found := [Quarantined(server, *each) for each in kept]):
+        if process_names.whose(server) and (
+            found := [QuarantinedTool(server, *each) for each in kept]
+        ):
             self._pins.go_on(server, found)
 
     @property
@@ -330,7 +332,7 @@ def _draft(
     lock: Lock | None,
     config: Config,
     data: Mapping[str, bytes],
-) -> Draft:
+) -> ReloadDraft:
     """Judge catalogues for `Pinned.draft`. Runs in a thread."""
     lock = None if lock is None else locks.folded(lock)
     pinnings = _pinnings(config)
@@ -340,7 +342,7 @@ def _draft(
         for name, each in data.items()
         if process_names.base(name) in pinnings
     }
-    return Draft(other, judged, data, locks.prints(lock) != locks.prints(pins.lock))
+    return ReloadDraft(other, judged, data, locks.prints(lock) != locks.prints(pins.lock))
 
 
 def _tools(data: bytes) -> Sequence[bytes | Raw]:

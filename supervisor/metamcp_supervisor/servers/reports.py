@@ -7,10 +7,10 @@ Owns: which answers prove that a server works. Never: the processes (`crew`).
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from metamcp_supervisor.servers.entry import Copy, Entry
+from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.per_client import CONTESTED, LENT_ROOTS
-from metamcp_supervisor.servers.server import Fact, Life, WentDown
-from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.servers.server import Fact, ServerLife, WentDown
+from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
@@ -35,7 +35,7 @@ def answered(stats: Sequence[CallStats]) -> dict[str, int]:
     return found
 
 
-_AT_REST = frozenset({Phase.IDLE, Phase.DISABLED})
+_AT_REST = frozenset({ServerPhase.IDLE, ServerPhase.DISABLED})
 """Phases in which a server is meant to be down, so the time is not counted as an outage."""
 
 
@@ -62,18 +62,21 @@ class Reports:
         """End the figures of a copy that is gone."""
         self._metrics.worker_gone(copy.entry.name, copy.generation)
 
-    def turned(self, entry: Entry, before: Life, fact: Fact, now: float) -> None:
+    def turned(self, entry: ServerEntry, before: ServerLife, fact: Fact, now: float) -> None:
         """Measure how long a server was down, after a change of its phase or serving copy. `now`:
         time before the change."""
         phase, loop = entry.life.phase, asyncio.get_running_loop()
-        if isinstance(fact, WentDown) and before.phase is Phase.READY:
+        if isinstance(fact, WentDown) and before.phase is ServerPhase.READY:
             self._down_since[entry.name] = now
         elif phase in _AT_REST:
             self._down_since.pop(entry.name, None)
-        if phase is Phase.READY and (since := self._down_since.pop(entry.name, None)) is not None:
+        if (
+            phase is ServerPhase.READY
+            and (since := self._down_since.pop(entry.name, None)) is not None
+        ):
             self._metrics.failed_over(entry.base, loop.time() - since)
 
-    def lines(self, entry: Entry, message: LogLines) -> None:
+    def lines(self, entry: ServerEntry, message: LogLines) -> None:
         self._logs.add(entry.name, message.stream, message.lines, message.dropped)
         if message.dropped:
             self._metrics.server_counts(entry.base, {"log_lines_dropped": message.dropped})
@@ -83,17 +86,17 @@ class Reports:
         aside = (CONTESTED, LENT_ROOTS, THROTTLED)
         counts = {name: n for name, n in message.counts.items() if name not in aside}
         self._metrics.server_counts(copy.entry.base, counts)
-        if copy.entry.life.phase is not Phase.READY:
+        if copy.entry.life.phase is not ServerPhase.READY:
             return  # The end of its start will be reported.
         now = asyncio.get_running_loop().time()
         for what, hint in copy.instance.hints(message.counts, now) if copy.instance else ():
             self._journal.add(copy.entry.name, what, hint, copy.generation)
 
     def proven(
-        self, entries: Mapping[str, Entry], front: int, stats: Sequence[CallStats]
-    ) -> list[Entry]:
+        self, entries: Mapping[str, ServerEntry], front: int, stats: Sequence[CallStats]
+    ) -> list[ServerEntry]:
         """Return the servers that have answered more calls, by the newest figures of this front."""
-        found: list[Entry] = []
+        found: list[ServerEntry] = []
         for name, count in answered(stats).items():
             entry = entries.get(name)
             if entry is not None and count > entry.answered.get(front, 0):
@@ -101,7 +104,7 @@ class Reports:
                 found.append(entry)
         return found
 
-    def restarted(self, entry: Entry) -> None:
+    def restarted(self, entry: ServerEntry) -> None:
         """Count a restart: a copy starts, or takes the place of another one. The first start is not
         a restart."""
         if entry.rested:
@@ -110,7 +113,7 @@ class Reports:
         entry.restarts += 1
         self._metrics.restarted(entry.base, str(entry.life.reason or "operator"))
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: ServerEntry) -> None:
         self._down_since.pop(entry.name, None)
         self._logs.forget(entry.name)
         if entry.own:

@@ -9,12 +9,12 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.limits import limits_of
-from metamcp_supervisor.servers.entry import Copy, Entry
-from metamcp_supervisor.telemetry.snapshot import Pulse, Readings
+from metamcp_supervisor.servers.entry import Copy, ServerEntry
+from metamcp_supervisor.telemetry.snapshot import GatewayPulse, Readings
 
 _WAITING = struct.Struct("=24xI")
 """Part of `struct tcp_info`: for a listening socket, the field of unacknowledged segments has the
@@ -30,12 +30,12 @@ class Single(Protocol):
         ...
 
 
-class Reader:
+class StateReader:
     """Read the state of all servers and fronts, for metrics and health pages."""
 
     def __init__(
         self,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, ServerEntry],
         fronts: Fronts,
         hearts: Heartbeats,
         nursery: Single,
@@ -68,17 +68,17 @@ class Reader:
             probing=frozenset(each.name for each in every if each.life.probing),
         )
 
-    def pulse(self) -> Pulse:
+    def pulse(self) -> GatewayPulse:
         """Return the state of fronts and nursery, without looking at any server, so that it is fast
         with many servers."""
-        return Pulse(
+        return GatewayPulse(
             fronts=tuple(map(front_state, self._fronts.slots)),
             nursery_pid=self._nursery.pid,
             loop_lag_s=self._hearts.lag_s(),
         )
 
 
-def front_state(front: Front | None) -> str:
+def front_state(front: FrontProcess | None) -> str:
     """Return the state of a front, as the status shows it."""
     if front is None:
         return "error"
@@ -99,7 +99,7 @@ def accept_queue(listeners: Sequence[socket.socket]) -> int | None:
 
 def _ages(
     copies: Iterable[Copy],
-    fronts: Iterable[Front | None],
+    fronts: Iterable[FrontProcess | None],
     embedder_pid: int,
     ages_s: Mapping[int, float],
 ) -> dict[tuple[str, str], float]:
@@ -114,7 +114,7 @@ def _ages(
     return found
 
 
-def _spare_ready(entry: Entry) -> bool:
+def _spare_ready(entry: ServerEntry) -> bool:
     return entry.spare is not None and entry.spare.ready
 
 

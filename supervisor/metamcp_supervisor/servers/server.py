@@ -12,15 +12,22 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from metamcp_supervisor import backoff
-from metamcp_supervisor.backoff import Patience
+from metamcp_supervisor.backoff import RestartLimits
 from metamcp_supervisor.config.config import Restart
-from metamcp_supervisor.servers.states import Action, Event, ExitClass, Impossible, Phase, move
+from metamcp_supervisor.servers.states import (
+    Action,
+    ExitClass,
+    ImpossibleEvent,
+    ServerEvent,
+    ServerPhase,
+    move,
+)
 
 Starter = Literal["boot", "operator", "timer", "client", "dependent", "others"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class ServerLife:
     """The state of one server. Times are of the monotonic clock.
 
     `failures`: unstable starts in a row; `window`: times of those within `patience.window_s`;
@@ -40,9 +47,9 @@ class Life:
     `excused`: that was not its fault, and is forgotten once it is ready.
     """
 
-    phase: Phase = Phase.IDLE
+    phase: ServerPhase = ServerPhase.IDLE
     restart: Restart = "on-failure"
-    patience: Patience = field(default_factory=Patience)
+    patience: RestartLimits = field(default_factory=RestartLimits)
     lazy: bool = False
     generation: int = 0
     failures: int = 0
@@ -74,7 +81,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopServer:
     """Stop the server. `restarting`: start it again as soon as all its processes are gone."""
 
     restarting: bool = False
@@ -115,7 +122,7 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class WorkerLeft:
     """The worker of the newest instance and everything below it has left."""
 
 
@@ -145,12 +152,12 @@ class Retuned:
 
     restart: Restart
     lazy: bool = False
-    patience: Patience = field(default_factory=Patience)
+    patience: RestartLimits = field(default_factory=RestartLimits)
     mistake: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined:
+class OperatorQuarantine:
     """An operator forbids any use of the server; its processes are stopped."""
 
     why: str
@@ -170,28 +177,28 @@ class Unneeded:
 
 
 Fact = (
-    Start | Stop | Admitted | BecameReady | WentDown | Left | Answered | Responds
-    | SiblingRecovered | Retuned | Unneeded | Replaced | Quarantined | Parted
+    Start | StopServer | Admitted | BecameReady | WentDown | WorkerLeft | Answered | Responds
+    | SiblingRecovered | Retuned | Unneeded | Replaced | OperatorQuarantine | Parted
 )  # fmt: skip
-Step = tuple[Life, tuple[Action, ...]]
+Step = tuple[ServerLife, tuple[Action, ...]]
 
-_WAITING = (Phase.BACKOFF, Phase.FAILED)
-_LEAVING = (Phase.DRAINING, Phase.STOPPING)
-_ALIVE = (Phase.WARMING, Phase.READY)
+_WAITING = (ServerPhase.BACKOFF, ServerPhase.FAILED)
+_LEAVING = (ServerPhase.DRAINING, ServerPhase.STOPPING)
+_ALIVE = (ServerPhase.WARMING, ServerPhase.READY)
 _UNHEALED = (ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS, ExitClass.REDIRECT)
 """Exit classes that need a person; waiting alone does not help."""
 
 
-def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
+def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
     """Return the next life and the actions for the tree. `jitter`: a random number from 0 up to 1.
     Raises Impossible."""
     match fact:
         case Start(by):
             return _start(life, by, now)
-        case Stop(restarting):
+        case StopServer(restarting):
             return _stop(life, restarting, now)
         case Admitted(generation):
-            life, actions = _moved(life, Event.ADMIT)
+            life, actions = _moved(life, ServerEvent.ADMIT)
             generation = generation or life.generation + 1
             return replace(life, generation=generation, proven=False), actions
         case Replaced(generation):
@@ -200,7 +207,7 @@ def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
             return _ready(life, now)
         case WentDown():
             return _down(life, fact, now, jitter)
-        case Left():
+        case WorkerLeft():
             return _left(life)
         case Answered():
             return replace(life, proven=True), ()
@@ -209,22 +216,22 @@ def step(life: Life, fact: Fact, now: float, jitter: float) -> Step:
         case SiblingRecovered(reason):
             return _sibling_recovered(life, reason, now, jitter)
         case Retuned(restart, lazy, patience, mistake):
-            waits = life.lazy and (life.phase is Phase.IDLE or life.resting)
+            waits = life.lazy and (life.phase is ServerPhase.IDLE or life.resting)
             life = replace(life, restart=restart, lazy=lazy, patience=patience, mistake=mistake)
             # A server that was lazy and waits for a call starts without a call now.
             return _start(life, "boot", now) if waits and not lazy else (life, ())
         case Unneeded():
             return _unneeded(life)
-        case Quarantined(why):
+        case OperatorQuarantine(why):
             return _quarantined(life, why)
         case Parted(yes):
-            return replace(life, parted=yes and life.phase is Phase.READY), ()
+            return replace(life, parted=yes and life.phase is ServerPhase.READY), ()
 
 
-def _start(life: Life, by: Starter, now: float) -> Step:
+def _start(life: ServerLife, by: Starter, now: float) -> Step:
     if by == "client" and not _answers_clients(life, now):
         return life, ()
-    if by == "dependent" and life.phase is not Phase.IDLE and not life.resting:
+    if by == "dependent" and life.phase is not ServerPhase.IDLE and not life.resting:
         return life, ()  # it runs, or comes back by itself, or an operator stopped it
     if by == "others" and (life.phase not in _WAITING or life.retry_at is None):
         return life, ()
@@ -233,40 +240,40 @@ def _start(life: Life, by: Starter, now: float) -> Step:
     if by == "operator":
         # A person looked at it: the past does not count any more, and quarantine is lifted.
         life = replace(life, failures=0, window=(), trips=0, limits=(), planned_at=None)
-        if life.phase is Phase.QUARANTINED:
-            life, _ = _moved(replace(life, reason=None, message=""), Event.STOP)
+        if life.phase is ServerPhase.QUARANTINED:
+            life, _ = _moved(replace(life, reason=None, message=""), ServerEvent.STOP)
     if life.phase in _LEAVING and (by == "operator" or life.resting):
         life = replace(life, restarting=True, resting=False)
-    if life.mistake and life.phase in (Phase.DISABLED, Phase.IDLE, *_WAITING):
+    if life.mistake and life.phase in (ServerPhase.DISABLED, ServerPhase.IDLE, *_WAITING):
         return _refused(life)
-    probing = life.phase is Phase.FAILED and by != "operator"
+    probing = life.phase is ServerPhase.FAILED and by != "operator"
     planned_at = life.retry_at if by == "others" else life.planned_at
-    life, actions = _moved(life, Event.START)
-    if life.phase is Phase.QUEUED:
+    life, actions = _moved(life, ServerEvent.START)
+    if life.phase is ServerPhase.QUEUED:
         probing = life.probing or probing
         life = replace(life, retry_at=None, probing=probing, planned_at=planned_at)
     return life, actions
 
 
-def _refused(life: Life) -> Step:
+def _refused(life: ServerLife) -> Step:
     """Do not start a server whose table in the configuration has a mistake."""
-    life, actions = _moved(life, Event.REFUSE)
+    life, actions = _moved(life, ServerEvent.REFUSE)
     reason, message = ExitClass.CONFIGURATION, life.mistake
     return replace(life, reason=reason, message=message, retry_at=None, probing=False), actions
 
 
-def _answers_clients(life: Life, now: float) -> bool:
+def _answers_clients(life: ServerLife, now: float) -> bool:
     """Whether a client's call may start the server: not if an operator stopped it, and not against
     its restart policy."""
-    if life.phase is Phase.IDLE or life.resting:
+    if life.phase is ServerPhase.IDLE or life.resting:
         return True
     often = life.called_at is not None and now - life.called_at < backoff.DEMAND_S_MIN
     alone = often or now < life.not_before
     return life.phase in _WAITING and life.restart != "never" and not alone
 
 
-def _stop(life: Life, restarting: bool, now: float) -> Step:
-    life, actions = _moved(life, Event.STOP)
+def _stop(life: ServerLife, restarting: bool, now: float) -> Step:
+    life, actions = _moved(life, ServerEvent.STOP)
     life = replace(
         life, retry_at=None, probing=False, degraded=False, resting=False, parted=False,
         planned_at=None, vain=None, brief=False, reason=None, message="",
@@ -279,8 +286,8 @@ def _stop(life: Life, restarting: bool, now: float) -> Step:
     return life, actions
 
 
-def _ready(life: Life, now: float) -> Step:
-    life, actions = _moved(life, Event.READY)
+def _ready(life: ServerLife, now: float) -> Step:
+    life, actions = _moved(life, ServerEvent.READY)
     life = replace(life, ready_at=now, planned_at=None, vain=None, brief=False)
     if life.excused:
         life = replace(life, excused=False, reason=None, message="")
@@ -291,8 +298,8 @@ def _ready(life: Life, now: float) -> Step:
     return life, actions
 
 
-def _quarantined(life: Life, why: str) -> Step:
-    life, actions = _moved(life, Event.QUARANTINE)
+def _quarantined(life: ServerLife, why: str) -> Step:
+    life, actions = _moved(life, ServerEvent.QUARANTINE)
     life = replace(
         life, reason=ExitClass.OPERATOR, message=why, retry_at=None, ready_at=None, probing=False,
         degraded=False, restarting=False, resting=False, parted=False, planned_at=None, vain=None,
@@ -301,32 +308,32 @@ def _quarantined(life: Life, why: str) -> Step:
     return life, actions
 
 
-def _unneeded(life: Life) -> Step:
-    if life.phase is not Phase.READY or not life.lazy:
+def _unneeded(life: ServerLife) -> Step:
+    if life.phase is not ServerPhase.READY or not life.lazy:
         return life, ()
-    life, actions = _moved(life, Event.REST)
+    life, actions = _moved(life, ServerEvent.REST)
     return replace(life, resting=True, degraded=False, parted=False), actions
 
 
-def _left(life: Life) -> Step:
+def _left(life: ServerLife) -> Step:
     restarting = life.restarting
-    life, actions = _moved(life, Event.RESTED if life.resting else Event.GONE)
+    life, actions = _moved(life, ServerEvent.RESTED if life.resting else ServerEvent.GONE)
     life = replace(life, ready_at=None, restarting=False, resting=False)
-    if restarting and life.phase is Phase.DISABLED:
+    if restarting and life.phase is ServerPhase.DISABLED:
         if life.mistake:
             life, more = _refused(life)
             return life, (*actions, *more)
-        life, more = _moved(life, Event.START)
+        life, more = _moved(life, ServerEvent.START)
         return life, (*actions, *more)
     return life, actions
 
 
-def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
+def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
     if life.phase in _LEAVING:
-        return _moved(life, Event.DRAINED)
+        return _moved(life, ServerEvent.DRAINED)
     if life.phase not in _ALIVE:
-        raise Impossible(f"'went down' in phase '{life.phase}'")
-    was_up = life.phase is Phase.READY
+        raise ImpossibleEvent(f"'went down' in phase '{life.phase}'")
+    was_up = life.phase is ServerPhase.READY
     if fact.reason is ExitClass.CLEAN and not was_up:  # a failed start
         why = f"{fact.message} before it was ready"
         fact = replace(fact, reason=ExitClass.EXIT, message=why)
@@ -339,14 +346,14 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
         brief=life.ready_at is not None and now - life.ready_at < backoff.BRIEF_S,
     )  # fmt: skip
     if reason is ExitClass.FLOOD:
-        return _moved(replace(life, probing=False, retry_at=None), Event.QUARANTINE)
+        return _moved(replace(life, probing=False, retry_at=None), ServerEvent.QUARANTINE)
     if fact.excused:
         return _retry(life, now, 0.0, fact.spare)
     if reason is ExitClass.CLEAN and life.restart != "always":
-        event = Event.RESTED if life.lazy else Event.RETIRE
+        event = ServerEvent.RESTED if life.lazy else ServerEvent.RETIRE
         return _moved(replace(life, probing=False), event)
     if life.restart == "never":
-        return _moved(replace(life, probing=False, retry_at=None), Event.GIVE_UP)
+        return _moved(replace(life, probing=False, retry_at=None), ServerEvent.GIVE_UP)
     if planned_at is not None:
         return _back(life, planned_at, now)
     if was_stable:
@@ -358,46 +365,50 @@ def _down(life: Life, fact: WentDown, now: float, jitter: float) -> Step:
         limits = backoff.tally(life.limits, now, backoff.LIMITS_WINDOW_S, backoff.LIMITS_MAX)
         life = replace(life, limits=limits)
         if len(limits) >= backoff.LIMITS_MAX:
-            return _moved(replace(life, probing=False), Event.QUARANTINE)
+            return _moved(replace(life, probing=False), ServerEvent.QUARANTINE)
     if reason in _UNHEALED or life.probing or len(window) > most:
         trips = life.trips + 1
         retry_at = max(now + backoff.half_open(trips, jitter), life.not_before)
-        return _moved(replace(life, probing=False, trips=trips, retry_at=retry_at), Event.GIVE_UP)
+        return _moved(
+            replace(life, probing=False, trips=trips, retry_at=retry_at), ServerEvent.GIVE_UP
+        )
     return _retry(
         life, now, backoff.delay(life.failures, jitter, life.patience.delay_s_max), fact.spare
     )
 
 
-def _promoted(life: Life, generation: int, now: float) -> Step:
-    life, actions = _moved(life, Event.PROMOTE)
+def _promoted(life: ServerLife, generation: int, now: float) -> Step:
+    life, actions = _moved(life, ServerEvent.PROMOTE)
     return replace(life, generation=generation, ready_at=now, proven=False, degraded=False), actions
 
 
-def _retry(life: Life, now: float, delay_s: float, spare: int) -> Step:
-    if spare and life.phase is Phase.READY:
+def _retry(life: ServerLife, now: float, delay_s: float, spare: int) -> Step:
+    if spare and life.phase is ServerPhase.READY:
         return _promoted(life, spare, now)
     retry_at = max(now + delay_s, life.not_before)
-    return _moved(replace(life, probing=False, retry_at=retry_at), Event.RETRY)
+    return _moved(replace(life, probing=False, retry_at=retry_at), ServerEvent.RETRY)
 
 
-def _back(life: Life, planned_at: float, now: float) -> Step:
+def _back(life: ServerLife, planned_at: float, now: float) -> Step:
     """Wait for the time that was planned before this start."""
     retry_at = max(planned_at, now + backoff.DELAY_S_FLOOR, life.not_before)
-    event = Event.GIVE_UP if life.probing else Event.RETRY
+    event = ServerEvent.GIVE_UP if life.probing else ServerEvent.RETRY
     return _moved(replace(life, probing=False, retry_at=retry_at), event)
 
 
-def evidence(before: Life, life: Life) -> ExitClass | None:
+def evidence(before: ServerLife, life: ServerLife) -> ExitClass | None:
     """Return the trouble that is over, as the recovery of this server shows; None if it shows
     nothing. A server that is ready again and again for a moment does not count, because it would
     start its siblings each time."""
-    recovered = before.phase is Phase.WARMING and life.phase is Phase.READY and before.failures
+    recovered = (
+        before.phase is ServerPhase.WARMING and life.phase is ServerPhase.READY and before.failures
+    )
     return before.reason if recovered and not before.brief else None
 
 
-def _sibling_recovered(life: Life, reason: ExitClass, now: float, jitter: float) -> Step:
+def _sibling_recovered(life: ServerLife, reason: ExitClass, now: float, jitter: float) -> Step:
     soon = max(now + jitter * backoff.EVIDENCE_S_MAX, life.not_before)
-    if life.phase is Phase.WARMING and life.vain is not None and life.reason is reason:
+    if life.phase is ServerPhase.WARMING and life.vain is not None and life.reason is reason:
         return replace(life, planned_at=soon), ()  # the start began before the trouble was over
     if life.phase not in _WAITING or life.reason is not reason:
         return life, ()
@@ -406,6 +417,6 @@ def _sibling_recovered(life: Life, reason: ExitClass, now: float, jitter: float)
     return replace(life, retry_at=soon), (Action.ARM_RETRY,)
 
 
-def _moved(life: Life, event: Event) -> Step:
+def _moved(life: ServerLife, event: ServerEvent) -> Step:
     phase, actions = move(life.phase, event)
     return replace(life, phase=phase), actions

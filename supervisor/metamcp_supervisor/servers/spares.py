@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.servers.crew import Crew
-from metamcp_supervisor.servers.entry import Copy, Entry
-from metamcp_supervisor.servers.server import Fact, Replaced, Stop, WentDown
-from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.servers.entry import Copy, ServerEntry
+from metamcp_supervisor.servers.server import Fact, Replaced, StopServer, WentDown
+from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.messages import ServerReady
 
@@ -29,16 +29,16 @@ class Spares:
     """`feed(entry, fact, cause)`: reports a fact about a server."""
 
     def __init__(
-        self, crew: Crew, journal: Journal, feed: Callable[[Entry, Fact, str], None]
+        self, crew: Crew, journal: Journal, feed: Callable[[ServerEntry, Fact, str], None]
     ) -> None:
         self._crew = crew
         self._journal = journal
         self._feed = feed
 
-    def settle(self, entry: Entry) -> None:
+    def settle(self, entry: ServerEntry) -> None:
         """Plan the spare of a server that is ready, and stop the spare of one that is not. Call
         this after any change."""
-        if entry.life.phase is not Phase.READY:
+        if entry.life.phase is not ServerPhase.READY:
             entry.replacing = False
             self._dismiss(entry)
         elif entry.server.spares and entry.spare is None:
@@ -46,14 +46,14 @@ class Spares:
         elif not entry.server.spares and not entry.replacing:
             self._dismiss(entry)
 
-    def generation(self, entry: Entry) -> int:
+    def generation(self, entry: ServerEntry) -> int:
         """Return the generation of a spare that can take over now, or 0."""
         return entry.spare.generation if entry.spare is not None and entry.spare.ready else 0
 
-    def replace(self, entry: Entry, cause: str, *, anew: bool) -> bool:
+    def replace(self, entry: ServerEntry, cause: str, *, anew: bool) -> bool:
         """Restart without a gap, if the server may have two copies; return whether that is so.
         `anew`: do not use the present spare, which has the old configuration."""
-        if not entry.server.spares or entry.life.phase is not Phase.READY:
+        if not entry.server.spares or entry.life.phase is not ServerPhase.READY:
             return False
         if anew:
             self._dismiss(entry)
@@ -65,12 +65,12 @@ class Spares:
             self._start(entry)
         return True
 
-    def renew(self, entry: Entry, cause: str, *, anew: bool = False) -> None:
+    def renew(self, entry: ServerEntry, cause: str, *, anew: bool = False) -> None:
         """Replace the instance by another one: without a gap if possible, else by a restart."""
         if not self.replace(entry, cause, anew=anew):
-            self._feed(entry, Stop(restarting=True), cause)
+            self._feed(entry, StopServer(restarting=True), cause)
 
-    def promote(self, entry: Entry) -> None:
+    def promote(self, entry: ServerEntry) -> None:
         """Let the spare serve from now on; the old copy finishes."""
         old, entry.serving, entry.spare = entry.serving, entry.spare, None
         entry.replacing, entry.spare_failures = False, 0
@@ -98,13 +98,13 @@ class Spares:
         self._journal.add(entry.name, "spare down", cause, copy.generation)
         entry.spare_in(delay_s, self._start)
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, entry: ServerEntry) -> None:
         entry.no_spare()
-        if entry.life.phase is Phase.READY and entry.spare is None:
+        if entry.life.phase is ServerPhase.READY and entry.spare is None:
             entry.spare = Copy(entry, entry.new_generation())
             self._crew.fork(entry.spare)
 
-    def _dismiss(self, entry: Entry) -> None:
+    def _dismiss(self, entry: ServerEntry) -> None:
         entry.no_spare()
         if entry.spare is not None:
             copy, entry.spare = entry.spare, None

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import structs
 
 from metamcp_supervisor.config import assemble, environment, tools
-from metamcp_supervisor.config.config import Address, Config, Embeddings, Endpoint, Server, Tool
+from metamcp_supervisor.config.config import (
+    Address,
+    Config,
+    Embeddings,
+    Endpoint,
+    Server,
+    ToolConfig,
+)
 from metamcp_supervisor.config.references import PROJECT
 from metamcp_supervisor.config.show import secrets_of, secrets_of_embeddings, secrets_of_traces
 from metamcp_supervisor.processes.cgroups import Leaf
@@ -233,11 +240,11 @@ def front_spec(
     )
 
 
-def _disabled(found: Mapping[tools.Pair, Tool]) -> tuple[tools.Pair, ...]:
+def _disabled(found: Mapping[tools.Pair, ToolConfig]) -> tuple[tools.Pair, ...]:
     return tuple(pair for pair, tool in found.items() if tool.enabled is False)
 
 
-def _overrides(found: Mapping[tools.Pair, Tool]) -> tuple[ToolOverride, ...]:
+def _overrides(found: Mapping[tools.Pair, ToolConfig]) -> tuple[ToolOverride, ...]:
     """Return the settings of tools that are not disabled, without those that change nothing."""
     overrides = (
         ToolOverride(

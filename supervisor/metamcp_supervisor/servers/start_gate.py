@@ -29,7 +29,7 @@ servers start one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingStart:
     name: str
     failures: int
 
@@ -40,7 +40,7 @@ class Gate:
     `crowded`: when the kernel killed a process for lack of memory, None if that was long ago."""
 
     places: int
-    queue: tuple[Waiting, ...] = ()
+    queue: tuple[WaitingStart, ...] = ()
     warming: tuple[tuple[str, float], ...] = ()
     starts: tuple[float, ...] = ()
     crowded: float | None = None
@@ -57,7 +57,7 @@ def join(gate: Gate, name: str, failures: int) -> Gate:
         return gate
     before = tuple(waiting for waiting in gate.queue if waiting.failures <= failures)
     behind = tuple(waiting for waiting in gate.queue if waiting.failures > failures)
-    return replace(gate, queue=(*before, Waiting(name, failures), *behind))
+    return replace(gate, queue=(*before, WaitingStart(name, failures), *behind))
 
 
 def leave(gate: Gate, name: str) -> Gate:

@@ -9,14 +9,16 @@ import os
 from collections.abc import Callable, Mapping
 
 from metamcp_supervisor.servers import start_gate
-from metamcp_supervisor.servers.entry import Entry
-from metamcp_supervisor.servers.states import Phase
+from metamcp_supervisor.servers.entry import ServerEntry
+from metamcp_supervisor.servers.states import ServerPhase
 
 
 class Starting:
     """`entries`: all servers, by name. `admit(entry)`: called when a server may start."""
 
-    def __init__(self, entries: Mapping[str, Entry], admit: Callable[[Entry], None]) -> None:
+    def __init__(
+        self, entries: Mapping[str, ServerEntry], admit: Callable[[ServerEntry], None]
+    ) -> None:
         self._entries = entries
         self._admit = admit
         self._loop = asyncio.get_running_loop()
@@ -24,11 +26,11 @@ class Starting:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def join(self, entry: Entry) -> None:
+    def join(self, entry: ServerEntry) -> None:
         self._gate = start_gate.join(self._gate, entry.name, entry.life.failures)
         self.soon()
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, entry: ServerEntry) -> None:
         self._gate = start_gate.leave(self._gate, entry.name)
         self.soon()
 
@@ -41,12 +43,14 @@ class Starting:
         self._gate = start_gate.crowded(self._gate, self._loop.time())
         self.soon()
 
-    def missing(self, entry: Entry) -> list[Entry]:
+    def missing(self, entry: ServerEntry) -> list[ServerEntry]:
         """Return the servers that this server waits for."""
         needed = (self._entries.get(name) for name in entry.server.depends_on)
-        return [one for one in needed if one is not None and one.life.phase is not Phase.READY]
+        return [
+            one for one in needed if one is not None and one.life.phase is not ServerPhase.READY
+        ]
 
-    def dependents(self, entry: Entry) -> list[Entry]:
+    def dependents(self, entry: ServerEntry) -> list[ServerEntry]:
         """Return the servers that run and depend on this server; they must stop first."""
         return [
             one
@@ -69,7 +73,7 @@ class Starting:
         held = {
             entry.name
             for entry in self._entries.values()
-            if entry.running or (entry.life.phase is Phase.QUEUED and self.missing(entry))
+            if entry.running or (entry.life.phase is ServerPhase.QUEUED and self.missing(entry))
         }
         self._gate, names, again = start_gate.admit(self._gate, self._loop.time(), held)
         if again is not None:

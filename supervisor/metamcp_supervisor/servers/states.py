@@ -31,7 +31,7 @@ from enum import StrEnum
 from metamcp_supervisor.servers import rate_limits
 
 
-class Phase(StrEnum):
+class ServerPhase(StrEnum):
     DISABLED = "disabled"
     IDLE = "idle"
     QUEUED = "queued"
@@ -44,7 +44,7 @@ class Phase(StrEnum):
     QUARANTINED = "quarantined"
 
 
-class Event(StrEnum):
+class ServerEvent(StrEnum):
     START = "start"
     STOP = "stop"
     ADMIT = "admit"
@@ -96,24 +96,25 @@ class ExitClass(StrEnum):
     CONFIGURATION = "configuration"
 
 
-MEANING: Mapping[Event, str] = {
-    Event.START: "it is to run: at the start of the gateway, by an operator, by its timer, by a "
-    "client's call, because a sibling with the same trouble recovered, or to see for all that wait "
-    "for the same whether it is back",
-    Event.STOP: "it is to stop: by an operator, by a reload, or with the gateway",
-    Event.ADMIT: "the start gate has a free place and no earlier instance is left",
-    Event.READY: "handshake done and lists read",
-    Event.RETRY: "it went down; the next start is planned",
-    Event.GIVE_UP: "it went down too often, or in a way that time does not heal",
-    Event.RETIRE: "it went down and its restart policy leaves it down",
-    Event.QUARANTINE: "it broke the limits again and again or sent without end, or an operator "
-    "wants it so",
-    Event.DRAINED: "nothing is in flight any more, or its time is up",
-    Event.GONE: "the worker and everything below it has left",
-    Event.PROMOTE: "its place is taken by its spare: it went down, or is to be restarted",
-    Event.REFUSE: "it is to run, and its table in the configuration has a mistake",
-    Event.REST: "it starts when it is called, and nobody has called it for `idle_stop`",
-    Event.RESTED: "one that starts when it is called has left, or ended by itself without trouble",
+MEANING: Mapping[ServerEvent, str] = {
+    ServerEvent.START: "it is to run: at the start of the gateway, by an operator, by its timer, "
+    "by a client's call, because a sibling with the same trouble recovered, or to see for all that "
+    "wait for the same whether it is back",
+    ServerEvent.STOP: "it is to stop: by an operator, by a reload, or with the gateway",
+    ServerEvent.ADMIT: "the start gate has a free place and no earlier instance is left",
+    ServerEvent.READY: "handshake done and lists read",
+    ServerEvent.RETRY: "it went down; the next start is planned",
+    ServerEvent.GIVE_UP: "it went down too often, or in a way that time does not heal",
+    ServerEvent.RETIRE: "it went down and its restart policy leaves it down",
+    ServerEvent.QUARANTINE: "it broke the limits again and again or sent without end, or an "
+    "operator wants it so",
+    ServerEvent.DRAINED: "nothing is in flight any more, or its time is up",
+    ServerEvent.GONE: "the worker and everything below it has left",
+    ServerEvent.PROMOTE: "its place is taken by its spare: it went down, or is to be restarted",
+    ServerEvent.REFUSE: "it is to run, and its table in the configuration has a mistake",
+    ServerEvent.REST: "it starts when it is called, and nobody has called it for `idle_stop`",
+    ServerEvent.RESTED: "one that starts when it is called has left, or ended by itself without "
+    "trouble",
 }
 
 EXIT_MEANING: Mapping[ExitClass, str] = {
@@ -143,123 +144,131 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     "only a reload of the mended configuration starts it",
 }
 
-PUBLIC: Mapping[Phase, str] = {
-    Phase.DISABLED: "stopped",
-    Phase.IDLE: "idle",
-    Phase.QUEUED: "warming",
-    Phase.WARMING: "warming",
-    Phase.READY: "ready",
-    Phase.DRAINING: "draining",
-    Phase.STOPPING: "draining",
-    Phase.BACKOFF: "error",
-    Phase.FAILED: "error",
-    Phase.QUARANTINED: "quarantined",
+PUBLIC: Mapping[ServerPhase, str] = {
+    ServerPhase.DISABLED: "stopped",
+    ServerPhase.IDLE: "idle",
+    ServerPhase.QUEUED: "warming",
+    ServerPhase.WARMING: "warming",
+    ServerPhase.READY: "ready",
+    ServerPhase.DRAINING: "draining",
+    ServerPhase.STOPPING: "draining",
+    ServerPhase.BACKOFF: "error",
+    ServerPhase.FAILED: "error",
+    ServerPhase.QUARANTINED: "quarantined",
 }
 """States that people and clients see. A `ready` server that an endpoint exposes is shown as
 `active`."""
 
 DOWN = frozenset({"error", "quarantined"})
 """States of a server that went down by itself, or that must not be used."""
-STEPS: Mapping[Phase, str] = {Phase.WARMING: "launched", Phase.STOPPING: "drained"}
+STEPS: Mapping[ServerPhase, str] = {
+    ServerPhase.WARMING: "launched",
+    ServerPhase.STOPPING: "drained",
+}
 """Names, in journal events, of a move to this phase that does not change the state."""
 
-Move = tuple[Phase, tuple[Action, ...]]
+Move = tuple[ServerPhase, tuple[Action, ...]]
 
-_STAYS: dict[Phase, Move] = {phase: (phase, ()) for phase in Phase}
+_STAYS: dict[ServerPhase, Move] = {phase: (phase, ()) for phase in ServerPhase}
 
 #: phase -> event -> (next phase, actions of the tree). A pair that is not here is an error.
-TABLE: Mapping[Phase, Mapping[Event, Move]] = {
-    Phase.DISABLED: {
-        Event.QUARANTINE: (Phase.QUARANTINED, ()),
-        Event.START: (Phase.QUEUED, (Action.JOIN_GATE,)),
-        Event.REFUSE: (Phase.FAILED, (Action.ARM_RETRY,)),
-        Event.STOP: _STAYS[Phase.DISABLED],
-        Event.GONE: _STAYS[Phase.DISABLED],
+TABLE: Mapping[ServerPhase, Mapping[ServerEvent, Move]] = {
+    ServerPhase.DISABLED: {
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, ()),
+        ServerEvent.START: (ServerPhase.QUEUED, (Action.JOIN_GATE,)),
+        ServerEvent.REFUSE: (ServerPhase.FAILED, (Action.ARM_RETRY,)),
+        ServerEvent.STOP: _STAYS[ServerPhase.DISABLED],
+        ServerEvent.GONE: _STAYS[ServerPhase.DISABLED],
     },
-    Phase.IDLE: {
-        Event.QUARANTINE: (Phase.QUARANTINED, ()),
-        Event.START: (Phase.QUEUED, (Action.JOIN_GATE,)),
-        Event.REFUSE: (Phase.FAILED, (Action.ARM_RETRY,)),
-        Event.STOP: (Phase.DISABLED, ()),
-        Event.GONE: _STAYS[Phase.IDLE],
+    ServerPhase.IDLE: {
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, ()),
+        ServerEvent.START: (ServerPhase.QUEUED, (Action.JOIN_GATE,)),
+        ServerEvent.REFUSE: (ServerPhase.FAILED, (Action.ARM_RETRY,)),
+        ServerEvent.STOP: (ServerPhase.DISABLED, ()),
+        ServerEvent.GONE: _STAYS[ServerPhase.IDLE],
     },
-    Phase.QUEUED: {
-        Event.START: _STAYS[Phase.QUEUED],
-        Event.STOP: (Phase.DISABLED, (Action.LEAVE_GATE,)),
-        Event.QUARANTINE: (Phase.QUARANTINED, (Action.LEAVE_GATE,)),
-        Event.ADMIT: (Phase.WARMING, (Action.FORK,)),
-        Event.GONE: _STAYS[Phase.QUEUED],
+    ServerPhase.QUEUED: {
+        ServerEvent.START: _STAYS[ServerPhase.QUEUED],
+        ServerEvent.STOP: (ServerPhase.DISABLED, (Action.LEAVE_GATE,)),
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, (Action.LEAVE_GATE,)),
+        ServerEvent.ADMIT: (ServerPhase.WARMING, (Action.FORK,)),
+        ServerEvent.GONE: _STAYS[ServerPhase.QUEUED],
     },
-    Phase.WARMING: {
-        Event.START: _STAYS[Phase.WARMING],
-        Event.STOP: (Phase.STOPPING, (Action.LEAVE_GATE, Action.ASK_TO_STOP)),
-        Event.READY: (Phase.READY, (Action.LEAVE_GATE, Action.ROUTE)),
-        Event.RETRY: (Phase.BACKOFF, (Action.LEAVE_GATE, Action.ARM_RETRY)),
-        Event.GIVE_UP: (Phase.FAILED, (Action.LEAVE_GATE, Action.ARM_RETRY)),
-        Event.QUARANTINE: (Phase.QUARANTINED, (Action.LEAVE_GATE,)),
+    ServerPhase.WARMING: {
+        ServerEvent.START: _STAYS[ServerPhase.WARMING],
+        ServerEvent.STOP: (ServerPhase.STOPPING, (Action.LEAVE_GATE, Action.ASK_TO_STOP)),
+        ServerEvent.READY: (ServerPhase.READY, (Action.LEAVE_GATE, Action.ROUTE)),
+        ServerEvent.RETRY: (ServerPhase.BACKOFF, (Action.LEAVE_GATE, Action.ARM_RETRY)),
+        ServerEvent.GIVE_UP: (ServerPhase.FAILED, (Action.LEAVE_GATE, Action.ARM_RETRY)),
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, (Action.LEAVE_GATE,)),
     },
-    Phase.READY: {
-        Event.START: _STAYS[Phase.READY],
-        Event.STOP: (Phase.DRAINING, (Action.ASK_TO_STOP,)),
-        Event.PROMOTE: (Phase.READY, (Action.PROMOTE,)),
-        Event.REST: (Phase.DRAINING, (Action.ASK_TO_STOP,)),
-        Event.RESTED: (Phase.IDLE, ()),
-        Event.RETRY: (Phase.BACKOFF, (Action.ARM_RETRY,)),
-        Event.GIVE_UP: (Phase.FAILED, (Action.ARM_RETRY,)),
-        Event.RETIRE: (Phase.DISABLED, ()),
-        Event.QUARANTINE: (Phase.QUARANTINED, ()),
+    ServerPhase.READY: {
+        ServerEvent.START: _STAYS[ServerPhase.READY],
+        ServerEvent.STOP: (ServerPhase.DRAINING, (Action.ASK_TO_STOP,)),
+        ServerEvent.PROMOTE: (ServerPhase.READY, (Action.PROMOTE,)),
+        ServerEvent.REST: (ServerPhase.DRAINING, (Action.ASK_TO_STOP,)),
+        ServerEvent.RESTED: (ServerPhase.IDLE, ()),
+        ServerEvent.RETRY: (ServerPhase.BACKOFF, (Action.ARM_RETRY,)),
+        ServerEvent.GIVE_UP: (ServerPhase.FAILED, (Action.ARM_RETRY,)),
+        ServerEvent.RETIRE: (ServerPhase.DISABLED, ()),
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, ()),
     },
-    Phase.DRAINING: {
-        Event.START: _STAYS[Phase.DRAINING],  # A restart: it queues again once it is gone.
-        Event.STOP: _STAYS[Phase.DRAINING],
-        Event.QUARANTINE: (Phase.QUARANTINED, ()),
-        Event.DRAINED: (Phase.STOPPING, ()),
-        Event.GONE: (Phase.DISABLED, ()),
-        Event.RESTED: (Phase.IDLE, ()),
+    ServerPhase.DRAINING: {
+        ServerEvent.START: _STAYS[
+            ServerPhase.DRAINING
+        ],  # A restart: it queues again once it is gone.
+        ServerEvent.STOP: _STAYS[ServerPhase.DRAINING],
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, ()),
+        ServerEvent.DRAINED: (ServerPhase.STOPPING, ()),
+        ServerEvent.GONE: (ServerPhase.DISABLED, ()),
+        ServerEvent.RESTED: (ServerPhase.IDLE, ()),
     },
-    Phase.STOPPING: {
-        Event.START: _STAYS[Phase.STOPPING],
-        Event.STOP: _STAYS[Phase.STOPPING],
-        Event.QUARANTINE: (Phase.QUARANTINED, ()),
-        Event.DRAINED: _STAYS[Phase.STOPPING],
-        Event.GONE: (Phase.DISABLED, ()),
-        Event.RESTED: (Phase.IDLE, ()),
+    ServerPhase.STOPPING: {
+        ServerEvent.START: _STAYS[ServerPhase.STOPPING],
+        ServerEvent.STOP: _STAYS[ServerPhase.STOPPING],
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, ()),
+        ServerEvent.DRAINED: _STAYS[ServerPhase.STOPPING],
+        ServerEvent.GONE: (ServerPhase.DISABLED, ()),
+        ServerEvent.RESTED: (ServerPhase.IDLE, ()),
     },
-    Phase.BACKOFF: {
-        Event.START: (Phase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
-        Event.REFUSE: (Phase.FAILED, ()),
-        Event.STOP: (Phase.DISABLED, (Action.DISARM_RETRY,)),
-        Event.QUARANTINE: (Phase.QUARANTINED, (Action.DISARM_RETRY,)),
-        Event.GONE: _STAYS[Phase.BACKOFF],
+    ServerPhase.BACKOFF: {
+        ServerEvent.START: (ServerPhase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
+        ServerEvent.REFUSE: (ServerPhase.FAILED, ()),
+        ServerEvent.STOP: (ServerPhase.DISABLED, (Action.DISARM_RETRY,)),
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, (Action.DISARM_RETRY,)),
+        ServerEvent.GONE: _STAYS[ServerPhase.BACKOFF],
     },
-    Phase.FAILED: {
-        Event.START: (Phase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
-        Event.REFUSE: _STAYS[Phase.FAILED],
-        Event.STOP: (Phase.DISABLED, (Action.DISARM_RETRY,)),
-        Event.QUARANTINE: (Phase.QUARANTINED, (Action.DISARM_RETRY,)),
-        Event.GONE: _STAYS[Phase.FAILED],
+    ServerPhase.FAILED: {
+        ServerEvent.START: (ServerPhase.QUEUED, (Action.DISARM_RETRY, Action.JOIN_GATE)),
+        ServerEvent.REFUSE: _STAYS[ServerPhase.FAILED],
+        ServerEvent.STOP: (ServerPhase.DISABLED, (Action.DISARM_RETRY,)),
+        ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, (Action.DISARM_RETRY,)),
+        ServerEvent.GONE: _STAYS[ServerPhase.FAILED],
     },
-    Phase.QUARANTINED: {
-        Event.STOP: (Phase.DISABLED, ()),  # Only by an operator, or at the gateway's end.
-        Event.QUARANTINE: _STAYS[Phase.QUARANTINED],
-        Event.GONE: _STAYS[Phase.QUARANTINED],
+    ServerPhase.QUARANTINED: {
+        ServerEvent.STOP: (
+            ServerPhase.DISABLED,
+            (),
+        ),  # Only by an operator, or at the gateway's end.
+        ServerEvent.QUARANTINE: _STAYS[ServerPhase.QUARANTINED],
+        ServerEvent.GONE: _STAYS[ServerPhase.QUARANTINED],
     },
 }
 
 
-class Impossible(Exception):
+class ImpossibleEvent(Exception):
     """An event that cannot happen in this phase: a bug of the gateway, never a server's fault."""
 
 
-def move(phase: Phase, event: Event) -> Move:
+def move(phase: ServerPhase, event: ServerEvent) -> Move:
     """Return the next phase and the actions. Raises Impossible."""
     try:
         return TABLE[phase][event]
     except KeyError:
-        raise Impossible(f"'{event}' in phase '{phase}'") from None
+        raise ImpossibleEvent(f"'{event}' in phase '{phase}'") from None
 
 
-def told(before: Phase, after: Phase) -> str:
+def told(before: ServerPhase, after: ServerPhase) -> str:
     """Return the name of a move in journal events: `warming→error`, or the step within a state."""
     if before is not after and PUBLIC[before] == PUBLIC[after]:
         return STEPS[after]
@@ -272,7 +281,7 @@ def page() -> str:
 
 
 def _introduction() -> list[str]:
-    public = [f"| `{phase}` | `{PUBLIC[phase]}` |" for phase in Phase]
+    public = [f"| `{phase}` | `{PUBLIC[phase]}` |" for phase in ServerPhase]
     return [
         "# The states of a server",
         "",

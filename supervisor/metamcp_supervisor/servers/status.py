@@ -14,14 +14,14 @@ from metamcp_supervisor.config.server_sections import origin
 from metamcp_supervisor.config.show import MASK, tables
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import Particulars
-from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.servers import per_client, rate_limits
-from metamcp_supervisor.servers.entry import Copy, Entry
+from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.scrape import front_state
 from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachable
-from metamcp_supervisor.servers.states import PUBLIC, Phase
+from metamcp_supervisor.servers.states import PUBLIC, ServerPhase
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, Overridden, ServerStatus
 
 SECRET_CHARACTERS_MIN = 6
@@ -31,7 +31,7 @@ USED_FOR = ("worker", "server")
 """Roles of the processes that count for a server."""
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class GatewayFacts(Struct, frozen=True, kw_only=True):
     """Facts about the gateway itself. Times are of the monotonic clock. `drift`: by server."""
 
     version: str
@@ -57,11 +57,11 @@ UNREACHED = "descriptors"
 
 
 def collect(
-    facts: Facts,
-    entries: Mapping[str, Entry],
-    slots: list[Front | None],
+    facts: GatewayFacts,
+    entries: Mapping[str, ServerEntry],
+    slots: list[FrontProcess | None],
     metrics: Metrics,
-    usages: Mapping[Part, Usage],
+    usages: Mapping[MeasuredProcess, Usage],
 ) -> GatewayStatus:
     config = facts.config
     shown = exposed(config)
@@ -89,7 +89,7 @@ def collect(
     )
 
 
-def particulars(config: Config, entry: Entry, now: float) -> Particulars:
+def particulars(config: Config, entry: ServerEntry, now: float) -> Particulars:
     """Return the details that `describe` shows in addition to the status of a server."""
     life, server = entry.life, entry.server
     recent = sum(now - failed <= life.patience.window_s for failed in life.window)
@@ -149,7 +149,7 @@ def _ops_url(listen: AnyAddress) -> str:
     return str(listen) if isinstance(listen, UnixAddress) else f"http://{reachable(listen)}"
 
 
-def _front(slot: int, front: Front | None, now: float) -> FrontStatus:
+def _front(slot: int, front: FrontProcess | None, now: float) -> FrontStatus:
     if front is None:
         return FrontStatus(number=slot, pid=0, state=front_state(None), up_s=0.0)
     summary = front.summary
@@ -165,18 +165,24 @@ def _front(slot: int, front: Front | None, now: float) -> FrontStatus:
 
 
 def _server(
-    entry: Entry, shown: bool, metrics: Metrics, usages: Mapping[Part, Usage], facts: Facts
+    entry: ServerEntry,
+    shown: bool,
+    metrics: Metrics,
+    usages: Mapping[MeasuredProcess, Usage],
+    facts: GatewayFacts,
 ) -> ServerStatus:
     life, instance, offer, now = entry.life, entry.instance, entry.offer, facts.now
     calls, errors, inflight = metrics.calls(entry.name)
     if entry.own and instance is not None:  # its calls count with its server
         inflight = instance.inflight
     p50_s, p95_s = metrics.lately_s(entry.name)
-    used = [usages[part] for role in USED_FOR if (part := Part(role, entry.name)) in usages]
+    used = [
+        usages[part] for role in USED_FOR if (part := MeasuredProcess(role, entry.name)) in usages
+    ]
     state, reason, message = PUBLIC[life.phase], str(life.reason or ""), life.message
     if life.parted:
         state = "draining"
-    if life.phase is Phase.READY and entry.name in facts.missing:
+    if life.phase is ServerPhase.READY and entry.name in facts.missing:
         state, reason, message = "error", UNREACHED, facts.missing[entry.name]
     throttled = entry.serving is not None and rate_limits.throttled(entry.serving.flood, now)
     return ServerStatus(
@@ -217,25 +223,29 @@ def _server(
 
 
 def roots(
-    entries: Mapping[str, Entry], slots: list[Front | None], nursery_pid: int, embedder_pid: int
-) -> dict[Part, int]:
+    entries: Mapping[str, ServerEntry],
+    slots: list[FrontProcess | None],
+    nursery_pid: int,
+    embedder_pid: int,
+) -> dict[MeasuredProcess, int]:
     """Return the processes whose memory and processor time are measured, by part; 0 for a process
     that does not run."""
-    found = {Part("supervisor"): os.getpid(), Part("nursery"): nursery_pid}
+    found = {MeasuredProcess("supervisor"): os.getpid(), MeasuredProcess("nursery"): nursery_pid}
     if embedder_pid:
-        found[Part("embedder")] = embedder_pid
+        found[MeasuredProcess("embedder")] = embedder_pid
     for front in slots:
         if front is not None:
-            found[Part("front", number=front.slot)] = front.pid
+            found[MeasuredProcess("front", number=front.slot)] = front.pid
     for entry in entries.values():
         for copy in entry.copies:
             if copy.instance is not None:
                 number = number_of(copy)
-                found[Part("worker", entry.name, number)] = copy.instance.pid
-                found[Part("server", entry.name, number)] = copy.instance.server_pid
+                found[MeasuredProcess("worker", entry.name, number)] = copy.instance.pid
+                found[MeasuredProcess("server", entry.name, number)] = copy.instance.server_pid
     return found
 
 
 def number_of(copy: Copy) -> int:
-    """Return the number of a copy in `Part`: 0 for the serving copy, else its generation."""
+    """Return the number of a copy in `MeasuredProcess`: 0 for the serving copy, else its
+    generation."""
     return 0 if copy is copy.entry.serving else copy.generation

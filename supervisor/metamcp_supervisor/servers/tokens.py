@@ -37,7 +37,7 @@ class KeyUnfit(MetaMCPError):
     """The key is missing or not valid. The text says why and what to do."""
 
 
-class Tokens:
+class TokenKeys:
     """`environ`: of the gateway. The key is looked for when it is first needed, and then kept."""
 
     def __init__(self, state_dir: Path, environ: Mapping[str, str]) -> None:

@@ -19,13 +19,13 @@ from dataclasses import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.control.services import NotNow
-from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.bounds import Bounds
-from metamcp_supervisor.servers.catalogues import Catalogues, Offer, offer
+from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
 from metamcp_supervisor.servers.crew import Crew
-from metamcp_supervisor.servers.entry import Copy, Entry, news, patience, why
+from metamcp_supervisor.servers.entry import Copy, ServerEntry, news, patience, why
 from metamcp_supervisor.servers.outage_io import Outages
 from metamcp_supervisor.servers.per_client_io import Apart
 from metamcp_supervisor.servers.publish import Deliveries, Routes
@@ -36,21 +36,21 @@ from metamcp_supervisor.servers.server import (
     Answered,
     BecameReady,
     Fact,
-    Left,
+    OperatorQuarantine,
     Parted,
-    Quarantined,
     Responds,
     Retuned,
     Start,
-    Stop,
+    StopServer,
     Unneeded,
     WentDown,
+    WorkerLeft,
     step,
 )
 from metamcp_supervisor.servers.spares import Spares
 from metamcp_supervisor.servers.start_gate_io import Starting
-from metamcp_supervisor.servers.states import Action, Impossible, Phase, told
-from metamcp_supervisor.servers.tokens import Tokens
+from metamcp_supervisor.servers.states import Action, ImpossibleEvent, ServerPhase, told
+from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
@@ -84,7 +84,7 @@ class Tree:
         journal: Journal,
         logs: ServerLogs,
         metrics: Metrics,
-        tokens: Tokens,
+        tokens: TokenKeys,
         bounds: Bounds,
         pinned: Pinned,
         environ: Mapping[str, str],
@@ -101,7 +101,7 @@ class Tree:
         self._ended = asyncio.Event()
         self._drain_s = DRAIN_S
         self._closed = False
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, ServerEntry] = {}
         self.deliveries = Deliveries(self.entries, routes, pinned, journal)
         self.starting = Starting(self.entries, self._admitted)
         self.outages = Outages(self.entries, self.starting, self.feed)
@@ -126,11 +126,11 @@ class Tree:
         if server.enabled and not (entry.offer.from_cache and server.lazy):
             self.feed(entry, Start("boot"), "started with the gateway")
 
-    def make(self, server: Server) -> Entry:
+    def make(self, server: Server) -> ServerEntry:
         """Make an entry for a server, with its last catalogue."""
         data = self._catalogues.load(server)
-        entry = Entry(server, offer(data, from_cache=True) if data else Offer())
-        self.deliveries.judged(entry, Offer(), entry.offer)
+        entry = ServerEntry(server, offer(data, from_cache=True) if data else CatalogueFigures())
+        self.deliveries.judged(entry, CatalogueFigures(), entry.offer)
         if data and not (entry.legacy and entry.offer.modern):
             # Calls by names that are already known wait until the server is ready.
             self.pinned.offered(server.name, data)
@@ -143,7 +143,7 @@ class Tree:
             self.feed(entry, Start("operator"), "started by an operator")
 
     def stop(self, name: str) -> None:
-        self.feed(self.entries[name], Stop(), "stopped by an operator")
+        self.feed(self.entries[name], StopServer(), "stopped by an operator")
         self.apart.end_of(name, "its server was stopped by an operator")
 
     def restart(self, name: str) -> None:
@@ -163,7 +163,7 @@ class Tree:
 
     def quarantine(self, name: str, why: str) -> None:
         entry = self.entries[name]
-        self.feed(entry, Quarantined(why), why)
+        self.feed(entry, OperatorQuarantine(why), why)
         self.crew.let_go(entry)
         self.apart.end_of(name, "its server is in quarantine")
 
@@ -186,9 +186,9 @@ class Tree:
         self.apart.changed(entry, before, restart=restart)
         tuned = Retuned(server.restart, server.lazy, patience(server), server.mistake)
         self.feed(entry, tuned, "it is eager now")
-        left = entry.life.phase is Phase.DISABLED and entry.life.reason is None
+        left = entry.life.phase is ServerPhase.DISABLED and entry.life.reason is None
         if not server.enabled and (before.enabled or restart):
-            self.feed(entry, Stop(), "no longer enabled")
+            self.feed(entry, StopServer(), "no longer enabled")
         elif restart and (not before.enabled or not left):
             entry.probe = True
             self.spares.renew(entry, "its configuration changed", anew=True)
@@ -199,7 +199,7 @@ class Tree:
     def remove(self, name: str, cause: str = "no longer configured") -> None:
         entry = self.entries[name]
         entry.removed = True
-        self.feed(entry, Stop(), cause)
+        self.feed(entry, StopServer(), cause)
         self._drop_removed(entry)
         self.apart.end_of(name, cause)
 
@@ -214,7 +214,7 @@ class Tree:
                 if entry.name not in told and not self.starting.dependents(entry):
                     told.add(entry.name)
                     self.crew.hurry(entry)
-                    self.feed(entry, Stop(), "the gateway stops")
+                    self.feed(entry, StopServer(), "the gateway stops")
             if not any(entry.running for entry in self.entries.values()):
                 break
             await self._ended.wait()
@@ -234,11 +234,11 @@ class Tree:
 
     # Messages of fronts
 
-    def welcome(self, front: Front) -> None:
+    def welcome(self, front: FrontProcess) -> None:
         """Tell a new front about every server. Raises OSError."""
         self._routes.introduce(front)
         for entry in self.entries.values():
-            if entry.instance is not None and entry.life.phase is Phase.READY:
+            if entry.instance is not None and entry.life.phase is ServerPhase.READY:
                 self._routes.connect(entry.instance, front.number)
 
     def wanted(self, server: str, tenant: Tenant | None = None) -> None:
@@ -299,7 +299,7 @@ class Tree:
         self._reports.gone(copy)
         if copy is entry.serving:
             entry.serving = None
-            self.feed(entry, Left())
+            self.feed(entry, WorkerLeft())
         self._drop_removed(entry)
         self.apart.settled(entry)
         self._ended.set()
@@ -318,13 +318,13 @@ class Tree:
 
     def _ready(self, copy: Copy, message: ServerReady, blob: bytes) -> None:
         entry = copy.entry
-        if entry.life.phase is Phase.WARMING and self._offers(entry, blob):
+        if entry.life.phase is ServerPhase.WARMING and self._offers(entry, blob):
             copy.ready = True
             copy.no_deadline()
             self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {message.tools}")
             self.apart.ready(entry)
 
-    def _offers(self, entry: Entry, blob: bytes) -> bool:
+    def _offers(self, entry: ServerEntry, blob: bytes) -> bool:
         """Take in a catalogue; if it cannot be used, the server counts as broken. Return whether it
         can be used."""
         broken = self.deliveries.offer(entry, blob)
@@ -340,13 +340,13 @@ class Tree:
 
     # Lives
 
-    def feed(self, entry: Entry, fact: Fact, cause: str = "") -> None:
+    def feed(self, entry: ServerEntry, fact: Fact, cause: str = "") -> None:
         """Process a fact about a server: calculate its next life, carry out the actions, and report
         changes."""
         before, now = entry.life, self._loop.time()
         try:
             entry.life, actions = step(before, fact, now, random.random())  # noqa: S311 - jitter
-        except Impossible as error:
+        except ImpossibleEvent as error:
             self._journal.add(entry.name, "bug", str(error), before.generation)
             return
         for action in actions:
@@ -358,15 +358,15 @@ class Tree:
         if life.phase is not before.phase or life.generation != before.generation:
             self._reports.turned(entry, before, fact, now)
             self.spares.settle(entry)
-            entry.rested = entry.rested or life.phase is Phase.IDLE or life.resting
+            entry.rested = entry.rested or life.phase is ServerPhase.IDLE or life.resting
             what = told(before.phase, life.phase)
-            down = isinstance(fact, WentDown) or life.phase is Phase.FAILED
+            down = isinstance(fact, WentDown) or life.phase is ServerPhase.FAILED
             cause = why(life, now) if down else cause
             self._journal.add(entry.name, what, cause, life.generation)
         self.outages.heard(entry, before)
         self.apart.settled(entry)
 
-    def _act(self, entry: Entry, action: Action) -> None:
+    def _act(self, entry: ServerEntry, action: Action) -> None:
         match action:
             case Action.JOIN_GATE:
                 self.starting.join(entry)
@@ -383,7 +383,7 @@ class Tree:
             case Action.PROMOTE:
                 self._promote(entry)
             case Action.ASK_TO_STOP if entry.serving is not None:
-                draining = entry.life.phase is Phase.DRAINING
+                draining = entry.life.phase is ServerPhase.DRAINING
                 self.crew.ask_to_stop(entry.serving, self._drain_s if draining else 0.0)
             case Action.ARM_RETRY:
                 if entry.life.retry_at is not None:
@@ -393,7 +393,7 @@ class Tree:
             case _:
                 pass
 
-    def _promote(self, entry: Entry) -> None:
+    def _promote(self, entry: ServerEntry) -> None:
         self._reports.restarted(entry)
         old = entry.serving
         self.spares.promote(entry)
@@ -403,22 +403,22 @@ class Tree:
         if old is not None and old.instance is not None and not old.instance.reported:
             self.crew.ask_to_stop(old, self._drain_s)
 
-    def _admitted(self, entry: Entry) -> None:
+    def _admitted(self, entry: ServerEntry) -> None:
         self.feed(entry, Admitted(entry.new_generation()), "the start gate is open")
 
-    def retry(self, entry: Entry) -> None:
+    def retry(self, entry: ServerEntry) -> None:
         entry.no_retry()
         if not self.apart.forgotten(entry):
             self.feed(entry, Start("timer"), "its next start is due")
 
-    def _drop_removed(self, entry: Entry) -> None:
+    def _drop_removed(self, entry: ServerEntry) -> None:
         if entry.removed and entry.spent:
             self.drop(entry)
 
-    def renew(self, entry: Entry, cause: str) -> None:
+    def renew(self, entry: ServerEntry, cause: str) -> None:
         self.spares.renew(entry, cause)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: ServerEntry) -> None:
         """Forget a server that does not run, with everything that is kept about it."""
         if self.entries.get(entry.name) is entry:
             entry.no_retry()
@@ -429,7 +429,7 @@ class Tree:
             self._reports.forget(entry)
 
 
-def send(entry: Entry, number: int) -> int:
+def send(entry: ServerEntry, number: int) -> int:
     """Send a signal to the process of a server; return its process id. Raises NotNow with the
     reason if that is not possible."""
     server, instance = entry.server, entry.instance

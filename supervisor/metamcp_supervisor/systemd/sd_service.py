@@ -13,7 +13,7 @@ import socket
 from collections.abc import AsyncGenerator, Callable, Iterator
 
 from metamcp_supervisor.config import places
-from metamcp_supervisor.config.config import Address, AnyAddress, Gateway, UnixAddress
+from metamcp_supervisor.config.config import Address, AnyAddress, GatewayConfig, UnixAddress
 from metamcp_supervisor.config.units import is_loopback
 from metamcp_supervisor.systemd import listen, sd_notify, sd_sockets, sd_status
 from metamcp_supervisor.systemd.sd_notify import Notify
@@ -67,7 +67,7 @@ class Service:
     # Listeners
 
     def listeners(
-        self, wanted: Gateway
+        self, wanted: GatewayConfig
     ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
         """For clients, and for metrics and health. Ports that nobody chose are those of the last
         run, or the next free pair. Raises listen.CannotBind."""
@@ -79,7 +79,7 @@ class Service:
         return self._both(*final, wanted)
 
     def _both(
-        self, listening: Address, ops_listening: AnyAddress, wanted: Gateway
+        self, listening: Address, ops_listening: AnyAddress, wanted: GatewayConfig
     ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
         """Raises listen.CannotBind; then neither is bound."""
         sockets, address = self.clients(listening)
@@ -252,7 +252,7 @@ class Service:
 
 
 def port_pairs(
-    wanted: Gateway, last: tuple[int, int] | None
+    wanted: GatewayConfig, last: tuple[int, int] | None
 ) -> Iterator[tuple[Address, AnyAddress]]:
     """What to listen on, in the order of trying."""
 

@@ -28,7 +28,7 @@ STORED = "stored-"
 NAMES = (CLIENTS, OPS, STORED + CLIENTS, STORED + OPS)
 
 
-class Unusable(MetaMCPError):
+class SocketUnusable(MetaMCPError):
     """What was handed in cannot be used. The text says which, why, and what to do."""
 
 
@@ -43,13 +43,13 @@ def take(environ: MutableMapping[str, str], pid: int, first_fd: int = FIRST_FD) 
     if meant != str(pid) or not count.isdecimal() or not int(count):
         return {}
     if int(count) > FDS_MAX:
-        raise Unusable(f"systemd hands in {count} sockets, and {FDS_MAX} are the limit")
+        raise SocketUnusable(f"systemd hands in {count} sockets, and {FDS_MAX} are the limit")
     fds = range(first_fd, first_fd + int(count))
     found: Inherited = {}
     try:
         for fd, name in zip(fds, _names(names, len(fds)), strict=True):
             found.setdefault(name, []).append(_listener(fd, name))
-    except Unusable:
+    except SocketUnusable:
         for fd in fds:
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -76,18 +76,18 @@ def _names(text: str, count: int) -> Sequence[str]:
 
 def _listener(fd: int, name: str) -> socket.socket:
     if name not in NAMES:
-        raise Unusable(
+        raise SocketUnusable(
             f"descriptor {fd} from systemd has the name '{name}'; a socket unit of the gateway has"
             f" FileDescriptorName={CLIENTS} or FileDescriptorName={OPS}"
         )
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
-        raise Unusable(f"{name} (descriptor {fd}) is no socket: {error.strerror}") from None
+        raise SocketUnusable(f"{name} (descriptor {fd}) is no socket: {error.strerror}") from None
     if why := _flaw(sock, name):
         sock.detach()
         form = "HOST:PORT or ListenStream=/PATH" if name == OPS else "HOST:PORT"
-        raise Unusable(f"{name} (descriptor {fd}) {why}; use ListenStream={form}")
+        raise SocketUnusable(f"{name} (descriptor {fd}) {why}; use ListenStream={form}")
     sock.set_inheritable(False)
     sock.setblocking(False)
     return sock

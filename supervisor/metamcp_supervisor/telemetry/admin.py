@@ -20,14 +20,14 @@ from msgspec import structs
 from metamcp_supervisor.config.config import Address, AnyAddress
 from metamcp_supervisor.telemetry import health, text_format
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.snapshot import Pulse, Readings
+from metamcp_supervisor.telemetry.snapshot import GatewayPulse, Readings
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http import http1
 from metamcp_worker.http.hosts import Hosts, place_of
 from metamcp_worker.http.http1 import Head
-from metamcp_worker.http.requests import Request
+from metamcp_worker.http.requests import HttpRequest
 
-Checks = Callable[[GatewayStatus], list[health.Check]]
+Checks = Callable[[GatewayStatus], list[health.HealthCheck]]
 
 CACHE_S = 0.25
 """How old the metrics may be: scrapers cannot load the supervisor by asking often."""
@@ -55,12 +55,12 @@ _CHECKS: dict[str, Checks] = {
 PAGES = (LIVE, *_CHECKS)
 
 
-class Sight(Protocol):
+class OpsView(Protocol):
     """What there is to see at this moment, beside the status."""
 
     def read(self) -> Readings: ...
 
-    def pulse(self) -> Pulse: ...
+    def pulse(self) -> GatewayPulse: ...
 
 
 class Admin:
@@ -70,7 +70,7 @@ class Admin:
     def __init__(
         self,
         status: Callable[[], GatewayStatus],
-        seen: Sight,
+        seen: OpsView,
         metrics: Metrics,
         listen: AnyAddress,
         clock: Callable[[], float],
@@ -84,12 +84,12 @@ class Admin:
         self._clock = clock
         self._pages: dict[bool, tuple[bytes, float]] = {}
 
-    def __call__(self, request: Request) -> None:
+    def __call__(self, request: HttpRequest) -> None:
         path = http1.path_and_query(request.head.target)[0].decode()
         known = not request.address or path in PAGES or self._host_ok(request.head.headers)
         _send(request, *(self._answer(request.head) if known else _STRANGER))
 
-    def health(self, request: Request) -> None:
+    def health(self, request: HttpRequest) -> None:
         """The application of `health_listen`. Who may be anywhere learns how it stands, and no
         names."""
         path = http1.path_and_query(request.head.target)[0].decode()
@@ -139,7 +139,7 @@ class Admin:
         return place is not None and self._hosts.allow(place)
 
 
-def _send(request: Request, code: int, kind: str, body: bytes) -> None:
+def _send(request: HttpRequest, code: int, kind: str, body: bytes) -> None:
     headers = [
         (b"content-type", kind.encode()),
         (b"cache-control", b"no-store"),
@@ -150,7 +150,7 @@ def _send(request: Request, code: int, kind: str, body: bytes) -> None:
     request.answer(http1.head(code, headers), body)
 
 
-def _health(checks: Sequence[health.Check], query: bytes) -> tuple[int, str, bytes]:
+def _health(checks: Sequence[health.HealthCheck], query: bytes) -> tuple[int, str, bytes]:
     asked = _query(query)
     excluded = [value for name, value in asked if name == "exclude"]
     checks, remarks = health.without(checks, excluded)

@@ -160,7 +160,7 @@ class _Total:
         self.histogram = Histogram(BUCKETS_S)
 
 
-class Fronts:
+class FrontCounters:
     """The sums over all fronts, those that live and those that did."""
 
     def __init__(self) -> None:
@@ -287,7 +287,7 @@ class Fronts:
         return self._totals
 
 
-class Workers:
+class WorkerCounters:
     """How long servers took for their answers, over all workers, those that live and those that
     did. A worker is told by the name of its server and its generation."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metamcp_supervisor.telemetry.snapshot import Pulse
+from metamcp_supervisor.telemetry.snapshot import GatewayPulse
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import process_names
 
@@ -27,7 +27,7 @@ NAME_CHARACTERS_MAX = 100
 """Of a name that whoever asks has sent and reads again."""
 
 
-class Check(Struct, frozen=True):
+class HealthCheck(Struct, frozen=True):
     """One line: `[+]name ok` or `[-]name reason`. `excluded`: whoever asks does not care."""
 
     name: str
@@ -44,33 +44,33 @@ class Check(Struct, frozen=True):
         return f"[+]{self.name} ok" if self.ok else f"[-]{self.name} {self.reason}"
 
 
-def live(pulse: Pulse) -> list[Check]:
+def live(pulse: GatewayPulse) -> list[HealthCheck]:
     """Would a restart of the whole gateway help? Never depends on the servers."""
     late = f"{pulse.loop_lag_s:.1f} s late" if pulse.loop_lag_s >= LAG_S_MAX else ""
     return [
-        Check("loop", late),
-        Check("nursery", "" if pulse.nursery_pid else "not running"),
-        Check("fronts", _no_front(pulse.fronts)),
+        HealthCheck("loop", late),
+        HealthCheck("nursery", "" if pulse.nursery_pid else "not running"),
+        HealthCheck("fronts", _no_front(pulse.fronts)),
     ]
 
 
-def ready(status: GatewayStatus) -> list[Check]:
+def ready(status: GatewayStatus) -> list[HealthCheck]:
     """Should clients be sent here? Depends on the servers that are marked `required`, no others."""
     return [
-        Check("gateway", "" if status.state == "active" else status.state),
-        Check("fronts", _no_front([front.state for front in status.fronts])),
+        HealthCheck("gateway", "" if status.state == "active" else status.state),
+        HealthCheck("fronts", _no_front([front.state for front in status.fronts])),
         *(_server(server) for server in status.servers if server.required),
     ]
 
 
-def started(status: GatewayStatus) -> list[Check]:
+def started(status: GatewayStatus) -> list[HealthCheck]:
     """Is the first warm-up over, however it ended? Only `required` servers are waited for."""
     return [
-        Check("gateway", "starting" if status.state == "starting" else ""),
+        HealthCheck("gateway", "starting" if status.state == "starting" else ""),
         *(
-            Check(f"server:{server.name}", "warming")
+            HealthCheck(f"server:{server.name}", "warming")
             if server.state in STARTING_STATES and server.generation <= 1
-            else Check(f"server:{server.name}")
+            else HealthCheck(f"server:{server.name}")
             for server in status.servers
             if server.required
         ),
@@ -88,7 +88,9 @@ def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerSt
     return [s for s in missed if s.required or s.state not in UNWANTED_STATES]
 
 
-def without(checks: Sequence[Check], names: Sequence[str]) -> tuple[list[Check], list[str]]:
+def without(
+    checks: Sequence[HealthCheck], names: Sequence[str]
+) -> tuple[list[HealthCheck], list[str]]:
     """The same with these excluded, and sentences about names that are no check's."""
     found = [replace(check, excluded=check.name in names) for check in checks]
     unknown = dict.fromkeys(name for name in names if all(name != one.name for one in checks))
@@ -101,7 +103,7 @@ def shown(name: str) -> str:
     return f"'{cut if cut.isprintable() else ascii(cut)[1:-1]}'"
 
 
-def passes(checks: Sequence[Check]) -> bool:
+def passes(checks: Sequence[HealthCheck]) -> bool:
     return all(check.ok for check in checks)
 
 
@@ -111,9 +113,9 @@ def _no_front(states: Sequence[str]) -> str:
     return f"none serves ({', '.join(states) or 'there is none'})"
 
 
-def _server(server: ServerStatus) -> Check:
+def _server(server: ServerStatus) -> HealthCheck:
     if server.state in READY_STATES:
-        return Check(f"server:{server.name}")
+        return HealthCheck(f"server:{server.name}")
     # The message of a server may hold anything; only our own word for it goes to a health page.
     why = f"{server.state}: {server.reason}" if server.reason else server.state
-    return Check(f"server:{server.name}", why)
+    return HealthCheck(f"server:{server.name}", why)

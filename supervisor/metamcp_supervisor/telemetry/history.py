@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from metamcp_supervisor.verbs import Ended, Event
+from metamcp_supervisor.verbs import Ended, JournalEvent
 
 ENDS_MAX = 20
 """Kept per server: the screen of a `describe`, and more than the circuit counts."""
@@ -67,7 +67,7 @@ class Histories:
         """It was there for a single client, and is not any more."""
         self._by_name.pop(server, None)
 
-    def take(self, event: Event) -> None:
+    def take(self, event: JournalEvent) -> None:
         before, arrow, after = event.what.partition(ARROW)
         if not arrow:
             return
@@ -81,7 +81,7 @@ class Histories:
         history.ready_at = event.time if after == "ready" else 0.0
 
 
-def _ended(event: Event, after: str, ready_at: float) -> Ended:
+def _ended(event: JournalEvent, after: str, ready_at: float) -> Ended:
     said = event.cause.partition(NEXT)[0]
     reason, colon, message = said.partition(": ")
     return Ended(

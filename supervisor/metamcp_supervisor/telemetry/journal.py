@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from metamcp_supervisor.telemetry.history import Histories
-from metamcp_supervisor.verbs import Event
+from metamcp_supervisor.verbs import JournalEvent
 
 T = TypeVar("T")
 
@@ -81,11 +81,11 @@ class Journal:
     may be set later too. `histories`: what outlasts the newest thousands."""
 
     def __init__(
-        self, now: Callable[[], float], sink: Callable[[Event], None] | None = None
+        self, now: Callable[[], float], sink: Callable[[JournalEvent], None] | None = None
     ) -> None:
         self._now = now
-        self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
-        self._feed: Feed[Event] = Feed()
+        self._events: deque[JournalEvent] = deque(maxlen=EVENTS_MAX)
+        self._feed: Feed[JournalEvent] = Feed()
         self._last = 0
         self.sink = sink
         self.shown: Callable[[str], str] = str
@@ -96,9 +96,9 @@ class Journal:
         """The number of the newest event, 0 before the first."""
         return self._last
 
-    def add(self, who: str, what: str, cause: str = "", generation: int = 0) -> Event:
+    def add(self, who: str, what: str, cause: str = "", generation: int = 0) -> JournalEvent:
         self._last += 1
-        event = Event(
+        event = JournalEvent(
             seq=self._last,
             time=self._now(),
             who=who,
@@ -113,18 +113,18 @@ class Journal:
             self.sink(event)
         return event
 
-    def since(self, seq: int, seconds: float | None = None) -> list[Event]:
+    def since(self, seq: int, seconds: float | None = None) -> list[JournalEvent]:
         """The kept events with a number above `seq`, of the last `seconds`; oldest first."""
         oldest = float("-inf") if seconds is None else self._now() - seconds
         return [event for event in self._events if event.seq > seq and event.time >= oldest]
 
-    def go_on(self, events: Iterable[Event], last: int) -> None:
+    def go_on(self, events: Iterable[JournalEvent], last: int) -> None:
         """After those of the program before. `last`: the number of its newest event."""
         self._events.extend(events)
         self._last = last
 
-    def follow(self, wake: Callable[[], None]) -> Follower[Event]:
+    def follow(self, wake: Callable[[], None]) -> Follower[JournalEvent]:
         return self._feed.follow(wake)
 
-    def unfollow(self, follower: Follower[Event]) -> None:
+    def unfollow(self, follower: Follower[JournalEvent]) -> None:
         self._feed.unfollow(follower)

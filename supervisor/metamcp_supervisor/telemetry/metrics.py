@@ -14,9 +14,9 @@ from msgspec import Struct
 from metamcp_supervisor.telemetry import text_format
 from metamcp_supervisor.telemetry.counters import (
     AnsweringSnapshot,
-    Fronts,
+    FrontCounters,
     TallySnapshot,
-    Workers,
+    WorkerCounters,
     add_counts,
 )
 from metamcp_supervisor.telemetry.exemplars import FAMILY, Spanned
@@ -42,10 +42,10 @@ from metamcp_supervisor.telemetry.page_rows import (
     histograms,
     of_views,
 )
-from metamcp_supervisor.telemetry.processes import Processes
+from metamcp_supervisor.telemetry.processes import ProcessUsage
 from metamcp_supervisor.telemetry.snapshot import Readings
 from metamcp_supervisor.telemetry.text_format import Columns
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import ViewStats
@@ -86,7 +86,7 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     broken: dict[str, dict[str, int]]
     restarts: dict[str, dict[str, int]]
     cpu_s: tuple[tuple[str, str, float], ...]
-    usages: tuple[tuple[Part, Usage], ...]
+    usages: tuple[tuple[MeasuredProcess, Usage], ...]
     answered: tuple[tuple[tuple[str, str, str, str], Durations], ...] = ()
     answering: tuple[tuple[str, int, AnsweringSnapshot], ...] = ()
     steps: dict[str, dict[str, int]] = {}
@@ -105,12 +105,12 @@ class Metrics:
 
     def __init__(self, version: str) -> None:
         self._version = version
-        self._fronts = Fronts()
-        self._workers = Workers()
+        self._fronts = FrontCounters()
+        self._workers = WorkerCounters()
         self._lately = Lately()
-        self._processes = Processes()
+        self._processes = ProcessUsage()
         self._caps = Caps()
-        self._pages = text_format.Pages()
+        self._pages = text_format.MetricsPages()
         self._counts: dict[str, dict[str, int]] = {name: {} for name in _OWN_COUNTERS.values()}
         self._broken: dict[str, dict[str, int]] = {}
         self._restarts: dict[str, dict[str, int]] = {}
@@ -180,7 +180,7 @@ class Metrics:
         for outcome in EMBEDDED:
             self._embedded[outcome] += counts.get(outcome, 0)
 
-    def usage(self, usages: Mapping[Part, Usage]) -> None:
+    def usage(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """The newest `usage.sample`, of all parts at once."""
         self._processes.sampled(usages)
 

@@ -55,7 +55,7 @@ _BUSY = frozenset({429, 502, 503, 504})
 """With these a collector may say when to come again."""
 
 
-class Outcome(NamedTuple):
+class ExportOutcome(NamedTuple):
     """What became of spans. `lost`: how many of them; `why`: in one line, for the log; if none are
     lost, what the collector wants to be known. `pause_s`: it asked to be left alone for so long."""
 
@@ -220,7 +220,7 @@ class Exporter:
             "service.instance.id": instance,
         })  # fmt: skip
 
-    def export(self, spans: Iterable[Span], since_ns: int) -> Outcome:
+    def export(self, spans: Iterable[Span], since_ns: int) -> ExportOutcome:
         """Hand these over. `since_ns`: nanoseconds from the epoch to zero on the monotonic
         clock."""
         made = [self._made(span, since_ns) for span in spans]
@@ -235,11 +235,11 @@ class Exporter:
             done = SpanExportResult.FAILURE
         if session.status >= _REDIRECTS:
             why = f"it answers with status {session.status}"
-            return Outcome(len(made), why, session.pause_s)
+            return ExportOutcome(len(made), why, session.pause_s)
         if done is SpanExportResult.SUCCESS and not session.why:
             return _judged(session.body, len(made))
         why = session.why or self._said.first or "the collector did not take them"
-        return Outcome(len(made), why)
+        return ExportOutcome(len(made), why)
 
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library does not say
@@ -266,13 +266,13 @@ class Exporter:
         )
 
 
-def _judged(body: bytes, count: int) -> Outcome:
+def _judged(body: bytes, count: int) -> ExportOutcome:
     """What a collector says of so many spans, of which it has taken some."""
     try:
         said = ExportTraceServiceResponse.FromString(body).partial_success
     except Exception:  # noqa: BLE001 - the status has said it, in whatever words the body repeats it
-        return Outcome()
-    return Outcome(max(0, min(said.rejected_spans, count)), _line(said.error_message))
+        return ExportOutcome()
+    return ExportOutcome(max(0, min(said.rejected_spans, count)), _line(said.error_message))
 
 
 def _reason(error: object) -> str:

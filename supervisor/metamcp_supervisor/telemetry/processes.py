@@ -6,21 +6,21 @@ Owns: memory and descriptors of now, processor time so far, by role and server. 
 
 from collections.abc import Callable, Iterable, Mapping
 
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_worker.ipc import process_names
 
 Key = tuple[str, str]
 """Role and server."""
 
 
-class Processes:
+class ProcessUsage:
     """Memory now and processor time so far, by role and server, over processes that come and go."""
 
     def __init__(self) -> None:
-        self._last: dict[Part, Usage] = {}
+        self._last: dict[MeasuredProcess, Usage] = {}
         self._cpu_s: dict[Key, float] = {}
 
-    def sampled(self, usages: Mapping[Part, Usage]) -> None:
+    def sampled(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """The newest measurement of every part; a part that is not in it is gone. A process is
         known by its id: when a spare takes the place of another copy, both get another number."""
         usages = {_of_server(part): used for part, used in usages.items()}
@@ -34,11 +34,13 @@ class Processes:
             self._cpu_s[key] = self._cpu_s.get(key, 0.0) + used_s
         self._last = usages
 
-    def last(self) -> Mapping[Part, Usage]:
+    def last(self) -> Mapping[MeasuredProcess, Usage]:
         """The newest measurement."""
         return self._last
 
-    def go_on(self, cpu_s: Mapping[Key, float], last: Iterable[tuple[Part, Usage]]) -> None:
+    def go_on(
+        self, cpu_s: Mapping[Key, float], last: Iterable[tuple[MeasuredProcess, Usage]]
+    ) -> None:
         """After what the program before measured."""
         self._cpu_s, self._last = dict(cpu_s), dict(last)
 
@@ -72,14 +74,14 @@ class Processes:
         return total
 
 
-def _of_server(part: Part) -> Part:
+def _of_server(part: MeasuredProcess) -> MeasuredProcess:
     """What serves a single client, or those with a session, is one of several processes of its
     server. The word for it has 48 bits, which leaves room for the number of a copy."""
     who = process_names.whose(part.server)
     if not who:
         return part
     word = int.from_bytes(who.encode()) if who == process_names.LEGACY else int(who, 16)
-    return Part(part.role, process_names.base(part.server), (word << 12) + part.number)
+    return MeasuredProcess(part.role, process_names.base(part.server), (word << 12) + part.number)
 
 
 def _share(found: tuple[int, int] | None) -> float:

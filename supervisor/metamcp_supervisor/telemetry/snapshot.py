@@ -6,7 +6,7 @@ Owns: the values. Never: reading them (`servers.scrape`), names of metrics.
 from msgspec import Struct
 
 
-class Pulse(Struct, frozen=True, kw_only=True):
+class GatewayPulse(Struct, frozen=True, kw_only=True):
     """Whether the gateway lives, which it is asked more often than anything else. `fronts`: the
     state of each place for one; `nursery_pid`: 0 without any; `loop_lag_s`: how late the
     supervisor's own event loop is."""

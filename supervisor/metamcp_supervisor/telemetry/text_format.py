@@ -15,7 +15,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from metamcp_supervisor.telemetry.metric_names import FAMILIES, Family
+from metamcp_supervisor.telemetry.metric_names import FAMILIES, MetricFamily
 from metamcp_worker.ipc.messages import Durations
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -68,7 +68,7 @@ def wants_openmetrics(accept: str) -> bool:
     return False
 
 
-class Pages:
+class MetricsPages:
     """Pages of the same gateway, one after the other."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ def number(value: float) -> bytes:
     return text.encode()
 
 
-def _head(family: Family, openmetrics: bool) -> bytes:
+def _head(family: MetricFamily, openmetrics: bool) -> bytes:
     name = family.name.removesuffix("_total") if openmetrics else family.name
     text = family.help.replace("\\", r"\\").replace("\n", r"\n")
     return f"# HELP {name} {text}\n# TYPE {name} {family.kind}\n".encode()
@@ -151,7 +151,7 @@ def _blank(name: str, first: str | int, labels: Iterable[str | Labels]) -> bytes
     )
 
 
-def _histograms(out: list[bytes], family: Family, rows: Iterable[Row], ends: Ends) -> None:
+def _histograms(out: list[bytes], family: MetricFamily, rows: Iterable[Row], ends: Ends) -> None:
     for labels, value in rows:
         assert isinstance(value, Durations)
         # A list, and without the count: Python keeps tuples that grew while they were made, up to

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from metamcp_supervisor.config import server_sections
-from metamcp_supervisor.config.config import Traces as Wanted
+from metamcp_supervisor.config.config import TracesConfig as Wanted
 from metamcp_supervisor.telemetry.exemplars import Exemplar, Spanned, exemplars
 from metamcp_supervisor.telemetry.metric_names import SPANS
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import Span
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.telemetry.otlp import Exporter, Outcome
+    from metamcp_supervisor.telemetry.otlp import Exporter, ExportOutcome
 
 QUEUE_MAX = 64
 """Batches of fronts that wait: a minute of a front with few spans, tens of thousands from one that
@@ -179,7 +179,7 @@ class Traces:
             log.error("spans cannot be exported to %s: %s; calls go on", way.where, why)
         way.failed += count
 
-    def _note(self, way: _Way, count: int, outcome: "Outcome") -> None:
+    def _note(self, way: _Way, count: int, outcome: "ExportOutcome") -> None:
         """What the collector says of spans of which it has taken some, at most once in a while."""
         now = time.monotonic()
         if now < way.quiet_until or not (outcome.lost or outcome.why):

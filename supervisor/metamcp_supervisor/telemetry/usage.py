@@ -12,7 +12,7 @@ from typing import TypeVar
 import psutil
 from msgspec import Struct
 
-from metamcp_supervisor.verbs import Process
+from metamcp_supervisor.verbs import ServerProcess
 
 DEPTH_MAX = 64
 """Of a chain of parents. Longer ones, or a circle that a reused pid made, belong to nobody."""
@@ -24,7 +24,7 @@ COMMAND_CHARACTERS_MAX = 1000
 K = TypeVar("K", bound=Hashable)
 
 
-class Part(Struct, frozen=True):
+class MeasuredProcess(Struct, frozen=True):
     """One of our processes as a root of measuring. `role`: supervisor, nursery, front, embedder,
     worker or server; `server`: whose worker or server it is; `number`: tells several of a role
     apart."""
@@ -119,11 +119,12 @@ def _table() -> dict[int, psutil.Process]:
 
 def _heirs(alive: Collection[K]) -> dict[K, K]:
     """From workers to the servers that count what is below them."""
-    parts = {key: key for key in alive if isinstance(key, Part)}
+    parts = {key: key for key in alive if isinstance(key, MeasuredProcess)}
     return {
         key: parts[heir]
         for key in parts
-        if key.role == "worker" and (heir := Part("server", key.server, key.number)) in parts
+        if key.role == "worker"
+        and (heir := MeasuredProcess("server", key.server, key.number)) in parts
     }
 
 
@@ -165,13 +166,13 @@ def _root_of(pid: int, parents: Mapping[int, int], roots: AbstractSet[int]) -> i
     return None
 
 
-def trees(roots: Collection[int]) -> dict[int, list[Process]]:
+def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:
     """Every root with the processes below it, parents first; without those that ended meanwhile."""
     table = _table()
     below: dict[int, list[int]] = {}
     for pid, process in table.items():
         below.setdefault(process.info["ppid"] or 0, []).append(pid)
-    found: dict[int, list[Process]] = {}
+    found: dict[int, list[ServerProcess]] = {}
     for root in roots:
         waiting, seen = [root], {root}
         found[root] = []
@@ -198,7 +199,7 @@ def holder(port: int) -> tuple[int, str] | None:
     return None
 
 
-def _measured(process: psutil.Process) -> Process | None:
+def _measured(process: psutil.Process) -> ServerProcess | None:
     try:
         with process.oneshot():
             times, memory = process.cpu_times(), process.memory_info()
@@ -210,7 +211,7 @@ def _measured(process: psutil.Process) -> Process | None:
         descriptors = process.num_fds()
     except (OSError, psutil.Error):
         descriptors = None
-    return Process(
+    return ServerProcess(
         pid=process.pid,
         parent=parent,
         command=tuple(argument[:COMMAND_CHARACTERS_MAX] for argument in command),

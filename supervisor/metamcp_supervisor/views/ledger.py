@@ -29,7 +29,7 @@ from metamcp_worker.ipc.disclosure import (
     ToolSet,
     Unequip,
     Unload,
-    Whose,
+    ViewOwner,
     Wish,
     read,
     written,
@@ -51,7 +51,7 @@ _NOTHING = Shown()
 T = TypeVar("T", Shown, ToolSet)
 
 
-class Impossible(MetaMCPError):
+class OrderImpossible(MetaMCPError):
     """An order cannot be carried out. The text is a sentence without a full stop."""
 
 
@@ -59,7 +59,7 @@ class Delta(Struct, frozen=True):
     """What changes. `views`: as they are now; `put`: tool set that is new or other than before;
     `drop`: the name of one that goes."""
 
-    views: tuple[tuple[Whose, Shown], ...]
+    views: tuple[tuple[ViewOwner, Shown], ...]
     put: ToolSet | None = None
     drop: str = ""
 
@@ -99,17 +99,17 @@ class Ledger:
         toolsets = sorted(self._toolsets.values(), key=lambda one: one.name)
         return Everything(tuple(self._views.items()), tuple(toolsets))
 
-    def shown(self, whose: Whose) -> Shown:
+    def shown(self, whose: ViewOwner) -> Shown:
         """A session that has no view of its own yet sees what its principal sees."""
         found = self._views.get(whose)
         if found is None and whose.session:
-            found = self._views.get(Whose(whose.endpoint, whose.principal))
+            found = self._views.get(ViewOwner(whose.endpoint, whose.principal))
         return _NOTHING if found is None else found
 
     def toolset(self, name: str) -> ToolSet | None:
         return self._toolsets.get(name)
 
-    def sessions(self, words: Iterable[str]) -> list[Whose]:
+    def sessions(self, words: Iterable[str]) -> list[ViewOwner]:
         """The views of these sessions alone."""
         over = frozenset(words)
         return [whose for whose in self._views if whose.session in over and whose.session]
@@ -119,12 +119,12 @@ class Ledger:
         delta = self._decided(wish, now)
         fresh = sum(whose not in self._views and shown != _NOTHING for whose, shown in delta.views)
         if fresh and len(self._views) + fresh > VIEWS_MAX:
-            raise Impossible(
+            raise OrderImpossible(
                 f"{VIEWS_MAX} views have something in them, and no more can; end sessions that"
                 " nobody uses, or take out of a view what nobody needs"
             )
         if (more := self._more(delta)) > 0 and self.characters + more > CHARACTERS_MAX:
-            raise Impossible(
+            raise OrderImpossible(
                 f"the tools of all views and tool sets together have more than {CHARACTERS_MAX}"
                 " characters; delete some that nobody needs"
             )
@@ -159,7 +159,7 @@ class Ledger:
                 return self._built(whose, order, now)
             case Save(name, description):
                 if not shown.tools:
-                    raise Impossible("nothing is loaded that could be saved")
+                    raise OrderImpossible("nothing is loaded that could be saved")
                 old = self._toolsets.get(name)
                 kept = old.description if old is not None and not description else description
                 return self._built(whose, Build(name, shown.tools, kept, replace=True), now)
@@ -185,7 +185,7 @@ class Ledger:
         found = self._toolsets.get(name)
         if found is None:
             names = _listed(sorted(self._toolsets)) or "none yet"
-            raise Impossible(
+            raise OrderImpossible(
                 f"there is no tool set {name[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
             )
         return found
@@ -199,20 +199,22 @@ class Ledger:
             more -= 0 if old is None else _weight(old)
         return more + (0 if delta.put is None else _weight(delta.put))
 
-    def _view(self, whose: Whose, shown: Shown) -> Delta:
+    def _view(self, whose: ViewOwner, shown: Shown) -> Delta:
         if len(shown.tools) > TOOLS_MAX:
-            raise Impossible(f"more than {TOOLS_MAX} tools would be in view; take some out first")
+            raise OrderImpossible(
+                f"more than {TOOLS_MAX} tools would be in view; take some out first"
+            )
         return Delta(((whose, _of(whose, shown)),))
 
-    def _built(self, whose: Whose, order: Build, now: float) -> Delta:
+    def _built(self, whose: ViewOwner, order: Build, now: float) -> Delta:
         name = order.toolset
         old = self._toolsets.get(name)
         if old is not None and not order.replace:
-            raise Impossible(
+            raise OrderImpossible(
                 f"there is a tool set {name!r} already; delete it first, or choose another name"
             )
         if old is None and len(self._toolsets) >= TOOLSETS_MAX:
-            raise Impossible(
+            raise OrderImpossible(
                 f"there are {TOOLSETS_MAX} tool sets, and no more can be kept; delete one first"
             )
         made = ToolSet(
@@ -224,23 +226,23 @@ class Ledger:
         )
         return self._put(whose, made, equip=order.equip)
 
-    def _amended(self, whose: Whose, order: Amend, now: float) -> Delta:
+    def _amended(self, whose: ViewOwner, order: Amend, now: float) -> Delta:
         old = self._known(order.toolset)
         known, gone = frozenset(old.tools), frozenset(order.remove)
         if missing := [written(pair) for pair in dict.fromkeys(order.remove) if pair not in known]:
-            raise Impossible(f"the tool set {old.name!r} has no tool {_listed(missing)}")
+            raise OrderImpossible(f"the tool set {old.name!r} has no tool {_listed(missing)}")
         kept = (pair for pair in old.tools if pair not in gone)
         tools = tuple(dict.fromkeys((*kept, *order.add)))
         return self._put(whose, structs.replace(old, tools=tools, updated=now), equip=False)
 
-    def _put(self, whose: Whose, made: ToolSet, *, equip: bool) -> Delta:
+    def _put(self, whose: ViewOwner, made: ToolSet, *, equip: bool) -> Delta:
         _check(made)
         views = self._following(made.name, made)
         if equip:
             views[whose] = _of(whose, _equipped(made))
         return Delta(tuple(views.items()), put=made)
 
-    def _following(self, name: str, now: ToolSet) -> dict[Whose, Shown]:
+    def _following(self, name: str, now: ToolSet) -> dict[ViewOwner, Shown]:
         """The views in which this tool set is equipped, as they are when it is `now`. Servers that
         are in view beside it stay there."""
         return {
@@ -250,7 +252,7 @@ class Ledger:
         }
 
 
-def _of(whose: Whose, shown: Shown) -> Shown:
+def _of(whose: ViewOwner, shown: Shown) -> Shown:
     """A session's is its own from its first order on, and stays so with nothing in it."""
     bare = structs.replace(shown, own=False)
     return structs.replace(bare, own=bool(whose.session) and bare == _NOTHING)
@@ -288,14 +290,14 @@ def _check(made: ToolSet) -> None:
     name = made.name
     if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
         what = f"1 to {NAME_CHARACTERS_MAX} printable characters"
-        raise Impossible(f"the name of a tool set has {what}")
+        raise OrderImpossible(f"the name of a tool set has {what}")
     if len(made.description) > DESCRIPTION_CHARACTERS_MAX:
         what = f"at most {DESCRIPTION_CHARACTERS_MAX} characters"
-        raise Impossible(f"the description of a tool set has {what}")
+        raise OrderImpossible(f"the description of a tool set has {what}")
     if not made.tools:
-        raise Impossible("a tool set has at least one tool")
+        raise OrderImpossible("a tool set has at least one tool")
     if len(made.tools) > TOOLS_MAX:
-        raise Impossible(f"a tool set has at most {TOOLS_MAX} tools")
+        raise OrderImpossible(f"a tool set has at most {TOOLS_MAX} tools")
     _check_tools(made.tools)
 
 
@@ -305,4 +307,6 @@ def _check_tools(tools: Iterable[Pair]) -> None:
         name = written(pair)
         if read(name) != pair or len(name) > TOOL_CHARACTERS_MAX:
             what = f"server.tool, with at most {TOOL_CHARACTERS_MAX} characters"
-            raise Impossible(f"{name[:NAME_CHARACTERS_MAX]!r} is not a tool: one is written {what}")
+            raise OrderImpossible(
+                f"{name[:NAME_CHARACTERS_MAX]!r} is not a tool: one is written {what}"
+            )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
-from metamcp_supervisor.views.ledger import Delta, Impossible, Ledger
+from metamcp_supervisor.views.ledger import Delta, Ledger, OrderImpossible
 from metamcp_supervisor.views.store import Store, Unstored
 from metamcp_worker.ipc.disclosure import (
     Amend,
@@ -20,11 +20,11 @@ from metamcp_worker.ipc.disclosure import (
     Delete,
     Equip,
     Everything,
-    Outcome,
+    OrderOutcome,
     Save,
     Shown,
     ToolSet,
-    Whose,
+    ViewOwner,
     Wish,
 )
 
@@ -64,7 +64,7 @@ class Keeper:
         self._living: frozenset[str] = frozenset()
         self._turn = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
-        self._busy: Counter[Whose] = Counter()
+        self._busy: Counter[ViewOwner] = Counter()
         self._noted = ""
         self._closed = False
 
@@ -84,7 +84,7 @@ class Keeper:
         except Unstored as why:
             self._failed(why)
 
-    async def carry_out(self, wish: Wish) -> Outcome:
+    async def carry_out(self, wish: Wish) -> OrderOutcome:
         """An order to equip does not wait for another one for the same view; all others do."""
         whose, order = wish.whose, wish.order
         equips = isinstance(order, Equip) or (isinstance(order, Build) and order.equip)
@@ -121,7 +121,7 @@ class Keeper:
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
 
-    async def _carried_out(self, wish: Wish) -> Outcome:
+    async def _carried_out(self, wish: Wish) -> OrderOutcome:
         whose, order = wish.whose, wish.order
         try:
             async with asyncio.timeout(self._turn_s):
@@ -136,7 +136,7 @@ class Keeper:
                 await self._store.write(delta)
                 self._noted = ""
                 self._apply(ledger, delta)
-        except Impossible as why:
+        except OrderImpossible as why:
             return self._refused(whose, str(why))
         except Unstored as why:
             self._failed(why)
@@ -146,7 +146,7 @@ class Keeper:
         about: ToolSet | None = None
         if isinstance(order, Equip | Build | Save | Amend | Delete):
             about = ledger.toolset(order.toolset)
-        return Outcome(before=before, after=ledger.shown(whose), toolset=about)
+        return OrderOutcome(before=before, after=ledger.shown(whose), toolset=about)
 
     async def _readable(self) -> Ledger:
         """What is in force. Raises Unstored."""
@@ -178,6 +178,6 @@ class Keeper:
             self._noted = str(why)
             self._note(f"tool sets and views cannot be kept: {why}")
 
-    def _refused(self, whose: Whose, why: str) -> Outcome:
+    def _refused(self, whose: ViewOwner, why: str) -> OrderOutcome:
         shown = _NOTHING if self._ledger is None else self._ledger.shown(whose)
-        return Outcome(error=why, before=shown, after=shown)
+        return OrderOutcome(error=why, before=shown, after=shown)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, Whose
+from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, ViewOwner
 from metamcp_worker.ipc.errors import MetaMCPError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Store:
         self._database: sqlite3.Connection | None = None
         self._seen: _File | None = None
         """The file that was read, or made; None: there was none."""
-        self._dead: tuple[Whose, ...] = ()
+        self._dead: tuple[ViewOwner, ...] = ()
         """Views that are still to be deleted: of sessions that ended with their gateway."""
 
     async def read(self, living: Collection[str]) -> Everything:
@@ -122,13 +122,13 @@ class Store:
             raise _wrong("it belongs to another program" if tables else _EMPTIED)
         self._migrate(database)
         known: dict[str, Shown] = {}  # one value for all that are equal
-        views: list[tuple[Whose, Shown]] = []
+        views: list[tuple[ViewOwner, Shown]] = []
         for endpoint, principal, session, body in database.execute(
             "SELECT endpoint, principal, session, body FROM view ORDER BY 1, 2, 3"
         ):
             if body not in known:
                 known[body] = codec.typed(Shown, body.encode())
-            views.append((Whose(endpoint, principal, session), known[body]))
+            views.append((ViewOwner(endpoint, principal, session), known[body]))
         toolsets = tuple(
             codec.typed(ToolSet, body.encode())
             for (body,) in database.execute("SELECT body FROM toolset ORDER BY name")
@@ -162,8 +162,8 @@ class Store:
     def _change(
         self,
         delta: Delta,
-        gone: Sequence[Whose],
-        shown: Sequence[tuple[Whose, str]],
+        gone: Sequence[ViewOwner],
+        shown: Sequence[tuple[ViewOwner, str]],
         put: str | None,
         *,
         made: bool,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 
 from metamcp_supervisor.config.config import Config
-from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.publish import Routes
@@ -28,7 +28,7 @@ from metamcp_worker.ipc.disclosure import (
     Disclosed,
     Everything,
     Exposure,
-    Outcome,
+    OrderOutcome,
     Pair,
     Shift,
     Wish,
@@ -138,17 +138,17 @@ class Views:
 
     # For the fronts
 
-    def welcome(self, front: Front) -> None:
+    def welcome(self, front: FrontProcess) -> None:
         """Tell a new front everything. Raises OSError."""
         self._rounds.join(front.number)
         everything = self._keeper.everything()
         if everything != Everything():
             front.send(Disclosed(), [packets.blob(codec.dump(everything))])
 
-    def asked(self, front: Front, ticket: int, blob: bytes) -> None:
+    def asked(self, front: FrontProcess, ticket: int, blob: bytes) -> None:
         """A front has an order, and waits for the outcome. Raises codec.Malformed."""
         if not blob:
-            outcome = Outcome(error=NO_DESCRIPTOR)
+            outcome = OrderOutcome(error=NO_DESCRIPTOR)
             self._send(front, Changed(ticket=ticket), codec.dump(outcome))
         else:
             self._begin(self._answer(front, ticket, codec.typed(Wish, blob)))
@@ -173,7 +173,7 @@ class Views:
     def everything(self) -> Everything:
         return self._keeper.everything()
 
-    async def carry_out(self, wish: Wish) -> Outcome:
+    async def carry_out(self, wish: Wish) -> OrderOutcome:
         """Done when all fronts show it."""
         outcome = await self._keeper.carry_out(wish)
         if waiting := self._waiting.get(self._rounds.number):
@@ -244,12 +244,12 @@ class Views:
         for number in [each for each in self._waiting if each <= done]:
             self._waiting.pop(number).set_result(None)
 
-    async def _answer(self, front: Front, ticket: int, wish: Wish) -> None:
+    async def _answer(self, front: FrontProcess, ticket: int, wish: Wish) -> None:
         outcome = await self.carry_out(wish)
         # One that is dead takes it in silence.
         self._send(front, Changed(ticket=ticket), codec.dump(outcome))
 
-    def _send(self, front: Front, message: Message, blob: bytes) -> None:
+    def _send(self, front: FrontProcess, message: Message, blob: bytes) -> None:
         try:
             front.send(message, [packets.blob(blob)])
         except OSError as error:

@@ -9,7 +9,7 @@ import pytest
 from metamcp_supervisor.approval.comparison import (
     DEFINITION_BYTES_MAX,
     Comparison,
-    Verdict,
+    SchemaVerdict,
     compare,
 )
 from metamcp_supervisor.approval.schema import FINDINGS_MAX
@@ -81,21 +81,21 @@ def test_what_is_allowed_in_addition_is_told_too() -> None:
 
 def test_results_that_get_a_structure_or_lose_it() -> None:
     plain, described = definition(), definition(outputSchema=one(STRING))
-    assert compare(plain, described).verdict is Verdict.ADDITIVE
-    assert compare(described, plain).verdict is Verdict.BREAKING
+    assert compare(plain, described).verdict is SchemaVerdict.ADDITIVE
+    assert compare(described, plain).verdict is SchemaVerdict.BREAKING
 
 
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [
-        (None, "optional", Verdict.ADDITIVE),
-        ("optional", "forbidden", Verdict.BREAKING),
-        ("optional", "required", Verdict.BREAKING),
-        ("forbidden", None, Verdict.COMPATIBLE),
-        ("optional", "perhaps", Verdict.UNKNOWN),
+        (None, "optional", SchemaVerdict.ADDITIVE),
+        ("optional", "forbidden", SchemaVerdict.BREAKING),
+        ("optional", "required", SchemaVerdict.BREAKING),
+        ("forbidden", None, SchemaVerdict.COMPATIBLE),
+        ("optional", "perhaps", SchemaVerdict.UNKNOWN),
     ],
 )
-def test_calls_as_tasks(old: str | None, new: str | None, verdict: Verdict) -> None:
+def test_calls_as_tasks(old: str | None, new: str | None, verdict: SchemaVerdict) -> None:
     one_, other = (
         definition(**({"execution": {"taskSupport": each}} if each else {})) for each in (old, new)
     )
@@ -128,7 +128,7 @@ def test_calls_as_tasks(old: str | None, new: str | None, verdict: Verdict) -> N
 )  # fmt: skip
 def test_other_words_break_no_caller_and_are_drift(old: Any, new: Any, pointer: str) -> None:
     found = compare(definition(**old), definition(**new))
-    assert found.verdict <= Verdict.ADDITIVE
+    assert found.verdict <= SchemaVerdict.ADDITIVE
     assert pointer in [each.pointer for each in found.findings if each.kind == "wording"]
     assert found.drift
     assert not found.harmless
@@ -174,18 +174,18 @@ def test_hints_have_kinds_of_their_own(hint: str, old: Any, new: Any, kind: str)
         definition(annotations={} if value is None else {hint: value}) for value in (old, new)
     )
     found = compare(before, after)
-    assert found.verdict is Verdict.COMPATIBLE
+    assert found.verdict is SchemaVerdict.COMPATIBLE
     assert [each.kind for each in found.findings] == [kind]
     assert found.drift == (kind != "spelling")
 
 
 def test_other_icons_are_drift() -> None:
     found = compare(definition(), definition(icons=[{"src": "https://example.com/i"}]))
-    assert (found.verdict, found.drift) == (Verdict.COMPATIBLE, True)
+    assert (found.verdict, found.drift) == (SchemaVerdict.COMPATIBLE, True)
 
 
 def test_meta_is_no_part_of_it() -> None:
-    assert compare(definition(_meta={"at": 1}), definition()).verdict is Verdict.IDENTICAL
+    assert compare(definition(_meta={"at": 1}), definition()).verdict is SchemaVerdict.IDENTICAL
 
 
 # Servers that mean no good
@@ -194,14 +194,14 @@ def test_meta_is_no_part_of_it() -> None:
 def test_a_member_written_twice_is_not_judged() -> None:
     found = compare(b'{"name":"t","title":"a","title":"b"}', b'{"name":"t","title":"b"}')
     assert told(found) == [("", "malformed", "One of the definitions has a member twice.")]
-    assert found.verdict is Verdict.UNKNOWN
+    assert found.verdict is SchemaVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize("broken", [b"", b"[]", b"\xff", b"{" * 100_000, b'{"name":1e999}'])
 def test_what_cannot_be_read_is_not_judged(broken: bytes) -> None:
-    assert compare(definition(), broken).verdict is Verdict.UNKNOWN
-    assert compare(broken, definition()).verdict is Verdict.UNKNOWN
-    assert compare(broken, broken).verdict is Verdict.IDENTICAL
+    assert compare(definition(), broken).verdict is SchemaVerdict.UNKNOWN
+    assert compare(broken, definition()).verdict is SchemaVerdict.UNKNOWN
+    assert compare(broken, broken).verdict is SchemaVerdict.IDENTICAL
 
 
 def test_a_definition_that_is_too_large_is_not_judged() -> None:
@@ -215,7 +215,7 @@ def test_findings_beyond_the_limit_are_counted_and_weigh() -> None:
     found = inputs(old, closed(of()))
     assert len(found.findings) == FINDINGS_MAX
     assert found.more >= 20
-    assert found.verdict is Verdict.BREAKING
+    assert found.verdict is SchemaVerdict.BREAKING
 
 
 MALFORMED: list[tuple[str, Any]] = [
@@ -236,7 +236,7 @@ def test_a_keyword_that_is_not_as_json_schema_has_it_is_not_judged(
     modern = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     dialect = {} if keyword == "dependencies" else modern
     found = inputs({**dialect, **one({})}, {**dialect, **one({keyword: value})})
-    assert found.verdict is Verdict.UNKNOWN
+    assert found.verdict is SchemaVerdict.UNKNOWN
     assert found.findings[0].pointer.startswith("/inputSchema/properties/a")
 
 
@@ -279,7 +279,7 @@ def nested(depth: int, end: Any) -> Any:
 )  # fmt: skip
 def test_hostile_schemas_get_an_answer(old: Any, new: Any) -> None:
     for found in (inputs(old, new), inputs(new, old), outputs(old, new)):
-        assert found.verdict > Verdict.IDENTICAL
+        assert found.verdict > SchemaVerdict.IDENTICAL
         assert found.findings
 
 

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.assemble import assemble
-from metamcp_supervisor.config.config import Address, Endpoint, Gateway
+from metamcp_supervisor.config.config import Address, Endpoint, GatewayConfig
 from metamcp_supervisor.config.document import (
-    Document,
-    Draft,
+    ConfigDocument,
+    ConfigDraft,
+    ConfigFindings,
     EndpointDraft,
-    Findings,
     GatewayDraft,
     Site,
 )
 
-SITE = Site(Document("x", Path(), {}))
+SITE = Site(ConfigDocument("x", Path(), {}))
 
 
 def served(host: str, *written: bool | None) -> list[bool]:
@@ -25,11 +25,11 @@ def served(host: str, *written: bool | None) -> list[bool]:
         for at, sse in enumerate(written)
     )
     found = assemble(
-        [Draft(site=SITE, endpoints=drafts)],
+        [ConfigDraft(site=SITE, endpoints=drafts)],
         [GatewayDraft(listen=(Address(host, 1), SITE))],
-        default=Gateway(state_dir=Path("/s"), runtime_dir=Path("/r")),
+        default=GatewayConfig(state_dir=Path("/s"), runtime_dir=Path("/r")),
         files=(), transports=tuple[str, ...],
-        findings=Findings(),
+        findings=ConfigFindings(),
     )  # fmt: skip
     return [endpoint.sse for endpoint in found.endpoints.values()]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config.config import Config, Log, OAuth, Recording, Server
+from metamcp_supervisor.config.config import Config, Log, OAuth, RecordingConfig, Server
 from metamcp_supervisor.config.installation import unknown
-from metamcp_supervisor.config.overrides import Overrides
+from metamcp_supervisor.config.overrides import TimedOverrides
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import secrets_of, tables
 from metamcp_supervisor.servers.specs import front_spec, own_log_spec, recording_spec, server_spec
@@ -53,7 +53,7 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
     assert found.log == Log(
         format="json", level="warning", levels={"http": "debug", "asyncio": "error"}
     )
-    assert found.recording == Recording(
+    assert found.recording == RecordingConfig(
         calls="metadata", file_max=1024 * 1024, files_max=3, body_max=4096
     )
     shown = tables(found)
@@ -157,7 +157,7 @@ def test_a_reload_takes_over_both_in_place(tmp_path: Path) -> None:
 
 def test_an_operator_can_record_a_server_for_a_time() -> None:
     made = server("git")
-    found = Overrides().set(made, {"recording": "full"}, 60.0)
+    found = TimedOverrides().set(made, {"recording": "full"}, 60.0)
     assert [(each.key, each.text) for each in found.of("git")] == [("recording", "full")]
 
 

@@ -7,7 +7,13 @@ import pytest
 
 from metamcp_supervisor.config import overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Log
-from metamcp_supervisor.config.overrides import GATEWAY, KEYS, Overrides, level_text, read_level
+from metamcp_supervisor.config.overrides import (
+    GATEWAY,
+    KEYS,
+    TimedOverrides,
+    level_text,
+    read_level,
+)
 from metamcp_worker.ipc.log_records import ROOMS
 from tests.supervisor.configs import config, server
 
@@ -55,7 +61,7 @@ def test_what_is_no_level_is_refused_in_one_sentence(settings: dict[str, str], w
 
 def test_levels_are_in_force_until_their_time_is_over_or_the_files_are_read_anew() -> None:
     whole = replace(config(server("git")), log=LOG)
-    early = Overrides().set_levels(LOG, {"log.level": "debug"}, 10.0)
+    early = TimedOverrides().set_levels(LOG, {"log.level": "debug"}, 10.0)
     both = early.set_levels(early.applied(whole).log, {"log.levels.front": "info"}, 20.0)
     both = both.set(whole.servers["git"], {"timeout": "5s"}, 30.0)
     assert both.applied(whole).log == replace(

@@ -13,11 +13,11 @@ from metamcp_supervisor.processes.limits import (
     REMEMBER_S,
     Fate,
     Limiter,
+    LimitRecord,
     Limits,
-    Record,
     Sample,
 )
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from tests.supervisor.configs import server
 
 MIB = 1024 * 1024
@@ -118,7 +118,7 @@ def test_a_kill_is_asked_for_once_and_of_the_next_instance_anew() -> None:
 
 def test_the_same_sample_counts_once() -> None:
     sample = Sample(server="git", generation=1, at=5.0, memory_bytes=450 * MIB)
-    record = Record()
+    record = LimitRecord()
     for _ in range(LOOKS_MIN + 1):
         record, verdict = limits.judge(record, LIMITS, sample, None)
         assert verdict.fate is Fate.FINE
@@ -182,10 +182,11 @@ def test_what_an_instance_before_used_is_not_taken_for_the_next_ones() -> None:
 def test_only_servers_with_a_limit_of_memory_are_measured_closely() -> None:
     hosted = server("d", command=(), module="m:s", memory_max=10)
     few = [server("a", memory_high=7), server("b", processes_max=1), server("c"), hosted]
-    roots = [Part(role, name) for role in ("worker", "server") for name in "abcde"]
-    roots += [Part("server", "a", 2), Part("supervisor")]
+    roots = [MeasuredProcess(role, name) for role in ("worker", "server") for name in "abcde"]
+    roots += [MeasuredProcess("server", "a", 2), MeasuredProcess("supervisor")]
     assert limits.closely(roots, {each.name: each for each in few}) == {
-        Part("server", "a"): 7, Part("server", "a", 2): 7, Part("worker", "d"): 8,
+        MeasuredProcess("server", "a"): 7, MeasuredProcess("server", "a", 2): 7,
+        MeasuredProcess("worker", "d"): 8,
     }  # fmt: skip
 
 

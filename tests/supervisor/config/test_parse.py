@@ -11,7 +11,7 @@ from metamcp_supervisor.config.config import (
     Namespace,
     Naming,
     OAuth,
-    Tool,
+    ToolConfig,
 )
 from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
@@ -173,15 +173,15 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert got.gateway.runtime_dir == tmp_path / "run"
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
     assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "nobody"})
-    off, on = Tool(enabled=False), Tool(enabled=True)
+    off, on = ToolConfig(enabled=False), ToolConfig(enabled=True)
     assert got.embeddings == Embeddings(
         url="https://host/v1/embeddings", model="small", key="nobody", weight=0.5, timeout_s=3.0,
         batch=8,
     )  # fmt: skip
     assert got.namespaces["dev"].description == "What developers need."
     assert got.namespaces["dev"].tools == {"git": {"reset.hard": off, "status": on}}
-    assert git.tools == {"log": Tool(name="history", fixed={"all": "true"})}
-    here = Tool(
+    assert git.tools == {"log": ToolConfig(name="history", fixed={"all": "true"})}
+    here = ToolConfig(
         hidden=True, aliases=("old",), title="Status", description="What changed.",
         defaults={"path": '"."'},
     )  # fmt: skip

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_supervisor.config.references import (
-    Input,
+    EditorInput,
     References,
     Unresolved,
     expand,
@@ -21,7 +21,7 @@ def references(**environ: str) -> References:
         environ=environ,
         secret=lambda path: f"<{path}>",
         credential=lambda name: f"[{name}]",
-        inputs={"token": Input("Your token"), "region": Input("", "eu")},
+        inputs={"token": EditorInput("Your token"), "region": EditorInput("", "eu")},
         folders={"workspaceFolder": "/w", "/": "/"},
     )
 
@@ -74,7 +74,9 @@ def test_an_input_is_the_variable_of_its_name_in_upper_case() -> None:
 
 
 def test_a_credential_without_a_service_manager_is_told() -> None:
-    with pytest.raises(Unresolved, match=r"'key' is missing: \$CREDENTIALS_DIRECTORY is not set; .*systemd"):
+    with pytest.raises(
+        Unresolved, match=r"'key' is missing: \$CREDENTIALS_DIRECTORY is not set; .*systemd"
+    ):
         expand("${credential:key}", References(environ={}, secret=str))
 
 

@@ -14,7 +14,7 @@ from metamcp_supervisor.config.config import (
     Namespace,
     Naming,
     OAuth,
-    Tool,
+    ToolConfig,
 )
 from metamcp_supervisor.config.reload import fingerprint, plan
 from tests.supervisor.configs import config, loaded, server
@@ -94,7 +94,9 @@ def test_namespaces_and_endpoints_change_in_place() -> None:
     new = config(
         *servers,
         namespaces={
-            "dev": Namespace(name="dev", servers=("a", "b"), tools={"a": {"x": Tool(hidden=True)}})
+            "dev": Namespace(
+                name="dev", servers=("a", "b"), tools={"a": {"x": ToolConfig(hidden=True)}}
+            )
         },
         endpoints={
             "dev": Endpoint(name="dev", namespace="dev", naming=Naming(style="flat")),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from metamcp_supervisor.config.config import Config, Tool
+from metamcp_supervisor.config.config import Config, ToolConfig
 from metamcp_supervisor.config.options import keys
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
@@ -190,7 +190,7 @@ def test_what_says_nothing_is_nothing(tmp_path: Path) -> None:
     got = loaded(tmp_path, f'{SERVERS}{BOTH}tools."git.a" = {{}}\n{HERE}tools."git.b" = {{}}\n')
     assert (got.namespaces["dev"].tools, got.endpoints["dev"].tools) == ({}, {})
     got = loaded(tmp_path, f'{SERVERS}{BOTH}{HERE}tools."git.b" = {{ hidden = false }}\n')
-    assert got.endpoints["dev"].tools == {"git": {"b": Tool(hidden=False)}}
+    assert got.endpoints["dev"].tools == {"git": {"b": ToolConfig(hidden=False)}}
     assert overrides(got) == ()
 
 

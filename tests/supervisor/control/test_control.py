@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.config.config import Problem
-from metamcp_supervisor.control.control import LINE_BYTES_MAX, Limits
+from metamcp_supervisor.control.control import LINE_BYTES_MAX, ControlLimits
 from metamcp_supervisor.telemetry.logs import LINE_CHARS_MAX
 from metamcp_supervisor.verbs import Exit, ServerStatus
 from metamcp_worker.ipc.errors import Code
@@ -288,7 +288,7 @@ def test_waiting_for_what_will_not_come_ends_at_once(gone: ServerStatus, code: E
 def test_a_client_that_leaves_ends_its_wait_and_its_following() -> None:
     async def main() -> None:
         async with steered(server("git", "warming")) as (gateway, directory):
-            for verb in ("wait", "events", "logs") * Limits().connections_max:
+            for verb in ("wait", "events", "logs") * ControlLimits().connections_max:
                 async with peer(directory) as client:
                     asked = {"names": ["git"]} if verb == "wait" else {"follow": True}
                     named = {"name": "git"} if verb == "logs" else {}
@@ -325,7 +325,7 @@ def test_a_client_that_leaves_before_it_reads_is_no_fault_of_the_gateway(
 def test_a_silent_client_is_let_go_before_and_after_its_token() -> None:
     async def main() -> None:
         async with (
-            steered(limits=Limits(hello_s=0.05, idle_s=0.05)) as (_, directory),
+            steered(limits=ControlLimits(hello_s=0.05, idle_s=0.05)) as (_, directory),
             peer(directory, "") as mute,
             peer(directory) as idle,
         ):
@@ -339,7 +339,7 @@ def test_a_silent_client_is_let_go_before_and_after_its_token() -> None:
 def test_one_connection_too_many_is_told_so() -> None:
     async def main() -> None:
         async with (
-            steered(limits=Limits(connections_max=2)) as (_, directory),
+            steered(limits=ControlLimits(connections_max=2)) as (_, directory),
             peer(directory),
             peer(directory),
         ):

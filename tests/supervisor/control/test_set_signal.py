@@ -8,8 +8,8 @@ import pytest
 from metamcp_supervisor.cli import calls
 from metamcp_supervisor.config.config import Problem
 from metamcp_supervisor.control.set_signal import name_of, number_of
-from metamcp_supervisor.verbs import Calls, Exit, InFlight
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_supervisor.verbs import CallsUnderWay, Exit, InFlight
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
 from tests.supervisor.test_ctl import said
@@ -33,7 +33,7 @@ def test_a_signal_has_a_name_or_a_number(text: str, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["0", "65", "-9", "999999", "SIG", "", "SEGV", "²"])
 def test_what_is_no_signal_is_refused_with_those_that_are(text: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ProtocolError) as caught:
         number_of(text)
     assert caught.value.code == Exit.USAGE
     assert "HUP, INT, QUIT" in caught.value.message
@@ -173,8 +173,8 @@ def test_calls_are_a_table_of_who_waits_for_what() -> None:
 
 
 def test_what_is_not_shown_is_said() -> None:
-    assert calls.foot(Calls(calls=())) == "no call is under way"
-    found = Calls(calls=(under_way("git", 1.0),), more=7)
+    assert calls.foot(CallsUnderWay(calls=())) == "no call is under way"
+    found = CallsUnderWay(calls=(under_way("git", 1.0),), more=7)
     assert calls.foot(found) == "1 under way; 7 more are not shown"
 
 

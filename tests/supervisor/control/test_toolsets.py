@@ -12,7 +12,7 @@ import pytest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.orders import VERBS
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc.disclosure import Build, Equip, Whose, Wish
+from metamcp_worker.ipc.disclosure import Build, Equip, ViewOwner, Wish
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 from tests.supervisor.test_ctl import read_until, run
 from tests.supervisor.test_ctl_completion import completed
@@ -50,7 +50,7 @@ async def said(directory: Path, *arguments: str, given: str = "") -> tuple[int, 
 async def made(gateway: SmallGateway) -> None:
     tools = (("git", "status"), ("db", "query"))
     for order in (Build("dev", tools, "for work"), Build("data", tools[1:])):
-        await gateway.shelf.carry_out(Wish(Whose("", "local"), order))
+        await gateway.shelf.carry_out(Wish(ViewOwner("", "local"), order))
 
 
 def named(gateway: SmallGateway) -> dict[str, list[str]]:
@@ -69,9 +69,14 @@ def test_list_is_a_table_and_show_has_all_of_one() -> None:
                 0, "there are no tool sets; 'metamcp toolsets create' makes one\n", "",
             )  # fmt: skip
             await made(gateway)
-            shows_none = (Whose("wide", "local"), Whose("whole", "local"), Whose("gone", "local"))
+            shows_none = (
+                ViewOwner("wide", "local"),
+                ViewOwner("whole", "local"),
+                ViewOwner("gone", "local"),
+            )
             for whose in (
-                Whose("desk", "local"), Whose("desk", "ann"), Whose("desk", "ann", "8a"),
+                ViewOwner("desk", "local"), ViewOwner("desk", "ann"),
+                ViewOwner("desk", "ann", "8a"),
                 *shows_none,
             ):  # fmt: skip
                 await gateway.shelf.carry_out(Wish(whose, Equip("dev")))
@@ -271,7 +276,7 @@ def test_on_a_terminal_deleting_asks(answer: bytes, left: set[str]) -> None:
     async def main() -> None:
         async with steered(*SERVERS) as (gateway, directory):
             await made(gateway)
-            await gateway.shelf.carry_out(Wish(Whose("desk", "local"), Equip("dev")))
+            await gateway.shelf.carry_out(Wish(ViewOwner("desk", "local"), Equip("dev")))
             ours, theirs = pty.openpty()
             command = (*COMMAND, "--runtime-dir", str(directory), "delete", "dev")
             process = await asyncio.create_subprocess_exec(

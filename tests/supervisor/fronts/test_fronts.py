@@ -10,8 +10,8 @@ import pytest
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts import fronts
-from metamcp_supervisor.fronts.front import Front
-from metamcp_supervisor.processes.nursery import Worker, WorkerExit
+from metamcp_supervisor.fronts.front import FrontProcess
+from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (
     Adopt,
@@ -288,16 +288,16 @@ class Ear:
         self.sentences: list[str] = []
         self.silent: list[int] = []
 
-    def heard(self, front: Front, message: FromFront, blob: bytes) -> None:
+    def heard(self, front: FrontProcess, message: FromFront, blob: bytes) -> None:
         raise codec.Malformed("no list of figures")
 
-    def handed(self, front: Front, message: HandOver, fds: list[int]) -> None:
+    def handed(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None:
         packets.close_all(fds)
 
-    def unheard(self, front: Front, sentence: str) -> None:
+    def unheard(self, front: FrontProcess, sentence: str) -> None:
         self.sentences.append(sentence)
 
-    def fell_silent(self, front: Front) -> None:
+    def fell_silent(self, front: FrontProcess) -> None:
         self.silent.append(front.number)
 
 
@@ -305,7 +305,7 @@ class Ear:
 def test_what_a_front_says_and_nobody_can_read_harms_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         ear, (ours, theirs) = Ear(), packets.pair()
-        front = Front(7, 0, Worker(1, "front", "front-0", ours), 0.0, ear)
+        front = FrontProcess(7, 0, ForkedWorker(1, "front", "front-0", ours), 0.0, ear)
         with theirs, (tmp_path / "x").open("wb") as file:
             packets.send(theirs, b"nonsense", [file.fileno()])
             packets.send(theirs, messages.pack(FIGURES))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from metamcp_supervisor.fronts import sessions
-from metamcp_supervisor.fronts.sessions import Sessions
+from metamcp_supervisor.fronts.sessions import SessionRecords
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import SessionRecord
 
@@ -18,11 +18,11 @@ def record(session: str, level: str = "") -> bytes:
     )
 
 
-def adopted(kept: Sessions, holder: int) -> list[str]:
+def adopted(kept: SessionRecords, holder: int) -> list[str]:
     return [session for _, sessions in grouped(kept, holder) for session in sessions]
 
 
-def grouped(kept: Sessions, holder: int) -> list[tuple[bool, list[str]]]:
+def grouped(kept: SessionRecords, holder: int) -> list[tuple[bool, list[str]]]:
     """The same, and whether their clients are to be told of other lists."""
     return [
         (untold, [each.id for each in codec.typed(list[SessionRecord], records)])
@@ -31,7 +31,7 @@ def grouped(kept: Sessions, holder: int) -> list[tuple[bool, list[str]]]:
 
 
 def test_the_sessions_of_a_front_that_is_gone_are_for_the_next_one_alone() -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     for front, session in ((0, "a"), (1, "b"), (0, "c")):
         kept.keep(front, record(session))
     assert adopted(kept, 2) == [], "their fronts live"
@@ -43,7 +43,7 @@ def test_the_sessions_of_a_front_that_is_gone_are_for_the_next_one_alone() -> No
 
 
 def test_what_a_front_owed_its_clients_is_told_once_and_nothing_else() -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     for front, session in ((0, "a"), (1, "b"), (0, "c")):
         kept.keep(front, record(session))
     kept.left(0, untold=True)
@@ -54,7 +54,7 @@ def test_what_a_front_owed_its_clients_is_told_once_and_nothing_else() -> None:
 
 
 def test_who_waits_for_a_front_while_lists_change_is_told_by_it() -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     kept.keep(0, record("a"))
     kept.keep(1, record("b"))
     kept.left(0)
@@ -64,7 +64,7 @@ def test_who_waits_for_a_front_while_lists_change_is_told_by_it() -> None:
 
 
 def test_the_newest_word_about_a_session_counts() -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     kept.keep(0, record("a", "debug"))
     kept.keep(0, record("a", "error"))
     kept.left(0)
@@ -72,7 +72,7 @@ def test_the_newest_word_about_a_session_counts() -> None:
 
 
 def test_a_session_ends_only_by_the_word_of_who_has_it() -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     kept.keep(0, record("a"))
     kept.keep(0, record("b"))
     kept.over(1, ("a",))
@@ -83,7 +83,7 @@ def test_a_session_ends_only_by_the_word_of_who_has_it() -> None:
 
 
 def test_the_oldest_sessions_are_forgotten_first() -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     for number in range(sessions.SESSIONS_KEPT_MAX + 2):
         kept.keep(0, record(f"s{number}"))
         kept.keep(0, record("busy"))
@@ -94,7 +94,7 @@ def test_the_oldest_sessions_are_forgotten_first() -> None:
 
 
 def test_large_records_push_out_others_before_memory_does() -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     large = "x" * (sessions.RECORD_BYTES_MAX - 200)
     for number in range(100):
         kept.keep(0, record(f"s{number}", large))
@@ -105,7 +105,7 @@ def test_large_records_push_out_others_before_memory_does() -> None:
 
 
 def test_a_record_that_is_too_large_replaces_the_old_one_with_nothing() -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     kept.keep(0, record("a"))
     kept.keep(0, record("a", "x" * sessions.RECORD_BYTES_MAX))
     assert len(kept) == 0
@@ -113,7 +113,7 @@ def test_a_record_that_is_too_large_replaces_the_old_one_with_nothing() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"id":1}'])
 def test_what_is_no_record_is_refused(content: bytes) -> None:
-    kept = Sessions()
+    kept = SessionRecords()
     with pytest.raises(codec.Malformed):
         kept.keep(0, content)
     assert len(kept) == 0
@@ -132,7 +132,7 @@ STEPS = some.lists(
 def test_no_session_is_ever_adopted_while_its_front_lives(
     steps: list[tuple[str, int, str]],
 ) -> None:
-    kept, holders = Sessions(), dict[str, int | None]()
+    kept, holders = SessionRecords(), dict[str, int | None]()
     for what, front, session in steps:
         match what:
             case "keep":

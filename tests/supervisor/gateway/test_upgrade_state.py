@@ -19,19 +19,20 @@ from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.processes.nursery import NurserySnapshot
 from metamcp_supervisor.servers.entry import CopySnapshot, ServerSnapshot
 from metamcp_supervisor.servers.instances import InstanceSnapshot
-from metamcp_supervisor.servers.server import Life
-from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_supervisor.telemetry.counters import TallySnapshot
 from metamcp_supervisor.telemetry.history import HistorySnapshot
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
-from metamcp_supervisor.telemetry.usage import Part, Usage
-from metamcp_supervisor.verbs import Ended, Event, LogLine
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
+from metamcp_supervisor.verbs import Ended, JournalEvent, LogLine
 from metamcp_worker.ipc.messages import CallStats, Figures, FrontStats
 from metamcp_worker.ipc.packets import ChannelSnapshot
 from tests.supervisor.configs import config, server
 
-SHAPES = {1: "8de2bd3919e2"}
-"""Of the members without a default, by `handing.VERSION`. One that no release has may change."""
+SHAPES = {1: "f252a812e28a"}
+"""Digests of the members without a default, by `upgrade_state.VERSION`. The digest of a version that
+is not released may change."""
 SUMMARY = FrontStats(connections=2, streams=1, sessions={"2025-11-25": 2}, refused={})
 CALLS = CallStats("git", "tools/call", 3, 0.5, (1, 2), "-32601")
 COUNTED = Figures(calls=(CALLS,), inflight={"git": 1})
@@ -57,7 +58,7 @@ COPY = CopySnapshot(
     due=7.5,
 )
 STATE = upgrade_state.State(
-    gateway=upgrade_state.Gateway(
+    gateway=upgrade_state.GatewayState(
         version="1.0",
         upgrades=2,
         started=1.5,
@@ -98,7 +99,9 @@ STATE = upgrade_state.State(
             name="git",
             enabled=True,
             launched="abc",
-            life=Life(phase=Phase.BACKOFF, reason=ExitClass.SIGNAL, window=(1.0,), retry_at=9.0),
+            life=ServerLife(
+                phase=ServerPhase.BACKOFF, reason=ExitClass.SIGNAL, window=(1.0,), retry_at=9.0
+            ),
             generation=4,
             replacing=False,
             spare_failures=1,
@@ -113,7 +116,7 @@ STATE = upgrade_state.State(
             listed=True,
         ),
     ),
-    events=(Event(seq=1, time=1.0, who="git", what="ready→error"),),
+    events=(JournalEvent(seq=1, time=1.0, who="git", what="ready→error"),),
     last_event=1,
     histories=(
         HistorySnapshot(
@@ -133,7 +136,7 @@ STATE = upgrade_state.State(
         broken={},
         restarts={"git": {"exit": 2}},
         cpu_s=(("server", "git", 0.5),),
-        usages=((Part("server", "git"), Usage(pid=42)),),
+        usages=((MeasuredProcess("server", "git"), Usage(pid=42)),),
     ),
 )
 
@@ -161,13 +164,15 @@ def test_what_must_be_there_is_other_only_under_another_version() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", upgrade_state.pack(STATE)[:-1], b"\x92\x01\x80"])
 def test_what_is_no_state_is_refused_with_a_sentence(data: bytes) -> None:
-    with pytest.raises(upgrade_state.Unreadable, match="the state of the gateway cannot be read"):
+    with pytest.raises(
+        upgrade_state.StateUnreadable, match="the state of the gateway cannot be read"
+    ):
         upgrade_state.unpack(data)
 
 
 def test_a_state_of_another_version_is_not_guessed_at() -> None:
     data = upgrade_state.pack(STATE)
-    with pytest.raises(upgrade_state.Unreadable, match="has version 9, not 1"):
+    with pytest.raises(upgrade_state.StateUnreadable, match="has version 9, not 1"):
         upgrade_state.unpack(data[:1] + b"\x09" + data[2:])
 
 
@@ -207,10 +212,12 @@ def test_a_program_takes_over_only_if_both_mean_the_same() -> None:
     assert upgrade_state.foreign(ours, structs.replace(ours, version="1.1")) == ""
     assert "another state" in upgrade_state.foreign(ours, structs.replace(ours, state=2))
     assert "with workers" in upgrade_state.foreign(ours, structs.replace(ours, contract="other"))
-    assert "another state" in upgrade_state.foreign(ours, upgrade_state.Program(version="0.9"))
+    assert "another state" in upgrade_state.foreign(
+        ours, upgrade_state.ProgramContract(version="0.9")
+    )
 
 
 def test_what_says_nothing_of_itself_is_no_program_of_the_gateway() -> None:
-    with pytest.raises(upgrade_state.Unreadable):
+    with pytest.raises(upgrade_state.StateUnreadable):
         upgrade_state.described(b"Hello\n")
     assert upgrade_state.described(b'{"version":"1.1","more":1}\n').version == "1.1"

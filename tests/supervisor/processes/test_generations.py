@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metamcp_supervisor.processes.generations import Nurseries
-from metamcp_supervisor.processes.nursery import Worker
+from metamcp_supervisor.processes.nursery import ForkedWorker
 from tests.fakes.nursery_hand import WAIT_S, subreaper
 from tests.live.processes import below
 
 pytestmark = pytest.mark.process
 
 
-async def taken_over(nurseries: Nurseries) -> tuple[int, asyncio.Task[Worker]]:
+async def taken_over(nurseries: Nurseries) -> tuple[int, asyncio.Task[ForkedWorker]]:
     """Another one forks from now on. The older one is stopped, and so is a fork that was asked of
     it."""
     older = nurseries.pid

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 
 from metamcp_supervisor.processes.heartbeats import PAUSE_S, TICK_S, Heartbeats
-from metamcp_supervisor.processes.pulse import Verdict
+from metamcp_supervisor.processes.pulse import PulseVerdict
 
 
 class Watch:
@@ -14,7 +14,7 @@ class Watch:
     def __init__(self) -> None:
         self.now = 0.0
         self.signals: list[int] = []
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[PulseVerdict] = []
         self.lags: list[tuple[str, float]] = []
         self.hearts = Heartbeats(
             lambda pid, number: self.signals.append(number),
@@ -47,7 +47,7 @@ def test_a_worker_that_never_beats_again_is_ended_with_its_stacks_first() -> Non
 
     watch = watched(act)
     assert watch.signals == [signal.SIGABRT, signal.SIGKILL]
-    assert watch.verdicts == [Verdict.LATE, Verdict.HUNG, Verdict.DEAD]
+    assert watch.verdicts == [PulseVerdict.LATE, PulseVerdict.HUNG, PulseVerdict.DEAD]
 
 
 def test_a_worker_that_has_not_beaten_yet_is_not_judged() -> None:
@@ -62,7 +62,12 @@ def test_a_halted_worker_is_late_until_it_goes_on_and_killed_if_it_does_not() ->
         watch.wait(10)
 
     watch = watched(act)
-    assert watch.verdicts == [Verdict.LATE, Verdict.FINE, Verdict.LATE, Verdict.DEAD]
+    assert watch.verdicts == [
+        PulseVerdict.LATE,
+        PulseVerdict.FINE,
+        PulseVerdict.LATE,
+        PulseVerdict.DEAD,
+    ]
     assert watch.signals == [signal.SIGKILL]
 
 
@@ -89,7 +94,7 @@ def test_news_that_waited_while_the_supervisor_stood_still_kill_nobody() -> None
         watch.wait(1)
 
     watch = watched(act)
-    assert watch.verdicts == [Verdict.LATE, Verdict.FINE]
+    assert watch.verdicts == [PulseVerdict.LATE, PulseVerdict.FINE]
     assert watch.signals == []
 
 

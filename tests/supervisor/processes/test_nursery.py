@@ -11,10 +11,10 @@ import pytest
 
 from metamcp_supervisor.processes.nursery import (  # fmt: skip
     DEFAULT_COMMAND,
+    ForkedWorker,
     NotForked,
     Nursery,
     NurseryDown,
-    Worker,
     WorkerExit,
 )
 from metamcp_worker.ipc import packets
@@ -47,7 +47,7 @@ class House:
         self.halts: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
         self.lost: asyncio.Queue[str] = asyncio.Queue()
         self.events: asyncio.Queue[str] = asyncio.Queue()
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, ForkedWorker] = {}
         self.nursery = Nursery(
             on_exit=self._exit,
             on_halt=lambda pid, halted: self.halts.put_nowait((pid, halted)),
@@ -57,13 +57,13 @@ class House:
             command=command,
         )
 
-    async def fork(self, role: str = "child", name: str = "git") -> Worker:
+    async def fork(self, role: str = "child", name: str = "git") -> ForkedWorker:
         worker = await self.nursery.fork(role, name)
         self.workers[worker.pid] = worker
         worker.sock.settimeout(WAIT_S)
         return worker
 
-    async def born(self) -> Worker:
+    async def born(self) -> ForkedWorker:
         """A worker that has said hello."""
         worker = await self.fork()
         assert await asyncio.to_thread(said, worker.sock) == b"hello"

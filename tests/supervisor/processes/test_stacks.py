@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from metamcp_supervisor.processes.heartbeats import TICK_S, Heartbeats
-from metamcp_supervisor.processes.pulse import Verdict
+from metamcp_supervisor.processes.pulse import PulseVerdict
 from metamcp_supervisor.processes.stacks import STACKS_BYTES_MAX, NoStacks, Stacks
 from metamcp_worker.ipc import packets
 from tests.fakes.nursery_hand import said
@@ -44,11 +44,11 @@ def test_a_worker_tells_what_it_does_and_goes_on() -> None:
 def test_a_worker_that_hangs_is_killed_and_its_last_stacks_are_told() -> None:
     async def live(house: House) -> None:
         pid, now = await spinning(house), 0.0
-        verdicts: list[Verdict] = []
+        verdicts: list[PulseVerdict] = []
         hearts = Heartbeats(house.nursery.signal, lambda: now)
         hearts.watch(pid, verdicts.append)
         hearts.beat(pid)
-        while Verdict.HUNG not in verdicts:
+        while PulseVerdict.HUNG not in verdicts:
             now += TICK_S
             hearts.look()
         hearts.close()

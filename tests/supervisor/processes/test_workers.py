@@ -1,12 +1,12 @@
 """The book of workers, with values: what is told, in which order, how often."""
 
-from metamcp_supervisor.processes.workers import WorkerExit, Workers
+from metamcp_supervisor.processes.workers import WorkerExit, WorkerTable
 
 
 class Book:
     def __init__(self) -> None:
         self.told: list[object] = []
-        self.workers = Workers(self.told.append, lambda pid, yes: self.told.append((pid, yes)))
+        self.workers = WorkerTable(self.told.append, lambda pid, yes: self.told.append((pid, yes)))
 
 
 def ended(pid: int) -> WorkerExit:

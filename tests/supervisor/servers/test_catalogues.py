@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import launched
-from metamcp_supervisor.servers.catalogues import Catalogues, Offer, offer
+from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
 from metamcp_worker.ipc import server_catalog
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
@@ -23,7 +23,9 @@ GIT = Server(name="git", source="x", command=("git-server",))
 FILE = f"{launched(GIT)}.json"
 
 
-def kept(folder: Path, *puts: bytes, server: Server = GIT) -> tuple[Offer | None, list[str]]:
+def kept(
+    folder: Path, *puts: bytes, server: Server = GIT
+) -> tuple[CatalogueFigures | None, list[str]]:
     """Keep these one after the other; what a fresh start finds, and the trouble on the way."""
     trouble: list[str] = []
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from metamcp_supervisor.fronts.front import Front
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import NotForked, Worker, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
 from metamcp_supervisor.servers.embedder import ASKS_MAX, WHO, Embedder
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
@@ -72,16 +72,16 @@ class House:
             lambda counts: self.counts.append(dict(counts)), dice=lambda: 0.0,
         )  # fmt: skip
         ours, theirs = packets.pair()
-        self.front = Front(1, 0, Worker(1, "front", "front-0", ours), 0.0, self)
+        self.front = FrontProcess(1, 0, ForkedWorker(1, "front", "front-0", ours), 0.0, self)
         self.client = Played(theirs, 1)
 
-    async def fork(self, role: str, name: str) -> Worker:
+    async def fork(self, role: str, name: str) -> ForkedWorker:
         if self.refuses:
             raise NotForked("there is no room")
         ours, theirs = packets.pair()
         pid = 100 + len(self.born)
         self.born.append(Played(theirs, pid, _to_embedder))
-        return Worker(pid, role, name, ours)
+        return ForkedWorker(pid, role, name, ours)
 
     def signal(self, pid: int, number: int) -> None:
         self.signals.append((pid, number))
@@ -90,13 +90,13 @@ class House:
 
     def suspect(self) -> None: ...
 
-    def heard(self, front: Front, message: FromFront, blob: bytes) -> None: ...
+    def heard(self, front: FrontProcess, message: FromFront, blob: bytes) -> None: ...
 
-    def handed(self, front: Front, message: HandOver, fds: list[int]) -> None: ...
+    def handed(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None: ...
 
-    def unheard(self, front: Front, sentence: str) -> None: ...
+    def unheard(self, front: FrontProcess, sentence: str) -> None: ...
 
-    def fell_silent(self, front: Front) -> None: ...
+    def fell_silent(self, front: FrontProcess) -> None: ...
 
     def ask(self, ticket: int, *texts: str, query: bool = False) -> None:
         blob = codec.dump(texts) if texts else b""

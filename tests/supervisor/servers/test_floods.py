@@ -15,8 +15,8 @@ from metamcp_supervisor.servers.rate_limits import (
     throttled,
     too_long,
 )
-from metamcp_supervisor.servers.server import Life, Start, WentDown
-from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_supervisor.servers.server import ServerLife, Start, WentDown
+from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_worker.ipc.messages import THROTTLED, Counted, Stop
 from tests.supervisor.servers.test_server import after, up
 from tests.supervisor.stage import Stage, played, until
@@ -50,11 +50,11 @@ def test_who_stops_is_throttled_no_more() -> None:
 
 @pytest.mark.parametrize("restart", ["always", "on-failure", "never"])
 def test_a_flood_is_quarantine_at_once_whatever_the_policy(restart: Restart) -> None:
-    life = up(Life(restart=restart))
+    life = up(ServerLife(restart=restart))
     life = after(life, WentDown(ExitClass.FLOOD, "it flooded", spare=7), now=1.0)
-    assert (life.phase, life.retry_at) == (Phase.QUARANTINED, None)
-    assert after(life, Start("client"), now=1e6).phase is Phase.QUARANTINED
-    assert after(life, Start("operator"), now=2.0).phase is Phase.QUEUED
+    assert (life.phase, life.retry_at) == (ServerPhase.QUARANTINED, None)
+    assert after(life, Start("client"), now=1e6).phase is ServerPhase.QUARANTINED
+    assert after(life, Start("operator"), now=2.0).phase is ServerPhase.QUEUED
 
 
 @pytest.mark.process

@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 from metamcp_supervisor.servers import outage as canaries
 from metamcp_supervisor.servers import start_gate
 from metamcp_supervisor.servers.outage import OUTAGE_SERVERS_MIN, PACE_S, PACE_S_MAX, Seen, Turn
-from metamcp_supervisor.servers.server import Life
-from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from tests.supervisor.outage_play import READY_S, VAIN_S, Play
 
 FIFTY = [f"s{number:02}" for number in range(50)]
@@ -21,8 +21,12 @@ UP_S = 700.0
 MEAN_S_BAR = 2.0
 
 
-LIFE = Life(
-    phase=Phase.BACKOFF, reason=ExitClass.EXIT, failures=9, vain=(100.0, 100.0), retry_at=900.0
+LIFE = ServerLife(
+    phase=ServerPhase.BACKOFF,
+    reason=ExitClass.EXIT,
+    failures=9,
+    vain=(100.0, 100.0),
+    retry_at=900.0,
 )
 
 
@@ -50,9 +54,9 @@ def test_few_that_fail_alike_are_so_many_broken_servers() -> None:
         replace(waits("x"), launcher="node"),
         Seen("x", "python", replace(LIFE, reason=ExitClass.SIGNAL)),
         Seen("x", "python", replace(LIFE, vain=None)),
-        Seen("x", "python", replace(LIFE, phase=Phase.FAILED, retry_at=None)),
-        Seen("x", "python", replace(LIFE, phase=Phase.QUARANTINED)),
-        Seen("x", "python", replace(LIFE, phase=Phase.DISABLED)),
+        Seen("x", "python", replace(LIFE, phase=ServerPhase.FAILED, retry_at=None)),
+        Seen("x", "python", replace(LIFE, phase=ServerPhase.QUARANTINED)),
+        Seen("x", "python", replace(LIFE, phase=ServerPhase.DISABLED)),
     ],
 )
 def test_who_fails_otherwise_or_does_not_wait_is_not_one_of_them(other: Seen) -> None:
@@ -68,14 +72,14 @@ def test_nobody_tries_for_all_what_time_does_not_heal(reason: ExitClass) -> None
     ) == ((), None)
 
 
-@pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.WARMING])
-def test_nobody_tries_for_all_while_one_of_them_tries(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [ServerPhase.QUEUED, ServerPhase.WARMING])
+def test_nobody_tries_for_all_while_one_of_them_tries(phase: ServerPhase) -> None:
     trying = Seen("x", "python", replace(LIFE, phase=phase, retry_at=None))
     assert canaries.turns(five(trying), 500.0) == ((), 500.0 + PACE_S)
 
 
 def test_one_that_waits_for_another_server_is_passed_over_and_holds_up_nobody() -> None:
-    queued = Seen("x", "python", replace(LIFE, phase=Phase.QUEUED), held=True)
+    queued = Seen("x", "python", replace(LIFE, phase=ServerPhase.QUEUED), held=True)
     left = Seen("z", "python", replace(LIFE, vain=(2.0, 2.0), not_before=501.0))
     seen = five(queued, waits("y", last=1.0, held=True), left)
     assert canaries.turns(seen, 500.0)[0] == (Turn("d", 4),)
@@ -98,8 +102,8 @@ SEEN = some.builds(
     name=some.uuids().map(str),
     launcher=some.sampled_from(["python", "node"]),
     life=some.builds(
-        Life,
-        phase=some.sampled_from(list(Phase)),
+        ServerLife,
+        phase=some.sampled_from(list(ServerPhase)),
         reason=some.sampled_from([ExitClass.EXIT, ExitClass.CONNECT, ExitClass.SPAWN]),
         vain=some.one_of(some.none(), some.tuples(some.floats(0, 50), some.floats(50, 99))),
         retry_at=some.one_of(some.none(), some.floats(99, 999)),
@@ -119,7 +123,7 @@ def test_whoever_tries_for_others_waits_with_them_and_is_the_only_one(
     assert len({(one.launcher, one.life.reason) for one in ones}) == len(ones)
     for one, turn in zip(ones, chosen, strict=True):
         assert turn.others >= OUTAGE_SERVERS_MIN - 1
-        assert one.life.phase in (Phase.BACKOFF, Phase.FAILED)
+        assert one.life.phase in (ServerPhase.BACKOFF, ServerPhase.FAILED)
         assert one.life.retry_at is not None
         assert one.life.not_before <= now
         assert not one.held
@@ -146,7 +150,7 @@ def outage(seed: int, lasts_s: float, *, turns: bool = True) -> tuple[Play, floa
 @pytest.mark.parametrize("seed", range(8))
 def test_after_an_outage_of_a_minute_all_are_back_within_two_seconds_in_the_mean(seed: int) -> None:
     play, back = outage(seed, 60.0)
-    assert {life.phase for life in play.lives.values()} == {Phase.READY}
+    assert {life.phase for life in play.lives.values()} == {ServerPhase.READY}
     ready = [when - back for when in play.ready.values()]
     assert min(ready) <= PACE_S + VAIN_S + READY_S + 0.01
     assert statistics.mean(ready) <= MEAN_S_BAR
@@ -199,7 +203,7 @@ def test_a_broken_server_beside_many_good_ones_is_tried_as_if_it_were_alone(seed
         play.until(3600.0)
         counts.append(sum(name == "broken" for _, name, _ in play.starts))
         assert not any(for_all for _, _, for_all in play.starts)
-        assert play.lives["broken"].phase is Phase.FAILED
+        assert play.lives["broken"].phase is ServerPhase.FAILED
     assert abs(counts[0] - counts[1]) <= 4
 
 

@@ -14,36 +14,36 @@ from metamcp_supervisor.servers.outage import OUTAGE_SERVERS_MIN, PACE_S
 from metamcp_supervisor.servers.server import (
     Admitted,
     BecameReady,
-    Left,
-    Life,
-    Quarantined,
+    OperatorQuarantine,
+    ServerLife,
     SiblingRecovered,
     Start,
-    Stop,
+    StopServer,
     WentDown,
+    WorkerLeft,
     evidence,
 )
-from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from tests.supervisor.servers.test_server import CRASH, after, crashed, failed, up
 from tests.supervisor.stage import Stage, played, until
 
 FAR_S = 1000.0
 
 
-def in_vain(now: float = 0.0) -> Life:
+def in_vain(now: float = 0.0) -> ServerLife:
     """Its first start came to nothing."""
-    return after(Life(), Start("boot"), Admitted(), CRASH, Left(), now=now)
+    return after(ServerLife(), Start("boot"), Admitted(), CRASH, WorkerLeft(), now=now)
 
 
-@pytest.mark.parametrize("phase", [Phase.BACKOFF, Phase.FAILED])
+@pytest.mark.parametrize("phase", [ServerPhase.BACKOFF, ServerPhase.FAILED])
 @given(some.floats(0, 90), some.floats(0, 1))
 def test_a_start_for_the_others_that_fails_as_the_last_one_costs_nothing(
-    phase: Phase, now: float, jitter: float
+    phase: ServerPhase, now: float, jitter: float
 ) -> None:
     life = replace(in_vain(), phase=phase, failures=8, window=(1.0,) * 9, trips=2, retry_at=100.0)
     tried = after(life, Start("others"), Admitted(), now=now, jitter=jitter)
-    assert (tried.phase, tried.planned_at) == (Phase.WARMING, 100.0)
-    again = after(tried, CRASH, Left(), now=now, jitter=jitter)
+    assert (tried.phase, tried.planned_at) == (ServerPhase.WARMING, 100.0)
+    again = after(tried, CRASH, WorkerLeft(), now=now, jitter=jitter)
     known = replace(life, generation=life.generation + 1, vain=(0.0, now), not_before=now)
     assert again == known
 
@@ -56,53 +56,60 @@ def test_its_own_time_that_passed_meanwhile_comes_at_once() -> None:
 def test_a_start_for_the_others_that_fails_otherwise_counts() -> None:
     life = after(in_vain(), Start("others"), Admitted())
     life = after(life, WentDown(ExitClass.SPAWN, "no such file"))
-    assert (life.phase, life.failures, life.trips, life.planned_at) == (Phase.FAILED, 2, 1, None)
+    assert (life.phase, life.failures, life.trips, life.planned_at) == (
+        ServerPhase.FAILED,
+        2,
+        1,
+        None,
+    )
 
 
 def test_a_start_for_the_others_that_succeeds_is_a_start_like_any_other() -> None:
     life = after(failed(), Start("others"), Admitted(), BecameReady(), now=9.0)
-    assert (life.phase, life.planned_at, life.vain) == (Phase.READY, None, None)
+    assert (life.phase, life.planned_at, life.vain) == (ServerPhase.READY, None, None)
     assert crashed(life, 10.0).failures == life.failures + 1
 
 
-@pytest.mark.parametrize("life", [Life(), up(Life()), crashed(up(Life(restart="never")))])
-def test_only_one_that_waits_for_its_time_tries_for_the_others(life: Life) -> None:
+@pytest.mark.parametrize(
+    "life", [ServerLife(), up(ServerLife()), crashed(up(ServerLife(restart="never")))]
+)
+def test_only_one_that_waits_for_its_time_tries_for_the_others(life: ServerLife) -> None:
     assert after(life, Start("others")) == life
 
 
 def test_an_operator_who_starts_or_stops_it_ends_what_it_does_for_the_others() -> None:
     trying = after(in_vain(), Start("others"))
     assert after(trying, Start("operator")).planned_at is None
-    assert after(trying, Admitted(), Stop(), Left()).planned_at is None
-    assert after(trying, Quarantined("enough")).planned_at is None
+    assert after(trying, Admitted(), StopServer(), WorkerLeft()).planned_at is None
+    assert after(trying, OperatorQuarantine("enough")).planned_at is None
 
 
 def test_one_that_set_out_before_a_sibling_recovered_tries_once_more_at_once() -> None:
     life = after(replace(in_vain(), retry_at=5.0), Start("timer"), Admitted(), now=5.0)
     life = after(life, SiblingRecovered(ExitClass.EXIT), now=6.0)
-    again = after(life, CRASH, Left(), now=7.0)
+    again = after(life, CRASH, WorkerLeft(), now=7.0)
     assert (again.failures, again.retry_at) == (1, 7.0 + backoff.DELAY_S_FLOOR)
-    other = after(life, WentDown(ExitClass.SIGNAL, "x"), Left(), now=7.0)
+    other = after(life, WentDown(ExitClass.SIGNAL, "x"), WorkerLeft(), now=7.0)
     assert (other.failures, other.planned_at) == (2, None)
 
 
-def recovery(life: Life, now: float) -> ExitClass | None:
+def recovery(life: ServerLife, now: float) -> ExitClass | None:
     before = after(life, Start("timer"), Admitted(), now=now)
     return evidence(before, after(before, BecameReady(), now=now))
 
 
 def test_a_recovery_shows_that_the_trouble_is_over() -> None:
     assert recovery(in_vain(), 1.0) is ExitClass.EXIT
-    assert recovery(crashed(up(Life()), backoff.BRIEF_S), 11.0) is ExitClass.EXIT
-    assert recovery(Life(), 0.0) is None
+    assert recovery(crashed(up(ServerLife()), backoff.BRIEF_S), 11.0) is ExitClass.EXIT
+    assert recovery(ServerLife(), 0.0) is None
     ready = up(in_vain())
     assert evidence(ready, replace(ready, degraded=True)) is None
 
 
 def test_two_that_flap_do_not_wake_each_other_without_end() -> None:
-    flapping = crashed(up(Life()), backoff.BRIEF_S / 2)
+    flapping = crashed(up(ServerLife()), backoff.BRIEF_S / 2)
     assert recovery(flapping, 6.0) is None
-    in_vain_again = after(flapping, Start("timer"), Admitted(), CRASH, Left(), now=6.0)
+    in_vain_again = after(flapping, Start("timer"), Admitted(), CRASH, WorkerLeft(), now=6.0)
     assert recovery(in_vain_again, 7.0) is ExitClass.EXIT
 
 

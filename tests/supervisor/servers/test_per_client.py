@@ -6,9 +6,9 @@ import pytest
 
 from metamcp_supervisor.config.config import Server, Sharing
 from metamcp_supervisor.servers import per_client
-from metamcp_supervisor.servers.per_client import Count, Division, Refusal
-from metamcp_supervisor.servers.server import Life
-from metamcp_supervisor.servers.states import ExitClass, Phase
+from metamcp_supervisor.servers.per_client import Division, ProcessCount, ProcessRefusal
+from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_worker.ipc.process_names import (
     CLIENT_PROCESSES_MAX,
     PROCESSES_MAX,
@@ -16,7 +16,7 @@ from metamcp_worker.ipc.process_names import (
 )
 from metamcp_worker.ipc.roots import Asked
 
-READY = Life(phase=Phase.READY)
+READY = ServerLife(phase=ServerPhase.READY)
 
 
 @pytest.mark.parametrize(
@@ -62,63 +62,68 @@ def test_a_process_for_one_client_is_started_as_its_server_is_but_by_a_call_and_
     "life",
     [
         READY,
-        Life(phase=Phase.IDLE),
-        Life(phase=Phase.BACKOFF),
-        Life(phase=Phase.FAILED),
-        Life(phase=Phase.STOPPING, restarting=True),
-        Life(phase=Phase.DRAINING, resting=True),
+        ServerLife(phase=ServerPhase.IDLE),
+        ServerLife(phase=ServerPhase.BACKOFF),
+        ServerLife(phase=ServerPhase.FAILED),
+        ServerLife(phase=ServerPhase.STOPPING, restarting=True),
+        ServerLife(phase=ServerPhase.DRAINING, resting=True),
     ],
 )
-def test_a_client_gets_its_own_however_the_server_itself_is(life: Life) -> None:
-    assert per_client.refusal(life, shared=False, count=Count(SESSIONS_PROCESSES_MAX - 1)) is None
+def test_a_client_gets_its_own_however_the_server_itself_is(life: ServerLife) -> None:
+    assert (
+        per_client.refusal(life, shared=False, count=ProcessCount(SESSIONS_PROCESSES_MAX - 1))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
     ("life", "state"),
     [
-        (Life(phase=Phase.DISABLED), "stopped"),
-        (Life(phase=Phase.DRAINING), "stopped"),
-        (Life(phase=Phase.STOPPING), "stopped"),
-        (Life(phase=Phase.READY, parted=True), "draining"),
+        (ServerLife(phase=ServerPhase.DISABLED), "stopped"),
+        (ServerLife(phase=ServerPhase.DRAINING), "stopped"),
+        (ServerLife(phase=ServerPhase.STOPPING), "stopped"),
+        (ServerLife(phase=ServerPhase.READY, parted=True), "draining"),
         (None, "stopped"),
     ],
 )
 def test_of_a_server_that_an_operator_keeps_from_calls_nobody_gets_one(
-    life: Life | None, state: str
+    life: ServerLife | None, state: str
 ) -> None:
-    refused = per_client.refusal(life, shared=False, count=Count())
+    refused = per_client.refusal(life, shared=False, count=ProcessCount())
     assert refused is not None
     assert refused.state == state
 
 
 def test_of_a_server_in_quarantine_nobody_gets_one_and_all_are_told_why() -> None:
-    life = Life(phase=Phase.QUARANTINED, reason=ExitClass.OPERATOR, message="it eats files")
-    refused = per_client.refusal(life, shared=False, count=Count())
-    assert refused == Refusal("quarantined", "operator", "it eats files")
+    life = ServerLife(
+        phase=ServerPhase.QUARANTINED, reason=ExitClass.OPERATOR, message="it eats files"
+    )
+    refused = per_client.refusal(life, shared=False, count=ProcessCount())
+    assert refused == ProcessRefusal("quarantined", "operator", "it eats files")
 
 
 def test_of_a_shared_server_nobody_gets_one() -> None:
-    refused = per_client.refusal(READY, shared=True, count=Count())
+    refused = per_client.refusal(READY, shared=True, count=ProcessCount())
     assert refused is not None
     assert "try again" in refused.message
 
 
 def test_there_are_not_more_than_there_may_be() -> None:
-    refused = per_client.refusal(READY, shared=False, count=Count(SESSIONS_PROCESSES_MAX))
+    refused = per_client.refusal(READY, shared=False, count=ProcessCount(SESSIONS_PROCESSES_MAX))
     assert refused is not None
     assert (refused.state, refused.reason) == ("error", "no_place")
     assert refused.message.startswith("64 clients have a process of it")
 
 
 def test_one_that_will_not_run_again_makes_room_for_another() -> None:
-    assert per_client.spent(Life(phase=Phase.FAILED), running=False)
-    assert per_client.spent(Life(phase=Phase.DISABLED), running=False)
-    assert not per_client.spent(Life(phase=Phase.FAILED), running=True)
-    assert not per_client.spent(Life(phase=Phase.BACKOFF), running=False)
+    assert per_client.spent(ServerLife(phase=ServerPhase.FAILED), running=False)
+    assert per_client.spent(ServerLife(phase=ServerPhase.DISABLED), running=False)
+    assert not per_client.spent(ServerLife(phase=ServerPhase.FAILED), running=True)
+    assert not per_client.spent(ServerLife(phase=ServerPhase.BACKOFF), running=False)
 
 
 def test_one_that_its_client_forgot_is_not_started_again() -> None:
-    down = Life(phase=Phase.BACKOFF)
+    down = ServerLife(phase=ServerPhase.BACKOFF)
     assert per_client.forgotten(down, 600.0, 600.0)
     assert not per_client.forgotten(down, 599.0, 600.0)
     assert not per_client.forgotten(READY, 9999.0, 600.0)
@@ -139,12 +144,16 @@ def test_what_is_wanted_under_a_name_is_a_server_or_one_for_a_client() -> None:
 @pytest.mark.parametrize(
     ("count", "reason", "words"),
     [
-        (Count(gateway=PROCESSES_MAX), "no_place", "256 processes serve single clients"),
-        (Count(client=CLIENT_PROCESSES_MAX), "too_many_roots", "this client has 16 processes"),
+        (ProcessCount(gateway=PROCESSES_MAX), "no_place", "256 processes serve single clients"),
+        (
+            ProcessCount(client=CLIENT_PROCESSES_MAX),
+            "too_many_roots",
+            "this client has 16 processes",
+        ),
     ],
 )
 def test_neither_one_client_nor_all_of_them_take_every_place(
-    count: Count, reason: str, words: str
+    count: ProcessCount, reason: str, words: str
 ) -> None:
     refused = per_client.refusal(READY, shared=False, count=count)
     assert refused is not None

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.entry import ServerSnapshot
-from metamcp_supervisor.servers.publish import Known, Routes
+from metamcp_supervisor.servers.publish import PublishedServer, Routes
 from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachFront,
@@ -93,7 +93,7 @@ def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
     played(tmp_path, play)
 
 
-def handed(known: Known) -> ServerSnapshot:
+def handed(known: PublishedServer) -> ServerSnapshot:
     return structs.replace(
         STATE.servers[0], listed=known.listed, list_changes=known.changes,
         list_turns_at=known.turns_at,

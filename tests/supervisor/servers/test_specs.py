@@ -11,10 +11,10 @@ from metamcp_supervisor.config.config import (
     Config,
     Endpoint,
     Era,
-    Gateway,
+    GatewayConfig,
     Namespace,
     Server,
-    Tool,
+    ToolConfig,
 )
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.servers.specs import (
@@ -32,11 +32,11 @@ from metamcp_worker.ipc.spec import LimitsSpec, OAuthSpec
 
 SERVER = Server(name="git", source="x", command=("git",), env={"PATH": "/mine", "KEY": "k"})
 CONFIG = Config(
-    gateway=Gateway(state_dir=Path("/s"), runtime_dir=Path("/r")),
+    gateway=GatewayConfig(state_dir=Path("/s"), runtime_dir=Path("/r")),
     servers={"git": SERVER, "hidden": replace(SERVER, name="hidden")},
     namespaces={
         "dev": Namespace(
-            name="dev", servers=("git",), tools={"git": {"reset": Tool(enabled=False)}}
+            name="dev", servers=("git",), tools={"git": {"reset": ToolConfig(enabled=False)}}
         )
     },
     endpoints={name: Endpoint(name=name, namespace="dev") for name in ("first", "default")},

@@ -6,100 +6,106 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.servers import states
-from metamcp_supervisor.servers.states import Action, Event, Impossible, Phase, move
+from metamcp_supervisor.servers.states import (
+    Action,
+    ImpossibleEvent,
+    ServerEvent,
+    ServerPhase,
+    move,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "states.md"
 
 #: Every move that exists. What is not here must be impossible.
 MOVES = {
-    (Phase.DISABLED, Event.START): Phase.QUEUED,
-    (Phase.DISABLED, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.DISABLED, Event.STOP): Phase.DISABLED,
-    (Phase.DISABLED, Event.GONE): Phase.DISABLED,
-    (Phase.IDLE, Event.START): Phase.QUEUED,
-    (Phase.IDLE, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.IDLE, Event.STOP): Phase.DISABLED,
-    (Phase.IDLE, Event.GONE): Phase.IDLE,
-    (Phase.QUEUED, Event.START): Phase.QUEUED,
-    (Phase.QUEUED, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.QUEUED, Event.STOP): Phase.DISABLED,
-    (Phase.QUEUED, Event.ADMIT): Phase.WARMING,
-    (Phase.QUEUED, Event.GONE): Phase.QUEUED,
-    (Phase.WARMING, Event.START): Phase.WARMING,
-    (Phase.WARMING, Event.STOP): Phase.STOPPING,
-    (Phase.WARMING, Event.READY): Phase.READY,
-    (Phase.WARMING, Event.RETRY): Phase.BACKOFF,
-    (Phase.WARMING, Event.GIVE_UP): Phase.FAILED,
-    (Phase.WARMING, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.READY, Event.START): Phase.READY,
-    (Phase.READY, Event.STOP): Phase.DRAINING,
-    (Phase.READY, Event.PROMOTE): Phase.READY,
-    (Phase.READY, Event.REST): Phase.DRAINING,
-    (Phase.READY, Event.RESTED): Phase.IDLE,
-    (Phase.READY, Event.RETRY): Phase.BACKOFF,
-    (Phase.READY, Event.GIVE_UP): Phase.FAILED,
-    (Phase.READY, Event.RETIRE): Phase.DISABLED,
-    (Phase.READY, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.DRAINING, Event.START): Phase.DRAINING,
-    (Phase.DRAINING, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.DRAINING, Event.STOP): Phase.DRAINING,
-    (Phase.DRAINING, Event.DRAINED): Phase.STOPPING,
-    (Phase.DRAINING, Event.GONE): Phase.DISABLED,
-    (Phase.DRAINING, Event.RESTED): Phase.IDLE,
-    (Phase.STOPPING, Event.START): Phase.STOPPING,
-    (Phase.STOPPING, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.STOPPING, Event.STOP): Phase.STOPPING,
-    (Phase.STOPPING, Event.DRAINED): Phase.STOPPING,
-    (Phase.STOPPING, Event.GONE): Phase.DISABLED,
-    (Phase.STOPPING, Event.RESTED): Phase.IDLE,
-    (Phase.BACKOFF, Event.START): Phase.QUEUED,
-    (Phase.BACKOFF, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.BACKOFF, Event.STOP): Phase.DISABLED,
-    (Phase.BACKOFF, Event.GONE): Phase.BACKOFF,
-    (Phase.DISABLED, Event.REFUSE): Phase.FAILED,
-    (Phase.IDLE, Event.REFUSE): Phase.FAILED,
-    (Phase.BACKOFF, Event.REFUSE): Phase.FAILED,
-    (Phase.FAILED, Event.REFUSE): Phase.FAILED,
-    (Phase.FAILED, Event.START): Phase.QUEUED,
-    (Phase.FAILED, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.FAILED, Event.STOP): Phase.DISABLED,
-    (Phase.FAILED, Event.GONE): Phase.FAILED,
-    (Phase.QUARANTINED, Event.QUARANTINE): Phase.QUARANTINED,
-    (Phase.QUARANTINED, Event.STOP): Phase.DISABLED,
-    (Phase.QUARANTINED, Event.GONE): Phase.QUARANTINED,
+    (ServerPhase.DISABLED, ServerEvent.START): ServerPhase.QUEUED,
+    (ServerPhase.DISABLED, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.DISABLED, ServerEvent.STOP): ServerPhase.DISABLED,
+    (ServerPhase.DISABLED, ServerEvent.GONE): ServerPhase.DISABLED,
+    (ServerPhase.IDLE, ServerEvent.START): ServerPhase.QUEUED,
+    (ServerPhase.IDLE, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.IDLE, ServerEvent.STOP): ServerPhase.DISABLED,
+    (ServerPhase.IDLE, ServerEvent.GONE): ServerPhase.IDLE,
+    (ServerPhase.QUEUED, ServerEvent.START): ServerPhase.QUEUED,
+    (ServerPhase.QUEUED, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.QUEUED, ServerEvent.STOP): ServerPhase.DISABLED,
+    (ServerPhase.QUEUED, ServerEvent.ADMIT): ServerPhase.WARMING,
+    (ServerPhase.QUEUED, ServerEvent.GONE): ServerPhase.QUEUED,
+    (ServerPhase.WARMING, ServerEvent.START): ServerPhase.WARMING,
+    (ServerPhase.WARMING, ServerEvent.STOP): ServerPhase.STOPPING,
+    (ServerPhase.WARMING, ServerEvent.READY): ServerPhase.READY,
+    (ServerPhase.WARMING, ServerEvent.RETRY): ServerPhase.BACKOFF,
+    (ServerPhase.WARMING, ServerEvent.GIVE_UP): ServerPhase.FAILED,
+    (ServerPhase.WARMING, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.READY, ServerEvent.START): ServerPhase.READY,
+    (ServerPhase.READY, ServerEvent.STOP): ServerPhase.DRAINING,
+    (ServerPhase.READY, ServerEvent.PROMOTE): ServerPhase.READY,
+    (ServerPhase.READY, ServerEvent.REST): ServerPhase.DRAINING,
+    (ServerPhase.READY, ServerEvent.RESTED): ServerPhase.IDLE,
+    (ServerPhase.READY, ServerEvent.RETRY): ServerPhase.BACKOFF,
+    (ServerPhase.READY, ServerEvent.GIVE_UP): ServerPhase.FAILED,
+    (ServerPhase.READY, ServerEvent.RETIRE): ServerPhase.DISABLED,
+    (ServerPhase.READY, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.DRAINING, ServerEvent.START): ServerPhase.DRAINING,
+    (ServerPhase.DRAINING, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.DRAINING, ServerEvent.STOP): ServerPhase.DRAINING,
+    (ServerPhase.DRAINING, ServerEvent.DRAINED): ServerPhase.STOPPING,
+    (ServerPhase.DRAINING, ServerEvent.GONE): ServerPhase.DISABLED,
+    (ServerPhase.DRAINING, ServerEvent.RESTED): ServerPhase.IDLE,
+    (ServerPhase.STOPPING, ServerEvent.START): ServerPhase.STOPPING,
+    (ServerPhase.STOPPING, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.STOPPING, ServerEvent.STOP): ServerPhase.STOPPING,
+    (ServerPhase.STOPPING, ServerEvent.DRAINED): ServerPhase.STOPPING,
+    (ServerPhase.STOPPING, ServerEvent.GONE): ServerPhase.DISABLED,
+    (ServerPhase.STOPPING, ServerEvent.RESTED): ServerPhase.IDLE,
+    (ServerPhase.BACKOFF, ServerEvent.START): ServerPhase.QUEUED,
+    (ServerPhase.BACKOFF, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.BACKOFF, ServerEvent.STOP): ServerPhase.DISABLED,
+    (ServerPhase.BACKOFF, ServerEvent.GONE): ServerPhase.BACKOFF,
+    (ServerPhase.DISABLED, ServerEvent.REFUSE): ServerPhase.FAILED,
+    (ServerPhase.IDLE, ServerEvent.REFUSE): ServerPhase.FAILED,
+    (ServerPhase.BACKOFF, ServerEvent.REFUSE): ServerPhase.FAILED,
+    (ServerPhase.FAILED, ServerEvent.REFUSE): ServerPhase.FAILED,
+    (ServerPhase.FAILED, ServerEvent.START): ServerPhase.QUEUED,
+    (ServerPhase.FAILED, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.FAILED, ServerEvent.STOP): ServerPhase.DISABLED,
+    (ServerPhase.FAILED, ServerEvent.GONE): ServerPhase.FAILED,
+    (ServerPhase.QUARANTINED, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
+    (ServerPhase.QUARANTINED, ServerEvent.STOP): ServerPhase.DISABLED,
+    (ServerPhase.QUARANTINED, ServerEvent.GONE): ServerPhase.QUARANTINED,
 }
 
 
-@pytest.mark.parametrize(("phase", "event"), list(itertools.product(Phase, Event)))
-def test_every_pair_moves_or_is_impossible(phase: Phase, event: Event) -> None:
+@pytest.mark.parametrize(("phase", "event"), list(itertools.product(ServerPhase, ServerEvent)))
+def test_every_pair_moves_or_is_impossible(phase: ServerPhase, event: ServerEvent) -> None:
     if (phase, event) in MOVES:
         assert move(phase, event)[0] is MOVES[phase, event]
     else:
-        with pytest.raises(Impossible) as caught:
+        with pytest.raises(ImpossibleEvent) as caught:
             move(phase, event)
         assert str(phase) in str(caught.value)
         assert str(event) in str(caught.value)
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_a_stop_leads_to_disabled_from_every_phase(phase: Phase) -> None:
-    after, _ = move(phase, Event.STOP)
-    if after in (Phase.DRAINING, Phase.STOPPING):
-        after, _ = move(after, Event.GONE)
-    assert after is Phase.DISABLED
+@pytest.mark.parametrize("phase", list(ServerPhase))
+def test_a_stop_leads_to_disabled_from_every_phase(phase: ServerPhase) -> None:
+    after, _ = move(phase, ServerEvent.STOP)
+    if after in (ServerPhase.DRAINING, ServerPhase.STOPPING):
+        after, _ = move(after, ServerEvent.GONE)
+    assert after is ServerPhase.DISABLED
 
 
 def test_whoever_joins_the_gate_leaves_it_before_resting_or_serving() -> None:
     for phase, row in states.TABLE.items():
         for target, actions in row.values():
-            joined = target in (Phase.QUEUED, Phase.WARMING)
-            was_joined = phase in (Phase.QUEUED, Phase.WARMING)
+            joined = target in (ServerPhase.QUEUED, ServerPhase.WARMING)
+            was_joined = phase in (ServerPhase.QUEUED, ServerPhase.WARMING)
             assert (Action.JOIN_GATE in actions) == (joined and not was_joined)
             assert (Action.LEAVE_GATE in actions) == (was_joined and not joined)
 
 
 def test_a_planned_start_is_disarmed_by_whatever_ends_the_waiting() -> None:
-    waiting = (Phase.BACKOFF, Phase.FAILED)
+    waiting = (ServerPhase.BACKOFF, ServerPhase.FAILED)
     for phase, row in states.TABLE.items():
         for target, actions in row.values():
             assert (Action.ARM_RETRY in actions) == (target in waiting and phase not in waiting)
@@ -107,9 +113,9 @@ def test_a_planned_start_is_disarmed_by_whatever_ends_the_waiting() -> None:
 
 
 def test_every_name_is_explained() -> None:
-    assert set(states.MEANING) == set(Event)
+    assert set(states.MEANING) == set(ServerEvent)
     assert set(states.EXIT_MEANING) == set(states.ExitClass)
-    assert set(states.PUBLIC) == set(Phase)
+    assert set(states.PUBLIC) == set(ServerPhase)
 
 
 def test_the_page_about_states_is_drawn_from_the_table() -> None:

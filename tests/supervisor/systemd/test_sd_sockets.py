@@ -11,7 +11,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.systemd import listen, sd_sockets
-from metamcp_supervisor.systemd.sd_sockets import Unusable, take
+from metamcp_supervisor.systemd.sd_sockets import SocketUnusable, take
 
 ME = os.getpid()
 ACTIVATE = str(Path(__file__).parents[2] / "fakes" / "activate.py")
@@ -61,7 +61,7 @@ def test_metrics_and_health_may_be_on_a_unix_socket_of_systemd(tmp_path: Path) -
         (sock,) = take(environ(1, "ops"), ME, os.dup(made.fileno()))["ops"]
         with sock:
             assert listen.any_address_of([sock]) == UnixAddress(Path(path))
-        with pytest.raises(Unusable, match=r"mcp-http .* is not a socket of the internet"):
+        with pytest.raises(SocketUnusable, match=r"mcp-http .* is not a socket of the internet"):
             take(environ(1, "mcp-http"), ME, os.dup(made.fileno()))
 
 
@@ -70,7 +70,7 @@ def test_a_unix_socket_without_a_file_is_refused() -> None:
         made.bind("\0metamcp-test-ops")
         made.listen()
         words = "without a file, which has no permissions; use .* or ListenStream=/PATH"
-        with pytest.raises(Unusable, match=words):
+        with pytest.raises(SocketUnusable, match=words):
             take(environ(1, "ops"), ME, os.dup(made.fileno()))
 
 
@@ -78,7 +78,7 @@ def test_a_unix_socket_whose_path_nobody_can_be_told_is_refused(tmp_path: Path) 
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(bytes(tmp_path) + b"/\xff")
         made.listen()
-        with pytest.raises(Unusable, match="is a unix socket whose path cannot be shown"):
+        with pytest.raises(SocketUnusable, match="is a unix socket whose path cannot be shown"):
             take(environ(1, "ops"), ME, os.dup(made.fileno()))
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_listener_is_refused_and_closed(
 ) -> None:
     sock = socket.socket(family, kind)
     fd = sock.detach()
-    with pytest.raises(Unusable, match=f"mcp-http .*{words}"):
+    with pytest.raises(SocketUnusable, match=f"mcp-http .*{words}"):
         take(environ(1, "mcp-http"), ME, fd)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
@@ -125,11 +125,11 @@ def test_what_is_no_listener_is_refused_and_closed(
 def test_what_is_no_socket_has_an_unknown_name_or_is_too_much_is_refused() -> None:
     read, write = os.pipe()
     os.close(write)
-    with pytest.raises(Unusable, match="is no socket"):
+    with pytest.raises(SocketUnusable, match="is no socket"):
         take(environ(1, "ops"), ME, read)
-    with pytest.raises(Unusable, match=r"the name 'unknown'; .*FileDescriptorName=mcp-http"):
+    with pytest.raises(SocketUnusable, match=r"the name 'unknown'; .*FileDescriptorName=mcp-http"):
         take(environ(2, "mcp-http"), ME, 2_000)
-    with pytest.raises(Unusable, match="65 sockets, and 64 are the limit"):
+    with pytest.raises(SocketUnusable, match="65 sockets, and 64 are the limit"):
         take(environ(65, ""), ME, 2_000)
 
 

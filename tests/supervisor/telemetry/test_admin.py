@@ -12,7 +12,7 @@ from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.admin import PAGES, Admin
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.snapshot import Pulse, Readings
+from metamcp_supervisor.telemetry.snapshot import GatewayPulse, Readings
 from metamcp_worker.http.serve import HttpServer
 from tests import unixhttp
 from tests.supervisor.small_gateway import SmallGateway, server
@@ -42,9 +42,9 @@ class Seen:
     def read(self) -> Readings:
         return Readings()
 
-    def pulse(self) -> Pulse:
+    def pulse(self) -> GatewayPulse:
         states = tuple(front.state for front in self._gateway.fronts)
-        return Pulse(fronts=states, nursery_pid=self._gateway.nursery_pid)
+        return GatewayPulse(fronts=states, nursery_pid=self._gateway.nursery_pid)
 
 
 def served(

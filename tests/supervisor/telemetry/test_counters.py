@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.telemetry.counters import TOOLS_MAX, Fronts
+from metamcp_supervisor.telemetry.counters import TOOLS_MAX, FrontCounters
 from metamcp_supervisor.telemetry.metric_names import OTHER
 from metamcp_worker.ipc.messages import Figures, FrontStats, ToolStats
 
@@ -23,7 +23,7 @@ def told(server: str, found: Counts) -> ToolStats:
     return ToolStats(server, tuple(found), called, failed)
 
 
-def summed(fronts: Fronts, server: str) -> tuple[Counter[str], Counter[str]]:
+def summed(fronts: FrontCounters, server: str) -> tuple[Counter[str], Counter[str]]:
     one = fronts.sums().tools.get(server, ToolStats(server, (), (), ()))
     assert len(set(one.tools)) == len(one.tools)
     called, failed = (
@@ -36,7 +36,7 @@ def summed(fronts: Fronts, server: str) -> tuple[Counter[str], Counter[str]]:
 def test_calls_of_a_tool_are_those_of_all_fronts_also_of_those_that_are_gone(
     reports: list[tuple[Counts, bool]],
 ) -> None:
-    fronts = Fronts()
+    fronts = FrontCounters()
     called, failed = Counter[str](), Counter[str]()
     for front, (found, stays) in enumerate(reports):
         fronts.report(front, Figures(tools=(told("s", found),)), SUMMARY)
@@ -46,7 +46,7 @@ def test_calls_of_a_tool_are_those_of_all_fronts_also_of_those_that_are_gone(
             called[tool] += calls
             failed[tool] += errors
     assert summed(fronts, "s") == (called, failed)
-    again = Fronts()
+    again = FrontCounters()
     again.go_on(fronts.handed())
     for number, figures, summary in fronts.live():
         again.report(number, figures, summary)
@@ -54,7 +54,7 @@ def test_calls_of_a_tool_are_those_of_all_fronts_also_of_those_that_are_gone(
 
 
 def test_what_is_one_tool_too_many_counts_with_all_others_and_stays_so() -> None:
-    fronts = Fronts()
+    fronts = FrontCounters()
     many: Counts = {f"t{number}": (1, 0) for number in range(TOOLS_MAX + 50)}
     late: Counts = {"late": (7, 3), "t0": (1, 1)}
     for front, found in enumerate((many, late)):

@@ -2,18 +2,18 @@ import pytest
 from msgspec import structs
 
 from metamcp_supervisor.telemetry import health
-from metamcp_supervisor.telemetry.snapshot import Pulse
+from metamcp_supervisor.telemetry.snapshot import GatewayPulse
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from tests.supervisor.small_gateway import SmallGateway, server
 
-ALIVE = Pulse(fronts=("warming", "ready"), nursery_pid=76)
+ALIVE = GatewayPulse(fronts=("warming", "ready"), nursery_pid=76)
 
 
 def status(*servers: ServerStatus, state: str = "active") -> GatewayStatus:
     return structs.replace(SmallGateway(*servers).status(), state=state)
 
 
-def lines(checks: list[health.Check]) -> list[str]:
+def lines(checks: list[health.HealthCheck]) -> list[str]:
     return [str(check) for check in checks]
 
 

@@ -7,7 +7,7 @@ from metamcp_supervisor.telemetry.journal import (
     Journal,
     TooManyFollowers,
 )
-from metamcp_supervisor.verbs import Event
+from metamcp_supervisor.verbs import JournalEvent
 
 
 def nothing() -> None:
@@ -19,7 +19,7 @@ def test_events_are_numbered_and_carry_the_time_they_were_added() -> None:
     journal = Journal(lambda: next(times))
     first = journal.add("git", "warming→ready", "235 ms", generation=3)
     second = journal.add("gateway", "reload")
-    assert first == Event(
+    assert first == JournalEvent(
         seq=1, time=10.0, who="git", what="warming→ready", cause="235 ms", generation=3
     )
     assert (second.seq, second.time, journal.last) == (2, 11.5, 2)
@@ -83,7 +83,7 @@ def test_followers_that_are_never_given_back_are_refused_at_a_limit() -> None:
 
 
 def test_the_sink_sees_every_event_at_once() -> None:
-    seen: list[Event] = []
+    seen: list[JournalEvent] = []
     journal = Journal(lambda: 0.0, sink=seen.append)
     added = journal.add("git", "one")
     assert seen == [added]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from metamcp_supervisor.telemetry.metric_names import FAMILIES
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.snapshot import Readings
-from metamcp_supervisor.telemetry.usage import Part, Usage
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_worker.ipc.messages import (
     AnswerStats,
     Durations,
@@ -166,13 +166,14 @@ def test_the_state_of_a_server_is_one_of_eight() -> None:
 
 def test_memory_is_that_of_now_and_processor_time_never_falls() -> None:
     metrics, status = Metrics("1"), gateway("git")
-    tree, other = Part("server", "git"), Part("front", number=1)
+    tree, other = MeasuredProcess("server", "git"), MeasuredProcess("front", number=1)
     for pid, cpu_s in ((10, 5.0), (10, 7.0), (10, 1.0), (10, 2.0), (11, 0.5)):
         metrics.usage({tree: Usage(pid=pid, rss_bytes=pid, cpu_s=cpu_s)})
     assert value(metrics, status, "metamcp_process_cpu_seconds_total", role="server") == 8.5
     assert value(metrics, status, "metamcp_process_resident_memory_bytes", role="server") == 11
     metrics.usage({
-        other: Usage(pid=3, rss_bytes=100), Part("front", number=2): Usage(pid=4, rss_bytes=50),
+        other: Usage(pid=3, rss_bytes=100),
+        MeasuredProcess("front", number=2): Usage(pid=4, rss_bytes=50),
     })  # fmt: skip
     assert value(metrics, status, "metamcp_process_resident_memory_bytes", role="front") == 150
     assert value(metrics, status, "metamcp_process_resident_memory_bytes", role="server") is None
@@ -211,7 +212,7 @@ def test_a_server_that_is_no_longer_configured_has_no_series() -> None:
     metrics.failed_over("git", 0.1)
     metrics.server_counts("git", {"stray_stdout": 1, "broken_reply": 1, "stop_SIGTERM": 1})
     metrics.restarted("git", "exit")
-    metrics.usage({Part("server", "git"): Usage(pid=1, cpu_s=1.0)})
+    metrics.usage({MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=1.0)})
     assert b"git" in metrics.render(gateway("git"))
     metrics.front_gone(0)
     metrics.usage({})
@@ -278,9 +279,9 @@ def test_what_is_read_at_a_scrape_is_on_the_page() -> None:
 def test_descriptors_are_those_of_the_process_that_is_nearest_to_its_limit() -> None:
     metrics, status = Metrics("1"), gateway()
     metrics.usage({
-        Part("front", number=1): Usage(pid=1, fds=10, fds_max=1000, threads=2),
-        Part("front", number=2): Usage(pid=2, fds=60, fds_max=100, threads=3),
-        Part("front", number=3): Usage(pid=3, fds=50, fds_max=100),
+        MeasuredProcess("front", number=1): Usage(pid=1, fds=10, fds_max=1000, threads=2),
+        MeasuredProcess("front", number=2): Usage(pid=2, fds=60, fds_max=100, threads=3),
+        MeasuredProcess("front", number=3): Usage(pid=3, fds=50, fds_max=100),
     })  # fmt: skip
     assert value(metrics, status, "metamcp_process_open_fds", role="front") == 60
     assert value(metrics, status, "metamcp_process_max_fds", role="front") == 100
@@ -307,7 +308,7 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
     before.exited("git", 3)
     before.failed_over("git", 0.1)
     before.lag("worker", 0.1)
-    before.usage({Part("server", "git"): Usage(pid=1, cpu_s=5.0, threads=1)})
+    before.usage({MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=5.0, threads=1)})
     after.go_on(before.handed())
     built = ("metamcp_build_info", "metamcp_metric_series_dropped_total")
     found = [
@@ -321,7 +322,7 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
 def test_processes_for_single_clients_count_with_their_server_and_have_no_labels() -> None:
     names = ("git", "git@00000000002a", "git@00000000002b", "git@legacy")
     metrics, status = Metrics("1"), gateway(*names)
-    parts = [Part("worker", one.name) for one in status.servers]
+    parts = [MeasuredProcess("worker", one.name) for one in status.servers]
     metrics.usage({part: Usage(pid=n, rss_bytes=10, cpu_s=1.0) for n, part in enumerate(parts, 1)})
     name = "metamcp_process_resident_memory_bytes"
     assert value(metrics, status, name, server="git", role="worker") == 40

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from metamcp_supervisor.telemetry.usage import Part, sample
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, sample
 
 HELD_BYTES = 64 * 1024 * 1024
 CHILD = (
@@ -44,10 +44,12 @@ def test_a_root_counts_with_everything_below_it() -> None:
 
 def test_a_process_below_two_roots_counts_for_the_nearest_one() -> None:
     with family() as (parent, child):
-        found = sample({Part("worker", "git"): parent, Part("server", "git"): child})
-        assert found[Part("server", "git")].rss_bytes > HELD_BYTES
-        assert found[Part("worker", "git")].rss_bytes < HELD_BYTES
-        assert found[Part("worker", "git")].pid == parent
+        found = sample(
+            {MeasuredProcess("worker", "git"): parent, MeasuredProcess("server", "git"): child}
+        )
+        assert found[MeasuredProcess("server", "git")].rss_bytes > HELD_BYTES
+        assert found[MeasuredProcess("worker", "git")].rss_bytes < HELD_BYTES
+        assert found[MeasuredProcess("worker", "git")].pid == parent
 
 
 FORKED = (
@@ -77,7 +79,7 @@ def test_a_daemon_that_fell_to_a_worker_counts_for_its_server() -> None:
         assert parent.stdout is not None
         lines = [parent.stdout.readline().split() for _ in range(2)]
         pids = {int(held): int(pid) for held, pid in lines}
-        worker, server = Part("worker", "git"), Part("server", "git")
+        worker, server = MeasuredProcess("worker", "git"), MeasuredProcess("server", "git")
         found = sample({worker: parent.pid, server: pids[1]})
         hosted = sample({worker: parent.pid, server: 0})
         parent.communicate(timeout=20)
@@ -108,7 +110,7 @@ def test_a_root_that_does_not_live_is_missing() -> None:
 
 
 def test_without_a_free_descriptor_nothing_is_measured_and_nothing_raised() -> None:
-    roots = {Part("supervisor"): os.getpid()}
+    roots = {MeasuredProcess("supervisor"): os.getpid()}
     assert sample(roots)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))

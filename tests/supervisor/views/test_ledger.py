@@ -13,8 +13,8 @@ from metamcp_supervisor.views.ledger import (
     NAMES_TOLD_MAX,
     TOOL_CHARACTERS_MAX,
     VIEWS_MAX,
-    Impossible,
     Ledger,
+    OrderImpossible,
 )
 from metamcp_worker.ipc.disclosure import (
     DESCRIPTION_CHARACTERS_MAX,
@@ -36,24 +36,24 @@ from metamcp_worker.ipc.disclosure import (
     ToolSet,
     Unequip,
     Unload,
-    Whose,
+    ViewOwner,
     Wish,
 )
 
 T = TypeVar("T", Pair, str)
 
-ME = Whose("desk", "local")
-ANN, BOB = Whose("desk", "ann"), Whose("desk", "bob")
-SESSION = Whose("desk", "local", "8a01")
+ME = ViewOwner("desk", "local")
+ANN, BOB = ViewOwner("desk", "ann"), ViewOwner("desk", "bob")
+SESSION = ViewOwner("desk", "local", "8a01")
 STATUS, LOG, QUERY = ("git", "status"), ("git", "log"), ("db", "query")
 
 
-def done(ledger: Ledger, order: AnyOrder, whose: Whose = ME, now: float = 1.0) -> None:
+def done(ledger: Ledger, order: AnyOrder, whose: ViewOwner = ME, now: float = 1.0) -> None:
     ledger.apply(ledger.decide(Wish(whose, order), now))
 
 
-def refusal(ledger: Ledger, order: AnyOrder, whose: Whose = ME) -> str:
-    with pytest.raises(Impossible) as found:
+def refusal(ledger: Ledger, order: AnyOrder, whose: ViewOwner = ME) -> str:
+    with pytest.raises(OrderImpossible) as found:
         ledger.decide(Wish(whose, order), 1.0)
     return str(found.value)
 
@@ -72,12 +72,12 @@ class Model:
     """The same in the plainest way. A view is [tools, servers, name of the tool set]."""
 
     def __init__(self) -> None:
-        self.views: dict[Whose, tuple[list[Pair], list[str], str]] = {}
+        self.views: dict[ViewOwner, tuple[list[Pair], list[str], str]] = {}
         self.sets: dict[str, tuple[list[Pair], str, float, float]] = {}
 
-    def carry_out(self, whose: Whose, order: AnyOrder, now: float) -> bool:
+    def carry_out(self, whose: ViewOwner, order: AnyOrder, now: float) -> bool:
         """Was it possible?"""
-        principals = Whose(whose.endpoint, whose.principal)
+        principals = ViewOwner(whose.endpoint, whose.principal)
         tools, servers, name = self.views.get(whose, self.views.get(principals, ([], [], "")))
         match order:
             case Equip(wanted):
@@ -126,7 +126,7 @@ class Model:
                         self.see(one, [], view[1], "")
         return True
 
-    def see(self, whose: Whose, tools: list[Pair], servers: list[str], name: str) -> None:
+    def see(self, whose: ViewOwner, tools: list[Pair], servers: list[str], name: str) -> None:
         self.views.pop(whose, None)
         if tools or servers or name or whose.session:
             self.views[whose] = tools, servers, name
@@ -138,7 +138,7 @@ class Model:
             if view[2] == name:
                 self.see(whose, unique(tools), view[1], name)
 
-    def everything(self) -> tuple[dict[Whose, Shown], list[ToolSet]]:
+    def everything(self) -> tuple[dict[ViewOwner, Shown], list[ToolSet]]:
         views = {
             whose: Shown(tuple(tools), tuple(servers), name, own=not (tools or servers or name))
             for whose, (tools, servers, name) in self.views.items()
@@ -176,14 +176,14 @@ histories = some.lists(some.tuples(some.sampled_from([ME, ANN, SESSION]), orders
 @pytest.mark.promise("M31")
 @given(histories)
 def test_any_history_comes_to_what_the_plain_model_comes_to(
-    history: list[tuple[Whose, AnyOrder]],
+    history: list[tuple[ViewOwner, AnyOrder]],
 ) -> None:
     ledger, model = Ledger(Everything()), Model()
     for number, (whose, order) in enumerate(history, 1):
         before, shown = ledger.everything(), ledger.shown(whose)
         try:
             delta = ledger.decide(Wish(whose, order), float(number))
-        except Impossible:
+        except OrderImpossible:
             assert not model.carry_out(whose, order, float(number))
             continue
         assert ledger.everything() == before, "deciding changes nothing"
@@ -197,20 +197,20 @@ def test_any_history_comes_to_what_the_plain_model_comes_to(
         assert all(ledger.shown(one) == now for one, now in delta.views)
 
 
-def as_values(found: Everything) -> tuple[dict[Whose, Shown], tuple[ToolSet, ...]]:
+def as_values(found: Everything) -> tuple[dict[ViewOwner, Shown], tuple[ToolSet, ...]]:
     """Views have no order."""
     return dict(found.views), found.toolsets
 
 
 @given(histories)
 def test_a_ledger_goes_on_from_everything_that_another_one_had(
-    history: list[tuple[Whose, AnyOrder]],
+    history: list[tuple[ViewOwner, AnyOrder]],
 ) -> None:
     one = Ledger(Everything())
     for whose, order in history:
         try:
             done(one, order, whose)
-        except Impossible:
+        except OrderImpossible:
             continue
     other = Ledger(one.everything())
     assert other.everything() == one.everything()
@@ -369,13 +369,13 @@ def test_there_is_a_bound_for_tool_sets_and_one_can_still_be_changed() -> None:
 )
 def test_there_is_a_bound_for_views_in_which_something_is_shown(order: AnyOrder) -> None:
     shown = Shown(servers=("git",))
-    views = tuple((Whose("desk", f"p{number}"), shown) for number in range(VIEWS_MAX))
+    views = tuple((ViewOwner("desk", f"p{number}"), shown) for number in range(VIEWS_MAX))
     ledger = Ledger(Everything(views, (ToolSet("dev", (STATUS,)),)))
     assert f"{VIEWS_MAX} views have something in them, and no more can; end" in refusal(
         ledger, order
     )
-    done(ledger, order, Whose("desk", "p7"))
-    done(ledger, Unequip(), Whose("desk", "p8"))
+    done(ledger, order, ViewOwner("desk", "p7"))
+    done(ledger, Unequip(), ViewOwner("desk", "p8"))
     done(ledger, order)
 
 

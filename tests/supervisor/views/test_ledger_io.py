@@ -20,12 +20,12 @@ from metamcp_worker.ipc.disclosure import (
     Equip,
     Everything,
     Load,
-    Outcome,
+    OrderOutcome,
     Save,
     Shown,
     ToolSet,
     Unequip,
-    Whose,
+    ViewOwner,
     Wish,
 )
 from tests.supervisor.locker import locked
@@ -33,8 +33,8 @@ from tests.supervisor.stage import until
 
 pytestmark = pytest.mark.process
 
-ME, ANN = Whose("desk", "local"), Whose("desk", "ann")
-SESSION = Whose("desk", "local", "8a01")
+ME, ANN = ViewOwner("desk", "local"), ViewOwner("desk", "ann")
+SESSION = ViewOwner("desk", "local", "8a01")
 STATUS, LOG = ("git", "status"), ("git", "log")
 NOW = 7.0
 DEV = ToolSet("dev", (STATUS,), "", NOW, NOW)
@@ -50,10 +50,10 @@ class Kept:
         store = Store(folder, busy_s=busy_s)
         self.keeper = Keeper(store, self.told.append, self.notes.append, lambda: NOW, turn_s=turn_s)
 
-    async def ordered(self, order: AnyOrder, whose: Whose = ME) -> Outcome:
+    async def ordered(self, order: AnyOrder, whose: ViewOwner = ME) -> OrderOutcome:
         return await self.keeper.carry_out(Wish(whose, order))
 
-    def begun(self, order: AnyOrder, whose: Whose = ME) -> asyncio.Task[Outcome]:
+    def begun(self, order: AnyOrder, whose: ViewOwner = ME) -> asyncio.Task[OrderOutcome]:
         return asyncio.create_task(self.ordered(order, whose))
 
     async def file(self) -> Everything:
@@ -91,13 +91,13 @@ def kept(
 @pytest.mark.promise("M31")
 def test_an_order_is_written_then_told_and_then_answered(tmp_path: Path) -> None:
     async def test(one: Kept) -> None:
-        assert await one.ordered(Build("dev", (STATUS,))) == Outcome(toolset=DEV)
+        assert await one.ordered(Build("dev", (STATUS,))) == OrderOutcome(toolset=DEV)
         equipped = Shown((STATUS,), toolset="dev")
-        assert await one.ordered(Equip("dev")) == Outcome(after=equipped, toolset=DEV)
+        assert await one.ordered(Equip("dev")) == OrderOutcome(after=equipped, toolset=DEV)
         now = Everything(((ME, equipped),), (DEV,))
         assert one.told == [Everything((), (DEV,)), now]
         assert one.keeper.everything() == await one.file() == now
-        assert await one.ordered(Delete("dev")) == Outcome(before=equipped)
+        assert await one.ordered(Delete("dev")) == OrderOutcome(before=equipped)
         assert one.keeper.everything() == await one.file() == Everything()
         assert not one.keeper.busy
 
@@ -121,7 +121,7 @@ def test_what_may_not_be_done_is_answered_with_the_sentence_and_the_view(tmp_pat
     async def test(one: Kept) -> None:
         await one.ordered(Activate("git"))
         shown = Shown(servers=("git",))
-        assert await one.ordered(Equip("dev")) == Outcome(
+        assert await one.ordered(Equip("dev")) == OrderOutcome(
             "there is no tool set 'dev'; there are: none yet", shown, shown
         )
         assert len(one.told) == 1
@@ -131,12 +131,12 @@ def test_what_may_not_be_done_is_answered_with_the_sentence_and_the_view(tmp_pat
 
 def test_what_changes_nothing_is_neither_written_nor_told(tmp_path: Path) -> None:
     async def test(one: Kept) -> None:
-        assert await one.ordered(Unequip()) == Outcome()
+        assert await one.ordered(Unequip()) == OrderOutcome()
         assert not one.path.exists()
         await one.ordered(Activate("git"))
         with locked(one.path):
             shown = Shown(servers=("git",))
-            assert await one.ordered(Activate("git")) == Outcome("", shown, shown)
+            assert await one.ordered(Activate("git")) == OrderOutcome("", shown, shown)
         assert len(one.told) == 1
 
     kept(tmp_path, test)
@@ -151,7 +151,7 @@ def test_an_order_that_cannot_be_written_has_changed_nothing_and_is_said_once(
         why = f"{one.path} cannot be written: another program keeps it locked; try again"
         with locked(one.path):
             for order in (Equip("dev"), Delete("dev"), Build("new", (LOG,), equip=True)):
-                assert await one.ordered(order) == Outcome(why)
+                assert await one.ordered(order) == OrderOutcome(why)
                 assert one.keeper.everything() == before
         assert one.notes == [f"tool sets and views cannot be kept: {why}"]
         assert len(one.told) == 1
@@ -193,14 +193,14 @@ def test_while_an_order_is_carried_out_an_equip_fails_at_once_and_an_unequip_wai
             first = one.begun(Equip("dev"))
             await until(lambda: one.keeper.busy, "it is under way")
             for order in (Equip("dev"), Build("new", (LOG,), equip=True)):
-                assert await one.ordered(order) == Outcome(IN_PROGRESS)
+                assert await one.ordered(order) == OrderOutcome(IN_PROGRESS)
             last = one.begun(Unequip())
             done, _ = await asyncio.wait([first, last], timeout=0.1)
             assert not done
             await asyncio.to_thread(lock.release)
             equipped = Shown((STATUS,), toolset="dev")
-            assert await first == Outcome(after=equipped, toolset=DEV)
-            assert await last == Outcome(before=equipped)
+            assert await first == OrderOutcome(after=equipped, toolset=DEV)
+            assert await last == OrderOutcome(before=equipped)
         assert one.told[-2:] == [Everything(((ME, equipped),), (DEV,)), Everything((), (DEV,))]
         assert (await one.ordered(Equip("dev"))).error == "", "nothing is in progress any more"
 
@@ -226,7 +226,7 @@ def test_an_order_that_waits_too_long_for_its_turn_is_told_so(tmp_path: Path) ->
         with locked(one.path) as lock:
             first = one.begun(Equip("dev"))
             await until(lambda: one.keeper.busy, "it is under way")
-            assert await one.ordered(Unequip()) == Outcome(LATE)
+            assert await one.ordered(Unequip()) == OrderOutcome(LATE)
             await asyncio.to_thread(lock.release)
             assert (await first).error == ""
         assert one.keeper.everything() == await one.file()
@@ -255,7 +255,7 @@ def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
         assert one.notes == [f"tool sets and views cannot be kept: {why}"]
         assert one.keeper.everything() == Everything()
         for order in (Build("dev", (STATUS,)), Unequip(), Equip("dev")):
-            assert await one.ordered(order) == Outcome(why)
+            assert await one.ordered(order) == OrderOutcome(why)
         assert len(one.notes) == 1
         assert one.path.read_bytes() == garbage
         one.path.rename(tmp_path / "away")
@@ -336,7 +336,7 @@ def test_the_end_waits_for_what_is_under_way_and_takes_no_more_orders(tmp_path: 
             close = asyncio.create_task(one.keeper.close())
             done, _ = await asyncio.wait([order, close], timeout=0.1)
             assert not done
-            assert await one.ordered(Unequip()) == Outcome(STOPS)
+            assert await one.ordered(Unequip()) == OrderOutcome(STOPS)
             await asyncio.to_thread(lock.release)
             assert (await order).error == ""
             await close

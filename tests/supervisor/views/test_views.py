@@ -23,12 +23,12 @@ from metamcp_worker.ipc.disclosure import (
     Equip,
     Everything,
     News,
-    Outcome,
+    OrderOutcome,
     Shift,
     Shown,
     Told,
     Unequip,
-    Whose,
+    ViewOwner,
     Wish,
 )
 from metamcp_worker.ipc.messages import (
@@ -51,7 +51,7 @@ from tests.supervisor.stage import Player, Stage, played, until
 pytestmark = pytest.mark.process
 
 M = TypeVar("M", bound=Message)
-ME = Whose("desk", "local")
+ME = ViewOwner("desk", "local")
 BUILD = Build("dev", (("git", "status"),), equip=True)
 EQUIPPED = Shown((("git", "status"),), toolset="dev")
 
@@ -83,15 +83,17 @@ def shifted(known: Everything, news: Shift) -> Everything:
     return Everything(tuple((w, one) for w, one in views.items() if one != Shown()), kept)
 
 
-async def outcome(player: Player, ticket: int) -> Outcome:
-    def found() -> Outcome | None:
+async def outcome(player: Player, ticket: int) -> OrderOutcome:
+    def found() -> OrderOutcome | None:
         told = [blob for message, blob in blobs(player, Changed) if message.ticket == ticket]
-        return codec.typed(Outcome, told[0]) if told else None
+        return codec.typed(OrderOutcome, told[0]) if told else None
 
     return await until(found, f"the outcome of {ticket}")
 
 
-async def ordered(player: Player, order: AnyOrder, ticket: int = 1, whose: Whose = ME) -> Outcome:
+async def ordered(
+    player: Player, order: AnyOrder, ticket: int = 1, whose: ViewOwner = ME
+) -> OrderOutcome:
     player.say(Change(ticket=ticket), codec.dump(Wish(whose, order)))
     return await outcome(player, ticket)
 
@@ -256,9 +258,9 @@ def test_a_front_is_told_what_changed_and_not_all_that_there_is(tmp_path: Path) 
         (one,) = await up(stage, "front-0")
         await ordered(one, BUILD, 1)
         for number in range(2, 5):
-            await ordered(one, Equip("dev"), number, Whose("desk", "local", f"s{number}"))
+            await ordered(one, Equip("dev"), number, ViewOwner("desk", "local", f"s{number}"))
         last = codec.typed(Shift, blobs(one, Disclosed)[-1][1])
-        assert last == Shift(((EQUIPPED, (Whose("desk", "local", "s4"),)),))
+        assert last == Shift(((EQUIPPED, (ViewOwner("desk", "local", "s4"),)),))
         await ordered(one, Amend("dev", add=(("git", "log"),)), 5)
         (several,) = codec.typed(Shift, blobs(one, Disclosed)[-1][1]).views
         assert len(several[1]) == 4, "what is shown to many is said once"
@@ -329,7 +331,7 @@ def test_an_order_whose_content_was_lost_on_the_way_is_answered(tmp_path: Path) 
     async def play(stage: Stage, views: Views) -> None:
         (one,) = await up(stage, "front-0")
         one.say(Change(ticket=7))
-        assert await outcome(one, 7) == Outcome(NO_DESCRIPTOR)
+        assert await outcome(one, 7) == OrderOutcome(NO_DESCRIPTOR)
         assert views.everything() == Everything()
 
     shown(tmp_path, play, fronts=1)
@@ -338,7 +340,7 @@ def test_an_order_whose_content_was_lost_on_the_way_is_answered(tmp_path: Path) 
 def test_the_view_of_a_session_goes_with_it(tmp_path: Path) -> None:
     async def play(stage: Stage, views: Views) -> None:
         (one,) = await up(stage, "front-0")
-        own = Whose("desk", "local", process_names.of_session("its-id"))
+        own = ViewOwner("desk", "local", process_names.of_session("its-id"))
         await ordered(one, Activate("git"), 1)
         await ordered(one, Activate("git"), 2, own)
         assert len(views.everything().views) == 2

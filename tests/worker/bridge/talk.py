@@ -3,16 +3,16 @@
 import json
 from typing import Any
 
-from metamcp_worker.bridge.http_requests import Action, Failure, Send, Write
-from metamcp_worker.bridge.session import Session
+from metamcp_worker.bridge.http_requests import Action, Failure, Send, WriteLine
+from metamcp_worker.bridge.session import BridgeSession
 
 META = "io.modelcontextprotocol/"
 STAMP: dict[str, Any] = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": {}}
 AWAY = Failure("The gateway cannot be reached.", may_have_run=False)
 
 
-def made() -> Session:
-    return Session("The gateway")
+def made() -> BridgeSession:
+    return BridgeSession("The gateway")
 
 
 def line(method: str, number: object = None, **params: Any) -> bytes:
@@ -38,7 +38,7 @@ def send(actions: list[Action]) -> Send:
 
 
 def written(actions: list[Action]) -> list[Any]:
-    return [json.loads(action.line) for action in actions if isinstance(action, Write)]
+    return [json.loads(action.line) for action in actions if isinstance(action, WriteLine)]
 
 
 def refusal(actions: list[Action]) -> tuple[object, int]:
@@ -46,12 +46,12 @@ def refusal(actions: list[Action]) -> tuple[object, int]:
     return answer["id"], answer["error"]["code"]
 
 
-def opened(bridge: Session, session_id: str = "s1", **capabilities: Any) -> Send:
+def opened(bridge: BridgeSession, session_id: str = "s1", **capabilities: Any) -> Send:
     """A session, and its stream."""
     hello = send(bridge.received(line("initialize", 0, protocolVersion="2025-11-25")))
     bridge.head(hello.number, 200, session_id.encode())
     answer = result(0, protocolVersion="2025-11-25", capabilities=capabilities)
-    assert bridge.message(hello.number, answer) == [Write(answer)]
+    assert bridge.message(hello.number, answer) == [WriteLine(answer)]
     notice = send(bridge.received(line("notifications/initialized")))
     assert notice.settles
     stream = send(bridge.head(notice.number, 202, b""))

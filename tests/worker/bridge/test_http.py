@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from metamcp_worker.bridge.http1_answers import (
     ASIDE_BYTES_MAX,
-    Answer,
-    Malformed,
-    Reader,
-    Unfit,
+    HeaderUnfit,
+    HttpAnswer,
+    HttpAnswerReader,
+    MalformedAnswer,
     request,
 )
 
@@ -23,8 +23,8 @@ OPEN_ENDED = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\n\r\nhello"
 ANSWERS = [MEASURED, CHUNKED, INTERIM + MEASURED, INTERIM + CHUNKED]
 
 
-def fed(data: bytes, size: int) -> tuple[Reader, Answer]:
-    reader = Reader()
+def fed(data: bytes, size: int) -> tuple[HttpAnswerReader, HttpAnswer]:
+    reader = HttpAnswerReader()
     answer = reader.expect()
     for at in range(0, len(data), size):
         reader.feed(data[at : at + size])
@@ -45,7 +45,7 @@ def test_an_answer_that_ends_too_soon_is_none(data: bytes) -> None:
     for size in range(len(data)):
         reader, answer = fed(data[:size], 50)
         assert not answer.whole
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedAnswer):
             reader.ended()
         assert not reader.reusable
 
@@ -59,7 +59,7 @@ def test_an_answer_without_a_length_ends_with_its_connection(size: int) -> None:
 
 
 def test_one_connection_brings_one_answer_after_the_other() -> None:
-    reader = Reader()
+    reader = HttpAnswerReader()
     empty = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
     for data in (*ANSWERS, empty, *ANSWERS):
         answer = reader.expect()
@@ -101,13 +101,13 @@ def test_a_connection_that_closes_or_says_more_is_not_used_again(data: bytes) ->
     ],
 )
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedAnswer):
         fed(data, 9)
 
 
 def test_what_nobody_asked_for_is_refused() -> None:
-    with pytest.raises(Malformed):
-        Reader().feed(MEASURED)
+    with pytest.raises(MalformedAnswer):
+        HttpAnswerReader().feed(MEASURED)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_nobody_asked_for_is_refused() -> None:
     ],
 )
 def test_what_comes_without_end_and_is_no_body_is_refused(begin: bytes, again: bytes) -> None:
-    with pytest.raises(Malformed, match="more than"):
+    with pytest.raises(MalformedAnswer, match="more than"):
         fed(begin + again * (2 * ASIDE_BYTES_MAX // len(again)), 1000)
 
 
@@ -149,6 +149,6 @@ def test_a_request_says_all_that_it_was_told() -> None:
 def test_a_header_that_would_end_its_line_is_refused_and_its_value_is_not_told(
     value: str | bytes,
 ) -> None:
-    with pytest.raises(Unfit) as refused:
+    with pytest.raises(HeaderUnfit) as refused:
         request("POST", "/", "h", {"Name": value}, b"")
     assert str(refused.value) == "the header Name does not fit into HTTP"

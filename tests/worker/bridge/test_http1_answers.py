@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.bridge.http_requests import Action, Failure, Send, Write
-from metamcp_worker.http.sse import Event
+from metamcp_worker.bridge.http_requests import Action, Failure, Send, WriteLine
+from metamcp_worker.http.sse import SseEvent
 from tests.worker.bridge.talk import AWAY, line, made, modern, opened, result
 
 BROKEN = Failure("The connection broke.")
@@ -33,7 +33,7 @@ class Play:
         for action in actions:
             if isinstance(action, Send):
                 self.sent[action.number] = action
-            elif isinstance(action, Write):
+            elif isinstance(action, WriteLine):
                 message = json.loads(action.line)
                 if "method" not in message:
                     self.answers[message["id"]] += 1
@@ -61,7 +61,7 @@ class Play:
         if how == "answer" and "id" in message:
             self.do(self.bridge.message(number, result(message["id"], protocolVersion="x")))
         elif how == "id":
-            self.do(self.bridge.event(number, Event(b"", id=b"e")))
+            self.do(self.bridge.event(number, SseEvent(b"", id=b"e")))
         elif how == "refuse":
             self.do(self.bridge.message(number, MISMATCH))
         self.do(self.bridge.over(number, {"away": AWAY, "broken": BROKEN}.get(how)))

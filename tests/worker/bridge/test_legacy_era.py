@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from metamcp_worker.bridge import legacy_era, session
-from metamcp_worker.bridge.http_requests import Failure, Send, Stop, Warn, Write
-from metamcp_worker.bridge.session import Session
-from metamcp_worker.http.sse import Event
+from metamcp_worker.bridge.http_requests import Failure, Send, StopExchange, WarnPeople, WriteLine
+from metamcp_worker.bridge.session import BridgeSession
+from metamcp_worker.http.sse import SseEvent
 from tests.worker.bridge.talk import (
     AWAY,
     line,
@@ -22,15 +22,15 @@ from tests.worker.bridge.talk import (
 LISTS = {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}}
 
 
-def forgotten(bridge: Session, call: Send) -> Send:
+def forgotten(bridge: BridgeSession, call: Send) -> Send:
     """The gateway does not know the session of this request: our own initialize."""
     actions = bridge.head(call.number, 404, b"")
-    assert [type(action) for action in actions[-2:]] == [Warn, Send]
+    assert [type(action) for action in actions[-2:]] == [WarnPeople, Send]
     assert not bridge.cares(call.number)
     return send(actions)
 
 
-def renewed(bridge: Session, hello: Send, **capabilities: Any) -> list[Any]:
+def renewed(bridge: BridgeSession, hello: Send, **capabilities: Any) -> list[Any]:
     bridge.head(hello.number, 200, b"s2")
     return bridge.message(
         hello.number, result(0, protocolVersion="2025-11-25", capabilities=capabilities)
@@ -57,7 +57,7 @@ def test_a_forgotten_session_is_opened_again_and_the_request_sent_again() -> Non
         "notifications/resources/list_changed",
     ]
     bridge.head(again.number, 200, b"")
-    assert bridge.message(again.number, result(1)) == [Write(result(1))]
+    assert bridge.message(again.number, result(1)) == [WriteLine(result(1))]
 
 
 def test_it_is_opened_once_however_many_requests_notice() -> None:
@@ -104,7 +104,9 @@ def test_a_session_that_cannot_be_opened_fails_what_waits_and_is_tried_later() -
     hello = forgotten(bridge, send(bridge.received(line("ping", 4))))
     actions = renewed(bridge, hello)
     assert len(sends(actions)) == 3
-    assert [action for action in actions if isinstance(action, Stop)] == [Stop(stream.number)]
+    assert [action for action in actions if isinstance(action, StopExchange)] == [
+        StopExchange(stream.number)
+    ]
 
 
 def test_an_idle_client_hears_from_the_new_session_too() -> None:
@@ -146,14 +148,14 @@ def test_notifications_that_wait_for_a_session_are_bounded() -> None:
     for _ in range(legacy_era.NOTICES_MAX):
         assert bridge.received(line("notifications/x")) == []
     (told,) = bridge.received(b'{"jsonrpc":"2.0","id":9,"result":{}}')
-    assert isinstance(told, Warn)
+    assert isinstance(told, WarnPeople)
     assert "an answer" in told.text
 
 
 def test_the_stream_of_the_session_is_asked_for_again_with_growing_pauses() -> None:
     bridge = made()
     stream = opened(bridge)
-    bridge.event(stream.number, Event(b"", id=b"e7"))
+    bridge.event(stream.number, SseEvent(b"", id=b"e7"))
     pauses: list[float] = []
     for _ in range(8):
         stream = send(bridge.over(stream.number, AWAY))
@@ -166,7 +168,7 @@ def test_the_stream_of_the_session_is_asked_for_again_with_growing_pauses() -> N
 def test_a_stream_is_taken_up_where_it_broke_off_at_the_pace_the_gateway_asks_for() -> None:
     bridge = made()
     stream = opened(bridge)
-    bridge.event(stream.number, Event(b"", id=b"e7"))
+    bridge.event(stream.number, SseEvent(b"", id=b"e7"))
     again = send(bridge.over(stream.number, None, 3000))
     assert (again.headers["Last-Event-ID"], again.after_s) == (b"e7", 3.0)
 
@@ -184,12 +186,12 @@ def test_the_stream_of_a_request_is_taken_up_where_it_broke_off() -> None:
     opened(bridge)
     call = send(bridge.received(line("tools/call", 1)))
     bridge.head(call.number, 200, b"")
-    bridge.event(call.number, Event(b"", id=b"c1"))
+    bridge.event(call.number, SseEvent(b"", id=b"c1"))
     again = send(bridge.over(call.number, None, 100))
     assert (again.verb, again.body, again.after_s) == ("GET", b"", 0.1)
     assert again.headers["Last-Event-ID"] == b"c1"
     bridge.head(again.number, 200, b"")
-    assert bridge.event(again.number, Event(result(1))) == [Write(result(1))]
+    assert bridge.event(again.number, SseEvent(result(1))) == [WriteLine(result(1))]
 
 
 def test_a_stream_that_cannot_be_taken_up_fails_its_request() -> None:
@@ -197,24 +199,24 @@ def test_a_stream_that_cannot_be_taken_up_fails_its_request() -> None:
     opened(bridge)
     call = send(bridge.received(line("tools/call", 1)))
     bridge.head(call.number, 200, b"")
-    bridge.event(call.number, Event(b"", id=b"c1"))
+    bridge.event(call.number, SseEvent(b"", id=b"c1"))
     for _ in range(session.RESUMES_MAX):
         call = send(bridge.over(call.number, AWAY))
         assert call.after_s == session.RESUME_S
     assert refusal(bridge.over(call.number, AWAY)) == (1, -10001)
     call = send(bridge.received(line("tools/call", 2)))
     bridge.head(call.number, 200, b"")
-    bridge.event(call.number, Event(b"", id=b"c2"))
+    bridge.event(call.number, SseEvent(b"", id=b"c2"))
     again = send(bridge.over(call.number))
     assert bridge.head(again.number, 404, b"") == []
     assert refusal(bridge.over(again.number)) == (2, -10001)
 
 
-def broken_off(bridge: Session) -> Send:
+def broken_off(bridge: BridgeSession) -> Send:
     """A call whose stream broke off, on its way to be taken up again."""
     call = send(bridge.received(line("tools/call", 1)))
     bridge.head(call.number, 200, b"")
-    bridge.event(call.number, Event(b"", id=b"c1"))
+    bridge.event(call.number, SseEvent(b"", id=b"c1"))
     return send(bridge.over(call.number))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from metamcp_worker.bridge import modern_era as era
-from metamcp_worker.bridge.http_requests import Failure, Send, Stop, Write
-from metamcp_worker.bridge.session import Session
+from metamcp_worker.bridge.http_requests import Failure, Send, StopExchange, WriteLine
+from metamcp_worker.bridge.session import BridgeSession
 from tests.worker.bridge.talk import STAMP, line, made, modern, refusal, result, send
 
 MISMATCH = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32020,"message":"m"}}'
@@ -18,16 +18,16 @@ def tool(name: str, header: object = "Region") -> dict[str, Any]:
     return {"name": name, "inputSchema": {"type": "object", "properties": {"region": wanted}}}
 
 
-def call(bridge: Session, number: int = 1) -> Send:
+def call(bridge: BridgeSession, number: int = 1) -> Send:
     return send(bridge.received(modern("tools/call", number, name="t", arguments={"region": "é"})))
 
 
-def refused(bridge: Session, asked: Send) -> list[Any]:
+def refused(bridge: BridgeSession, asked: Send) -> list[Any]:
     bridge.head(asked.number, 400, b"")
     return bridge.message(asked.number, MISMATCH)
 
 
-def listed(bridge: Session, asked: Send, *tools: object, **more: Any) -> list[Any]:
+def listed(bridge: BridgeSession, asked: Send, *tools: object, **more: Any) -> list[Any]:
     bridge.head(asked.number, 200, b"")
     return bridge.message(asked.number, result("metamcp-connect", tools=tools, **more))
 
@@ -49,7 +49,7 @@ def test_an_answer_is_passed_on_as_it_is() -> None:
     bridge = made()
     asked = call(bridge)
     bridge.head(asked.number, 200, b"")
-    assert bridge.message(asked.number, result(1)) == [Write(result(1))]
+    assert bridge.message(asked.number, result(1)) == [WriteLine(result(1))]
 
 
 def test_an_error_with_a_status_is_passed_on_with_the_id_of_the_request() -> None:
@@ -58,14 +58,16 @@ def test_an_error_with_a_status_is_passed_on_with_the_id_of_the_request() -> Non
     bridge.head(asked.number, 404, b"")
     error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"m","more":1.0}}'
     (action,) = bridge.message(asked.number, error)
-    assert action == Write(error.replace(b"null", b'"a"'))
+    assert action == WriteLine(error.replace(b"null", b'"a"'))
 
 
 @pytest.mark.parametrize("method", ["tools/call", "subscriptions/listen"])
 def test_a_cancelled_request_is_ended_and_has_no_answer(method: str) -> None:
     bridge = made()
     asked = send(bridge.received(modern(method, 7)))
-    assert bridge.received(line("notifications/cancelled", requestId=7)) == [Stop(asked.number)]
+    assert bridge.received(line("notifications/cancelled", requestId=7)) == [
+        StopExchange(asked.number)
+    ]
     assert bridge.over(asked.number, Failure("cut")) == []
     assert bridge.idle
 
@@ -112,7 +114,7 @@ def test_a_call_that_is_refused_for_its_headers_goes_again_with_those_that_are_w
     assert again.body == asked.body
     assert again.headers["Mcp-Param-Region"] == "=?base64?w6k=?="
     bridge.head(again.number, 200, b"")
-    assert bridge.message(again.number, result(1)) == [Write(result(1))]
+    assert bridge.message(again.number, result(1)) == [WriteLine(result(1))]
 
 
 def test_the_tools_are_listed_once_for_all_calls_that_are_refused_meanwhile() -> None:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.bridge.pipes import Cutter, Input, Output, Overlong, apart
+from metamcp_worker.bridge.pipes import InputCutter, InputPipe, Output, OverlongInput, apart
 from metamcp_worker.ipc.codec import Glimpse
 from tests.worker.rawhttp import run
 
 
-def cut(data: bytes, size: int, limit_bytes: int = 100) -> list[bytes | Overlong]:
-    cutter = Cutter(limit_bytes)
+def cut(data: bytes, size: int, limit_bytes: int = 100) -> list[bytes | OverlongInput]:
+    cutter = InputCutter(limit_bytes)
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     return [line for piece in pieces for line in cutter.feed(piece)] + cutter.rest()
 
@@ -31,11 +31,11 @@ def test_lines_are_cut_at_line_ends_however_they_come(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_line_above_the_limit_is_passed_over_and_the_next_is_read(size: int) -> None:
     data = b'{"jsonrpc":"2.0","id":7,"method":"' + b"x" * 100 + b'"}\n{"a":1}\n'
-    assert cut(data, size) == [Overlong(Glimpse(b"7")), b'{"a":1}']
-    assert cut(data[:120], size) == [Overlong(Glimpse(b"7"))]
+    assert cut(data, size) == [OverlongInput(Glimpse(b"7")), b'{"a":1}']
+    assert cut(data[:120], size) == [OverlongInput(Glimpse(b"7"))]
     assert cut(b"x" * 100 + b"\r\n", size) == [b"x" * 100]
     late = b'{"method":"' + b"x" * 100 + b'","jsonrpc":"2.0","id":7}\n{"a":1}\n'
-    assert cut(late, size) == [Overlong(Glimpse(b"7")), b'{"a":1}']
+    assert cut(late, size) == [OverlongInput(Glimpse(b"7")), b'{"a":1}']
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_line_above_the_limit_is_passed_over_and_the_next_is_read(size: int) -
 def test_the_id_of_such_a_line_is_known_if_it_stands_at_the_beginning(
     head: bytes, raw_id: bytes
 ) -> None:
-    assert cut(head + b" " * 100 + b"1\n", 10) == [Overlong(Glimpse(raw_id))]
+    assert cut(head + b" " * 100 + b"1\n", 10) == [OverlongInput(Glimpse(raw_id))]
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 9))
@@ -71,7 +71,7 @@ def with_pipe(work: Callable[[FileIO, FileIO], None]) -> None:
 def test_the_end_of_the_input_is_seen_before_the_last_lines_are_taken() -> None:
     def work(reader: FileIO, writer: FileIO) -> None:
         async def main() -> None:
-            source = Input(reader.fileno())
+            source = InputPipe(reader.fileno())
             os.write(writer.fileno(), b"a\nb\nc")
             lines = source.lines()
             assert await anext(lines) == b"a"
@@ -93,7 +93,7 @@ def test_who_does_not_read_makes_the_others_wait_and_loses_nothing() -> None:
                 output.put(line)
             assert output.full
             waiting = asyncio.ensure_future(output.room())
-            source = Input(reader.fileno(), 400_000)
+            source = InputPipe(reader.fileno(), 400_000)
             got = source.lines()
             assert [await anext(got) for _ in lines] == lines
             await waiting
@@ -148,7 +148,7 @@ def test_pipes_and_sockets_need_no_thread_and_stay_as_they_were(
     async def main() -> None:
         reader, writer = pair()
         threads = threading.active_count()
-        source = Input(reader)
+        source = InputPipe(reader)
         output = Output(writer, lambda: None, limit_bytes=200_000)
         got = source.lines()
         lines = [b"%d" % number * 300_000 for number in range(6)]
@@ -191,7 +191,7 @@ def test_a_client_that_writes_faster_than_its_lines_are_taken_has_to_wait(
 ) -> None:
     async def main() -> None:
         reader, writer = pair()
-        source = Input(reader)
+        source = InputPipe(reader)
         lines = [b"%d" % (number % 10) * 50_000 for number in range(40)]
         wrote = asyncio.ensure_future(
             asyncio.to_thread(lambda: [os.write(writer, line + b"\n") for line in lines])
@@ -213,7 +213,7 @@ def test_a_file_is_read_and_written_too(tmp_path: Path) -> None:
         (tmp_path / "in").write_bytes(b"a\n" * 100_000)
         with (tmp_path / "in").open("rb") as given, (tmp_path / "out").open("wb") as taken:
             output = Output(taken.fileno(), lambda: None)
-            async for line in Input(given.fileno()).lines():
+            async for line in InputPipe(given.fileno()).lines():
                 assert isinstance(line, bytes)
                 output.put(line)
             await output.close(5.0)

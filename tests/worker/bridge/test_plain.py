@@ -11,11 +11,11 @@ import pytest
 from metamcp_worker.bridge.http_client import (
     AHEAD_BYTES,
     IDLE_CONNECTIONS_MAX,
+    GatewayReply,
     Plain,
-    Reply,
     opened,
 )
-from metamcp_worker.http.fetch import Broken, Limits, Origin, Unreachable
+from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.bridge.client import connected
 from tests.worker.bridge.talk import modern, result
@@ -30,7 +30,7 @@ LARGE = b"x" * 16 * 1024 * 1024
 
 
 @contextlib.asynccontextmanager
-async def client(url: str, limits: Limits | None = None) -> AsyncGenerator[Plain]:
+async def client(url: str, limits: FetchLimits | None = None) -> AsyncGenerator[Plain]:
     found = opened(url, limits)
     assert isinstance(found, Plain)
     try:
@@ -110,7 +110,7 @@ def test_requests_at_once_have_connections_of_their_own_and_no_more_than_allowed
             await wire.answer(b"late")
 
     async def main() -> None:
-        limits = Limits(requests_max=3)
+        limits = FetchLimits(requests_max=3)
         async with serving(script) as url, client(url, limits) as origin:
             waiting = [asyncio.ensure_future(fetched(origin)) for _ in range(3)]
             await asyncio.wait(waiting, timeout=0.05)
@@ -244,7 +244,7 @@ def test_an_answer_that_nobody_reads_makes_the_gateway_wait_and_is_whole_when_it
     async def main() -> None:
         async with serving(script) as url, client(url) as origin:
             async with await origin.send("POST", {}, b"", answer_s=ANSWER_S) as response:
-                assert isinstance(response, Reply)
+                assert isinstance(response, GatewayReply)
                 answer = response.answer
                 await until(lambda: answer.held_bytes > AHEAD_BYTES)
                 for _ in range(20):
@@ -344,7 +344,7 @@ def test_a_connection_that_nobody_uses_is_closed() -> None:
         left.set()
 
     async def main() -> None:
-        async with serving(script) as url, client(url, Limits(idle_s=0.05)) as origin:
+        async with serving(script) as url, client(url, FetchLimits(idle_s=0.05)) as origin:
             assert await fetched(origin) == b"ok"
             await left.wait()
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from metamcp_worker.bridge import session
-from metamcp_worker.bridge.http_requests import Failure, Stop, Warn, Write
-from metamcp_worker.http.sse import Event
+from metamcp_worker.bridge.http_requests import Failure, StopExchange, WarnPeople, WriteLine
+from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc.codec import Glimpse
 from tests.worker.bridge.talk import (
     AWAY,
@@ -43,7 +43,7 @@ def test_what_is_no_message_is_refused_and_goes_nowhere(raw: bytes, code: int) -
 def test_a_line_above_the_limit_is_answered_if_its_id_was_seen() -> None:
     actions = made().overlong(Glimpse(b'"a"'), 10)
     assert refusal(actions) == ("a", -10004)
-    assert any(isinstance(action, Warn) for action in actions)
+    assert any(isinstance(action, WarnPeople) for action in actions)
 
 
 def test_what_cannot_be_read_takes_no_answer_away_from_another_request() -> None:
@@ -119,7 +119,7 @@ def test_what_follows_initialize_too_early_waits_for_its_answer() -> None:
         "tools/list",
         "notifications/x",
     ]
-    assert isinstance(actions[0], Write)
+    assert isinstance(actions[0], WriteLine)
 
 
 def test_a_refused_initialize_fails_what_waited_for_it() -> None:
@@ -144,13 +144,13 @@ def test_messages_of_the_gateway_are_passed_on_as_they_are() -> None:
     bridge.head(call.number, 200, b"")
     progress = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"x":1.0}}'
     ask = b'{ "jsonrpc":"2.0", "id":"q", "method":"elicitation/create","params":{} }'
-    assert bridge.event(call.number, Event(progress)) == [Write(progress)]
-    assert bridge.event(call.number, Event(ask)) == [Write(ask)]
-    assert bridge.event(stream.number, Event(progress)) == [Write(progress)]
+    assert bridge.event(call.number, SseEvent(progress)) == [WriteLine(progress)]
+    assert bridge.event(call.number, SseEvent(ask)) == [WriteLine(ask)]
+    assert bridge.event(stream.number, SseEvent(progress)) == [WriteLine(progress)]
     answer = send(bridge.received(b'{"jsonrpc":"2.0","id":"q","result":{"action":"accept"}}'))
     assert answer.settles
     assert answer.headers["Mcp-Session-Id"] == b"s1"
-    assert bridge.event(call.number, Event(result(1, a=1))) == [Write(result(1, a=1))]
+    assert bridge.event(call.number, SseEvent(result(1, a=1))) == [WriteLine(result(1, a=1))]
     assert not bridge.cares(call.number)
     assert bridge.over(call.number) == []
 
@@ -162,7 +162,7 @@ def test_a_message_with_line_ends_is_written_as_one_line() -> None:
     bridge.head(call.number, 200, b"")
     answer = b'{\r\n "jsonrpc": "2.0",\n "id": 1,\n "result": {"t": "a\\nb"}\r\n}\r\n'
     (action,) = bridge.message(call.number, answer)
-    assert isinstance(action, Write)
+    assert isinstance(action, WriteLine)
     assert b"\n" not in action.line
     assert b"\r" not in action.line
     assert json.loads(action.line) == json.loads(answer)
@@ -173,12 +173,12 @@ def test_an_answer_finds_its_request_on_whatever_stream_it_comes() -> None:
     stream = opened(bridge)
     one = send(bridge.received(line("ping", "a")))
     two = send(bridge.received(line("ping", "b")))
-    ended = [Write(result("a")), Stop(one.number)]
-    assert bridge.event(stream.number, Event(result("a"))) == ended
-    assert bridge.event(two.number, Event(result("nobody"))) == []
+    ended = [WriteLine(result("a")), StopExchange(one.number)]
+    assert bridge.event(stream.number, SseEvent(result("a"))) == ended
+    assert bridge.event(two.number, SseEvent(result("nobody"))) == []
     three = send(bridge.received(line("ping", "c")))
-    ended = [Write(result("c")), Stop(three.number)]
-    assert bridge.event(two.number, Event(result("c"))) == ended
+    ended = [WriteLine(result("c")), StopExchange(three.number)]
+    assert bridge.event(two.number, SseEvent(result("c"))) == ended
     assert [bridge.cares(each.number) for each in (one, two, three)] == [False, True, False]
 
 
@@ -187,7 +187,7 @@ def test_what_the_gateway_sends_that_is_no_message_is_told_and_dropped() -> None
     opened(bridge)
     call = send(bridge.received(line("ping", 1)))
     (told,) = bridge.message(call.number, b"<html>")
-    assert isinstance(told, Warn)
+    assert isinstance(told, WarnPeople)
     bridge.head(call.number, 502, b"")
     actions = bridge.over(call.number)
     assert refusal(actions) == (1, -10001)
@@ -202,7 +202,7 @@ def test_a_cancelled_request_gets_no_answer_and_the_gateway_is_told() -> None:
     assert (told.body, told.settles) == (cancel, True)
     bridge.head(call.number, 200, b"")
     progress = b'{"jsonrpc":"2.0","method":"notifications/progress"}'
-    assert bridge.event(call.number, Event(progress)) == []
+    assert bridge.event(call.number, SseEvent(progress)) == []
     assert bridge.message(call.number, result(1)) == []
     assert bridge.received(cancel) == []
     assert bridge.idle
@@ -222,7 +222,7 @@ def test_the_end_of_the_client_ends_everything_and_the_session() -> None:
     stream = opened(bridge)
     call = send(bridge.received(line("tools/call", 1)))
     actions = bridge.goodbye()
-    assert {action.number for action in actions if isinstance(action, Stop)} == {
+    assert {action.number for action in actions if isinstance(action, StopExchange)} == {
         stream.number,
         call.number,
     }
@@ -277,13 +277,15 @@ def test_an_unreachable_gateway_is_an_error_for_each_request_and_one_sentence() 
     first = send(bridge.received(line("initialize", 0)))
     actions = bridge.over(first.number, AWAY)
     assert refusal(actions) == (0, -10001)
-    assert [action for action in actions if isinstance(action, Warn)] == [Warn(AWAY.text)]
+    assert [action for action in actions if isinstance(action, WarnPeople)] == [
+        WarnPeople(AWAY.text)
+    ]
     again = send(bridge.received(modern("server/discover", 1)))
     actions = bridge.over(again.number, AWAY)
     assert refusal(actions) == (1, -10001)
-    assert not any(isinstance(action, Warn) for action in actions)
+    assert not any(isinstance(action, WarnPeople) for action in actions)
     back = send(bridge.received(line("initialize", 2)))
-    assert bridge.head(back.number, 200, b"s") == [Warn("The gateway is back.")]
+    assert bridge.head(back.number, 200, b"s") == [WarnPeople("The gateway is back.")]
 
 
 def test_a_broken_connection_says_that_the_request_may_have_been_processed() -> None:
@@ -314,7 +316,7 @@ def test_a_refused_notification_is_told_to_people() -> None:
     notice = send(bridge.received(line("notifications/x")))
     bridge.head(notice.number, 400, b"")
     (told,) = bridge.over(notice.number)
-    assert isinstance(told, Warn)
+    assert isinstance(told, WarnPeople)
     assert "notifications/x" in told.text
 
 

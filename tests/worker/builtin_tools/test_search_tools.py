@@ -8,7 +8,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_worker.builtin_tools import search_tools
-from metamcp_worker.builtin_tools.builtin import Forward, Reply
+from metamcp_worker.builtin_tools.builtin import Forward, ToolReply
 from metamcp_worker.builtin_tools.tool_text import ANSWER_BYTES_MAX
 from metamcp_worker.ipc.disclosure import Load, Save, Shown, ToolSet, Unload
 from tests.worker.front.offers import offer, tool
@@ -362,5 +362,5 @@ def test_a_tool_of_a_server_never_takes_the_name_of_a_built_in_one() -> None:
     decision = here.decide("call_tool", name="a.call_tool")
     assert decision == Forward(exposed[0], Raw(b"{}"))
     refused = here.decide("call_tool", name="call_tool")
-    assert isinstance(refused, Reply)
+    assert isinstance(refused, ToolReply)
     assert sent(refused).failed

@@ -11,9 +11,9 @@ from mcp_types import Tool
 from msgspec.structs import fields as struct_fields
 
 from metamcp_worker.builtin_tools import builtin, tools_by_exposure
-from metamcp_worker.builtin_tools.builtin import Ask, Builtin, Reply
+from metamcp_worker.builtin_tools.builtin import Builtin, OrderAndThen, ToolReply
 from metamcp_worker.ipc import codec, token_cost
-from metamcp_worker.ipc.disclosure import Exposure, Outcome, Shown
+from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Shown
 from tests.worker.front.offers import offer, tool
 from tests.worker.front.places import Place, toolset
 
@@ -104,18 +104,18 @@ NAMES = sorted({name for _, one in BUILTINS for name in one.own.properties} | {"
 ARGUMENTS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3)
 
 
-def finished(exposure: Exposure, one: Builtin, raw: bytes) -> list[Reply]:
+def finished(exposure: Exposure, one: Builtin, raw: bytes) -> list[ToolReply]:
     """What the tool may say to that: one answer, or those to an order that was carried out, and to
     one that was not."""
     context = CONTEXTS[exposure]
     decision = one.decide(raw, context)
-    replies = [decision] if isinstance(decision, Reply) else []
-    if isinstance(decision, Ask):
+    replies = [decision] if isinstance(decision, ToolReply) else []
+    if isinstance(decision, OrderAndThen):
         shown = context.shown
         outcomes = (
-            Outcome("", shown, Shown()),
-            Outcome("", Shown(), shown, SETS[0]),
-            Outcome("the disk is full", shown, shown),
+            OrderOutcome("", shown, Shown()),
+            OrderOutcome("", Shown(), shown, SETS[0]),
+            OrderOutcome("the disk is full", shown, shown),
         )
         replies += [decision.then(outcome, context) for outcome in outcomes]
     for reply in replies:

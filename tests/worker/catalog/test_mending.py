@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from metamcp_worker.catalog.offers import Mend, mended
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 FIXED = Mend(fixed={"repo": b'"/safe"'})
 DEFAULT = Mend(defaults={"n": b"5"})
@@ -76,7 +76,7 @@ def test_what_is_no_object_is_for_the_server_to_refuse_unless_something_is_fixed
     arguments: bytes,
 ) -> None:
     assert sent(arguments, DEFAULT) == arguments
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ProtocolError) as refusal:
         sent(arguments, FIXED)
     assert refusal.value.code == Code.INVALID_PARAMS
     assert "params.arguments must be an object" in refusal.value.message

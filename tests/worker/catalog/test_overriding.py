@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.catalog.offers import Item, Owner
-from metamcp_worker.catalog.tool_overrides import ORIGINAL, Overrides
+from metamcp_worker.catalog.offers import OfferedItem, Owner
+from metamcp_worker.catalog.tool_overrides import ORIGINAL, ToolOverrides
 from metamcp_worker.ipc import codec, exposed_names
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
@@ -354,7 +354,7 @@ def _turned(offered: dict[str, list[str]]) -> dict[str, ServerCatalogue]:
 
 
 def test_no_override_is_no_work() -> None:
-    item = Item("x", b'"x"', b'{"name":"x"}', b"d")
-    assert not Overrides()
-    assert Overrides().item(("a", "x"), item) is item
-    assert Overrides([over("x", hidden=True)]).item(("a", "x"), item) is item
+    item = OfferedItem("x", b'"x"', b'{"name":"x"}', b"d")
+    assert not ToolOverrides()
+    assert ToolOverrides().item(("a", "x"), item) is item
+    assert ToolOverrides([over("x", hidden=True)]).item(("a", "x"), item) is item

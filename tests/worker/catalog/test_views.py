@@ -13,8 +13,8 @@ from metamcp_worker.catalog import policy, views
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Whose
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.disclosure import ViewOwner
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import DISCOVER, Hint, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from tests.worker.front.offers import endpoint, offer, prompt, resource, template, tool
@@ -182,7 +182,7 @@ def test_a_cursor_goes_on_behind_its_item_in_the_list_as_it_is_now() -> None:
     found.refresh()
     gone = found.get("default")
     assert gone is not None
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ProtocolError) as refusal:
         page(gone, "tools/list", cursor)
     assert refusal.value.code == Code.INVALID_PARAMS
 
@@ -196,7 +196,7 @@ def test_a_cursor_of_another_list_is_refused() -> None:
     assert other is not None
     cursor = page(seen, "tools/list")["nextCursor"]
     for where, method in ((seen, "prompts/list"), (other, "tools/list")):
-        with pytest.raises(Refused, match="Invalid cursor"):
+        with pytest.raises(ProtocolError, match="Invalid cursor"):
             page(where, method, cursor)
     assert len(page(seen, "tools/list", cursor)["tools"]) == 1
 
@@ -209,7 +209,7 @@ def test_any_other_cursor_is_refused(cursor: object) -> None:
     seen = view(endpoint("a"), a=offer("x"))
     if codec.dump(cursor) == b"null":  # as JSON says "not a number"
         return
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ProtocolError) as refusal:
         page(seen, "tools/list", cursor)
     assert refusal.value.code == Code.INVALID_PARAMS
 
@@ -222,7 +222,7 @@ def test_bytes_of_a_page_are_made_once() -> None:
 def test_nobody_but_the_local_user_sees_a_list_yet() -> None:
     seen = view(endpoint("a"), a=offer("x"))
     seen.principal = "somebody"
-    with pytest.raises(Refused, match="somebody may not send tools/list"):
+    with pytest.raises(ProtocolError, match="somebody may not send tools/list"):
         page(seen, "tools/list")
     assert seen.principal != policy.LOCAL
 
@@ -234,12 +234,12 @@ def test_only_endpoints_whose_lists_became_others_are_told() -> None:
     found.put("a", offer("x"))
     assert found.refresh() == {}
     found.put("a", offer("x", "z", prompts=[prompt("p")]))
-    assert found.refresh() == {Whose("one", policy.LOCAL): frozenset({"tools", "prompts"})}
+    assert found.refresh() == {ViewOwner("one", policy.LOCAL): frozenset({"tools", "prompts"})}
     found.set_listed("b", False)
-    assert found.refresh() == {Whose("two", policy.LOCAL): frozenset({"tools"})}
+    assert found.refresh() == {ViewOwner("two", policy.LOCAL): frozenset({"tools"})}
     found.set_listed("b", False)
     found.forget("a")
-    assert found.refresh() == {Whose("one", policy.LOCAL): frozenset({"tools", "prompts"})}
+    assert found.refresh() == {ViewOwner("one", policy.LOCAL): frozenset({"tools", "prompts"})}
 
 
 @pytest.mark.promise("M28")
@@ -248,7 +248,7 @@ def test_a_new_configuration_tells_those_who_see_another_list_now() -> None:
     same, renamed = endpoint("a", name="one"), endpoint("a", name="two", style="bare")
     spec = FrontSpec(version="1.2", endpoints=(same, renamed, endpoint("a", name="new")), hosts=())
     found.configure(spec)
-    assert found.refresh() == {Whose("two", policy.LOCAL): frozenset({"tools"})}
+    assert found.refresh() == {ViewOwner("two", policy.LOCAL): frozenset({"tools"})}
     assert found.get("new") is not None
     found.configure(FrontSpec(version="1.2", endpoints=(same,), hosts=()))
     assert found.refresh() == {}

@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Drop, Fail, Request
-from metamcp_worker.child.jsonrpc_lines import Overlong
-from metamcp_worker.child.remote import Remote, remote
+from metamcp_worker.child.actions import Drop, Fail, ServerRequest
+from metamcp_worker.child.jsonrpc_lines import OverlongLine
+from metamcp_worker.child.remote import RemoteTransport, remote
 from metamcp_worker.child.transport import Transport
-from metamcp_worker.ipc.frames import Call
+from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.worker.rawhttp import until
 
@@ -29,7 +29,7 @@ class Ear:
         self.raw: list[bytes] = []
         self.failures: dict[bytes, Json] = {}
         self.losses: list[Fail] = []
-        self.passed: list[Overlong] = []
+        self.passed: list[OverlongLine] = []
         self._news = asyncio.Event()
 
     def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
@@ -46,7 +46,7 @@ class Ear:
     def skipped(self, size_bytes: int, lines: int = 0) -> None:
         pass
 
-    def overlong(self, line: Overlong) -> None:
+    def overlong(self, line: OverlongLine) -> None:
         self.passed.append(line)
         self._news.set()
 
@@ -87,9 +87,9 @@ class Far:
         key = str(next(self._keys)).encode()
         raw = json.dumps(params or {}).encode()
         who = json.dumps(caller).encode() if caller else b""
-        meta = self._stamp.of(Call(1, method, raw, b"", who, wants_progress=not own), key)
+        meta = self._stamp.of(CallFrame(1, method, raw, b"", who, wants_progress=not own), key)
         line = jsonrpc_lines.request(key, method, raw, meta)
-        assert self.transport.request(Request(key, line, method, raw, who, own))
+        assert self.transport.request(ServerRequest(key, line, method, raw, who, own))
         return key
 
     def call(self, name: str, caller: Json | None = None, /, **arguments: object) -> bytes:
@@ -124,7 +124,7 @@ class Far:
     async def settled(self, key: bytes) -> None:
         """Wait until nothing is to be done about this request any more."""
         transport = self.transport
-        assert isinstance(transport, Remote)
+        assert isinstance(transport, RemoteTransport)
         await until(lambda: not transport.running(key))
 
     def drop(self, key: bytes) -> bool:

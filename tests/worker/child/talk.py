@@ -9,14 +9,14 @@ from metamcp_worker.child.actions import (
     Drop,
     Ready,
     Relisted,
-    Reply,
-    Request,
-    Write,
+    ReplyToFront,
+    ServerRequest,
+    WriteToServer,
 )
 from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN
-from metamcp_worker.child.server_session import Session
+from metamcp_worker.child.server_session import ServerSession
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.frames import Ask, Call, Cancel, Error, Tell
+from metamcp_worker.ipc.frames import Ask, CallFrame, Cancel, Error, Tell
 from metamcp_worker.ipc.spec import ServerSpec
 
 Json = dict[str, Any]
@@ -31,9 +31,9 @@ class Talk:
     def __init__(self, **spec: Any) -> None:
         self.now = 100.0
         fields: Json = {"name": "fake", "command": ("fake",), **spec}
-        self.session = Session(ServerSpec(**fields), "1.0", self.now)
+        self.session = ServerSession(ServerSpec(**fields), "1.0", self.now)
         self.wrote: list[Json] = []
-        self.requests: list[Request] = []
+        self.requests: list[ServerRequest] = []
         self.vias: list[int] = []
         self.actions: list[Action] = []
         self.note(self.session.start())
@@ -41,14 +41,14 @@ class Talk:
     def note(self, actions: Sequence[Action]) -> list[Action]:
         """Take note of actions; the ones that are no messages to the server."""
         for one in actions:
-            if isinstance(one, Request | Write | Drop):
+            if isinstance(one, ServerRequest | WriteToServer | Drop):
                 self.wrote.append(json.loads(one.line))
-            if isinstance(one, Request):
+            if isinstance(one, ServerRequest):
                 self.requests.append(one)
-            if isinstance(one, Write):
+            if isinstance(one, WriteToServer):
                 self.vias.append(one.via)
         others: list[Action] = [
-            one for one in actions if not isinstance(one, Request | Write | Drop)
+            one for one in actions if not isinstance(one, ServerRequest | WriteToServer | Drop)
         ]
         self.actions += others
         return others
@@ -87,7 +87,7 @@ class Talk:
 
     def replies(self, front: int, question: int, body: bytes, *, failed: bool = False) -> None:
         """A front answers a question; nothing is sent to any front then."""
-        frame = frames.Reply(question, body, failed)
+        frame = frames.ReplyFrame(question, body, failed)
         assert self.note(self.session.reply(front, frame, self.now)) == []
 
     def tell(self, front: int, method: str, body: bytes = b"") -> list[Action]:
@@ -103,7 +103,7 @@ class Talk:
 
     def call(self, front: int, number: int, **options: Any) -> list[Action]:
         options = {"method": "tools/call", "params": b'{"name":"echo"}', **options}
-        return self.note(self.session.call(front, Call(number, **options), self.now))
+        return self.note(self.session.call(front, CallFrame(number, **options), self.now))
 
     def calls(self) -> list[Json]:
         """The tool calls that the server got."""
@@ -157,7 +157,9 @@ def ready_modern(**spec: Any) -> Talk:
 def error_of(actions: Sequence[Action]) -> Json:
     """The only error among the actions."""
     (found,) = [
-        one.frame for one in actions if isinstance(one, Reply) and isinstance(one.frame, Error)
+        one.frame
+        for one in actions
+        if isinstance(one, ReplyToFront) and isinstance(one.frame, Error)
     ]
     error: Json = json.loads(found.body)
     return error
@@ -166,6 +168,6 @@ def error_of(actions: Sequence[Action]) -> Json:
 def question_of(actions: Sequence[Action]) -> Ask:
     """The only question to a client among the actions."""
     (found,) = [
-        one.frame for one in actions if isinstance(one, Reply) and isinstance(one.frame, Ask)
+        one.frame for one in actions if isinstance(one, ReplyToFront) and isinstance(one.frame, Ask)
     ]
     return found

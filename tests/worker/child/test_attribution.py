@@ -6,18 +6,18 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker.child.actions import Action, Announce, Reply
+from metamcp_worker.child.actions import Action, ReplyToFront, TellFronts
 from metamcp_worker.child.orphaned_calls import NOBODY
 from metamcp_worker.child.server_calls import LINGER_S_MAX
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import (
     Ask,
-    Call,
+    CallFrame,
     Claim,
     Error,
     Keep,
-    Kept,
+    KeptFrame,
     Notice,
     Progress,
     Result,
@@ -101,7 +101,7 @@ class World:
         elif what == "reply" and self.questions:
             question = sorted(self.questions)[which % len(self.questions)]
             front, _ = self.questions.pop(question)
-            reply = frames.Reply(question, b'{"code":1}', own_stream)
+            reply = frames.ReplyFrame(question, b'{"code":1}', own_stream)
             self.heard(self.talk.note(self.talk.session.reply(front, reply, self.talk.now)))
         elif what == "withdraw" and self.asked:
             number = sorted(self.asked)[which % len(self.asked)]
@@ -113,7 +113,7 @@ class World:
         key = (front, self.calls)
         self.open[key] = self.causes[key] = (front, peer, 0 if peer else self.calls)
         params = b'{"name":"%d"}' % self.calls
-        call = Call(self.calls, "tools/call", params, peer=peer)
+        call = CallFrame(self.calls, "tools/call", params, peer=peer)
         self.heard(self.talk.note(self.talk.session.call(front, call, self.talk.now)))
 
     def claim(self, first: tuple[int, int], front: int, peer: int) -> None:
@@ -155,15 +155,15 @@ class World:
     def heard(self, actions: list[Action]) -> None:
         """Look at all that was said to fronts and to the server."""
         for action in actions:
-            if isinstance(action, Reply):
+            if isinstance(action, ReplyToFront):
                 self.fronts_hear(action.front, action.frame)
-            assert not isinstance(action, Announce) or not self.open
+            assert not isinstance(action, TellFronts) or not self.open
         for message in self.talk.wrote[self.seen :]:
             self.server_hears(message)
         self.seen = len(self.talk.wrote)
 
     def fronts_hear(
-        self, front: int, frame: Result | Error | Progress | Ask | Withdraw | Notice | Kept
+        self, front: int, frame: Result | Error | Progress | Ask | Withdraw | Notice | KeptFrame
     ) -> None:
         if front == NOBODY:
             self.nobody_hears(frame)
@@ -173,7 +173,7 @@ class World:
             return
         key = (front, frame.id)
         assert key in self.open, "something came after the end of its call"
-        if frame == Kept(frame.id):
+        if frame == KeptFrame(frame.id):
             del self.open[key]  # it is too late
         if isinstance(frame, Ask):
             self.questions[frame.question] = key
@@ -187,7 +187,7 @@ class World:
             assert key not in self.questions.values(), "a question outlived its call"
 
     def nobody_hears(
-        self, frame: Result | Error | Progress | Ask | Withdraw | Notice | Kept
+        self, frame: Result | Error | Progress | Ask | Withdraw | Notice | KeptFrame
     ) -> None:
         """As the worker does with what is for no front that is there."""
         if isinstance(frame, Ask):

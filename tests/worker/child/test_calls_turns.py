@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.call_queue import WAITING_BYTES_MAX, Turns, Waiting
-from metamcp_worker.ipc.frames import Call
+from metamcp_worker.child.call_queue import WAITING_BYTES_MAX, Turns, WaitingCall
+from metamcp_worker.ipc.frames import CallFrame
 
 HALF = WAITING_BYTES_MAX // 2 - 1024
 """Two of these fit, and nothing large beside them."""
 
 
-def one(peer: int, number: int, front: int = 1, size: int = 0) -> Waiting:
-    return Waiting(front, Call(number, "tools/call", bytes(size), peer=peer), 100.0, 60.0)
+def one(peer: int, number: int, front: int = 1, size: int = 0) -> WaitingCall:
+    return WaitingCall(front, CallFrame(number, "tools/call", bytes(size), peer=peer), 100.0, 60.0)
 
 
 def filled(turns: Turns, *calls: tuple[int, int]) -> Turns:
@@ -118,7 +118,7 @@ def test_removed_calls_leave_the_round_in_order() -> None:
         turns.take()
 
 
-def of(peer: int) -> Callable[[Waiting], bool]:
+def of(peer: int) -> Callable[[WaitingCall], bool]:
     return lambda call: call.frame.peer == peer
 
 

@@ -15,7 +15,7 @@ from metamcp_worker.child import custom_transport as module
 from metamcp_worker.child.actions import Drop
 from metamcp_worker.child.custom_transport import Connect, Custom, custom
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.child.jsonrpc_lines import Overlong
+from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.ipc.codec import Glimpse
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.worker.child.far import Ear
@@ -195,7 +195,7 @@ def test_a_message_above_the_limit_is_passed_over() -> None:
             ear,
         ):
             await ear.until(lambda: ear.passed)
-            assert ear.passed[0] == Overlong(19, Glimpse(b"7", answer=True))
+            assert ear.passed[0] == OverlongLine(19, Glimpse(b"7", answer=True))
 
     run(main)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child.actions import Count, Fail, Ready
+from metamcp_worker.child.actions import CountOnce, Fail, Ready
 from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN
 from tests.worker.child.talk import ECHO, TOOLS, Talk, legacy, modern
 
@@ -85,7 +85,7 @@ def test_silence_means_initialize_and_the_late_answer_is_ignored() -> None:
     assert len(talk.wrote) == 1
     talk.tick(0.2)
     assert talk.wrote[-1]["method"] == "initialize"
-    assert talk.answers("server/discover", modern()) == [Count("late_reply")]
+    assert talk.answers("server/discover", modern()) == [CountOnce("late_reply")]
     talk.answers("initialize", legacy())
     assert protocol(talk) == LEGACY[0]
     assert not any(one["method"] == "notifications/cancelled" for one in talk.wrote)

@@ -6,23 +6,25 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child import http_sessions
-from metamcp_worker.child.actions import Request
-from metamcp_worker.child.http_sessions import HttpSession, Sessions, askable
+from metamcp_worker.child.actions import ServerRequest
+from metamcp_worker.child.http_sessions import HttpSession, HttpSessions, askable
 
 
-def request(caller: object = None, method: str = "tools/call", params: bytes = b"{}") -> Request:
+def request(
+    caller: object = None, method: str = "tools/call", params: bytes = b"{}"
+) -> ServerRequest:
     raw = json.dumps({"clientCapabilities": caller}).encode() if caller is not None else b""
-    return Request(b"1", b"", method, params, raw)
+    return ServerRequest(b"1", b"", method, params, raw)
 
 
-def opened(session_id: str = "s") -> Sessions:
+def opened(session_id: str = "s") -> HttpSessions:
     """With a base session that the server gave this id."""
-    found = Sessions()
+    found = HttpSessions()
     found.base.open(session_id, "2025-11-25")
     return found
 
 
-def of(table: Sessions, caller: object) -> HttpSession:
+def of(table: HttpSessions, caller: object) -> HttpSession:
     found = table.of(request(caller))
     assert found is not None
     return found
@@ -72,7 +74,7 @@ def test_a_server_without_session_ids_has_the_base_session_only() -> None:
     assert of(table, {"elicitation": {}}) is table.base
 
 
-def fill(table: Sessions, *, busy: bool) -> list[HttpSession]:
+def fill(table: HttpSessions, *, busy: bool) -> list[HttpSession]:
     made = [of(table, {"roots": {"n": number}}) for number in range(http_sessions.SESSIONS_MAX)]
     for number, one in enumerate(made):
         one.busy = int(busy)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.frames import Ask, Reply
+from metamcp_worker.ipc.frames import Ask, ReplyFrame
 from metamcp_worker.ipc.messages import Beat, Forked, RunServer, Spawned
 from tests.fakes.nursery_hand import Hand
 from tests.waiting import until
@@ -181,7 +181,7 @@ def test_what_a_server_of_the_sdk_asks_is_answered(
         question = front.read()
         assert isinstance(question, Ask)
         assert json.loads(question.params)["message"] == "Your name?"
-        front.send(Reply(question.question, answer))
+        front.send(ReplyFrame(question.question, answer))
         assert front.text(number) == said
 
 

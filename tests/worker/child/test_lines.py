@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.jsonrpc_lines import LineCutter, LogCutter, Overlong, reason
+from metamcp_worker.child.jsonrpc_lines import LineCutter, LogCutter, OverlongLine, reason
 from metamcp_worker.ipc.codec import Glimpse
 
 LIMIT = 64
@@ -49,7 +49,7 @@ def test_a_line_above_the_limit_is_passed_over_and_shows_whom_it_is_for(
     long = head + b"x" * (size - len(head) - len(tail)) + tail
     data = b"\n".join([*lines, long, *lines, b""])
     assert [line for piece in pieces(data, cuts) for line in cutter.feed(piece)] == lines * 2
-    assert cutter.overlong() == [Overlong(size, Glimpse(b"7", answer=True))]
+    assert cutter.overlong() == [OverlongLine(size, Glimpse(b"7", answer=True))]
     assert cutter.overlong() == []
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker.child.actions import Count, Reply
+from metamcp_worker.child.actions import CountOnce, ReplyToFront
 from metamcp_worker.child.subscriptions import (
     LISTEN_AGAIN_S,
     LISTEN_AGAIN_S_MAX,
@@ -60,8 +60,8 @@ def honour(talk: Talk, listen: Json | None = None, *, but: str = "") -> list[Any
     return talk.tells(method, notifications=what, _meta=meta)
 
 
-def done(front: int, call: int) -> Reply:
-    return Reply(front, Result(call, b"{}"))
+def done(front: int, call: int) -> ReplyToFront:
+    return ReplyToFront(front, Result(call, b"{}"))
 
 
 def listening(**spec: Any) -> Talk:
@@ -183,7 +183,7 @@ def test_a_server_that_never_acknowledges_lets_who_waits_time_out() -> None:
     assert len(listens(talk)) == 2
     assert error_of(talk.tick(10))["code"] == Code.TIMED_OUT
     assert dropped(talk) == [listens(talk)[1]["id"]]
-    assert talk.answers(LISTEN, {}) == [Count("late_reply")]
+    assert talk.answers(LISTEN, {}) == [CountOnce("late_reply")]
 
 
 def test_who_does_not_wait_does_not_watch() -> None:
@@ -328,7 +328,7 @@ class Listener:
             self.note(self.talk.says({"jsonrpc": "2.0", "id": number, **outcome}))
 
     def note(self, found: list[Any]) -> None:
-        for reply in (one for one in found if isinstance(one, Reply)):
+        for reply in (one for one in found if isinstance(one, ReplyToFront)):
             key = self.waiting.pop(getattr(reply.frame, "id", 0), None)
             if key is not None and isinstance(reply.frame, Result):
                 self.held[key] = self.held.get(key, 0) + 1

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.child import lists
-from metamcp_worker.child.lists import ITEM_BYTES_MAX, ITEMS_MAX, PAGES_MAX, Listing, declared
+from metamcp_worker.child.lists import ITEM_BYTES_MAX, ITEMS_MAX, PAGES_MAX, ListReader, declared
 from metamcp_worker.ipc.server_catalog import Hint
 
 
@@ -19,13 +19,13 @@ def tool(name: str, **more: object) -> dict[str, object]:
     return {"name": name, "inputSchema": {}, **more}
 
 
-def names(found: Listing, kind: str = "tools") -> list[str]:
+def names(found: ListReader, kind: str = "tools") -> list[str]:
     return [json.loads(bytes(one))["name"] for one in found.lists[kind]]
 
 
-def read(pages: list[dict[str, Any]], kinds: str = "tools") -> Listing:
+def read(pages: list[dict[str, Any]], kinds: str = "tools") -> ListReader:
     """A listing that was given these pages, as many as it asked for."""
-    found = Listing(kinds.split())
+    found = ListReader(kinds.split())
     for page in pages:
         if found.ask() is not None:
             found.answered(raw(page))
@@ -36,11 +36,11 @@ def read(pages: list[dict[str, Any]], kinds: str = "tools") -> Listing:
 def test_only_what_the_server_declares_is_asked_for() -> None:
     assert declared(Raw(b'{"tools":{},"prompts":null,"x":{}}')) == {"tools"}
     assert declared(Raw(b'{"resources":{}}')) == {"resources", "resourceTemplates"}
-    assert Listing(declared(Raw(b"{}"))).ask() is None
+    assert ListReader(declared(Raw(b"{}"))).ask() is None
 
 
 def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
-    found = Listing(["tools"])
+    found = ListReader(["tools"])
     cursors: list[bytes] = []
     for cursor in ("", "b", None):
         ask = found.ask()
@@ -54,7 +54,7 @@ def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
 
 def test_a_definition_stays_the_bytes_it_came_in() -> None:
     definition = b'{ "name":"x","inputSchema":{"maximum":1.0e2}, "x-y" : "\\u00e9" }'
-    found = Listing(["tools"])
+    found = ListReader(["tools"])
     found.answered(b'{"tools":[' + definition + b"]}")
     assert [bytes(one) for one in found.lists["tools"]] == [definition]
 
@@ -115,7 +115,7 @@ def test_what_has_no_name_is_kept_for_who_judges_definitions() -> None:
 
 
 def test_tools_that_cannot_be_read_are_a_failure() -> None:
-    refused = Listing(["tools", "prompts"])
+    refused = ListReader(["tools", "prompts"])
     refused.refused(b'{"code":-32603,"message":"lost"}')
     assert refused.failed == "tools/list was refused: lost (-32603)"
     assert refused.ask() is None
@@ -124,7 +124,7 @@ def test_tools_that_cannot_be_read_are_a_failure() -> None:
 
 
 def test_another_list_that_fails_costs_only_itself() -> None:
-    found = Listing(["prompts", "resources"])
+    found = ListReader(["prompts", "resources"])
     found.refused(b"nonsense")
     ask = found.ask()
     assert ask is not None
@@ -136,7 +136,7 @@ def test_another_list_that_fails_costs_only_itself() -> None:
 
 
 def test_a_server_with_resources_need_not_know_templates() -> None:
-    found = Listing(["resources", "resourceTemplates"])
+    found = ListReader(["resources", "resourceTemplates"])
     found.answered(raw({"resources": [{"uri": "a://b", "name": "b"}]}))
     found.refused(b'{"code":-32601,"message":"unknown"}')
     assert found.ask() is None

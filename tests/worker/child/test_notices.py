@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child.actions import Announce, Count, Reply
+from metamcp_worker.child.actions import CountOnce, ReplyToFront, TellFronts
 from metamcp_worker.child.server_calls import LINGER_S_MAX
 from metamcp_worker.ipc.frames import Notice
 from tests.worker.child.talk import Talk, ready_legacy, ready_modern
@@ -20,7 +20,7 @@ def said(method: str) -> bytes:
 
 
 def noticed(front: int, call: int, method: str) -> list[Any]:
-    return [Reply(front, Notice(method, b'{"data": 1.0}', call))]
+    return [ReplyToFront(front, Notice(method, b'{"data": 1.0}', call))]
 
 
 @pytest.mark.promise("M23")
@@ -49,40 +49,40 @@ def test_a_log_message_that_several_can_have_caused_is_dropped_and_counted() -> 
     talk = ready_legacy(timeout_s=1000.0)
     talk.call(1, 10, peer=5)
     talk.call(1, 11, peer=6)
-    assert talk.says(said(LOG)) == [Count("unattributed_log")]
+    assert talk.says(said(LOG)) == [CountOnce("unattributed_log")]
     talk.cancel(1, 10)
-    assert talk.says(said(LOG)) == [Count("unattributed_log")]
+    assert talk.says(said(LOG)) == [CountOnce("unattributed_log")]
     talk.tick(LINGER_S_MAX)
-    assert talk.says(said(LOG), b"999") == [Count("unattributed_log")]
+    assert talk.says(said(LOG), b"999") == [CountOnce("unattributed_log")]
     assert talk.says(said(LOG)) == noticed(1, 11, LOG)
 
 
 def test_a_legacy_server_at_rest_logs_for_everybody() -> None:
     talk = ready_legacy()
-    assert talk.says(said(LOG)) == [Announce(Notice(LOG, b'{"data": 1.0}'))]
+    assert talk.says(said(LOG)) == [TellFronts(Notice(LOG, b'{"data": 1.0}'))]
 
 
 def test_a_modern_server_logs_for_those_who_asked_for_it() -> None:
     talk = ready_modern()
-    assert talk.says(said(LOG)) == [Count("unattributed_log")]
+    assert talk.says(said(LOG)) == [CountOnce("unattributed_log")]
     talk.call(1, 10, peer=5)
-    assert talk.says(said(LOG)) == [Count("unattributed_log")]
+    assert talk.says(said(LOG)) == [CountOnce("unattributed_log")]
     talk.call(1, 11, peer=5, caller=LOGS)
     talk.call(1, 12, peer=5, caller=b"nonsense")
     assert talk.says(said(LOG)) == noticed(1, 11, LOG)
     talk.call(2, 20, caller=LOGS)
-    assert talk.says(said(LOG)) == [Count("unattributed_log")]
+    assert talk.says(said(LOG)) == [CountOnce("unattributed_log")]
 
 
 def test_an_unknown_notification_goes_to_the_only_caller_or_to_everybody() -> None:
     talk = ready_legacy()
-    everybody = [Announce(Notice(OWN, b'{"data": 1.0}'))]
+    everybody = [TellFronts(Notice(OWN, b'{"data": 1.0}'))]
     assert talk.says(said(OWN)) == everybody
     talk.call(1, 10)
     assert talk.says(said(OWN)) == noticed(1, 10, OWN)
     talk.call(1, 11)
     assert talk.says(said(OWN)) == everybody
-    assert talk.tells("x" * 300) == [Count("broken_notification")]
+    assert talk.tells("x" * 300) == [CountOnce("broken_notification")]
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_an_unknown_notification_goes_to_the_only_caller_or_to_everybody() -> No
 def test_what_names_its_object_goes_to_all_fronts(method: str) -> None:
     talk = ready_legacy()
     talk.call(1, 10)
-    assert talk.says(said(method), talk.keys()[0]) == [Announce(Notice(method, b'{"data": 1.0}'))]
+    assert talk.says(said(method), talk.keys()[0]) == [TellFronts(Notice(method, b'{"data": 1.0}'))]
 
 
 def test_updates_of_a_resource_between_two_ticks_are_told_as_one() -> None:
     talk = ready_legacy()
     method = "notifications/resources/updated"
-    one, other = (Announce(Notice(method, b'{"uri": "%b"}' % uri)) for uri in (b"a:", b"b:"))
+    one, other = (TellFronts(Notice(method, b'{"uri": "%b"}' % uri)) for uri in (b"a:", b"b:"))
     assert talk.tells(method, uri="a:") == [one]
     for _ in range(1000):
         assert talk.tells(method, uri="a:") == []
@@ -123,9 +123,9 @@ def test_the_id_of_our_subscription_is_taken_out_and_nothing_else() -> None:
         (b'{"uri":"a://b","_meta":{%b,"v/x":[1.0 ]}}', b'{"uri":"a://b","_meta":{"v/x":[1.0 ]}}'),
     ):
         found = talk.says(head + params % own + b"}")
-        assert found == [Announce(Notice(method, left))]
+        assert found == [TellFronts(Notice(method, left))]
     for odd in (b'{"subscriptionId": 1}', b'{"_meta":[ "subscriptionId"]}'):
-        assert talk.says(head + odd + b"}") == [Announce(Notice(method, odd))]
+        assert talk.says(head + odd + b"}") == [TellFronts(Notice(method, odd))]
 
 
 def test_notifications_of_clients_reach_a_legacy_server_as_they_are() -> None:
@@ -147,12 +147,12 @@ def test_what_is_the_gateways_own_to_say_no_client_says(method: str) -> None:
     before = len(talk.wrote)
     talk.call(2, 2)
     params = b'{"requestId":%b}' % talk.keys()[0]
-    assert talk.tell(1, method, params) == [Count("untold_notification")]
+    assert talk.tell(1, method, params) == [CountOnce("untold_notification")]
     assert len(talk.wrote) == before + 1
 
 
 def test_a_modern_or_unready_server_is_told_nothing_by_clients() -> None:
     for talk in (Talk(), ready_modern()):
         before = len(talk.wrote)
-        assert talk.tell(1, OWN, b"{}") == [Count("untold_notification")]
+        assert talk.tell(1, OWN, b"{}") == [CountOnce("untold_notification")]
         assert len(talk.wrote) == before

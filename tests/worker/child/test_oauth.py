@@ -15,7 +15,7 @@ from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.run import launch
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.spec import ServerSpec
-from metamcp_worker.oauth.vault import Record
+from metamcp_worker.oauth.vault import TokenRecord
 from tests.fakes.oauth_server import CANARY, World, protected
 from tests.worker.child.far import Ear, Far
 from tests.worker.oauth.people import Person, browse, known, put, spec, stored
@@ -211,7 +211,7 @@ def test_a_redirect_takes_a_token_to_its_resource_only(
     async def main() -> None:
         async with protected() as world, serving(script) as url:
             of = spec(world, tmp_path, url=url)
-            put(of, Record(server="far", url=url, access_token="t", issuer=world.issuer))
+            put(of, TokenRecord(server="far", url=url, access_token="t", issuer=world.issuer))
             async with worker(of) as there:
                 found = await there.outcome(there.call("echo", text="a"))
             assert seen[0] == ("/mcp", True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.child.actions import Action, Reply
+from metamcp_worker.child.actions import Action, ReplyToFront
 from metamcp_worker.child.orphaned_calls import (
     EVENTS_MAX,
     KEPT_ANSWERS_MAX,
@@ -19,7 +19,7 @@ from metamcp_worker.ipc.frames import (
     Error,
     Frame,
     Keep,
-    Kept,
+    KeptFrame,
     Progress,
     Release,
     Result,
@@ -45,7 +45,7 @@ class World:
     def carry(self, actions: list[Action]) -> None:
         """As the worker does: what is for a front is sent, and noted where that matters."""
         for one in actions:
-            if isinstance(one, Reply):
+            if isinstance(one, ReplyToFront):
                 if one.front not in self.gone:
                     self.got.append((one.front, one.frame))
                 self.orphans.sent(one.front, one.frame, self.talk.now)
@@ -102,7 +102,7 @@ def test_a_call_that_is_not_kept_is_cancelled_with_its_front(world: World) -> No
     world.carry(world.talk.call(ONE, 8))
     world.dies()
     assert (world.cancelled, world.talk.session.in_flight) == (1, 1)
-    assert world.claims(name=b"another") == [Kept(LATER)]
+    assert world.claims(name=b"another") == [KeptFrame(LATER)]
 
 
 @pytest.mark.promise("M79")
@@ -111,7 +111,7 @@ def test_who_claims_a_call_gets_what_was_told_meanwhile_and_then_all_the_rest(wo
     world.dies()
     world.progresses(1)
     world.progresses(2)
-    assert world.claims() == [Kept(LATER, NOTE), progress(1), progress(2)]
+    assert world.claims() == [KeptFrame(LATER, NOTE), progress(1), progress(2)]
     world.progresses(3)
     world.answers(n=1)
     assert world.got[3:] == [(TWO, progress(3)), (TWO, Result(LATER, b'{"n": 1}'))]
@@ -125,9 +125,9 @@ def test_an_answer_that_came_meanwhile_is_given_and_soon_forgotten(world: World)
     world.progresses(1)
     world.answers(n=1)
     answer = Result(LATER, b'{"n": 1}')
-    assert world.claims() == [Kept(LATER, NOTE), progress(1), answer]
+    assert world.claims() == [KeptFrame(LATER, NOTE), progress(1), answer]
     world.ticks(SENT_S)
-    assert world.claims() == [Kept(LATER)]
+    assert world.claims() == [KeptFrame(LATER)]
     assert world.talk.session.in_flight == 0
 
 
@@ -139,10 +139,10 @@ def test_an_answer_on_its_way_to_the_second_front_that_died_is_not_lost_either(
     world.dies()
     world.answers(n=1)
     answer = Result(LATER, b'{"n": 1}')
-    assert world.claims() == [Kept(LATER, NOTE), answer]
+    assert world.claims() == [KeptFrame(LATER, NOTE), answer]
     world.dies(TWO)
     world.ticks(ORPHAN_S - 1)
-    assert world.claims(front=3) == [Kept(LATER, NOTE), answer]
+    assert world.claims(front=3) == [KeptFrame(LATER, NOTE), answer]
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ def test_an_answer_on_its_way_to_the_second_front_that_died_is_not_lost_either(
 def test_who_does_not_know_both_words_gets_nothing(world: World, owner: bytes, name: bytes) -> None:
     world.call()
     world.dies()
-    assert world.claims(owner=owner, name=name) == [Kept(LATER)]
-    assert world.claims() == [Kept(LATER, NOTE)]
+    assert world.claims(owner=owner, name=name) == [KeptFrame(LATER)]
+    assert world.claims() == [KeptFrame(LATER, NOTE)]
 
 
 def test_a_front_may_claim_before_it_is_known_that_the_other_is_gone(world: World) -> None:
     world.call()
-    assert world.claims() == [Kept(LATER, NOTE)]
+    assert world.claims() == [KeptFrame(LATER, NOTE)]
     world.dies()
     world.answers()
     assert world.got[1:] == [(TWO, Result(LATER, b"{}"))]
@@ -170,7 +170,7 @@ def test_a_call_that_was_claimed_outlives_the_next_front_too(world: World) -> No
     world.claims()
     world.dies(TWO)
     world.answers()
-    assert world.claims(front=3) == [Kept(LATER, NOTE), Result(LATER, b"{}")]
+    assert world.claims(front=3) == [KeptFrame(LATER, NOTE), Result(LATER, b"{}")]
 
 
 def test_a_call_that_waits_for_its_turn_keeps_that_without_its_front() -> None:
@@ -179,7 +179,7 @@ def test_a_call_that_waits_for_its_turn_keeps_that_without_its_front() -> None:
     world.call()
     world.dies()
     assert world.talk.session.queued == 1
-    assert world.claims() == [Kept(LATER, NOTE)]
+    assert world.claims() == [KeptFrame(LATER, NOTE)]
     world.answers(n=1)  # the first one; now it is its turn
     world.answers(n=2)
     assert world.got[1:] == [(3, Result(1, b'{"n": 1}')), (TWO, Result(LATER, b'{"n": 2}'))]
@@ -192,7 +192,7 @@ def test_a_call_that_nobody_comes_back_for_is_cancelled(world: World) -> None:
     assert world.cancelled == 0
     world.ticks(1)
     assert (world.cancelled, world.talk.session.in_flight) == (1, 0)
-    assert world.claims() == [Kept(LATER)]
+    assert world.claims() == [KeptFrame(LATER)]
 
 
 def test_an_answer_waits_as_long_as_its_call_would_have(world: World) -> None:
@@ -201,7 +201,7 @@ def test_an_answer_waits_as_long_as_its_call_would_have(world: World) -> None:
     world.ticks(ORPHAN_S - 10)
     world.answers()
     world.ticks(ORPHAN_S - 1)
-    assert world.claims() == [Kept(LATER, NOTE), Result(LATER, b"{}")]
+    assert world.claims() == [KeptFrame(LATER, NOTE), Result(LATER, b"{}")]
     world.ticks(SENT_S)
     assert not world.orphans.any
 
@@ -212,9 +212,9 @@ def test_a_call_whose_time_is_up_is_answered_with_that() -> None:
     world.dies()
     world.ticks(6)
     found, error = world.claims()
-    assert found == Kept(LATER, NOTE)
+    assert found == KeptFrame(LATER, NOTE)
     assert isinstance(error, Error)
-    assert error_of([Reply(TWO, error)])["code"] == Code.TIMED_OUT
+    assert error_of([ReplyToFront(TWO, error)])["code"] == Code.TIMED_OUT
 
 
 def test_the_end_of_a_session_cancels_what_its_front_has_left(world: World) -> None:
@@ -273,7 +273,7 @@ def test_what_is_told_while_two_calls_are_nobodys_is_kept_for_none(world: World)
         world.call(number, name=b"%d" % number)
     world.dies()
     world.carry(world.talk.tells("notifications/message", data="secret"))
-    assert world.claims(name=b"7") == world.claims(name=b"8") == [Kept(LATER, NOTE)]
+    assert world.claims(name=b"7") == world.claims(name=b"8") == [KeptFrame(LATER, NOTE)]
 
 
 def test_an_answer_on_its_way_to_a_front_that_died_is_not_lost(world: World) -> None:
@@ -282,7 +282,7 @@ def test_an_answer_on_its_way_to_a_front_that_died_is_not_lost(world: World) -> 
     assert world.got == [(ONE, Result(7, b'{"n": 1}'))]
     world.dies()
     world.ticks(ORPHAN_S - 1)
-    assert world.claims() == [Kept(LATER, NOTE), Result(LATER, b'{"n": 1}')]
+    assert world.claims() == [KeptFrame(LATER, NOTE), Result(LATER, b'{"n": 1}')]
 
 
 def test_an_answer_that_a_living_front_has_had_for_a_while_is_kept_no_longer(world: World) -> None:
@@ -304,7 +304,7 @@ def test_the_second_call_for_a_request_replaces_what_is_kept_of_the_first(world:
     world.answers(resultType="input_required")
     world.call(8)
     world.answers(n=2)
-    assert world.claims() == [Kept(LATER, NOTE), Result(LATER, b'{"n": 2}')]
+    assert world.claims() == [KeptFrame(LATER, NOTE), Result(LATER, b'{"n": 2}')]
 
 
 def test_of_what_is_told_the_youngest_is_kept(world: World) -> None:
@@ -320,7 +320,7 @@ def test_of_too_many_answers_the_oldest_goes(world: World) -> None:
     for number in range(KEPT_ANSWERS_MAX + 1):
         world.call(number, name=b"%d" % number)
         world.answers()
-    assert world.claims(name=b"0") == [Kept(LATER)]
+    assert world.claims(name=b"0") == [KeptFrame(LATER)]
     assert len(world.claims(name=b"1")) == len(world.claims(name=b"%d" % KEPT_ANSWERS_MAX)) == 2
 
 
@@ -332,7 +332,7 @@ def test_of_too_large_answers_the_oldest_goes(world: World) -> None:
     keys = world.talk.keys()
     for key in keys:
         world.carry(world.talk.says({"jsonrpc": "2.0", "id": int(key), "result": {"text": half}}))
-    assert world.claims(name=b"1") == [Kept(LATER)]
+    assert world.claims(name=b"1") == [KeptFrame(LATER)]
     assert len(world.claims(name=b"2")) == 2
 
 

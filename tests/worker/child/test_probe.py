@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.child.actions import Count, Fail, Reply, Warn
+from metamcp_worker.child.actions import CountOnce, Fail, ReplyToFront, WarnInLog
 from metamcp_worker.child.probe import MISSES_MAX, PROBE_S_MAX
 from metamcp_worker.child.server_calls import LINGER_S_MAX
 from tests.worker.child.talk import Talk, ready_legacy, ready_modern
@@ -70,7 +70,7 @@ def test_a_server_that_misses_three_probes_in_a_row_hangs() -> None:
     assert wait(talk, HUNG_S - TICK_S) == []
     assert talk.session.probes_missed == MISSES_MAX - 1
     assert wait(talk, 60) == [Fail("hang", "it has not answered a ping for 70 s")]
-    warned = [one.text for one in talk.actions if isinstance(one, Warn)]
+    warned = [one.text for one in talk.actions if isinstance(one, WarnInLog)]
     assert warned[0] == "it has not answered a ping for 10 s; after 2 more it is ended"
 
 
@@ -89,7 +89,7 @@ def test_a_late_answer_to_a_probe_is_a_sign_of_life_and_reaches_nobody() -> None
     wait(talk, INTERVAL_S + PROBE_S_MAX)
     late = talk.asked("ping")["id"]
     wait(talk, INTERVAL_S)
-    assert talk.says({"jsonrpc": "2.0", "id": late, "result": {}}) == [Count("late_reply")]
+    assert talk.says({"jsonrpc": "2.0", "id": late, "result": {}}) == [CountOnce("late_reply")]
     wait(talk, TICK_S)
     assert talk.session.probes_missed == 0
 
@@ -100,7 +100,7 @@ def test_a_server_that_does_one_thing_at_a_time_is_not_ended_while_it_works() ->
     talk.call(1, 1)
     assert wait(talk, 599) == []
     assert talk.session.probes_missed == 0
-    assert any(isinstance(one, Reply) for one in talk.answers("tools/call", {}))
+    assert any(isinstance(one, ReplyToFront) for one in talk.answers("tools/call", {}))
     assert wait(talk, INTERVAL_S) == []
 
 

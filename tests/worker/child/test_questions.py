@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, Cancel, Notice, Reply, Tell, Withdraw
+from metamcp_worker.ipc.frames import Ask, Cancel, Notice, ReplyFrame, Tell, Withdraw
 from metamcp_worker.ipc.messages import LogLines
 from tests.waiting import until
 from tests.worker.child.talk import Json
@@ -57,7 +57,7 @@ def test_a_legacy_server_asks_the_client_whose_call_it_serves(tool: str, method:
         question = asked(front)
         assert (question.id, question.method) == (number, method)
         body = b'{"action":"accept","content":{"name":"Ada","n":1.50}}'
-        front.send(Reply(question.question, body))
+        front.send(ReplyFrame(question.question, body))
         assert json.loads(front.text(number)) == json.loads(body)
 
 
@@ -69,12 +69,12 @@ def test_a_server_may_ask_several_things_at_once_and_one_after_the_other() -> No
         questions = [asked(front) for _ in range(3)]
         for one in reversed(questions):
             message: str = json.loads(one.params)["message"]
-            front.send(Reply(one.question, codec.dump({"said": message})))
+            front.send(ReplyFrame(one.question, codec.dump({"said": message})))
         said = [one["said"] for one in json.loads(front.text(number))]
         assert said == ["Question 0", "Question 1", "Question 2"]
         rounds = front.tool("ask_rounds", n=2)
         for _ in range(2):
-            front.send(Reply(asked(front).question, b"{}"))
+            front.send(ReplyFrame(asked(front).question, b"{}"))
         assert front.text(rounds) == "2 rounds"
 
 
@@ -84,7 +84,7 @@ def test_a_refusal_of_the_client_reaches_the_server() -> None:
         front = worker.front()
         number = front.tool("sample")
         error = b'{"code":-1,"message":"User rejected","x":[1.0]}'
-        front.send(Reply(asked(front).question, error, failed=True))
+        front.send(ReplyFrame(asked(front).question, error, failed=True))
         assert json.loads(front.text(number)) == {"error": json.loads(error)}
 
 
@@ -96,7 +96,7 @@ def test_a_server_takes_its_question_back() -> None:
         question = asked(front)
         assert front.text(number) == "withdrawn"
         assert front.seen == [Withdraw(question.question)]
-        front.send(Reply(question.question, b"{}"))
+        front.send(ReplyFrame(question.question, b"{}"))
         assert worker.counted("late_reply") == 1
         worker.stop()
         assert not any("unexpected answer" in line for line in worker.logs["stderr"])

@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_worker.child import request_headers
 from metamcp_worker.child.http_transport import STARTS_AT_ONCE_MAX
-from metamcp_worker.child.remote import Remote
+from metamcp_worker.child.remote import RemoteTransport
 from tests.fakes.http_server import MODERN, event, running
 from tests.worker.child.far import far
 from tests.worker.rawhttp import run, until
@@ -242,7 +242,7 @@ def test_a_pause_keeps_answers_away_until_it_is_over() -> None:
 def test_requests_of_the_gateway_wait_for_no_call() -> None:
     async def main() -> None:
         async with running() as (_, url), far(url) as there:
-            assert isinstance(there.transport, Remote)
+            assert isinstance(there.transport, RemoteTransport)
             starts = there.transport.starts
             for _ in range(STARTS_AT_ONCE_MAX):
                 await starts.acquire()

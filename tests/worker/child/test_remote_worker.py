@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.ipc.frames import Ask, Cancel, Error, Reply, Result
+from metamcp_worker.ipc.frames import Ask, Cancel, Error, ReplyFrame, Result
 from metamcp_worker.ipc.spec import First
 from tests.waiting import until
 from tests.worker.child.test_remote_failures import free_port, process
@@ -71,7 +71,7 @@ def test_a_question_of_a_remote_legacy_server_reaches_the_caller_and_its_answer_
         asked = front.read()
         assert isinstance(asked, Ask)
         assert (asked.id, asked.method) == (number, "elicitation/create")
-        front.send(Reply(asked.question, b'{"action":"decline"}'))
+        front.send(ReplyFrame(asked.question, b'{"action":"decline"}'))
         assert json.loads(front.text(number))["result"] == {"action": "decline"}
 
 

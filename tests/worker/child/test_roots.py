@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child.actions import Count, Relisted, Reply
+from metamcp_worker.child.actions import CountOnce, Relisted, ReplyToFront
 from metamcp_worker.child.server_session import ROOTS_S
 from metamcp_worker.ipc import codec, roots
 from tests.worker.child.talk import Talk, legacy, ready_legacy
@@ -42,14 +42,14 @@ def test_a_process_for_all_asks_who_called_and_says_that_it_did_if_it_asks_ahead
     talk = ready_legacy()
     talk.call(1, 5)
     question, news = talk.asks("s", roots.METHOD)
-    assert isinstance(question, Reply)
+    assert isinstance(question, ReplyToFront)
     assert isinstance(news, Relisted)
     assert news.catalogue.asksRoots == "in calls"
     assert len(talk.asks("t", roots.METHOD)) == 1
     talk.answers("tools/call", {"content": []})
     news, count = talk.asks("u", roots.METHOD)
     assert isinstance(news, Relisted)
-    assert count == Count("lent_roots")
+    assert count == CountOnce("lent_roots")
     assert told(talk, "u") == {"roots": []}
     assert talk.asks("v", roots.METHOD) == []
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.child import call_queue
-from metamcp_worker.child.actions import Reply
+from metamcp_worker.child.actions import ReplyToFront
 from metamcp_worker.child.call_queue import Pace
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Result
@@ -25,7 +25,7 @@ def answer(talk: Talk, after_s: float = 0.0) -> None:
 
 def replies(talk: Talk) -> list[tuple[int, int]]:
     """Whom an answer went to, and for which call, so far."""
-    frames = [(one.front, one.frame) for one in talk.actions if isinstance(one, Reply)]
+    frames = [(one.front, one.frame) for one in talk.actions if isinstance(one, ReplyToFront)]
     return [(front, frame.id) for front, frame in frames if isinstance(frame, Result | Error)]
 
 

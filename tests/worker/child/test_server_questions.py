@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child.actions import Count, Drop, Reply, Write
+from metamcp_worker.child.actions import CountOnce, Drop, ReplyToFront, WriteToServer
 from metamcp_worker.child.server_calls import LINGER_S_MAX
 from metamcp_worker.child.server_questions import ASKING_S_MAX, QUESTION_S_MAX, QUESTIONS_MAX
 from metamcp_worker.ipc import frames
@@ -20,8 +20,8 @@ from tests.worker.child.talk import (
 )
 
 METHODS = ["elicitation/create", "sampling/createMessage", "roots/list", "example.com/own"]
-REFUSED: list[Any] = [Count("unroutable_request")]
-CONTESTED: list[Any] = [*REFUSED, Count("contested_request")]
+REFUSED: list[Any] = [CountOnce("unroutable_request")]
+CONTESTED: list[Any] = [*REFUSED, CountOnce("contested_request")]
 
 
 def refusal(talk: Talk, number: object) -> int:
@@ -41,11 +41,11 @@ def test_a_question_goes_to_the_only_caller_and_its_answer_back_byte_for_byte(
     talk.call(4, 70, peer=9)
     params = '{ "message":"Name?", "x":1.0e1 , "_meta":{"a":[ ]}}'
     line = f'{{"jsonrpc":"2.0","id":{raw},"method":"{method}","params":{params}}}'
-    assert talk.says(line.encode())[:1] == [Reply(4, Ask(70, 1, method, params.encode()))]
+    assert talk.says(line.encode())[:1] == [ReplyToFront(4, Ask(70, 1, method, params.encode()))]
     body = b'{"action" : "accept","content":{"n":1.50}}'
-    (write,) = talk.session.reply(4, frames.Reply(1, body), talk.now)
-    assert write == Write(b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (raw.encode(), body))
-    assert talk.answers("tools/call", {}) == [Reply(4, Result(70, b"{}"))]
+    (write,) = talk.session.reply(4, frames.ReplyFrame(1, body), talk.now)
+    assert write == WriteToServer(b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (raw.encode(), body))
+    assert talk.answers("tools/call", {}) == [ReplyToFront(4, Result(70, b"{}"))]
 
 
 def test_an_error_of_a_client_reaches_the_server_as_it_is() -> None:
@@ -53,8 +53,8 @@ def test_an_error_of_a_client_reaches_the_server_as_it_is() -> None:
     talk.call(1, 1)
     talk.asks("s")
     error = b'{"code":-1,"message":"User rejected", "x":[1.0]}'
-    (write,) = talk.session.reply(1, frames.Reply(1, error, failed=True), talk.now)
-    assert write == Write(b'{"jsonrpc":"2.0","id":"s","error":%b}\n' % error)
+    (write,) = talk.session.reply(1, frames.ReplyFrame(1, error, failed=True), talk.now)
+    assert write == WriteToServer(b'{"jsonrpc":"2.0","id":"s","error":%b}\n' % error)
 
 
 def test_without_a_call_in_flight_nobody_is_asked() -> None:
@@ -119,7 +119,7 @@ def test_a_stream_of_its_own_says_whose_question_it_is() -> None:
         talk.call(front, front * 10)
     _, second, third = talk.keys()
     found = talk.asks(5, stream=second, via=7)
-    assert found == [Reply(2, Ask(20, 1, "elicitation/create", b"{}"))]
+    assert found == [ReplyToFront(2, Ask(20, 1, "elicitation/create", b"{}"))]
     talk.replies(2, 1, b"{}")
     assert talk.vias[-1] == 7
     talk.says({"jsonrpc": "2.0", "id": int(third), "result": {}})
@@ -188,12 +188,12 @@ def test_a_call_that_ends_takes_its_questions_back_before_it_is_answered(how: st
         found = talk.says(b'{"jsonrpc":"2.0","id":%b,"result":{"a":\xff}}' % key)
     else:
         found = talk.note(talk.session.failed(key, b'{"code":1}', talk.now))
-    sent = [one.frame for one in found if isinstance(one, Reply)]
+    sent = [one.frame for one in found if isinstance(one, ReplyToFront)]
     assert sent[:2] == [Withdraw(1), Withdraw(2)]
     assert isinstance(sent[2], Result | Error)
     assert [refusal(talk, number) for number in ("a", 2)] == [Code.INTERNAL_ERROR] * 2
-    assert talk.note(talk.session.reply(1, frames.Reply(1, b"{}"), talk.now)) == [
-        Count("late_reply")
+    assert talk.note(talk.session.reply(1, frames.ReplyFrame(1, b"{}"), talk.now)) == [
+        CountOnce("late_reply")
     ]
     assert len(talk.answered("a")) == 1
 
@@ -208,7 +208,7 @@ def test_a_front_that_gave_up_a_call_hears_no_more_of_its_questions(how: str) ->
     else:
         actions = talk.session.front_gone(1, talk.now)
     # The server hears of the end of the call first, so that it does not take the refusal for one.
-    assert [type(one) for one in actions] == [Drop, Write]
+    assert [type(one) for one in actions] == [Drop, WriteToServer]
     talk.note(actions)
     assert refusal(talk, "s") == Code.INTERNAL_ERROR
 
@@ -218,7 +218,7 @@ def test_a_call_whose_time_is_up_takes_its_questions_along() -> None:
     talk.call(1, 1)
     talk.asks("s")
     talk.now += ASKING_S_MAX + 61
-    found = [one.frame for one in talk.tick() if isinstance(one, Reply)]
+    found = [one.frame for one in talk.tick() if isinstance(one, ReplyToFront)]
     assert found[0] == Withdraw(1)
     assert refusal(talk, "s") == Code.TIMED_OUT
 
@@ -230,12 +230,12 @@ def test_the_server_takes_a_question_back() -> None:
     for other in ("t", 1, None, ["s"]):
         assert talk.tells("notifications/cancelled", requestId=other) == []
     assert talk.says(b'{"jsonrpc":"2.0","method":"notifications/cancelled"}') == []
-    assert talk.tells("notifications/cancelled", requestId="s") == [Reply(1, Withdraw(1))]
+    assert talk.tells("notifications/cancelled", requestId="s") == [ReplyToFront(1, Withdraw(1))]
     assert talk.answered("s") == []
-    assert talk.note(talk.session.reply(1, frames.Reply(1, b"{}"), talk.now)) == [
-        Count("late_reply")
+    assert talk.note(talk.session.reply(1, frames.ReplyFrame(1, b"{}"), talk.now)) == [
+        CountOnce("late_reply")
     ]
-    assert talk.answers("tools/call", {}) == [Reply(1, Result(1, b"{}"))]
+    assert talk.answers("tools/call", {}) == [ReplyToFront(1, Result(1, b"{}"))]
 
 
 def test_time_does_not_run_while_a_question_is_open_and_runs_anew_after_it() -> None:
@@ -257,10 +257,10 @@ def test_a_question_that_nobody_answers_is_refused_in_time_and_the_call_goes_on(
     talk.call(1, 1)
     talk.asks("s")
     assert talk.tick(QUESTION_S_MAX - 1) == []
-    assert talk.tick(1) == [Reply(1, Withdraw(1))]
+    assert talk.tick(1) == [ReplyToFront(1, Withdraw(1))]
     assert refusal(talk, "s") == Code.TIMED_OUT
     assert talk.tick(59) == []
-    assert talk.answers("tools/call", {}) == [Reply(1, Result(1, b"{}"))]
+    assert talk.answers("tools/call", {}) == [ReplyToFront(1, Result(1, b"{}"))]
 
 
 def test_a_server_that_asks_without_end_keeps_its_call_for_a_bounded_time() -> None:
@@ -270,7 +270,7 @@ def test_a_server_that_asks_without_end_keeps_its_call_for_a_bounded_time() -> N
     for number in range(last + 1):
         talk.asks(number)
         if talk.session.in_flight:
-            talk.note(talk.session.reply(1, frames.Reply(number + 1, b"{}"), talk.now))
+            talk.note(talk.session.reply(1, frames.ReplyFrame(number + 1, b"{}"), talk.now))
         talk.tick(50)
     assert talk.session.in_flight == 0
     assert refusal(talk, last) == Code.INTERNAL_ERROR
@@ -299,9 +299,9 @@ def test_what_is_no_request_is_not_passed_on() -> None:
     talk = ready_legacy()
     talk.call(1, 1)
     for number in (None, 1.5, True, "x" * 300):
-        assert talk.asks(number) == [Count("broken_request")]
+        assert talk.asks(number) == [CountOnce("broken_request")]
     talk.asks("s")
-    assert talk.asks("s") == [Count("broken_request")]
+    assert talk.asks("s") == [CountOnce("broken_request")]
     assert talk.asks("m", method="x" * 300) == []
     assert refusal(talk, "m") == Code.METHOD_NOT_FOUND
 
@@ -320,8 +320,8 @@ def test_a_front_cannot_answer_what_another_was_asked() -> None:
     talk.call(1, 1)
     talk.asks("s")
     for front, question in ((2, 1), (1, 2), (1, 0)):
-        found = talk.note(talk.session.reply(front, frames.Reply(question, b"{}"), talk.now))
-        assert found == [Count("late_reply")]
+        found = talk.note(talk.session.reply(front, frames.ReplyFrame(question, b"{}"), talk.now))
+        assert found == [CountOnce("late_reply")]
     assert talk.answered("s") == []
 
 
@@ -330,7 +330,7 @@ def test_a_ping_is_answered_with_the_id_it_has_in_both_eras_and_at_any_time() ->
         for raw in (b"5", b'"a\\u0041"', b"-1"):
             line = b'{"jsonrpc":"2.0","method":"ping","id":%b}' % raw
             answer = b'{"jsonrpc":"2.0","id":%b,"result":{}}\n' % raw
-            assert talk.session.receive(line, 0.0, None, 3) == [Write(answer, 3)]
+            assert talk.session.receive(line, 0.0, None, 3) == [WriteToServer(answer, 3)]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -346,7 +346,7 @@ def test_a_lost_connection_takes_the_questions_along() -> None:
     talk.call(1, 1)
     talk.asks("s")
     found = talk.note(talk.session.fail_calls(Code.TOO_LARGE, "was ended"))
-    sent = [one.frame for one in found if isinstance(one, Reply)]
+    sent = [one.frame for one in found if isinstance(one, ReplyToFront)]
     assert sent[0] == Withdraw(1)
     assert json.loads(getattr(sent[1], "body", b""))["code"] == Code.TOO_LARGE
     assert talk.asks("t") == []
@@ -364,4 +364,4 @@ def test_progress_of_a_client_with_a_question_reaches_the_server_under_its_token
     assert talk.vias[-1] == 5
     for front, other in ((2, body), (1, b'{"progressToken":"p2"}'), (1, b"{}"), (1, b"[]")):
         found = talk.tell(front, "notifications/progress", other)
-        assert found == [Count("untold_notification")]
+        assert found == [CountOnce("untold_notification")]

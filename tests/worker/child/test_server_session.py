@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child.actions import Announce, Count, Relisted, Reply, Stray, Warn
+from metamcp_worker.child.actions import (
+    CountOnce,
+    Relisted,
+    ReplyToFront,
+    Stray,
+    TellFronts,
+    WarnInLog,
+)
 from metamcp_worker.child.handshake import RELISTS
 from metamcp_worker.child.subscriptions import LISTEN_AGAIN_S
 from metamcp_worker.ipc import frames
@@ -31,10 +38,10 @@ def test_an_answer_goes_to_who_called_as_the_bytes_it_is() -> None:
     first, second = (one["id"] for one in talk.calls())
     result = b'{ "content" : [1.0] , "x":null}'
     line = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
-    assert talk.says(line % (second, result)) == [Reply(4, Result(70, result))]
+    assert talk.says(line % (second, result)) == [ReplyToFront(4, Result(70, result))]
     error = b'{"code":1e0,"message":"m", "x":[ ]}'
     line = b'{"id": %d ,"error":%b,"jsonrpc":"2.0"}'
-    assert talk.says(line % (first, error)) == [Reply(3, Error(70, error))]
+    assert talk.says(line % (first, error)) == [ReplyToFront(3, Error(70, error))]
     assert talk.session.in_flight == 0
 
 
@@ -53,7 +60,7 @@ def test_a_second_answer_reaches_nobody() -> None:
     assert len(talk.answers("tools/call", {})) == 1
     talk.call(1, 2)
     older = talk.calls()[0]["id"]
-    assert talk.says({"jsonrpc": "2.0", "id": older, "result": {}}) == [Count("late_reply")]
+    assert talk.says({"jsonrpc": "2.0", "id": older, "result": {}}) == [CountOnce("late_reply")]
     assert talk.session.in_flight == 1
 
 
@@ -63,7 +70,7 @@ def test_an_id_is_exact_in_value_and_type(wrong: str) -> None:
     talk.call(1, 1)
     raw = wrong.replace("%d", str(talk.calls()[0]["id"]))
     line = b'{"jsonrpc":"2.0","id":' + raw.encode() + b',"result":{}}'
-    assert talk.says(line) == [Count("unknown_id")]
+    assert talk.says(line) == [CountOnce("unknown_id")]
     assert talk.session.in_flight == 1
 
 
@@ -76,7 +83,7 @@ def test_an_answer_that_is_none_is_an_error_at_once(outcome: dict[str, object]) 
     talk.call(1, 1)
     found = talk.says({"jsonrpc": "2.0", "id": talk.calls()[0]["id"], **outcome})
     assert error_of(found)["code"] == Code.INTERNAL_ERROR
-    assert Count("broken_reply") in found
+    assert CountOnce("broken_reply") in found
 
 
 @pytest.mark.promise("M98")
@@ -100,7 +107,7 @@ def test_a_result_that_no_client_can_read_is_an_error_of_its_server(
     error = error_of(found)
     assert error["message"].startswith(f"server 'fake' {said}")
     assert error["data"] == {"server": "fake", "reason": "invalid_result"}
-    assert Count("broken_reply") in found
+    assert CountOnce("broken_reply") in found
 
 
 @pytest.mark.parametrize("result", [b"{}", b'{"x":null,"content":[]}', b'{"content":["null"]}'])
@@ -109,7 +116,7 @@ def test_any_other_result_stays_what_it_is(result: bytes) -> None:
     talk.call(1, 1)
     key = str(talk.calls()[0]["id"]).encode()
     (found,) = talk.says(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (key, result))
-    assert found == Reply(1, Result(1, result))
+    assert found == ReplyToFront(1, Result(1, result))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_null_beside_an_outcome_counts_as_absent(outcome: dict[str, object], kin
     talk = ready_legacy()
     talk.call(1, 1)
     (found,) = talk.says({"jsonrpc": "2.0", "id": talk.calls()[0]["id"], **outcome})
-    assert isinstance(found, Reply)
+    assert isinstance(found, ReplyToFront)
     assert isinstance(found.frame, kind)
 
 
@@ -150,7 +157,7 @@ def test_an_answer_that_cannot_be_read_fails_its_call_and_no_other(line: bytes) 
     [b"log text", b"{", b"[]", b"null", b"1", b"{}", b'{"id":1}', b"\xff\xfe", b'{"jsonrpc":2}'],
 )
 def test_noise_is_counted_and_logged(line: bytes) -> None:
-    assert ready_legacy().says(line) == [Count("stray_stdout"), Stray(line)]
+    assert ready_legacy().says(line) == [CountOnce("stray_stdout"), Stray(line)]
 
 
 def test_calls_beyond_the_limits_wait_and_then_are_refused() -> None:
@@ -177,7 +184,7 @@ def test_waiting_calls_are_bounded_in_bytes_too() -> None:
 
 def test_a_server_that_does_not_read_is_overloaded() -> None:
     talk = ready_legacy()
-    frame = frames.Call(1, "tools/call", b"{}")
+    frame = frames.CallFrame(1, "tools/call", b"{}")
     error = error_of(talk.note(talk.session.call(1, frame, talk.now, stuck=True)))
     assert error["code"] == Code.OVERLOADED
     assert "does not read" in error["message"]
@@ -209,7 +216,7 @@ def test_a_call_times_out_and_the_server_is_told() -> None:
     assert error["code"] == Code.TIMED_OUT
     assert error["data"] == {"server": "fake", "timeout_s": 5.0}
     assert cancelled(talk) == [talk.calls()[1]["id"]]
-    assert talk.answers("tools/call", {}) == [Count("late_reply")]
+    assert talk.answers("tools/call", {}) == [CountOnce("late_reply")]
     assert error_of(talk.tick(55))["data"]["timeout_s"] == 60.0
     assert talk.session.in_flight == 0
 
@@ -235,8 +242,10 @@ def test_a_cancelled_call_is_forgotten_and_nothing_is_answered() -> None:
     assert talk.cancel(7, 1, b"enough") == []
     first, third = (one["id"] for one in talk.calls())
     assert cancelled(talk) == [first]
-    assert talk.says({"jsonrpc": "2.0", "id": first, "result": {}}) == [Count("late_reply")]
-    assert talk.says({"jsonrpc": "2.0", "id": third, "result": {}}) == [Reply(7, Result(3, b"{}"))]
+    assert talk.says({"jsonrpc": "2.0", "id": first, "result": {}}) == [CountOnce("late_reply")]
+    assert talk.says({"jsonrpc": "2.0", "id": third, "result": {}}) == [
+        ReplyToFront(7, Result(3, b"{}"))
+    ]
 
 
 def test_a_front_that_leaves_takes_its_calls_along() -> None:
@@ -257,22 +266,22 @@ def test_progress_goes_to_who_asked_for_it_without_the_token() -> None:
     assert "_meta" not in talk.calls()[1]["params"]
     line = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%d,'
     found = talk.says(line % token + b'"progress":1.50,"x":{ }}}')
-    assert found == [Reply(5, Progress(9, b'{"progress":1.50,"x":{ }}'))]
+    assert found == [ReplyToFront(5, Progress(9, b'{"progress":1.50,"x":{ }}'))]
     for unknown in (other, str(token), 999, None):
         found = talk.tells("notifications/progress", progressToken=unknown, progress=1)
-        assert found == [Count("unknown_token")]
+        assert found == [CountOnce("unknown_token")]
     talk.says({"jsonrpc": "2.0", "id": token, "result": {}})
     late = talk.tells("notifications/progress", progressToken=token, progress=2)
-    assert late == [Count("unknown_token")]
+    assert late == [CountOnce("unknown_token")]
 
 
 def test_other_notifications_go_to_all_fronts() -> None:
     talk = ready_legacy()
     line = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data": 1.0}}'
-    assert talk.says(line) == [Announce(Notice("notifications/message", b'{"data": 1.0}'))]
-    assert talk.tells("x" * 300) == [Count("broken_notification")]
+    assert talk.says(line) == [TellFronts(Notice("notifications/message", b'{"data": 1.0}'))]
+    assert talk.tells("x" * 300) == [CountOnce("broken_notification")]
     assert talk.says(b'{"jsonrpc":"2.0","method":"notifications/progress","params":[]}') == [
-        Count("broken_notification")
+        CountOnce("broken_notification")
     ]
 
 
@@ -293,7 +302,7 @@ def test_a_modern_server_is_told_who_calls_and_is_listened_to() -> None:
     assert meta["io.modelcontextprotocol/clientInfo"] == {"name": "c"}
     assert meta["io.modelcontextprotocol/clientCapabilities"] == {"roots": {}}
     assert talk.tells("notifications/subscriptions/acknowledged", notifications={}) == []
-    assert talk.answers("tools/call", {"a": 1}) == [Reply(1, Result(1, b'{"a": 1}'))]
+    assert talk.answers("tools/call", {"a": 1}) == [ReplyToFront(1, Result(1, b'{"a": 1}'))]
     assert talk.tick(3600) == []
     assert talk.refuses("subscriptions/listen", -32601) == []
 
@@ -323,7 +332,7 @@ def test_changed_lists_are_read_again_but_not_more_often_than_needed() -> None:
     assert len(talk.wrote) == before + 1
     talk.tick(0.25)
     assert len(talk.wrote) == before + 2
-    said = Announce(Notice("notifications/tools/list_changed", b"{}"))
+    said = TellFronts(Notice("notifications/tools/list_changed", b"{}"))
     assert talk.answers("tools/list", {"tools": [ECHO, {"name": "new"}]}) == [said]
     talk.tick(10)
     assert len(talk.wrote) == before + 2
@@ -375,7 +384,7 @@ def test_a_list_that_cannot_be_read_again_stays_as_it_was(how: str) -> None:
     talk.tells("notifications/tools/list_changed")
     found = talk.refuses("tools/list", -32603) if how == "refused" else talk.tick(10)
     assert len(found) == 1
-    assert isinstance(found[0], Warn)
+    assert isinstance(found[0], WarnInLog)
     talk.tick(1)
     talk.tells("notifications/tools/list_changed")
     (again,) = talk.answers("tools/list", {"tools": []})
@@ -398,6 +407,6 @@ def test_a_lost_connection_answers_every_call_once() -> None:
     for number in (1, 2, 3):
         talk.call(number, number)
     found = talk.note(talk.session.fail_calls(Code.TOO_LARGE, "was ended"))
-    assert [one.front for one in found if isinstance(one, Reply)] == [1, 2, 3]
+    assert [one.front for one in found if isinstance(one, ReplyToFront)] == [1, 2, 3]
     assert talk.answers("tools/call", {}) == []
     assert talk.tick(1000) == []

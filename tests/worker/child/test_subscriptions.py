@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker.child.actions import Count, Reply
+from metamcp_worker.child.actions import CountOnce, ReplyToFront
 from metamcp_worker.child.subscriptions import URI_BYTES_MAX, URIS_MAX
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Result
@@ -32,8 +32,8 @@ def relayed(talk: Talk) -> list[str]:
     ]
 
 
-def done(front: int, call: int, result: bytes = b"{}") -> Reply:
-    return Reply(front, Result(call, result))
+def done(front: int, call: int, result: bytes = b"{}") -> ReplyToFront:
+    return ReplyToFront(front, Result(call, result))
 
 
 @pytest.mark.promise("M21")
@@ -70,7 +70,7 @@ def test_a_refusal_is_for_all_who_waited_and_the_next_one_asks_again() -> None:
     error = b'{"code": -32002, "x": 1.50}'
     number = talk.asked(ON)["id"]
     found = talk.says(b'{"jsonrpc":"2.0","id":%d,"error":%b}' % (number, error))
-    assert found == [Reply(1, Error(1, error)), Reply(2, Error(2, error))]
+    assert found == [ReplyToFront(1, Error(1, error)), ReplyToFront(2, Error(2, error))]
     assert watch(talk, 1, 3) == []
     assert relayed(talk) == ["subscribe", "subscribe"]
 
@@ -118,7 +118,7 @@ def test_a_server_that_says_nothing_is_given_up_and_asked_again() -> None:
     watch(talk, 1, 1)
     assert error_of(talk.tick(10))["code"] == Code.TIMED_OUT
     assert talk.wrote[-1]["method"] == "notifications/cancelled"
-    assert talk.answers(ON, {}) == [Count("late_reply")]
+    assert talk.answers(ON, {}) == [CountOnce("late_reply")]
     watch(talk, 1, 2)
     assert talk.answers(ON, {}) == [done(1, 2)]
 
@@ -177,7 +177,7 @@ def test_server_and_clients_agree_in_the_end(steps: list[tuple[str, int, str]]) 
     calls = 0
 
     def note(found: list[Any]) -> None:
-        for reply in (one for one in found if isinstance(one, Reply)):
+        for reply in (one for one in found if isinstance(one, ReplyToFront)):
             front, what, uri = waiting.pop(getattr(reply.frame, "id", 0))
             change = 1 if what == ON and isinstance(reply.frame, Result) else 0
             held[front, uri] = held.get((front, uri), 0) + change

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN, Stamp
-from metamcp_worker.ipc.frames import Call
+from metamcp_worker.ipc.frames import CallFrame
 from tests.examples import examples
 
 PREFIX = "io.modelcontextprotocol/"
@@ -58,10 +58,10 @@ def test_a_method_is_escaped() -> None:
 
 def test_a_legacy_server_gets_what_the_client_said_and_no_more() -> None:
     stamp = Stamp(LEGACY[0], "1.0")
-    call = Call(1, "tools/call", b"{}", caller=b'{"clientInfo":{"name":"c"}}')
+    call = CallFrame(1, "tools/call", b"{}", caller=b'{"clientInfo":{"name":"c"}}')
     assert stamp.of(call, b"9") == b""
     assert stamp.own() == b""
-    both = Call(1, "tools/call", b"{}", meta=b'{"traceparent" : "00"}', wants_progress=True)
+    both = CallFrame(1, "tools/call", b"{}", meta=b'{"traceparent" : "00"}', wants_progress=True)
     assert stamp.of(both, b"9") == b'{"progressToken":9,"traceparent" : "00"}'
 
 
@@ -69,7 +69,7 @@ def test_a_modern_server_gets_the_client_that_made_the_request() -> None:
     caller = (
         b'{"clientInfo":{"name":"c","x":1.0},"clientCapabilities":{"roots":{}},"logLevel":"info"}'
     )
-    call = Call(1, "tools/call", b"{}", meta=b'{"v/x":2}', caller=caller, wants_progress=True)
+    call = CallFrame(1, "tools/call", b"{}", meta=b'{"v/x":2}', caller=caller, wants_progress=True)
     assert json.loads(Stamp(MODERN, "1.0").of(call, b"9")) == {
         PREFIX + "protocolVersion": MODERN,
         PREFIX + "clientInfo": {"name": "c", "x": 1.0},
@@ -82,7 +82,7 @@ def test_a_modern_server_gets_the_client_that_made_the_request() -> None:
 
 @pytest.mark.parametrize("caller", [b"", b"{}", b"[]", b"nonsense"])
 def test_without_a_client_the_gateway_names_itself(caller: bytes) -> None:
-    call = Call(1, "tools/call", b"{}", caller=caller)
+    call = CallFrame(1, "tools/call", b"{}", caller=caller)
     stamp = Stamp(MODERN, "1.0")
     assert json.loads(stamp.of(call, b"9")) == {
         PREFIX + "protocolVersion": MODERN,
@@ -96,7 +96,7 @@ def test_many_clients_do_not_fill_the_memory_of_stamps() -> None:
     stamp = Stamp(MODERN, "1.0")
     for number in range(1000):
         caller = b'{"clientInfo":{"name":"%d"}}' % number
-        assert b'"%d"' % number in stamp.of(Call(1, "x", b"", caller=caller), b"1")
+        assert b'"%d"' % number in stamp.of(CallFrame(1, "x", b"", caller=caller), b"1")
 
 
 def test_a_cancellation_names_the_request_and_the_reason() -> None:

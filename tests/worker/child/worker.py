@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from metamcp_worker.ipc import codec, frame_bytes, messages, packets, server_catalog
 from metamcp_worker.ipc.errors import PeerGone
-from metamcp_worker.ipc.frames import Call, Down, Error, Frame, Progress, Result
+from metamcp_worker.ipc.frames import CallFrame, Down, Error, Frame, Progress, Result
 from metamcp_worker.ipc.messages import (
     AttachFront,
     Counted,
@@ -56,7 +56,7 @@ class Front:
         """Send a call; its number."""
         self._calls += 1
         raw = params.encode() if isinstance(params, str) else params
-        self.send(Call(self._calls, method, raw, **options))
+        self.send(CallFrame(self._calls, method, raw, **options))
         return self._calls
 
     def tool(self, name: str, /, **arguments: object) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.embedder import embeddings_api
-from metamcp_worker.embedder.embeddings_api import Unusable
+from metamcp_worker.embedder.embeddings_api import NoVectors
 from metamcp_worker.ipc import codec
 from metamcp_worker.search.vectors import DIMENSIONS_MAX
 
@@ -40,7 +40,7 @@ def test_vectors_come_in_the_order_of_the_texts_whatever_theirs_is() -> None:
     ],
 )
 def test_an_answer_that_is_none_is_one_sentence(body: bytes, why: str) -> None:
-    with pytest.raises(Unusable, match=why):
+    with pytest.raises(NoVectors, match=why):
         embeddings_api.read(body, 1)
 
 
@@ -58,7 +58,7 @@ def test_an_answer_that_is_none_is_one_sentence(body: bytes, why: str) -> None:
 def test_a_vector_that_is_none_is_one_sentence(
     vectors: list[list[float]], size: int, why: str
 ) -> None:
-    with pytest.raises(Unusable, match=why):
+    with pytest.raises(NoVectors, match=why):
         embeddings_api.checked(vectors, size)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from metamcp_worker.embedder import embeddings_api
-from metamcp_worker.embedder.embeddings_api import Unusable
-from metamcp_worker.embedder.endpoint import Endpoint
+from metamcp_worker.embedder.embeddings_api import NoVectors
+from metamcp_worker.embedder.endpoint import EmbeddingsEndpoint
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from tests.live.embeddings import Embeddings, embedded
 from tests.live.gateway import free_port
@@ -39,7 +39,7 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Generator[str, None, None]
 
 def asked(wanted: EmbeddingsSpec, *texts: str) -> list[list[float]]:
     async def main() -> list[list[float]]:
-        endpoint = Endpoint(wanted)
+        endpoint = EmbeddingsEndpoint(wanted)
         try:
             return await endpoint.embed(texts)
         finally:
@@ -67,17 +67,17 @@ def test_texts_become_vectors_and_the_key_is_a_bearer_token() -> None:
 def test_a_refusal_is_one_sentence_with_what_to_do(status: int, why: str) -> None:
     with Embeddings() as found:
         found.status = status
-        with pytest.raises(Unusable, match=why):
+        with pytest.raises(NoVectors, match=why):
             asked(spec(found.url), "x")
 
 
 def test_nobody_listens_and_nobody_answers_in_time() -> None:
-    with pytest.raises(Unusable, match="cannot be reached") as nobody:
+    with pytest.raises(NoVectors, match="cannot be reached") as nobody:
         asked(spec(f"http://127.0.0.1:{free_port()}/a-secret-path"), "x")
     assert "secret" not in str(nobody.value)
     with Embeddings() as found:
         found.open.clear()
-        with pytest.raises(Unusable, match=r"gave no answer in 0\.05 s"):
+        with pytest.raises(NoVectors, match=r"gave no answer in 0\.05 s"):
             asked(spec(found.url, timeout_s=0.05), "x")
 
 
@@ -99,7 +99,7 @@ def test_an_answer_that_only_drips_does_not_hold_the_request_for_good() -> None:
 
     with serving(Dripping) as url:
         try:
-            with pytest.raises(Unusable, match=r"did not end its answer in 0\.2 s"):
+            with pytest.raises(NoVectors, match=r"did not end its answer in 0\.2 s"):
                 asked(spec(url, timeout_s=0.2), "x")
         finally:
             over.set()
@@ -108,7 +108,7 @@ def test_an_answer_that_only_drips_does_not_hold_the_request_for_good() -> None:
 def test_an_answer_that_is_too_large_is_not_read() -> None:
     with Embeddings() as found:
         found.body = b" " * (embeddings_api.bytes_max(1) + 1)
-        with pytest.raises(Unusable, match="an answer of http"):
+        with pytest.raises(NoVectors, match="an answer of http"):
             asked(spec(found.url), "x")
 
 
@@ -126,13 +126,13 @@ def test_a_redirect_to_another_origin_is_not_followed() -> None:
 
     with (
         serving(Elsewhere) as url,
-        pytest.raises(Unusable, match="another origin is not followed"),
+        pytest.raises(NoVectors, match="another origin is not followed"),
     ):
         asked(spec(url), "x")
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "http://user:pass@host/x", "http://"])
 def test_a_url_that_cannot_be_asked_is_said_at_once(url: str) -> None:
-    with pytest.raises(Unusable) as said:
-        Endpoint(spec(url))
+    with pytest.raises(NoVectors) as said:
+        EmbeddingsEndpoint(spec(url))
     assert "pass" not in str(said.value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.embedder.embeddings_api import Unusable
+from metamcp_worker.embedder.embeddings_api import NoVectors
 from metamcp_worker.embedder.run import Machine
 
 np: Any = pytest.importorskip("numpy")
@@ -94,15 +94,15 @@ def test_the_error_function_is_that_of_the_books() -> None:
 def test_another_kind_of_model_is_refused(
     tmp_path: Path, config: dict[str, object], why: str
 ) -> None:
-    with pytest.raises(local.Unfit, match=why):
+    with pytest.raises(local.ModelUnfit, match=why):
         local.Model(folder(tmp_path / "m", **config))
-    with pytest.raises(local.Unfit, match="no model can be read"):
+    with pytest.raises(local.ModelUnfit, match="no model can be read"):
         local.Model(tmp_path / "nothing")
 
 
 def test_a_model_that_lacks_layers_is_said_when_it_is_asked(tmp_path: Path) -> None:
     model = local.Model(folder(tmp_path / "m", num_hidden_layers=LAYERS + 1))
-    with pytest.raises(local.Unfit, match="the model lacks what a BERT encoder has"):
+    with pytest.raises(local.ModelUnfit, match="the model lacks what a BERT encoder has"):
         model.embed(["a dog"])
 
 
@@ -116,5 +116,5 @@ def test_as_a_source_it_answers_from_its_thread(tmp_path: Path) -> None:
 
     path = folder(tmp_path / "m")
     assert asyncio.run(main(path)) == local.Model(path).embed(["a dog", "a cat"])
-    with pytest.raises(Unusable, match="no model can be read"):
+    with pytest.raises(NoVectors, match="no model can be read"):
         asyncio.run(main(tmp_path / "nothing"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.embedder.run import REFUSED_MAX, Embedder
+from metamcp_worker.embedder.run import REFUSED_MAX, EmbedderWorker
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
 from metamcp_worker.ipc.messages import Beat
@@ -33,7 +33,7 @@ class Supervisor:
         self.answers: dict[int, Vectors] = {}
         self.counts: dict[str, int] = {}
         self._channel = packets.Channel(ours, self._packet, lambda: None)
-        self._process = asyncio.create_task(Embedder(theirs).run())
+        self._process = asyncio.create_task(EmbedderWorker(theirs).run())
         spec = EmbeddingsSpec(
             url=endpoint.url, model="m", key=KEY, id="1", store=str(path), timeout_s=20.0
         )

@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.calls import Answer, Calls, Request
+from metamcp_worker.front.calls import CallAnswer, Calls, McpRequest
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Refused
-from metamcp_worker.ipc.frames import Call as CallFrame
-from metamcp_worker.ipc.frames import Error, Result
+from metamcp_worker.ipc.errors import ProtocolError
+from metamcp_worker.ipc.frames import CallFrame, Error, Result
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
@@ -22,8 +21,8 @@ from .peers import WAIT_S, Peer
 
 def request(
     method: str, params: bytes, *, meta: bytes = b"{}", caller: bytes = b"", modern: bool = True
-) -> Request:
-    return Request(method, codec.level(params), codec.level(meta), caller, modern)
+) -> McpRequest:
+    return McpRequest(method, codec.level(params), codec.level(meta), caller, modern)
 
 
 class Front:
@@ -62,20 +61,22 @@ class Front:
         assert view is not None
         return view
 
-    async def sent(self, server: str, asked: Request) -> CallFrame:
+    async def sent(self, server: str, asked: McpRequest) -> CallFrame:
         """Start the request and see what `server` gets."""
         self.calls.start(self.view, asked, None)
         return await self.peers[server].call()
 
-    async def answered(self, server: str, asked: Request, body: bytes, code: int = 0) -> Answer:
+    async def answered(
+        self, server: str, asked: McpRequest, body: bytes, code: int = 0
+    ) -> CallAnswer:
         """Start the request, let `server` answer, and see what comes back."""
         call = self.calls.start(self.view, asked, None)
         number = (await self.peers[server].call()).id
         self.peers[server].write(Error(number, body) if code else Result(number, body))
         return await call.answer
 
-    def refusal(self, asked: Request) -> Refused:
-        with pytest.raises(Refused) as refusal:
+    def refusal(self, asked: McpRequest) -> ProtocolError:
+        with pytest.raises(ProtocolError) as refusal:
             self.calls.start(self.view, asked, None)
         return refusal.value
 

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from metamcp_worker.ipc import codec, frame_bytes
-from metamcp_worker.ipc.frames import Call, Cancel, Frame, Keep
+from metamcp_worker.ipc.frames import CallFrame, Cancel, Frame, Keep
 
 WAIT_S = 30.0
 
@@ -28,9 +28,9 @@ class Peer:
             self._note(await asyncio.to_thread(_read, self._far))
         return self._ahead.pop(0)
 
-    async def call(self) -> Call:
+    async def call(self) -> CallFrame:
         frame = await self.read()
-        assert isinstance(frame, Call)
+        assert isinstance(frame, CallFrame)
         return frame
 
     async def cancelled(self) -> Cancel:

@@ -5,19 +5,25 @@ from typing import Any
 from msgspec.structs import replace
 
 from metamcp_worker.builtin_tools import builtin, tools_by_exposure
-from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Reply, Seek
+from metamcp_worker.builtin_tools.builtin import (
+    Decision,
+    OrderAndThen,
+    Seek,
+    ToolContext,
+    ToolReply,
+)
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Exposure, Outcome, Pair, Shown, ToolSet, Whose
+from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Pair, Shown, ToolSet, ViewOwner
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint
 
-HERE = Whose("default", policy.LOCAL)
+HERE = ViewOwner("default", policy.LOCAL)
 
 
 def toolset(name: str, *tools: Pair, description: str = "") -> ToolSet:
@@ -73,8 +79,8 @@ class Place:
         """What clients see, by name."""
         return [entry.key for entry in self.view.merged.lists["tools"]]
 
-    def context(self) -> Context:
-        return Context(
+    def context(self) -> ToolContext:
+        return ToolContext(
             self.view.spec,
             self.viewers.everything("default"),
             self.view.shown,
@@ -89,33 +95,33 @@ class Place:
         tool = tools_by_exposure.of(self.spec.exposure).tools[name]
         return tool.decide(codec.dump(arguments), self.context())
 
-    def reply(self, name: str, /, **arguments: Any) -> Reply:
+    def reply(self, name: str, /, **arguments: Any) -> ToolReply:
         """What a tool answers at once, or when it has searched by words alone."""
         decision = self.decide(name, **arguments)
         if isinstance(decision, Seek):
             decision = decision.then((), self.context())
-        assert isinstance(decision, Reply), decision
+        assert isinstance(decision, ToolReply), decision
         return sent(decision)
 
-    def ask(self, name: str, /, **arguments: Any) -> Ask:
+    def ask(self, name: str, /, **arguments: Any) -> OrderAndThen:
         """What a tool wants of the supervisor."""
         decision = self.decide(name, **arguments)
-        assert isinstance(decision, Ask), decision
+        assert isinstance(decision, OrderAndThen), decision
         return decision
 
-    def done(self, ask: Ask, after: Shown, made: ToolSet | None = None) -> Reply:
+    def done(self, ask: OrderAndThen, after: Shown, made: ToolSet | None = None) -> ToolReply:
         """The supervisor carried the order out: this is in view now."""
         before = self.view.shown
         self.show(after)
-        return sent(ask.then(Outcome("", before, after, made), self.context()))
+        return sent(ask.then(OrderOutcome("", before, after, made), self.context()))
 
-    def refused(self, ask: Ask, why: str) -> Reply:
+    def refused(self, ask: OrderAndThen, why: str) -> ToolReply:
         """The supervisor did not; nothing is other than before."""
         shown = self.view.shown
-        return sent(ask.then(Outcome(why, shown, shown), self.context()))
+        return sent(ask.then(OrderOutcome(why, shown, shown), self.context()))
 
 
-def sent(reply: Reply) -> Reply:
+def sent(reply: ToolReply) -> ToolReply:
     """It can be: what clients get is read again, so that it is JSON and a result."""
     result = codec.value(builtin.result(reply, modern=False))
     assert result["content"] == [{"type": "text", "text": reply.text}]
@@ -123,6 +129,6 @@ def sent(reply: Reply) -> Reply:
     return replace(reply, structured=result.get("structuredContent"))
 
 
-def structured(reply: Reply) -> dict[str, Any]:
+def structured(reply: ToolReply) -> dict[str, Any]:
     assert reply.structured is not None
     return dict(reply.structured)

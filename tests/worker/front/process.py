@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from metamcp_worker.ipc import codec, frame_bytes, messages, packets, server_catalog
-from metamcp_worker.ipc.frames import Call, Frame
+from metamcp_worker.ipc.frames import CallFrame, Frame
 from metamcp_worker.ipc.messages import (
     AttachServer,
     Catalogue,
@@ -119,10 +119,10 @@ class Worker:
     def __init__(self, far: Connection) -> None:
         self._far = far
 
-    def call(self) -> Call:
+    def call(self) -> CallFrame:
         assert self._far.poll(WAIT_S), "the front sent nothing"
         frame = frame_bytes.unpack(self._far.recv_bytes())
-        assert isinstance(frame, Call)
+        assert isinstance(frame, CallFrame)
         return frame
 
     def write(self, frame: Frame) -> None:

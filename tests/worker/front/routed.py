@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from metamcp_worker.front.call_router import Routing
-from metamcp_worker.front.server_links import Answer, Call
-from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import ServerState
 
 from .callers import Caller
@@ -16,7 +16,7 @@ class Front:
     """A Routing and what it tells."""
 
     def __init__(self, hold_s: float = WAIT_S, timeout_s: float = WAIT_S) -> None:
-        self.ended: list[tuple[int, Answer | None]] = []
+        self.ended: list[tuple[int, CallAnswer | None]] = []
         self.late: asyncio.Queue[str] = asyncio.Queue()
         self.wanted: list[str] = []
         self.notices: asyncio.Queue[tuple[str, str, bytes]] = asyncio.Queue()
@@ -62,7 +62,7 @@ class Front:
         for peer in self._peers:
             peer.close()
 
-    def _end(self, call: Call, answer: Answer | None) -> None:
+    def _end(self, call: Call, answer: CallAnswer | None) -> None:
         self.ended.append((call.id, answer))
         if answer is None:
             call.answer.cancel()

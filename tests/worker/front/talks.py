@@ -9,15 +9,15 @@ from msgspec import Raw
 
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.mrtr import Bound
+from metamcp_worker.front.mrtr import StateBinding
 from metamcp_worker.front.mrtr_io import GATHER_S, Parking, Talk
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Refused
-from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.errors import ProtocolError
+from metamcp_worker.ipc.frames import CallFrame
 
 ABLE = codec.dump({"clientCapabilities": {"elicitation": {}, "roots": {}}})
-MINE = Bound("ada", "default", "tools/call", "git", b"digest")
+MINE = StateBinding("ada", "default", "tools/call", "git", b"digest")
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -43,7 +43,7 @@ class Visit:
     def __init__(self, talk: Talk | None = None) -> None:
         self.talk = talk
         self.told_of: list[bytes] = []
-        self.answer: asyncio.Future[Answer] | None = None
+        self.answer: asyncio.Future[CallAnswer] | None = None
 
     def progressed(self, params: bytes) -> None:
         self.told_of.append(params)
@@ -86,7 +86,7 @@ class Bench:
         self.reasons: list[str] = []
         self._ids = itertools.count(1)
 
-    def start(self, bound: Bound = MINE, capabilities: bytes = ABLE) -> Visit:
+    def start(self, bound: StateBinding = MINE, capabilities: bytes = ABLE) -> Visit:
         frame = CallFrame(next(self._ids), bound.method, b"{}")
         call = Call("git", frame, self.loop.create_future(), self._cancelled, self.loop.time())
         visit = Visit(Talk(self.parking, call, bound, capabilities))
@@ -114,7 +114,7 @@ class Bench:
         """What its server answers, or the gateway for it."""
         self._forget(call)
         if not call.answer.done():
-            call.answer.set_result(Answer(body, code))
+            call.answer.set_result(CallAnswer(body, code))
         self.loop.turn()
 
     def retry(self, state: str, answers: Mapping[str, str] | None = None) -> Visit:
@@ -129,11 +129,11 @@ class Bench:
         self.loop.turn()
         return visit
 
-    def refused(self, state: str, bound: Bound = MINE) -> str:
+    def refused(self, state: str, bound: StateBinding = MINE) -> str:
         """Why this state is of no use."""
         try:
             self.parking.take(state, bound)
-        except Refused as why:
+        except ProtocolError as why:
             return why.message
         raise AssertionError("the state was accepted")
 

@@ -5,7 +5,7 @@ import http.client
 import pytest
 
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.frames import Call, Result
+from metamcp_worker.ipc.frames import CallFrame, Result
 from metamcp_worker.ipc.messages import Adopt, SessionKept, SessionRecord, SessionsOver
 
 from .peers import WAIT_S
@@ -70,7 +70,7 @@ def adopt(one: Front, *records: bytes) -> None:
     one.send(Adopt(), [packets.blob(b"[" + b",".join(records) + b"]")])
 
 
-def subscribed(worker: Worker) -> Call:
+def subscribed(worker: Worker) -> CallFrame:
     call = worker.call()
     assert call.method == "resources/subscribe"
     worker.write(Result(call.id, b"{}"))

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies
 
 from metamcp_worker.front import answers, mcp_request
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 
 @pytest.mark.promise("M22")
@@ -19,7 +19,7 @@ def test_results_and_errors_stay_the_bytes_they_are() -> None:
 
 
 def test_an_error_carries_its_data_as_it_is() -> None:
-    why = Refused(Code.INVALID_PARAMS, 'No "x"', b'{"n": 1.0}')
+    why = ProtocolError(Code.INVALID_PARAMS, 'No "x"', b'{"n": 1.0}')
     expected = (
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"No \\"x\\"","data":'
         b'{"n": 1.0}}}'
@@ -61,7 +61,7 @@ def test_names_of_members_may_stand_in_parameters_as_often_as_they_like() -> Non
     ],
 )
 def test_a_member_that_comes_twice_is_refused(body: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ProtocolError) as refused:
         mcp_request.read(body)
     assert refused.value.code == Code.INVALID_REQUEST
 
@@ -70,7 +70,7 @@ def test_a_member_that_comes_twice_is_refused(body: bytes) -> None:
 def test_what_stands_beside_the_parameters_is_not_searched_for_long() -> None:
     head = b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b,"x":[%b]}'
     large = b'{"id":1},' * 10_000 + b"1"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ProtocolError) as refused:
         mcp_request.read(head % (b"{}", large))
     assert refused.value.code == Code.INVALID_REQUEST
     assert mcp_request.read(head % (b'{"x":[%b]}' % large, b"")).method == "m"
@@ -100,7 +100,7 @@ def test_a_method_may_have_many_characters_but_not_too_many_bytes() -> None:
         if good:
             assert mcp_request.read(body).method == method
         else:
-            with pytest.raises(Refused):
+            with pytest.raises(ProtocolError):
                 mcp_request.read(body)
 
 
@@ -122,7 +122,7 @@ def test_whatever_passes_is_read_alike_by_the_standard_library(
     text = ",".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in members)
     try:
         message = mcp_request.read(f"{{{text}}}".encode())
-    except Refused:
+    except ProtocolError:
         return
     theirs = json.loads(f"{{{text}}}")
     assert message.method == theirs.get("method")
@@ -138,5 +138,5 @@ def test_whatever_passes_is_read_alike_by_the_standard_library(
 @given(strategies.binary(max_size=64))
 def test_no_bytes_do_worse_than_being_refused(body: bytes) -> None:
     for made in (body, b'{"jsonrpc":"2.0","id":' + body, b'{"method":"' + body + b'"}'):
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(ProtocolError):
             mcp_request.parameters(mcp_request.read(made))

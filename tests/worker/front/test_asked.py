@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from metamcp_worker.front.client_questions import ASKED_MAX, Asked, Ids, Question
+from metamcp_worker.front.client_questions import ASKED_MAX, Ids, OpenQuestions, Question
 from metamcp_worker.ipc import codec
 from tests.examples import examples
 
@@ -26,7 +26,7 @@ class Ended:
 
 
 def test_an_answer_finds_its_question_once() -> None:
-    asked, ended = Asked(Ids("n")), Ended()
+    asked, ended = OpenQuestions(Ids("n")), Ended()
     raw_id, params = asked.put(ended.question(1, b'{"a": 1}'))
     assert (raw_id, params) == (b'"n-1"', b'{"a": 1}')
     found = asked.take(raw_id)
@@ -37,7 +37,7 @@ def test_an_answer_finds_its_question_once() -> None:
 
 
 def test_a_client_can_be_asked_only_so_much_at_once() -> None:
-    asked, ended = Asked(Ids("n")), Ended()
+    asked, ended = OpenQuestions(Ids("n")), Ended()
     for number in range(ASKED_MAX):
         assert not asked.full
         asked.put(ended.question(number))
@@ -47,7 +47,7 @@ def test_a_client_can_be_asked_only_so_much_at_once() -> None:
 
 
 def test_progress_goes_under_a_token_of_the_gateway_and_back_under_that_of_the_server() -> None:
-    asked, ended = Asked(Ids("n")), Ended()
+    asked, ended = OpenQuestions(Ids("n")), Ended()
     params = b'{"message": 1.0, "_meta":{"a/b":[1],"progressToken": 7}}'
     for number in (1, 2):  # two servers, and both of them count from the same number
         raw_id, sent = asked.put(ended.question(number, params))
@@ -61,7 +61,7 @@ def test_progress_goes_under_a_token_of_the_gateway_and_back_under_that_of_the_s
 
 
 def test_no_progress_is_passed_for_a_question_without_a_token() -> None:
-    asked, ended = Asked(Ids("n")), Ended()
+    asked, ended = OpenQuestions(Ids("n")), Ended()
     for params in (b"{}", b'{"progressToken":1,"_meta":[]}', b'{"_meta":{"a":"progressToken"}}'):
         raw_id, sent = asked.put(ended.question(1, params))
         assert sent == params
@@ -76,7 +76,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         ids = Ids("n")
-        self.tables = [Asked(ids) for _ in range(3)]
+        self.tables = [OpenQuestions(ids) for _ in range(3)]
         self.ended = Ended()
         self.questions: list[tuple[int, bytes, Question]] = []
         self.open: set[int] = set()
@@ -91,7 +91,7 @@ class Histories(RuleBasedStateMachine):
         self.questions.append((session, raw_id, question))
         self.open.add(question.number)
 
-    def forget(self, table: Asked, raw_id: bytes) -> None:
+    def forget(self, table: OpenQuestions, raw_id: bytes) -> None:
         table.take(raw_id)
 
     @rule(session=some.integers(0, 2), data=some.data(), failed=some.booleans())

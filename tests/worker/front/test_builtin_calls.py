@@ -9,16 +9,16 @@ from msgspec.structs import replace
 from metamcp_worker.builtin_tools import servers_tools
 from metamcp_worker.catalog import policy
 from metamcp_worker.front import builtin_calls
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Activate, Everything, Outcome, Shown, Whose, Wish
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.disclosure import Activate, Everything, OrderOutcome, Shown, ViewOwner, Wish
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import ServerState
 
 from .called import Front, request, with_front
 from .offers import endpoint, offer
 
-HERE = Whose("default", policy.LOCAL)
+HERE = ViewOwner("default", policy.LOCAL)
 SPEC = replace(endpoint("a", "b"), exposure="servers")
 
 
@@ -28,7 +28,7 @@ def called(name: str, arguments: str = "{}", *, modern: bool = False, who: str =
     return asked
 
 
-def read(answer: Answer) -> dict[str, Any]:
+def read(answer: CallAnswer) -> dict[str, Any]:
     assert answer.code == 0
     found: dict[str, Any] = codec.value(answer.body)
     return found
@@ -42,7 +42,7 @@ class Supervisor:
         self.asked: list[tuple[int, Wish]] = []
         front.calls.builtins.send = lambda ticket, wish: self.asked.append((ticket, wish))
 
-    def answer(self, ticket: int, outcome: Outcome, *views: tuple[Whose, Shown]) -> None:
+    def answer(self, ticket: int, outcome: OrderOutcome, *views: tuple[ViewOwner, Shown]) -> None:
         calls = self._front.calls
         calls.builtins.disclose(Everything(views))
         calls.refresh()
@@ -87,7 +87,7 @@ def test_a_client_hears_of_an_activation_when_its_tools_are_in_the_list() -> Non
         assert wish == Wish(HERE, Activate("a"))
         assert not call.answer.done()
         shown = Shown(servers=("a",))
-        supervisor.answer(ticket, Outcome(after=shown), (HERE, shown))
+        supervisor.answer(ticket, OrderOutcome(after=shown), (HERE, shown))
         result = read(await call.answer)
         assert result["content"][0]["text"] == "a is active: its 2 tools are in view: a__t, a__u."
         assert result["structuredContent"]["state"] == "active"
@@ -101,7 +101,7 @@ def test_an_order_that_failed_is_a_failure_of_the_tool_with_its_reason() -> None
     async def talk(front: Front) -> None:
         supervisor = Supervisor(front)
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
-        supervisor.answer(supervisor.asked[0][0], Outcome(error="the disk is full"))
+        supervisor.answer(supervisor.asked[0][0], OrderOutcome(error="the disk is full"))
         result = read(await call.answer)
         assert result["isError"]
         assert result["content"][0]["text"] == "Failed to activate a: the disk is full"
@@ -135,13 +135,13 @@ def test_wrong_arguments_are_told_and_nothing_is_ordered(arguments: str, said: s
 @pytest.mark.promise("M37")
 def test_what_may_not_be_called_out_of_view_is_told_with_what_brings_it_there() -> None:
     async def talk(front: Front) -> None:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ProtocolError) as refused:
             front.calls.start(front.view, called("a__t"), None)
         assert refused.value.message == (
             "The tool a__t is not in view, and only what is in view may be called here. "
             + servers_tools.GUIDE
         )
-        with pytest.raises(Refused) as unknown:
+        with pytest.raises(ProtocolError) as unknown:
             front.calls.start(front.view, called("a__x"), None)
         assert unknown.value.message == "Unknown tool: a__x"
 
@@ -158,7 +158,7 @@ def test_a_method_that_nobody_knows_goes_to_the_only_server_if_that_may_be_asked
         if hidden:
             front.calls.start(front.view, asked, None)
         else:
-            with pytest.raises(Refused) as unknown:
+            with pytest.raises(ProtocolError) as unknown:
                 front.calls.start(front.view, asked, None)
             assert unknown.value.code == Code.METHOD_NOT_FOUND
 
@@ -172,7 +172,7 @@ def test_a_supervisor_that_does_not_answer_in_time_is_told_and_comes_too_late() 
         ((ticket, _),) = supervisor.asked
         front.calls.builtins.late(ticket)
         assert "did not answer in time" in read(await call.answer)["content"][0]["text"]
-        supervisor.answer(ticket, Outcome())
+        supervisor.answer(ticket, OrderOutcome())
 
     with_front(talk, SPEC, a=offer("t"), b=offer("v"))
 
@@ -189,7 +189,7 @@ def test_more_orders_than_may_wait_are_refused_and_those_that_wait_are_not() -> 
         assert one_more["isError"]
         assert "orders wait already" in one_more["content"][0]["text"]
         for ticket, _ in supervisor.asked:
-            supervisor.answer(ticket, Outcome())
+            supervisor.answer(ticket, OrderOutcome())
         assert not [call for call in waiting if read(await call.answer)["isError"]]
 
     with_front(talk, SPEC, a=offer("t"), b=offer("v"))
@@ -203,7 +203,7 @@ def test_who_goes_away_is_counted_and_what_was_ordered_is_done() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call.answer
         shown = Shown(servers=("a",))
-        supervisor.answer(supervisor.asked[0][0], Outcome(after=shown), (HERE, shown))
+        supervisor.answer(supervisor.asked[0][0], OrderOutcome(after=shown), (HERE, shown))
         assert b"a__t" in front.view.page("tools/list", {}, modern=False)
         (figures,) = front.stats.calls()
         assert figures.error_type == "cancelled"

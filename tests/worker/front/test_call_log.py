@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from metamcp_worker.front import call_log as limits
-from metamcp_worker.front.call_log import Recording, Slice
-from metamcp_worker.front.server_links import Answer, Call, Origin
+from metamcp_worker.front.call_log import CallLog, Slice
+from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
 from metamcp_worker.ipc.call_records import ID_CHARACTERS, word
-from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime.masking import MASK
 
@@ -25,8 +25,8 @@ METADATA = RecordingSpec(folder="/x", servers={"git": "metadata"})
 NOW_MS = 1_790_000_000_000
 
 
-def recording(spec: RecordingSpec = FULL) -> Recording:
-    return Recording(spec, 3, lambda seconds: f"at {seconds:.3f}")
+def recording(spec: RecordingSpec = FULL) -> CallLog:
+    return CallLog(spec, 3, lambda seconds: f"at {seconds:.3f}")
 
 
 def _uncancelled(call: Call, why: str) -> None:
@@ -35,15 +35,15 @@ def _uncancelled(call: Call, why: str) -> None:
 
 def call(number: int = 7, *, server: str = "git", method: str = "tools/call") -> Call:
     loop = asyncio.new_event_loop()
-    answer: asyncio.Future[Answer] = loop.create_future()
+    answer: asyncio.Future[CallAnswer] = loop.create_future()
     loop.close()
     made = Call(server, CallFrame(number, method, b"{}"), answer, _uncancelled, 0.0, label=method)
-    made.origin = Origin("default", "git__x", b"", "", progress=False, version="2026-07-28")
+    made.origin = CallOrigin("default", "git__x", b"", "", progress=False, version="2026-07-28")
     return made
 
 
 def written(
-    found: Recording,
+    found: CallLog,
     arguments: bytes | None,
     result: bytes | None = b"{}",
     outcome: str = "",
@@ -52,7 +52,7 @@ def written(
     """The line of one call."""
     made = made or call()
     found.begun(made, "git__x", None if arguments is None else Raw(arguments))
-    found.finished(made, None if result is None else Answer(result), 0.25, outcome, NOW_MS)
+    found.finished(made, None if result is None else CallAnswer(result), 0.25, outcome, NOW_MS)
     data = found.take(10).data
     assert data.count(b"\n") == 1
     line: dict[str, Any] = json.loads(data)
@@ -92,7 +92,7 @@ def test_a_cancelled_call_has_no_result() -> None:
 def test_what_is_not_to_be_recorded_leaves_nothing(server: str, method: str) -> None:
     found, made = recording(), call(server=server, method=method)
     found.begun(made, "x", None)
-    assert not found.finished(made, Answer(b"{}"), 0.1, "", NOW_MS)
+    assert not found.finished(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
     assert found.take(10) == Slice(b"", 0, 0)
 
 
@@ -127,7 +127,7 @@ def test_no_part_of_a_secret_is_left_at_the_end_of_what_was_cut(
     found = recording()
     made = call()
     found.begun(made, "git__x", Raw(body))
-    found.finished(made, Answer(body), 0.1, "", NOW_MS)
+    found.finished(made, CallAnswer(body), 0.1, "", NOW_MS)
     data = found.take(1).data
     for at in range(4, len(SECRET) + 1):
         assert SECRET[:at].encode() not in data
@@ -143,7 +143,7 @@ def test_calls_that_wait_are_bounded_and_what_is_lost_is_told_first() -> None:
     for number in range(limits.PENDING_MAX + 5):
         made = _again(made, number)
         found.begun(made, "x", None)
-        found.finished(made, Answer(b""), 0.1, "", NOW_MS)
+        found.finished(made, CallAnswer(b""), 0.1, "", NOW_MS)
     taken = found.take(2)
     first, second, third = map(json.loads, taken.data.splitlines())
     assert first == {"lost": 5}
@@ -161,7 +161,7 @@ def test_bodies_that_wait_are_bounded() -> None:
     for number in range(40):
         made = _again(made, number)
         found.begun(made, "x", None)
-        found.finished(made, Answer(body), 0.1, "", NOW_MS)
+        found.finished(made, CallAnswer(body), 0.1, "", NOW_MS)
     data = found.take(100).data
     assert len(data) < limits.PENDING_BYTES_MAX + 1024 * 1024
     assert json.loads(data.splitlines()[0])["lost"] == 40 - 16
@@ -171,7 +171,7 @@ def test_other_settings_count_for_calls_that_end_later() -> None:
     found, made = recording(METADATA), call()
     found.begun(made, "x", Raw(b'{"a":1}'))
     found.adjust(FULL)
-    found.finished(made, Answer(b"{}"), 0.1, "", NOW_MS)
+    found.finished(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
     line = json.loads(found.take(1).data)
     assert "arguments" not in line, "they were not kept"
 
@@ -191,10 +191,10 @@ def test_a_secret_stays_hidden_in_what_was_kept_before_it_was_forgotten() -> Non
     body = b'{"a":"%s"}' % SECRET.encode()
     for made in (over, under_way):
         found.begun(made, "git__x", Raw(body))
-    found.finished(over, Answer(body), 0.1, "", NOW_MS)
+    found.finished(over, CallAnswer(body), 0.1, "", NOW_MS)
     found.adjust(METADATA)
     found.adjust(RecordingSpec())
-    found.finished(under_way, Answer(body), 0.1, "", NOW_MS)
+    found.finished(under_way, CallAnswer(body), 0.1, "", NOW_MS)
     taken = found.take(10)
     data = taken.data
     assert taken.calls == 2
@@ -207,7 +207,7 @@ def test_few_large_bodies_are_made_lines_at_a_time() -> None:
     for number in range(4):
         made = call(number)
         found.begun(made, "x", Raw(b'"%s"' % (b"x" * 16_000)))
-        found.finished(made, Answer(b"{}"), 0.1, "", NOW_MS)
+        found.finished(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
     assert found.take(16).calls == limits.SLICE_BYTES_MAX // 16_000 + 1
     assert found.waits
 

@@ -5,19 +5,19 @@ import os
 import pytest
 
 from metamcp_worker.front import call_router
-from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import (
     BODY_BYTES_MAX,
     FRAME_BYTES_MAX,
+    CallFrame,
     Down,
     Error,
     Notice,
     Progress,
     Result,
 )
-from metamcp_worker.ipc.frames import Call as CallFrame
 
 from .callers import Caller
 from .peers import WAIT_S, error_data
@@ -34,8 +34,8 @@ def test_each_answer_reaches_the_call_that_asked() -> None:
         assert front.routing.inflight() == {"git": 2}
         peer.write(Result(asked[1].id, b'"two"'))
         peer.write(Error(asked[0].id, b'{"code":-31999,"message":"no","data":[1.0]}'))
-        assert await second.answer == Answer(b'"two"')
-        expected = Answer(b'{"code":-31999,"message":"no","data":[1.0]}', -31999)
+        assert await second.answer == CallAnswer(b'"two"')
+        expected = CallAnswer(b'{"code":-31999,"message":"no","data":[1.0]}', -31999)
         assert await first.answer == expected
         assert front.routing.inflight() == {"git": 0}
 
@@ -114,7 +114,7 @@ def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
         assert not waiting.answer.done()
         again = await front.attach(generation=2)
         again.write(Result((await again.call()).id, b'"ran"'))
-        assert await waiting.answer == Answer(b'"ran"')
+        assert await waiting.answer == CallAnswer(b'"ran"')
 
     with_front(talk)
 
@@ -246,12 +246,12 @@ def test_a_newer_generation_takes_new_calls_while_the_old_one_answers_its_own() 
         second = front.call(b"2")
         new.write(Result((await new.call()).id, b'"new"'))
         old.write(Result(asked.id, b'"old"'))
-        assert await first.answer == Answer(b'"old"')
-        assert await second.answer == Answer(b'"new"')
+        assert await first.answer == CallAnswer(b'"old"')
+        assert await second.answer == CallAnswer(b'"new"')
         old.close()
         third = front.call(b"3")
         new.write(Result((await new.call()).id, b"3"))
-        assert await third.answer == Answer(b"3")
+        assert await third.answer == CallAnswer(b"3")
 
     with_front(talk)
 
@@ -262,7 +262,7 @@ def test_news_of_an_older_generation_do_not_touch_the_newer_one() -> None:
         front.state("error", generation=1)
         call = front.call()
         peer.write(Result((await peer.call()).id, b"{}"))
-        assert await call.answer == Answer(b"{}")
+        assert await call.answer == CallAnswer(b"{}")
 
     with_front(talk)
 
@@ -274,7 +274,7 @@ def test_a_forgotten_server_answers_what_it_has_and_takes_nothing_more() -> None
         asked = await peer.call()
         front.routing.forget("git")
         peer.write(Result(asked.id, b"{}"))
-        assert await call.answer == Answer(b"{}")
+        assert await call.answer == CallAnswer(b"{}")
         held = front.call()
         front.routing.forget("git")
         assert held.answer.result().code == Code.SERVER_DOWN
@@ -312,7 +312,7 @@ def test_frames_that_are_no_answers_disturb_nobody() -> None:
         peer.write(Notice("notifications/message", b"{}"))
         peer.write(CallFrame(1, "ping", b"{}"))
         peer.write(Result((await peer.call()).id, b"{}"))
-        assert await call.answer == Answer(b"{}")
+        assert await call.answer == CallAnswer(b"{}")
 
     with_front(talk)
 
@@ -323,7 +323,7 @@ def test_an_error_without_a_usable_code_is_still_an_error(body: bytes) -> None:
         peer = await front.attach()
         call = front.call()
         peer.write(Error((await peer.call()).id, body))
-        assert await call.answer == Answer(body, Code.INTERNAL_ERROR)
+        assert await call.answer == CallAnswer(body, Code.INTERNAL_ERROR)
 
     with_front(talk)
 

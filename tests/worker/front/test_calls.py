@@ -6,10 +6,10 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.front.answers import NOT_FOUND_LEGACY
-from metamcp_worker.front.calls import Answer
+from metamcp_worker.front.calls import CallAnswer
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.mcp_request import NAME_BYTES_MAX
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import Notice, Progress, Result
 from metamcp_worker.ipc.messages import ToolStats
 
@@ -191,7 +191,7 @@ def test_answers_between_peers_of_one_era_pass_as_they_are(
 ) -> None:
     async def talk(front: Front) -> None:
         asked = request("tools/call", b'{"name":"a__t"}', modern=protocol == MODERN)
-        assert await front.answered("a", asked, body, code) == Answer(body, code)
+        assert await front.answered("a", asked, body, code) == CallAnswer(body, code)
 
     with_front(talk, a=offer("t", protocol=protocol))
 
@@ -200,13 +200,13 @@ def test_answers_between_peers_of_one_era_pass_as_they_are(
 @pytest.mark.parametrize(
     ("modern", "body", "expected"),
     [
-        (True, b'{"content":[]}', Answer(b'{"resultType":"complete","content":[]}')),
-        (False, b'{"structuredContent":[]}', Answer(b"{}")),
-        (True, b'{"code":-32002}', Answer(b'{"code":-32602}', -32602)),
+        (True, b'{"content":[]}', CallAnswer(b'{"resultType":"complete","content":[]}')),
+        (False, b'{"structuredContent":[]}', CallAnswer(b"{}")),
+        (True, b'{"code":-32002}', CallAnswer(b'{"code":-32602}', -32602)),
     ],
 )
 def test_answers_between_the_eras_are_converted(
-    modern: bool, body: bytes, expected: Answer
+    modern: bool, body: bytes, expected: CallAnswer
 ) -> None:
     async def talk(front: Front) -> None:
         asked = request("tools/call", b'{"name":"a__t"}', modern=modern)
@@ -273,7 +273,7 @@ def test_the_gate_is_asked_before_anything_is_routed() -> None:
         view = front.view
         view.principal = "somebody"
         for method in ("tools/call", "x/custom"):
-            with pytest.raises(Refused, match="somebody may not send"):
+            with pytest.raises(ProtocolError, match="somebody may not send"):
                 front.calls.start(view, request(method, b'{"name":"none"}'), None)
 
     with_front(talk, a=offer("t"))

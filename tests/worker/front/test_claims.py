@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Cancel, Claim, Kept, Progress, Release, Result
+from metamcp_worker.ipc.frames import Cancel, Claim, KeptFrame, Progress, Release, Result
 from metamcp_worker.ipc.messages import SessionRecord
 
 from ..rawhttp import Client, until
@@ -83,7 +83,7 @@ def test_what_another_front_has_left_of_a_stream_goes_on_under_the_ids_of_the_cl
         adopt(door)
         first = await back(door, event_id())
         claim = await claimed(door)
-        door.peer.write(Kept(claim.id, note()))
+        door.peer.write(KeptFrame(claim.id, note()))
         door.peer.write(Progress(claim.id, TOLD))
         told = await first.event()
         assert told["params"] == {"progressToken": "p", "progress": 1}
@@ -109,7 +109,7 @@ def test_the_newest_of_two_clients_that_come_back_goes_on() -> None:
         claim = await claimed(door)
         second = await back(door, event_id())
         assert await first.event() is None
-        door.peer.write(Kept(claim.id, note()))
+        door.peer.write(KeptFrame(claim.id, note()))
         door.peer.write(Result(claim.id, b"{}"))
         assert (await second.event())["id"] == "c"
         assert door.peer.quiet()
@@ -122,7 +122,7 @@ def test_an_answer_that_is_lost_is_an_error_that_says_so() -> None:
     async def talk(door: Door) -> None:
         adopt(door)
         client = await back(door, event_id("17"))
-        door.peer.write(Kept((await claimed(door)).id))
+        door.peer.write(KeptFrame((await claimed(door)).id))
         lost = await client.event()
         assert (lost["id"], lost["error"]["code"]) == (17, Code.SERVER_DOWN)
         assert lost["error"]["data"]["may_have_run"] is True
@@ -173,7 +173,7 @@ def test_a_client_cancels_a_call_that_it_came_back_for() -> None:
         adopt(door)
         client = await back(door, event_id())
         claim = await claimed(door)
-        door.peer.write(Kept(claim.id, note()))
+        door.peer.write(KeptFrame(claim.id, note()))
         door.peer.write(Progress(claim.id, TOLD))
         await client.event()
         params = {"requestId": "c"}
@@ -193,7 +193,7 @@ def test_a_session_that_ends_while_a_worker_is_asked_cancels_what_that_has() -> 
         claim = await claimed(door)
         assert (await door.ask(bodiless("DELETE", f"Mcp-Session-Id: {SESSION}"))).status == 200
         assert isinstance(await door.peer.read(), Release)
-        door.peer.write(Kept(claim.id, note()))
+        door.peer.write(KeptFrame(claim.id, note()))
         cancel = await door.peer.read()
         assert isinstance(cancel, Cancel)
         assert cancel.id == claim.id
@@ -226,7 +226,7 @@ def test_a_client_that_is_gone_again_finds_the_answer_where_it_was() -> None:
         claim = await claimed(door)
         await first.close()
         await until(lambda: not door.server.connections)
-        door.peer.write(Kept(claim.id, note()))
+        door.peer.write(KeptFrame(claim.id, note()))
         door.peer.write(Result(claim.id, b'{"n":1}'))
         second = await back(door, event_id())
         assert (await second.event())["result"] == {"n": 1}

@@ -10,8 +10,8 @@ from metamcp_worker.front.client_sessions import (
     IDLE_S,
     LEFT_S,
     ROOM_IDLE_S,
-    Session,
-    Sessions,
+    ClientSession,
+    ClientSessions,
     negotiated,
     request_key,
 )
@@ -42,24 +42,24 @@ class Part:
         return [message["method"] for message in self.told]
 
 
-class Table(Sessions):
+class Table(ClientSessions):
     """`over`: the ids of the sessions that have ended, in order."""
 
     def __init__(self) -> None:
         super().__init__("n", lambda ended: self.over.extend(one.id for one in ended))
         self.over: list[str] = []
 
-    def start(self, name: str, now: float = 0.0, endpoint: str = "default") -> Session | None:
+    def start(self, name: str, now: float = 0.0, endpoint: str = "default") -> ClientSession | None:
         record = SessionRecord(
             id=name, endpoint=endpoint, protocol=HANDSHAKE_VERSIONS[0], caller='{"a":1}'
         )
         return self.open(record, "local", now)
 
-    def seek(self, name: str, now: float, endpoint: str = "default") -> Session | None:
+    def seek(self, name: str, now: float, endpoint: str = "default") -> ClientSession | None:
         return self.find(name, endpoint, "local", now)
 
 
-def opened(table: Table, name: str, now: float = 0.0, endpoint: str = "default") -> Session:
+def opened(table: Table, name: str, now: float = 0.0, endpoint: str = "default") -> ClientSession:
     found = table.start(name, now, endpoint)
     assert found is not None
     return found

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metamcp_worker.front import client_sessions as sessions
-from metamcp_worker.front.client_sessions import IDLE_S, Sessions
+from metamcp_worker.front.client_sessions import IDLE_S, ClientSessions
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Notice, Result
 from metamcp_worker.ipc.messages import SessionRecord
@@ -125,7 +125,7 @@ def test_a_drain_ends_no_session_for_good() -> None:
     with_door(talk)
 
 
-def fill(table: Sessions) -> None:
+def fill(table: ClientSessions) -> None:
     """As many sessions as there may be, of clients that say much of themselves."""
     info = {"name": "x" * 1024}
     caller = codec.dump({"clientCapabilities": {"roots": {}}, "clientInfo": info})
@@ -142,7 +142,7 @@ def fill(table: Sessions) -> None:
 def test_ten_thousand_sessions_that_nobody_comes_back_to_are_small_and_go() -> None:
     tracemalloc.start()
     try:
-        table = Sessions("n", lambda over: None)
+        table = ClientSessions("n", lambda over: None)
         before = tracemalloc.get_traced_memory()[0]
         fill(table)
         grown = tracemalloc.get_traced_memory()[0] - before

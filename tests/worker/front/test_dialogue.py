@@ -7,7 +7,7 @@ import pytest
 from metamcp_worker.front.client_questions import LEVELS
 from metamcp_worker.front.client_sessions import INFLIGHT_MAX
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Call, Error, Notice, Result, Tell
+from metamcp_worker.ipc.frames import CallFrame, Error, Notice, Result, Tell
 
 from ..rawhttp import Client
 from .door import Door, legacy, with_door
@@ -209,7 +209,7 @@ class Watching:
         client.send(legacy(method, {"uri": uri}, id="w", session=self.session))
         return client
 
-    async def asked(self, method: str) -> Call:
+    async def asked(self, method: str) -> CallFrame:
         call = await self.door.peer.call()
         assert (call.method, call.params) == (method, b'{"uri":"r:1"}')
         return call

@@ -7,15 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.front import mrtr_io
-from metamcp_worker.front.calls import Request
+from metamcp_worker.front.calls import McpRequest
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.mrtr_io import Drive, Kept
-from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.mrtr_io import Drive, ParkedBudget
 from metamcp_worker.front.server_links import Call as Waiting
+from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Call, Error, Result
-from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.frames import CallFrame, Error, Result
 
 from ..rawhttp import Client
 from .door import MODERN, Door, bodiless, legacy, with_door
@@ -49,7 +48,7 @@ def wants(state: str = "", **requests: object) -> bytes:
     return codec.dump(members)
 
 
-async def started(door: Door, **more: object) -> tuple[str, Client, Call]:
+async def started(door: Door, **more: object) -> tuple[str, Client, CallFrame]:
     """A session whose call is at the server, which is modern."""
     door.offer(offer("t", protocol=MODERN, prompts=[prompt("p")], resources=[resource("r:1")]))
     session = await door.initialize(**CAPABLE)
@@ -57,7 +56,7 @@ async def started(door: Door, **more: object) -> tuple[str, Client, Call]:
     return session, client, await door.peer.call()
 
 
-async def again(door: Door, call: Call, body: bytes) -> Call:
+async def again(door: Door, call: CallFrame, body: bytes) -> CallFrame:
     """The server wants input, and gets the call again."""
     door.peer.write(Result(call.id, body))
     return await door.peer.call()
@@ -330,10 +329,10 @@ def test_a_call_that_was_too_large_to_be_kept_is_not_repeated() -> None:
         frame = CallFrame(1, "tools/call", b"{}")
         call = Waiting("s", frame, loop.create_future(), lambda call, reason: None, 0.0)
         drive = Drive(call, None, start=lambda request: call, ask=lambda _: None, mint=str)
-        found = await drive.finish(Answer(wants("s")))
+        found = await drive.finish(CallAnswer(wants("s")))
         assert found is not None
         assert found.code == Code.OVERLOADED
-        plain = Answer(b"{}")
+        plain = CallAnswer(b"{}")
         assert await drive.finish(plain) is plain
 
     asyncio.run(main())
@@ -342,9 +341,9 @@ def test_a_call_that_was_too_large_to_be_kept_is_not_repeated() -> None:
 @pytest.mark.promise("M98")
 def test_only_so_much_is_kept_of_calls_that_may_have_to_be_repeated() -> None:
     async def main() -> None:
-        kept = Kept()
+        kept = ParkedBudget()
         params = codec.level(b'{"a":"%b"}' % (b"x" * (mrtr_io.KEPT_BYTES_MAX // 2)))
-        request = Request("tools/call", params, {}, b"", modern=False)
+        request = McpRequest("tools/call", params, {}, b"", modern=False)
         first = kept.take(request)
         assert first is not None
         assert kept.take(request) is None
@@ -360,11 +359,11 @@ def test_a_call_that_is_cancelled_when_its_answer_is_there_asks_nobody() -> None
         frame = CallFrame(1, "tools/call", b"{}")
         call = Waiting("s", frame, loop.create_future(), lambda call, reason: None, 0.0)
         caller = b'{"clientCapabilities":{"elicitation":{}}}'
-        request = Request("tools/call", {}, {}, caller, modern=False)
+        request = McpRequest("tools/call", {}, {}, caller, modern=False)
         asked: list[Question] = []
         drive = Drive(call, request, start=lambda request: call, ask=asked.append, mint=str)
         drive.cancel("the client cancelled it")
-        assert await drive.finish(Answer(wants(who=FORM))) is None
+        assert await drive.finish(CallAnswer(wants(who=FORM))) is None
         assert not asked
 
     asyncio.run(main())

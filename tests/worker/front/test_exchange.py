@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.guard import Facts
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.guard import RequestFacts
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Streams
-from metamcp_worker.http.requests import Pending, Request
-from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.ipc.frames import CallFrame
 from tests.worker.http.test_serve import Served, served
 
 from ..rawhttp import post, until
@@ -22,13 +22,13 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
     overs: list[None] = []
     streams = Streams(lambda reason: None)
 
-    def app(request: Request) -> Pending:
+    def app(request: HttpRequest) -> Pending:
         exchange = Exchange(
-            request, Facts("default", accepts_sse=True), streams, lambda: overs.append(None)
+            request, RequestFacts("default", accepts_sse=True), streams, lambda: overs.append(None)
         )
 
         def begin() -> Pending:
-            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[CallAnswer] = asyncio.get_running_loop().create_future()
             call = Call("a", CallFrame(1, "tools/call", b""), future, lambda call, why: None, 0.0)
             calls.append(call)
             exchange.put(b"data: 1\n\n")
@@ -36,7 +36,7 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
 
         return exchange.attend(begin)
 
-    def fail(answer: Answer | None) -> Pending:
+    def fail(answer: CallAnswer | None) -> Pending:
         raise LookupError("secret detail")
 
     async def talk(one: Served) -> None:
@@ -45,7 +45,7 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
         assert (await client.head()).status == 200
         assert await client.event() == 1
         assert (streams.running, overs) == (1, [])
-        calls[0].answer.set_result(Answer(b"{}"))
+        calls[0].answer.set_result(CallAnswer(b"{}"))
         assert await client.closed() == b""
         await until(lambda: streams.running == 0)
         assert overs == [None]

@@ -8,8 +8,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_worker.front.call_observers import Witness
-from metamcp_worker.front.mcp_request import Request
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Result
 
@@ -21,7 +21,7 @@ ARGUMENTS = b'{"n": 1.50, "s":"\\u00e9"}'
 RESULT = b'{"content":[], "x-own": 1.0}'
 
 
-def asked(name: str, *, modern: bool = True) -> Request:
+def asked(name: str, *, modern: bool = True) -> McpRequest:
     params = b'{"name":"call_tool","arguments":{"name":"%b","arguments":%b}}'
     found = request("tools/call", params % (name.encode(), ARGUMENTS))
     found.modern = modern
@@ -36,10 +36,12 @@ class Counting(Witness):
         self.begun_: list[tuple[str, str]] = []
         self.over: list[str] = []
 
-    def begun(self, call: Call, subject: str, request: Request, params: Mapping[str, Raw]) -> None:
+    def begun(
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+    ) -> None:
         self.begun_.append((call.server, subject))
 
-    def finished(self, call: Call, answer: Answer | None, seconds: float, outcome: str) -> None:
+    def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
         self.over.append(call.server)
 
 

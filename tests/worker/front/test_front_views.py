@@ -14,13 +14,13 @@ from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Exposure, Pair, Shown, Whose
+from metamcp_worker.ipc.disclosure import Exposure, Pair, Shown, ViewOwner
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint, offer, prompt, resource
 
 ME, YOU = policy.LOCAL, "you"
-HERE = Whose("default", ME)
+HERE = ViewOwner("default", ME)
 SERVERS = ("a", "b", "c")
 TOOLS = ("t", "u")
 PAIRS: tuple[Pair, ...] = tuple(product(SERVERS, TOOLS))
@@ -109,19 +109,19 @@ def test_a_tool_in_view_is_defined_exactly_as_its_server_does() -> None:
 def test_what_is_shown_to_one_principal_no_other_one_sees_or_hears_of() -> None:
     viewers = made(spec())
     assert tools(view(viewers, YOU)) == []
-    viewers.show({Whose("default", YOU): Shown(servers=("a",))})
+    viewers.show({ViewOwner("default", YOU): Shown(servers=("a",))})
     changed = viewers.refresh()
-    assert set(changed) == {Whose("default", YOU)}
+    assert set(changed) == {ViewOwner("default", YOU)}
     assert tools(view(viewers, ME)) == []
     assert tools(view(viewers, YOU)) == ["a__t", "a__u"]
     assert viewers.told(changed, HERE) == frozenset()
-    assert "tools" in viewers.told(changed, Whose("default", YOU))
+    assert "tools" in viewers.told(changed, ViewOwner("default", YOU))
 
 
 def test_equal_views_share_their_bytes_and_different_ones_share_none() -> None:
     viewers = made(spec())
     shown = Shown(servers=("a",))
-    viewers.show({Whose("default", who): shown for who in ("x", "y")} | {HERE: shown})
+    viewers.show({ViewOwner("default", who): shown for who in ("x", "y")} | {HERE: shown})
     viewers.refresh()
     assert view(viewers, "x").pages is view(viewers, "y").pages
     assert view(viewers, "x").pages is not view(viewers, "z").pages
@@ -151,7 +151,7 @@ def test_a_change_of_what_is_out_of_view_is_told_to_nobody() -> None:
 @pytest.mark.promise("M37")
 def test_a_session_with_a_view_of_its_own_sees_that_and_the_others_their_principals() -> None:
     viewers = made(spec(per_session=True))
-    own = Whose("default", ME, "s1")
+    own = ViewOwner("default", ME, "s1")
     viewers.show({own: Shown(servers=("a",))})
     changed = viewers.refresh()
     seen = view(viewers)
@@ -159,27 +159,27 @@ def test_a_session_with_a_view_of_its_own_sees_that_and_the_others_their_princip
     assert viewers.own(seen, "s2") is seen
     assert tools(seen) == []
     assert viewers.told(changed, own)
-    assert not viewers.told(changed, Whose("default", ME, "s2"))
+    assert not viewers.told(changed, ViewOwner("default", ME, "s2"))
     viewers.show({HERE: Shown(servers=("b",)), own: Shown(servers=("a",))})
     changed = viewers.refresh()
     assert not viewers.told(changed, own)
-    assert viewers.told(changed, Whose("default", ME, "s2"))
+    assert viewers.told(changed, ViewOwner("default", ME, "s2"))
     viewers.show({HERE: Shown(servers=("b",))})
     changed = viewers.refresh()
     assert viewers.told(changed, own)
-    assert not viewers.told(changed, Whose("default", ME, "s2"))
+    assert not viewers.told(changed, ViewOwner("default", ME, "s2"))
     assert tools(viewers.own(view(viewers), "s1")) == ["b__t", "b__u"]
 
 
 @pytest.mark.promise("M28")
 def test_a_session_that_loses_its_view_hears_only_of_what_that_changes_for_it() -> None:
     viewers = made(spec(per_session=True))
-    own = Whose("default", ME, "s1")
+    own = ViewOwner("default", ME, "s1")
     viewers.show({own: Shown(servers=("a",))})
     viewers.refresh()
     viewers.show({HERE: Shown(servers=("a",))})
     changed = viewers.refresh()
-    assert viewers.told(changed, Whose("default", ME, "s2"))
+    assert viewers.told(changed, ViewOwner("default", ME, "s2"))
     assert not viewers.told(changed, own), "it sees what it saw before"
 
 
@@ -187,14 +187,14 @@ def test_a_session_that_loses_its_view_hears_only_of_what_that_changes_for_it() 
 def test_what_a_server_says_of_its_lists_counts_for_those_who_see_it_alone() -> None:
     alone = replace(endpoint("a"), name="alone")
     viewers = made(spec("all"), alone, replace(alone, name="cut", exposure="search"))
-    seen = {Whose("alone", policy.LOCAL): frozenset({"tools"})}
+    seen = {ViewOwner("alone", policy.LOCAL): frozenset({"tools"})}
     assert viewers.alone("a", ("tools",)) == seen
     assert viewers.alone("b", ("tools",)) == {}
 
 
 def test_without_views_per_session_that_of_a_session_counts_for_nothing() -> None:
     viewers = made(spec())
-    viewers.show({Whose("default", ME, "s1"): Shown(servers=("a",))})
+    viewers.show({ViewOwner("default", ME, "s1"): Shown(servers=("a",))})
     assert viewers.refresh() == {}
     assert tools(viewers.own(view(viewers), "s1")) == []
 
@@ -250,7 +250,7 @@ def test_another_exposure_of_an_endpoint_is_told_as_a_change() -> None:
 @pytest.mark.promise("M35")
 def test_only_what_the_tools_of_an_exposure_can_change_is_in_view_and_the_rest_comes_back() -> None:
     viewers = made(spec("servers", per_session=True))
-    own = Whose("default", ME, "s1")
+    own = ViewOwner("default", ME, "s1")
     viewers.show({HERE: Shown((("b", "t"),), ("a",), "dev"), own: Shown(servers=("c",))})
     viewers.refresh()
     steps: tuple[tuple[Exposure, list[str], list[str]], ...] = (
@@ -272,7 +272,7 @@ def test_only_what_the_tools_of_an_exposure_can_change_is_in_view_and_the_rest_c
         }
 
 
-WHOSE = st.builds(Whose, st.just("default"), st.sampled_from([ME, YOU, "x"]))
+WHOSE = st.builds(ViewOwner, st.just("default"), st.sampled_from([ME, YOU, "x"]))
 SHOWN = st.builds(
     Shown,
     st.lists(st.sampled_from(PAIRS), unique=True).map(tuple),
@@ -288,10 +288,10 @@ EXPOSURES: tuple[Exposure, ...] = ("servers", "search")
     st.lists(st.tuples(WHOSE, SHOWN, st.sampled_from(SERVERS), st.booleans()), max_size=12),
 )
 def test_every_view_is_what_is_shown_in_it_and_there(
-    exposure: Exposure, steps: list[tuple[Whose, Shown, str, bool]]
+    exposure: Exposure, steps: list[tuple[ViewOwner, Shown, str, bool]]
 ) -> None:
     viewers = made(spec(exposure))
-    shown: dict[Whose, Shown] = {}
+    shown: dict[ViewOwner, Shown] = {}
     there = set[str](SERVERS)
     before: dict[str, list[str]] = {who: [] for who in (ME, YOU, "x")}
     for whose, what, server, up in steps:
@@ -303,7 +303,7 @@ def test_every_view_is_what_is_shown_in_it_and_there(
         viewers.set_listed(server, up)
         changed = viewers.refresh()
         for who, earlier in before.items():
-            now = shown.get(Whose("default", who), Shown())
+            now = shown.get(ViewOwner("default", who), Shown())
             expected = [
                 f"{pair[0]}__{pair[1]}"
                 for pair in PAIRS
@@ -311,5 +311,5 @@ def test_every_view_is_what_is_shown_in_it_and_there(
                 and (pair[0] in now.servers if exposure == "servers" else pair in now.tools)
             ]
             assert tools(view(viewers, who)) == expected
-            told = "tools" in viewers.told(changed, Whose("default", who))
+            told = "tools" in viewers.told(changed, ViewOwner("default", who))
             assert told is (listed(view(viewers, who)) != earlier)

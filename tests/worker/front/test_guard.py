@@ -7,9 +7,9 @@ from metamcp_worker.front.guard import (
     MCP,
     MESSAGES,
     SSE,
-    Facts,
     Guard,
-    Refusal,
+    GuardRefusal,
+    RequestFacts,
     Route,
     accepted,
     is_json,
@@ -45,7 +45,9 @@ def test_a_request_that_passes_gives_its_facts_without_blanks() -> None:
         (b"x-other", b"2"),
     ]
     facts = GUARD.check("POST", b"/metamcp/a/mcp?x=/mcp", headers)
-    assert facts == Facts("a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"", headers=headers)
+    assert facts == RequestFacts(
+        "a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"", headers=headers
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_a_path_leads_to_an_endpoint_and_a_kind(
     method: str, target: bytes, kind: str, rest: bytes, query: bytes
 ) -> None:
     facts = GUARD.check(method, target, POST)
-    assert isinstance(facts, Facts)
+    assert isinstance(facts, RequestFacts)
     assert (facts.endpoint, facts.kind) == ("default", kind)
     assert (facts.rest, facts.query) == (rest, query)
 
@@ -82,20 +84,20 @@ def test_a_path_leads_to_an_endpoint_and_a_kind(
 )
 def test_each_kind_of_path_has_its_own_methods(method: str, target: bytes, status: int) -> None:
     refusal = GUARD.check(method, target, POST)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, GuardRefusal)
     assert refusal.status == status
 
 
 def test_what_is_posted_to_a_stream_needs_no_accept() -> None:
     headers = [*POST[:2], (b"accept", b"text/plain")]
-    assert isinstance(GUARD.check("POST", b"/messages", headers), Facts)
-    assert isinstance(GUARD.check("POST", b"/mcp", headers), Refusal)
-    assert isinstance(GUARD.check("POST", b"/messages", [POST[0], POST[2]]), Refusal)
+    assert isinstance(GUARD.check("POST", b"/messages", headers), RequestFacts)
+    assert isinstance(GUARD.check("POST", b"/mcp", headers), GuardRefusal)
+    assert isinstance(GUARD.check("POST", b"/messages", [POST[0], POST[2]]), GuardRefusal)
 
 
 def test_a_repeated_routing_header_is_left_to_the_era_to_refuse() -> None:
     facts = GUARD.check("POST", b"/mcp", [*POST, (b"mcp-name", b"a"), (b"mcp-name", b"a")])
-    assert isinstance(facts, Facts)
+    assert isinstance(facts, RequestFacts)
     assert facts.repeated == b"mcp-name"
 
 
@@ -103,7 +105,7 @@ def test_a_repeated_routing_header_is_left_to_the_era_to_refuse() -> None:
 def test_any_other_header_that_decides_must_not_be_repeated(name: bytes) -> None:
     headers = [header for header in POST if header[0] != name]
     refusal = GUARD.check("POST", b"/mcp", [*headers, (name, b"localhost"), (name, b"localhost")])
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, GuardRefusal)
     assert (refusal.status, refusal.reason) == (400, "repeated_header")
 
 
@@ -115,19 +117,19 @@ def test_who_asks_is_checked_before_what_is_asked() -> None:
         GUARD.check("PUT", b"/mcp", [(b"host", b"localhost")]),
         GUARD.check("POST", b"/mcp", [(b"host", b"localhost"), (b"accept", b"a/b")]),
     ]
-    reasons = [one.reason for one in refusals if isinstance(one, Refusal)]
+    reasons = [one.reason for one in refusals if isinstance(one, GuardRefusal)]
     assert reasons == ["host_foreign", "origin", "path", "method", "content_type"]
 
 
 def test_only_a_post_needs_a_content_type() -> None:
     for method in ("GET", "DELETE", "OPTIONS"):
-        assert isinstance(GUARD.check(method, b"/mcp", [(b"host", b"localhost")]), Facts)
+        assert isinstance(GUARD.check(method, b"/mcp", [(b"host", b"localhost")]), RequestFacts)
 
 
 def test_names_of_hosts_are_compared_in_one_spelling() -> None:
     for host in (b"BOX.EXAMPLE", b"[0::1]:80", b"[::1]", b"LocalHost"):
         headers = [(b"host", host), (b"origin", b"http://" + host)]
-        assert isinstance(GUARD.check("GET", b"/mcp", headers), Facts)
+        assert isinstance(GUARD.check("GET", b"/mcp", headers), RequestFacts)
 
 
 @pytest.mark.parametrize(
@@ -147,15 +149,17 @@ def test_names_of_hosts_are_compared_in_one_spelling() -> None:
 def test_allowed_names_may_have_ports_and_stand_for_all_below(host: bytes, status: int) -> None:
     guard = Guard(("box:8443", "*.example.com", "secure.example.org:443"), PATHS)
     found = guard.check("GET", b"/mcp", [(b"host", host)])
-    assert (found.status if isinstance(found, Refusal) else 200) == status
+    assert (found.status if isinstance(found, GuardRefusal) else 200) == status
     origin = [(b"host", b"a.example.com"), (b"origin", b"https://" + host)]
     found = guard.check("GET", b"/mcp", origin)
-    assert (found.status if isinstance(found, Refusal) else 200) == (403 if status == 421 else 200)
+    assert (found.status if isinstance(found, GuardRefusal) else 200) == (
+        403 if status == 421 else 200
+    )
 
 
 def test_who_asks_by_a_foreign_name_is_told_the_key_that_allows_it() -> None:
     found = GUARD.check("GET", b"/mcp", [(b"host", b"gateway.example.com:80")])
-    assert isinstance(found, Refusal)
+    assert isinstance(found, GuardRefusal)
     assert "gateway.example.com" in found.message
     assert "allowed_hosts" in found.message
 
@@ -254,5 +258,5 @@ def test_a_repeated_version_is_never_hidden_behind_another_repeated_header() -> 
     names = [(b"mcp-name", b"a"), (b"mcp-name", b"a")]
     for headers in ([*versions, *names], [*names, *versions]):
         facts = GUARD.check("POST", b"/mcp", [*POST, *headers])
-        assert isinstance(facts, Facts)
+        assert isinstance(facts, RequestFacts)
         assert facts.repeated == b"mcp-protocol-version"

@@ -8,7 +8,7 @@ import pytest
 from metamcp_worker.catalog import policy
 from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Whose
+from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.frames import Cancel, Error, Progress, Result
 
 from ..rawhttp import Client, post, until
@@ -22,7 +22,7 @@ PARAMS: dict[str, Any] = {
 }
 
 
-HERE = Whose("default", policy.LOCAL)
+HERE = ViewOwner("default", policy.LOCAL)
 
 
 def news(session: str) -> bytes:

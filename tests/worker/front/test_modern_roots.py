@@ -5,9 +5,9 @@ from msgspec import Raw
 
 from metamcp_worker.front import client_identity, mrtr
 from metamcp_worker.front.client_identity import KEY
-from metamcp_worker.front.mcp_request import Request
+from metamcp_worker.front.mcp_request import McpRequest
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.errors import ProtocolError
 
 pytestmark = pytest.mark.promise("M23")
 
@@ -15,11 +15,11 @@ ROOTED = b'{"clientCapabilities":{"roots":{}}}'
 HERE = b'{"roots":[{"uri":"file:///here"}]}'
 
 
-def request(method: str = "tools/call", caller: bytes = ROOTED, who: str = "0a") -> Request:
-    return Request(method, {}, {}, caller, modern=True, who=who, unasked=True)
+def request(method: str = "tools/call", caller: bytes = ROOTED, who: str = "0a") -> McpRequest:
+    return McpRequest(method, {}, {}, caller, modern=True, who=who, unasked=True)
 
 
-def placed(caller: bytes = ROOTED, answer: bytes = b"", directory: str = "") -> Request:
+def placed(caller: bytes = ROOTED, answer: bytes = b"", directory: str = "") -> McpRequest:
     found = request(caller=caller)
     assert client_identity.place(found, "local", answer, directory)
     assert not found.unasked
@@ -48,7 +48,7 @@ def test_a_project_is_its_roots_or_else_the_folder_of_its_client() -> None:
 
 
 def test_a_broken_answer_is_refused() -> None:
-    with pytest.raises(Refused, match=KEY):
+    with pytest.raises(ProtocolError, match=KEY):
         client_identity.place(request(), "local", b"[]", "")
 
 

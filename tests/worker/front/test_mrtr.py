@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.front import mrtr
-from metamcp_worker.front.mrtr import InputRequired, Wanted
+from metamcp_worker.front.mrtr import InputRequired, WantedInput
 from metamcp_worker.ipc import codec
 
 ROOTS: dict[str, Any] = {"method": "roots/list", "params": {}}
@@ -25,15 +25,15 @@ def test_what_a_server_asks_for_is_read_with_its_params_unopened() -> None:
     )
     assert mrtr.parse(body) == InputRequired(
         {
-            "b": Wanted("roots/list", b"{}"),
-            "a": Wanted("elicitation/create", b'{"message":"?", "n":1.0}'),
+            "b": WantedInput("roots/list", b"{}"),
+            "a": WantedInput("elicitation/create", b'{"message":"?", "n":1.0}'),
         },
         Raw(b'"st\\u0061te"'),
     )
     assert list((mrtr.parse(body) or InputRequired({})).requests) == ["b", "a"]
     assert mrtr.parse(asking(requestState="s")) == InputRequired({}, Raw(b'"s"'))
     found = mrtr.parse(asking(inputRequests={"r": ROOTS}, requestState=None))
-    assert found == InputRequired({"r": Wanted("roots/list", b"{}")})
+    assert found == InputRequired({"r": WantedInput("roots/list", b"{}")})
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_a_retry_has_the_same_params_with_the_answers_and_the_state_of_this_roun
 
 
 def test_questions_become_those_of_this_era() -> None:
-    link = Wanted(
+    link = WantedInput(
         mrtr.ELICIT, b'{"mode":"url","elicitationId":"e","message":"m","url":"https://a/?b=1.0"}'
     )
-    form = Wanted(mrtr.ELICIT, b'{"message":"m", "requestedSchema":{"x-n":1.0}}')
-    named = Wanted(mrtr.ELICIT, b'{"mode":"form","elicitationId":"kept"}')
-    nested = Wanted(mrtr.ELICIT, b'{"mode":"url","x":{"elicitationId":"kept"}}')
+    form = WantedInput(mrtr.ELICIT, b'{"message":"m", "requestedSchema":{"x-n":1.0}}')
+    named = WantedInput(mrtr.ELICIT, b'{"mode":"form","elicitationId":"kept"}')
+    nested = WantedInput(mrtr.ELICIT, b'{"mode":"url","x":{"elicitationId":"kept"}}')
     assert mrtr.result({"k1": link, "k2": form}, "s") == (
         b'{"resultType":"input_required","inputRequests":{'
         b'"k1":{"method":"elicitation/create","params":'
@@ -104,12 +104,12 @@ def test_questions_become_those_of_this_era() -> None:
 def test_an_error_that_demands_visits_is_read_as_questions() -> None:
     visit = {"mode": "url", "elicitationId": "e", "url": "https://a", "message": "m"}
 
-    def links(**data: object) -> dict[str, Wanted]:
+    def links(**data: object) -> dict[str, WantedInput]:
         return mrtr.links(codec.dump({"code": -32042, "message": "", "data": data}))
 
     assert links(elicitations=[visit, visit]) == {
-        "k1": Wanted(mrtr.ELICIT, codec.dump(visit)),
-        "k2": Wanted(mrtr.ELICIT, codec.dump(visit)),
+        "k1": WantedInput(mrtr.ELICIT, codec.dump(visit)),
+        "k2": WantedInput(mrtr.ELICIT, codec.dump(visit)),
     }
     assert links() == links(elicitations=[{"mode": "form"}]) == links(elicitations=7) == {}
     assert links(elicitations=[visit] * (mrtr.REQUESTS_MAX + 1)) == {}

@@ -11,13 +11,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_supervisor.cli import tool_costs
-from metamcp_worker.catalog.catalog import Entry
+from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import stats
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.stats import Outlays
 from metamcp_worker.ipc import builtin_definitions, codec, token_cost
-from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewStats, Whose
+from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewOwner, ViewStats
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, NamingSpec, ToolOverride
 
@@ -47,8 +47,8 @@ def sent(found: Viewers, session: str = "") -> list[bytes]:
     return [bytes(raw) for raw in codec.items(page["tools"])]
 
 
-def told(found: Viewers) -> dict[Whose, ViewStats]:
-    return {Whose(one.endpoint, one.principal, one.session): one for one in found.stats()}
+def told(found: Viewers) -> dict[ViewOwner, ViewStats]:
+    return {ViewOwner(one.endpoint, one.principal, one.session): one for one in found.stats()}
 
 
 @pytest.mark.promise("M38")
@@ -69,7 +69,7 @@ def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
         assert [one.exposed for one in tools] == [json.loads(raw)["name"] for raw in sent(found)]
     else:
         assert sent(found) == [one.definition() for one in builtin_definitions.of(exposure)]
-    view = told(found)[Whose("default", "local")]
+    view = told(found)[ViewOwner("default", "local")]
     assert (view.tools, view.tokens) == (len(sent(found)), token_cost.together(sent(found)))
     assert (view.offered, view.everything) == (len(tools), tool_costs.at_start("all", tools))
 
@@ -108,7 +108,7 @@ def test_tools_that_are_withheld_or_hidden_cost_nothing_and_keep_their_names() -
 def test_what_comes_into_view_is_counted_for_whom_it_does() -> None:
     spec = replace(endpoint("git", "db"), exposure="toolset", per_session=True)
     found = viewers(spec, git=GIT, db=DB)
-    ann, own = Whose("default", "ann"), Whose("default", "local", "8a")
+    ann, own = ViewOwner("default", "ann"), ViewOwner("default", "local", "8a")
     found.show({
         ann: Shown((("git", "status"), ("db", "query")), toolset="dev"),
         own: Shown((("db", "log"),)),
@@ -116,7 +116,7 @@ def test_what_comes_into_view_is_counted_for_whom_it_does() -> None:
     found.refresh()
     views = told(found)
     start = token_cost.of_bytes(builtin_definitions.size("toolset"))
-    assert (views[Whose("default", "local")].tokens, views[ann].toolset) == (start, "dev")
+    assert (views[ViewOwner("default", "local")].tokens, views[ann].toolset) == (start, "dev")
     assert views[own].tokens == token_cost.together(sent(found, "8a"))
     assert [views[one].tools for one in (ann, own)] == [7 + 2, 7 + 1]
     found.set_listed("git", False)
@@ -125,12 +125,12 @@ def test_what_comes_into_view_is_counted_for_whom_it_does() -> None:
     assert told(found)[ann].offered == 4, "what is away is still behind the endpoint"
 
 
-class Looked(tuple[Entry, ...]):  # noqa: SLOT001 - it counts
+class Looked(tuple[ListEntry, ...]):  # noqa: SLOT001 - it counts
     """A list that knows how often somebody went through it."""
 
     times = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ListEntry]:
         self.times += 1
         return super().__iter__()
 
@@ -140,7 +140,7 @@ def test_a_list_is_summed_once_however_often_it_is_told() -> None:
     merged = viewers(spec, git=GIT).everything("default")
     listed, offered = Looked(merged.lists["tools"]), Looked(merged.offered)
     merged = replace(merged, lists={**merged.lists, "tools": listed}, offered=offered)
-    views = {Whose("default", name): View(merged, spec, "1", name) for name in ("local", "ann")}
+    views = {ViewOwner("default", name): View(merged, spec, "1", name) for name in ("local", "ann")}
     counting = Outlays()
     first = counting.stats(views, {"default": merged})
     assert counting.stats(views, {"default": merged}) == first
@@ -153,7 +153,7 @@ def test_a_list_is_summed_once_however_often_it_is_told() -> None:
 def test_of_very_many_views_the_first_are_told() -> None:
     found = viewers(replace(endpoint("git"), exposure="toolset"), git=GIT)
     many = stats.VIEWS_TOLD_MAX + 10
-    found.show({Whose("default", f"p{n}"): Shown((("git", "log"),)) for n in range(many)})
+    found.show({ViewOwner("default", f"p{n}"): Shown((("git", "log"),)) for n in range(many)})
     found.refresh()
     views = found.stats()
     assert len(views) == stats.VIEWS_TOLD_MAX

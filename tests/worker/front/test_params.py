@@ -11,7 +11,7 @@ from msgspec import Raw
 from metamcp_worker.front import mcp_request
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import Result
 
 from .door import Door, modern, with_door
@@ -38,7 +38,7 @@ def why_not(arguments: object, *given: tuple[str, str]) -> str:
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in given]
     try:
         mcp_request.check(WISHES, Raw(codec.dump(arguments)), raw)
-    except Refused as refused:
+    except ProtocolError as refused:
         return refused.message if refused.code == Code.HEADER_MISMATCH else "another code"
     return ""
 
@@ -153,6 +153,6 @@ def test_a_call_is_checked_against_the_schema_of_its_tool() -> None:
 
 
 def test_arguments_that_nobody_can_read_as_values_are_refused() -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ProtocolError) as refusal:
         mcp_request.check(WISHES, Raw(b'{"count":1e999}'), [])
     assert refusal.value.code == Code.INVALID_PARAMS

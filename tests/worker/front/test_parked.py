@@ -8,7 +8,7 @@ from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import answers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Ask, Call, Error, Progress, Reply, Result
+from metamcp_worker.ipc.frames import Ask, CallFrame, Error, Progress, ReplyFrame, Result
 
 from ..rawhttp import Client
 from ..rawhttp import Reply as Http
@@ -29,7 +29,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 
 async def interrupted(
     door: Door, method: str = TOOL[0], params: dict[str, Any] = TOOL[1], question: bytes = FORM
-) -> tuple[Client, Call, dict[str, Any]]:
+) -> tuple[Client, CallFrame, dict[str, Any]]:
     """A client whose request was answered with a question; the call; the result."""
     door.offer(offer("t", "u", prompts=[prompt("p")], resources=[resource("a:b")]))
     client = await door.connect()
@@ -65,7 +65,7 @@ def test_a_question_is_the_answer_and_the_retry_goes_on_with_the_call(
         assert result["resultType"] == "input_required"
         assert result["inputRequests"] == {"k1": question}
         client.send(retry(result, method, params))
-        assert await door.peer.read() == Reply(5, codec.dump(ACCEPT))
+        assert await door.peer.read() == ReplyFrame(5, codec.dump(ACCEPT))
         door.peer.write(Result(call.id, b'{"n":1.0, "resultType":"complete","ttlMs":0}'))
         reply = await client.reply()
         assert reply.json["id"] == "again"
@@ -84,7 +84,7 @@ def test_a_call_may_be_interrupted_again_and_again_and_its_client_may_leave_in_b
             answer = {f"k{number - 1}": ACCEPT}
             params = {**TOOL[1], "inputResponses": answer, "requestState": result["requestState"]}
             client.send(modern("tools/call", params, meta=ABLE))
-            assert isinstance(await door.peer.read(), Reply)
+            assert isinstance(await door.peer.read(), ReplyFrame)
             door.peer.write(Ask(call.id, 5 + number, "roots/list", b"{}"))
             result = (await client.reply()).json["result"]
             assert list(result["inputRequests"]) == [f"k{number}"]
@@ -137,7 +137,7 @@ def test_what_cannot_be_asked_is_refused_and_the_call_goes_on(
         call = await door.peer.call()
         door.peer.write(Ask(call.id, 5, "elicitation/create", FORM))
         reply = await door.peer.read()
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, ReplyFrame)
         assert (reply.question, reply.failed) == (5, True)
         door.peer.write(Result(call.id, b"{}"))
         assert (await client.reply()).json["result"] == {"resultType": "complete"}
@@ -167,7 +167,7 @@ def test_a_state_works_once_for_its_request_and_survives_what_is_wrong() -> None
         away = retry({"requestState": "metamcp.another-front.token"})
         assert "has expired" in refused(await door.ask(away))
         client.send(retry(result))
-        assert isinstance(await door.peer.read(), Reply)
+        assert isinstance(await door.peer.read(), ReplyFrame)
         assert "of no use" in refused(await door.ask(retry(result)))
         door.peer.write(Result(call.id, b"{}"))
         assert (await client.reply()).status == 200
@@ -185,7 +185,7 @@ def test_an_answer_that_is_none_is_asked_for_again(answer: object) -> None:
         assert again["inputRequests"] == result["inputRequests"]
         assert again["requestState"] != result["requestState"]
         client.send(retry(again))
-        assert isinstance(await door.peer.read(), Reply)
+        assert isinstance(await door.peer.read(), ReplyFrame)
 
     with_door(talk)
 
@@ -195,7 +195,7 @@ def test_a_client_that_goes_away_while_it_waits_ends_the_call() -> None:
     async def talk(door: Door) -> None:
         client, call, result = await interrupted(door)
         client.send(retry(result))
-        assert isinstance(await door.peer.read(), Reply)
+        assert isinstance(await door.peer.read(), ReplyFrame)
         await client.close()
         assert (await door.peer.cancelled()).id == call.id
         assert "of no use" in refused(await door.ask(retry(result)))
@@ -208,7 +208,7 @@ def test_a_front_that_ends_ends_the_calls_whose_clients_are_away() -> None:
     async def talk(door: Door) -> None:
         _, call, _ = await interrupted(door)
         await door.app.drain(0)
-        assert await door.peer.read() == Reply(5, b'{"action":"cancel"}')
+        assert await door.peer.read() == ReplyFrame(5, b'{"action":"cancel"}')
         cancelled = await door.peer.cancelled()
         assert (cancelled.id, cancelled.reason) == (call.id, b"the gateway is stopping")
 
@@ -225,7 +225,7 @@ def test_between_peers_of_this_era_states_and_answers_pass_as_they_are() -> None
         call = await door.peer.call()
         assert call.params == codec.dump(given)
         door.peer.write(Ask(call.id, 5, "elicitation/create", FORM))  # not in this era
-        assert isinstance(await door.peer.read(), Reply)
+        assert isinstance(await door.peer.read(), ReplyFrame)
         result = b'{"resultType":"input_required" ,"requestState":"\\u0061"}'
         door.peer.write(Result(call.id, result))
         assert (await client.reply()).body == answers.result(b"1", result)

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from metamcp_worker.front import mrtr, mrtr_io
 from metamcp_worker.front.mrtr_io import Talk
-from metamcp_worker.front.server_links import Origin
+from metamcp_worker.front.server_links import CallOrigin
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
@@ -32,7 +32,7 @@ def bench() -> Iterator[Bench]:
 def parked_once(bench: Bench, who: str = "", server: str = "git") -> tuple[Visit, str]:
     """A call that waits for its client, and the state."""
     visit = bench.start(structs.replace(MINE, server=server))
-    talk_of(visit).call.origin = Origin("default", "t", b"{}", who, progress=False)
+    talk_of(visit).call.origin = CallOrigin("default", "t", b"{}", who, progress=False)
     bench.ask(talk_of(visit).call)
     bench.gather()
     return visit, visit.state

@@ -1,6 +1,6 @@
 """Requests of one client have one number, and nobody else has it."""
 
-from metamcp_worker.front.client_identity import FIRST, PEERS_MAX, Peer, Peers
+from metamcp_worker.front.client_identity import FIRST, PEERS_MAX, ModernClient, Peers
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX
 
@@ -21,8 +21,8 @@ def test_a_client_keeps_its_number_and_shares_it_with_no_other_principal_or_endp
 
 def test_who_does_not_say_who_it_is_stands_alone() -> None:
     peers = Peers()
-    assert peers.find("local", "default", b"") == Peer()
-    assert peers.find("local", "default", b"x" * (IDENTITY_BYTES_MAX + 1)) == Peer()
+    assert peers.find("local", "default", b"") == ModernClient()
+    assert peers.find("local", "default", b"x" * (IDENTITY_BYTES_MAX + 1)) == ModernClient()
 
 
 def test_no_number_is_used_again_when_there_are_too_many_clients() -> None:

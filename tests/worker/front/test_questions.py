@@ -7,7 +7,7 @@ import pytest
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Ask, Down, Notice, Reply, Result, Tell, Withdraw
+from metamcp_worker.ipc.frames import Ask, Down, Notice, ReplyFrame, Result, Tell, Withdraw
 
 from .callers import Caller
 from .routed import Front, with_front
@@ -28,12 +28,12 @@ def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
         peer.write(Notice("notifications/message", b'{"level":"info"}', asked.id))
         peer.write(Ask(asked.id, 5, "elicitation/create", b'{"message":"who?"}'))
         peer.write(Ask(999, 6, "elicitation/create", b"{}"))
-        assert await peer.read() == Reply(6, NOBODY, failed=True)
+        assert await peer.read() == ReplyFrame(6, NOBODY, failed=True)
         (question,) = caller.questions
         assert (question.method, question.params) == ("elicitation/create", b'{"message":"who?"}')
         question.answer(b'{"action":"accept"}')
         question.fail(b"{}")
-        assert await peer.read() == Reply(5, b'{"action":"accept"}')
+        assert await peer.read() == ReplyFrame(5, b'{"action":"accept"}')
         peer.write(Result(asked.id, b"{}"))
         await call.answer
         assert caller.notices == [("notifications/message", b'{"level":"info"}')]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from metamcp_worker.front.call_log_io import QUEUE_BYTES_MAX, Recorder
-from metamcp_worker.front.server_links import Answer, Call
-from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.spec import RecordingSpec
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ def ended(recorder: Recorder, first: int, count: int, body: bytes = b"{}") -> No
         frame = CallFrame(number, "tools/call", b"{}")
         call = Call("git", frame, loop.create_future(), _uncancelled, 0.0, label="tools/call")
         recorder.begun(call, "git__x", None)
-        recorder.finished(call, Answer(body), 0.1, "")
+        recorder.finished(call, CallAnswer(body), 0.1, "")
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -5,10 +5,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metamcp_worker.front.resource_subscriptions import UNATTENDED_MAX, UPDATED, Subscriptions
-from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.resource_subscriptions import (
+    UNATTENDED_MAX,
+    UPDATED,
+    ResourceSubscriptions,
+)
+from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.watches import WATCHER_URIS_MAX
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import Error, Notice, Result
 from metamcp_worker.ipc.messages import ServerState
 
@@ -35,20 +39,20 @@ class Client:
         self.told.put_nowait(params)
 
 
-def with_subscriptions(test: Callable[[Front, Subscriptions], Awaitable[None]]) -> None:
+def with_subscriptions(test: Callable[[Front, ResourceSubscriptions], Awaitable[None]]) -> None:
     async def main(front: Front) -> None:
-        await test(front, Subscriptions(front.calls))
+        await test(front, ResourceSubscriptions(front.calls))
 
     with_front(main, endpoint("a", "b"), a=OFFER, b=offer(templates=[template("note:{n}")]))
 
 
-async def watched(front: Front, subs: Subscriptions, uri: str, *clients: Client) -> None:
+async def watched(front: Front, subs: ResourceSubscriptions, uri: str, *clients: Client) -> None:
     """The first of them makes the server hear of it."""
     first = asyncio.create_task(subs.watch(front.view, uri, clients[0]))
     await answer(front.peers["a"], "resources/subscribe", uri)
-    assert await first == Answer(b"{}")
+    assert await first == CallAnswer(b"{}")
     for client in clients[1:]:
-        assert await subs.watch(front.view, uri, client) == Answer(b"{}")
+        assert await subs.watch(front.view, uri, client) == CallAnswer(b"{}")
 
 
 async def answer(peer: Peer, method: str, uri: str, body: bytes = b"{}") -> None:
@@ -60,19 +64,19 @@ async def answer(peer: Peer, method: str, uri: str, body: bytes = b"{}") -> None
 @pytest.mark.promise("M21")
 @pytest.mark.promise("M23")
 def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_updates() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one, two, peer = Client(), Client(), front.peers["a"]
         first = asyncio.create_task(subs.watch(front.view, "file:///a", one))
         await answer(peer, "resources/subscribe", "file:///a", b'{"x": 1.0}')
-        assert await first == Answer(b'{"x": 1.0}')
-        assert await subs.watch(front.view, "file:///a", two) == Answer(b"{}")
+        assert await first == CallAnswer(b'{"x": 1.0}')
+        assert await subs.watch(front.view, "file:///a", two) == CallAnswer(b"{}")
         params = b'{"uri": "file:///a","title":"\\u00e9","_meta":{"v": 1}}'
         peer.write(Notice(UPDATED, params))
         assert [await one.told.get(), await two.told.get()] == [params, params]
-        assert await subs.unwatch(front.view, "file:///a", one) == Answer(b"{}")
+        assert await subs.unwatch(front.view, "file:///a", one) == CallAnswer(b"{}")
         last = asyncio.create_task(subs.unwatch(front.view, "file:///a", two))
         await answer(peer, "resources/unsubscribe", "file:///a", b'{"y":2}')
-        assert await last == Answer(b'{"y":2}')
+        assert await last == CallAnswer(b'{"y":2}')
 
     with_subscriptions(talk)
 
@@ -80,10 +84,10 @@ def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_updates()
 @pytest.mark.promise("M21")
 def test_a_uri_that_two_servers_have_is_told_as_the_client_knows_it() -> None:
     async def talk(front: Front) -> None:
-        subs, one = Subscriptions(front.calls), Client()
+        subs, one = ResourceSubscriptions(front.calls), Client()
         asking = asyncio.create_task(subs.watch(front.view, "file://b//a", one))
         await answer(front.peers["b"], "resources/subscribe", "file:///a")
-        assert await asking == Answer(b"{}")
+        assert await asking == CallAnswer(b"{}")
         front.peers["a"].write(Notice(UPDATED, b'{"uri":"file:///a"}'))
         front.peers["b"].write(Notice(UPDATED, b'{"uri":"file:///a/x","n": 1.0}'))
         assert await one.told.get() == b'{"uri":"file://b//a/x","n":1.0}'
@@ -92,26 +96,26 @@ def test_a_uri_that_two_servers_have_is_told_as_the_client_knows_it() -> None:
 
 
 def test_a_refusal_of_the_server_is_what_the_client_gets() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one = Client()
         first = asyncio.create_task(subs.watch(front.view, "file:///a", one))
         call = await front.peers["a"].call()
         front.peers["a"].write(Error(call.id, b'{"code":-32002,"message":"no","x":1}'))
-        assert await first == Answer(b'{"code":-32002,"message":"no","x":1}', -32002)
-        assert await subs.unwatch(front.view, "file:///a", one) == Answer(b"{}")
+        assert await first == CallAnswer(b'{"code":-32002,"message":"no","x":1}', -32002)
+        assert await subs.unwatch(front.view, "file:///a", one) == CallAnswer(b"{}")
         await watched(front, subs, "file:///a", one)
 
     with_subscriptions(talk)
 
 
 def test_what_nobody_has_cannot_be_watched() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         for ask in (subs.watch, subs.unwatch):
-            with pytest.raises(Refused, match="Unknown resource: gone:z") as refusal:
+            with pytest.raises(ProtocolError, match="Unknown resource: gone:z") as refusal:
                 await ask(front.view, "gone:z", Client())
             assert refusal.value.code == -32002
         front.view.principal = "somebody"
-        with pytest.raises(Refused, match="somebody may not send"):
+        with pytest.raises(ProtocolError, match="somebody may not send"):
             await subs.watch(front.view, "file:///a", Client())
         assert front.peers["a"].quiet()
 
@@ -119,7 +123,7 @@ def test_what_nobody_has_cannot_be_watched() -> None:
 
 
 def test_one_client_cannot_watch_without_end() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         greedy = Client()
         asking = [
             asyncio.create_task(subs.watch(front.view, f"note:{number}", greedy))
@@ -129,7 +133,7 @@ def test_one_client_cannot_watch_without_end() -> None:
             call = await front.peers["b"].call()
             front.peers["b"].write(Result(call.id, b"{}"))
         await asyncio.gather(*asking)
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(ProtocolError) as refusal:
             await subs.watch(front.view, "note:more", greedy)
         assert refusal.value.code == Code.OVERLOADED
 
@@ -138,7 +142,7 @@ def test_one_client_cannot_watch_without_end() -> None:
 
 @pytest.mark.promise("M23")
 def test_a_client_that_is_gone_is_forgotten_at_the_server_too() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one, two = Client(), Client()
         await watched(front, subs, "file:///a", one, two)
         await watched(front, subs, "file:///b", one)
@@ -152,7 +156,7 @@ def test_a_client_that_is_gone_is_forgotten_at_the_server_too() -> None:
 
 
 def test_goodbyes_leave_room_for_calls() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one, peer = Client(), front.peers["b"]
         uris = [f"note:{number}" for number in range(2 * UNATTENDED_MAX)]
         asking = [asyncio.create_task(subs.watch(front.view, uri, one)) for uri in uris]
@@ -176,7 +180,7 @@ def test_goodbyes_leave_room_for_calls() -> None:
 
 @pytest.mark.promise("M23")
 def test_a_server_that_comes_back_is_told_what_is_watched() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one = Client()
         await watched(front, subs, "file:///a", one)
         front.peers["a"].close()
@@ -189,7 +193,7 @@ def test_a_server_that_comes_back_is_told_what_is_watched() -> None:
 
 
 def test_a_server_that_dies_while_it_is_asked_answers_everybody() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         asking = [
             asyncio.create_task(subs.watch(front.view, "file:///a", Client())) for _ in range(2)
         ]
@@ -206,13 +210,13 @@ def test_a_server_that_dies_while_it_is_asked_answers_everybody() -> None:
 
 
 def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         front.peers["a"].close()
         assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
         asking = asyncio.create_task(subs.watch(front.view, "file:///a", Client()))
         new = await front.attach("a", 2)
         await answer(new, "resources/subscribe", "file:///a", b'{"x":1}')
-        assert await asking == Answer(b'{"x":1}')
+        assert await asking == CallAnswer(b'{"x":1}')
         marker = front.calls.ask("a", "x/marker", b"{}")
         assert (await new.call()).method == "x/marker"
         marker.cancel("enough")
@@ -221,7 +225,7 @@ def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> None:
 
 
 def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         gone, quit_ = Client(), Client()
         forgotten = asyncio.create_task(subs.watch(front.view, "file:///a", gone))
         cancelled = asyncio.create_task(subs.watch(front.view, "file:///a", quit_))
@@ -238,7 +242,7 @@ def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() ->
 
 
 def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         front.peers["a"].close()
         assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
         gone, stays = Client(), Client()
@@ -253,7 +257,7 @@ def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() ->
         assert front.calls.held() == 1
         new = await front.attach("a", 2)
         await answer(new, "resources/subscribe", "file:///b")
-        assert await asyncio.gather(*asking) == [None, None, Answer(b"{}")]
+        assert await asyncio.gather(*asking) == [None, None, CallAnswer(b"{}")]
         marker = front.calls.ask("a", "x/marker", b"{}")
         assert (await new.call()).method == "x/marker"
         marker.cancel("enough")
@@ -262,18 +266,18 @@ def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() ->
 
 
 def test_the_end_of_a_subscription_at_a_server_that_is_away_is_nothing_to_wait_for() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one = Client()
         await watched(front, subs, "file:///a", one)
         front.peers["a"].close()
         assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
-        assert await subs.unwatch(front.view, "file:///a", one) == Answer(b"{}")
+        assert await subs.unwatch(front.view, "file:///a", one) == CallAnswer(b"{}")
 
     with_subscriptions(talk)
 
 
 def test_an_update_loses_the_gateways_own_subscription_id_and_nothing_else() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one = Client()
         await watched(front, subs, "file:///a", one)
         meta = b'{"io.modelcontextprotocol/subscriptionId":"7","v":1.0}'
@@ -287,7 +291,7 @@ def test_an_update_loses_the_gateways_own_subscription_id_and_nothing_else() -> 
 
 @pytest.mark.promise("M79")
 def test_what_a_session_watched_elsewhere_it_watches_here() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one = Client()
         subs.adopt(front.view, "file:///a", one)
         subs.adopt(front.view, "gone:z", one)
@@ -299,7 +303,7 @@ def test_what_a_session_watched_elsewhere_it_watches_here() -> None:
 
 
 def test_what_is_taken_over_while_its_server_is_away_is_asked_for_when_it_is_back() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         front.peers["a"].close()
         assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
         subs.adopt(front.view, "file:///a", Client())
@@ -310,7 +314,7 @@ def test_what_is_taken_over_while_its_server_is_away_is_asked_for_when_it_is_bac
 
 @pytest.mark.promise("M82")
 def test_what_a_client_watched_before_it_got_a_process_of_its_own_it_watches_there() -> None:
-    async def talk(front: Front, subs: Subscriptions) -> None:
+    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         one, two = Client(), Client()
         two.who = ""  # of clients that do not say who they are the server itself serves all
         await watched(front, subs, "file:///a", one, two)

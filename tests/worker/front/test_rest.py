@@ -7,17 +7,17 @@ import pytest
 from msgspec import Raw, structs
 
 from metamcp_worker.front import web_pages
-from metamcp_worker.front.web_pages import Tool
+from metamcp_worker.front.web_pages import OpenApiTool
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import (
     BODY_BYTES_MAX,
     Ask,
-    Call,
+    CallFrame,
     Down,
     Error,
     Progress,
-    Reply,
+    ReplyFrame,
     Result,
 )
 from metamcp_worker.ipc.spec import EndpointSpec
@@ -39,7 +39,7 @@ def get(path: str = "") -> bytes:
     return bodiless("GET", path=API + path)
 
 
-async def called(door: Door, tool_path: str, body: bytes = b"{}") -> tuple[Client, Call]:
+async def called(door: Door, tool_path: str, body: bytes = b"{}") -> tuple[Client, CallFrame]:
     client = await door.connect()
     client.send(post(body, "Accept", path=f"{API}/{tool_path}"))
     return client, await door.peer.call()
@@ -203,7 +203,7 @@ def test_a_server_that_asks_is_refused_and_a_client_that_goes_away_cancels() -> 
         client, call = await called(door, "t")
         door.peer.write(Ask(call.id, 5, "elicitation/create", b"{}"))
         reply = await door.peer.read()
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, ReplyFrame)
         assert reply.failed
         await client.close()
         assert (await door.peer.cancelled()).id == call.id
@@ -265,9 +265,9 @@ def test_the_document_describes_each_tool_with_the_schemas_of_its_server() -> No
 
 def test_the_document_is_sound_whatever_servers_call_their_tools() -> None:
     names = ["a/b", "é {x}", "1.", "input.1", "Result", "plain"]
-    tools = [Tool(name, codec.level(tool(name))) for name in names]
-    tools.append(Tool("odd", {"title": Raw(b"7"), "inputSchema": Raw(b"null")}))
-    tools.append(Tool("own", {"inputSchema": Raw(b'{"$id":"x:y","allOf":[{"$ref":"#"}]}')}))
+    tools = [OpenApiTool(name, codec.level(tool(name))) for name in names]
+    tools.append(OpenApiTool("odd", {"title": Raw(b"7"), "inputSchema": Raw(b"null")}))
+    tools.append(OpenApiTool("own", {"inputSchema": Raw(b'{"$id":"x:y","allOf":[{"$ref":"#"}]}')}))
     endpoint = EndpointSpec(name="e", servers=())
     found = codec.value(web_pages.document(endpoint, tools, "1", "Read this."))
     assert found["info"]["description"] == "Read this."

@@ -6,8 +6,8 @@ import pytest
 
 from metamcp_worker.catalog import policy
 from metamcp_worker.front import streams
-from metamcp_worker.ipc.disclosure import Whose
-from metamcp_worker.ipc.frames import MESSAGE_BYTES, Ask, Call, Cancel, Progress, Result
+from metamcp_worker.ipc.disclosure import ViewOwner
+from metamcp_worker.ipc.frames import MESSAGE_BYTES, Ask, CallFrame, Cancel, Progress, Result
 
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
-async def told(door: Door, session: str) -> tuple[Client, Call]:
+async def told(door: Door, session: str) -> tuple[Client, CallFrame]:
     """A call in whose middle something was told, and the client that has read it."""
     client = await door.call(session, _meta={"progressToken": "p"})
     call = await door.peer.call()
@@ -159,7 +159,7 @@ def test_the_stream_of_a_session_tells_what_was_lost_on_the_way() -> None:
         door.offer(offer("t"))
         assert await first.event() == CHANGED
         await lost(door, first, 1)
-        door.app.lists_changed({Whose("default", policy.LOCAL): frozenset({"prompts"})})
+        door.app.lists_changed({ViewOwner("default", policy.LOCAL): frozenset({"prompts"})})
         second = await resumed(door, session, first.event_ids[0])
         assert await second.event() == CHANGED  # it claims not to have read that
         assert (await second.event())["method"] == "notifications/prompts/list_changed"

@@ -4,7 +4,7 @@ import pytest
 
 from metamcp_worker.front import call_router, server_links
 from metamcp_worker.front.call_faults import Retries
-from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Ask, Down, Error, Frame, Notice, Progress, Result
 
@@ -78,8 +78,8 @@ def test_a_call_goes_to_the_next_generation_and_its_client_sees_one_answer(told:
         assert (again.id, again.params, asked.deadline_ms) == (asked.id, b'{"n":1}', 0)
         assert 0 < again.deadline_ms <= WAIT_S * 1000
         second.write(Result(again.id, b'"right"'))
-        assert await call.answer == Answer(b'"right"')
-        assert front.ended == [(call.id, Answer(b'"right"'))]
+        assert await call.answer == CallAnswer(b'"right"')
+        assert front.ended == [(call.id, CallAnswer(b'"right"'))]
 
     with_front(talk)
 
@@ -95,7 +95,7 @@ def test_a_call_that_may_not_be_repeated_fails_beside_one_that_may() -> None:
         data = error_data((await may_not.answer).body)
         assert (data["may_have_run"], "attempts" in data) == (True, False)
         second.write(Result((await second.call()).id, b"{}"))
-        assert await may.answer == Answer(b"{}")
+        assert await may.answer == CallAnswer(b"{}")
 
     with_front(talk)
 
@@ -149,7 +149,7 @@ def test_what_nobody_takes_is_not_heard() -> None:
         first.close()
         second = await front.attach(generation=2)
         second.write(Result((await second.call()).id, b"{}"))
-        assert await call.answer == Answer(b"{}")
+        assert await call.answer == CallAnswer(b"{}")
 
     with_front(talk)
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker.front.server_links import Answer, Call
-from metamcp_worker.ipc.frames import Call as CallFrame
-from metamcp_worker.ipc.frames import Down, Notice, Result
+from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.ipc.frames import CallFrame, Down, Notice, Result
 from tests.examples import examples
 
 from .peers import Peer
@@ -85,7 +84,7 @@ def test_every_call_ends_exactly_once_and_runs_no_more_often_than_it_may(
         ended = Counter(number for number, _ in front.ended)
         assert ended == Counter(call.id for call in play.calls)
         assert all(play.ran[number] <= (1 if number in play.plain else 2) for number in play.ran)
-        answered = {number for number, answer in front.ended if answer == Answer(b'"done"')}
+        answered = {number for number, answer in front.ended if answer == CallAnswer(b'"done"')}
         assert answered <= set(play.ran)
         assert front.routing.inflight().get("git", 0) == 0
 

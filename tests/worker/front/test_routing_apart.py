@@ -6,13 +6,12 @@ from functools import partial
 import pytest
 
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.mcp_request import Request
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Call as CallFrame
-from metamcp_worker.ipc.frames import Result
+from metamcp_worker.ipc.frames import CallFrame, Result
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.process_names import By
 from metamcp_worker.ipc.roots import Asked
@@ -24,8 +23,8 @@ from .routed import Front, with_front
 WHO = "0123456789ab"
 OWN = process_names.own("git", WHO)
 OTHER = process_names.own("git", "ba9876543210")
-ADA = Request("tools/call", {}, {}, b"", modern=False, who=WHO, rooted="r", project="p")
-NOBODY = Request("tools/call", {}, {}, b"", modern=False)
+ADA = McpRequest("tools/call", {}, {}, b"", modern=False, who=WHO, rooted="r", project="p")
+NOBODY = McpRequest("tools/call", {}, {}, b"", modern=False)
 CHOICES: list[tuple[By, Asked, str]] = [
     ("", "", "git"), ("", "ahead", "git@r"), ("client", "", OWN), ("client", "ahead", "git@r"),
     ("project", "ahead", "git@p"), ("", "", "git"),
@@ -36,7 +35,7 @@ def start(front: Front, name: str = OWN, *, repeatable: bool = False) -> Call:
     """A call of the client that has this."""
     routing = front.routing
     frame = CallFrame(routing.new_id(), "tools/call", b"{}")
-    future: asyncio.Future[Answer] = routing.loop.create_future()
+    future: asyncio.Future[CallAnswer] = routing.loop.create_future()
     call = Call(name, frame, future, routing.cancel, routing.loop.time())
     call.repeatable = repeatable
     routing.start(call)
@@ -63,7 +62,7 @@ def test_the_first_call_is_the_reason_to_start_it_and_waits() -> None:
         await front.routing.attach(OWN, 1, peer.fd)
         assert front.routing.inflight() == {"git": 1}
         peer.write(Result((await peer.call()).id, b"1"))
-        assert await call.answer == Answer(b"1")
+        assert await call.answer == CallAnswer(b"1")
         peer.close()
 
     with_front(talk)
@@ -103,7 +102,7 @@ def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
         shared = front.call()
         peer = await front.attach()
         peer.write(Result((await peer.call()).id, b"1"))
-        assert await shared.answer == Answer(b"1")
+        assert await shared.answer == CallAnswer(b"1")
         while front.wanted == [OWN]:
             await until(partial(settled, front, start(front, OTHER)))
         assert front.wanted == [OWN, OTHER]
@@ -121,7 +120,7 @@ def test_a_call_that_comes_while_it_goes_is_a_reason_for_another() -> None:
         peer = Peer()
         await front.routing.attach(OWN, 1, peer.fd)
         peer.write(Result((await peer.call()).id, b"1"))
-        assert await call.answer == Answer(b"1")
+        assert await call.answer == CallAnswer(b"1")
         peer.close()
 
     with_front(talk)
@@ -165,7 +164,7 @@ def test_a_call_in_an_era_that_its_server_does_not_speak_goes_to_the_server_itse
         call = start(front, legacy)
         front.routing.forget(legacy, "git")
         peer.write(Result((await peer.call()).id, b"1"))
-        assert await call.answer == Answer(b"1")
+        assert await call.answer == CallAnswer(b"1")
         assert front.wanted == [legacy]
 
     with_front(talk)

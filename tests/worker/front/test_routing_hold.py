@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.front import call_router
-from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Down, Result
@@ -23,7 +23,7 @@ def test_a_call_waits_for_a_server_that_starts_on_the_first_call() -> None:
         front.state("warming", generation=1, hold_ms=LONG_MS)
         peer = await front.attach(generation=1)
         peer.write(Result((await peer.call()).id, b'"started"'))
-        assert await call.answer == Answer(b'"started"')
+        assert await call.answer == CallAnswer(b'"started"')
 
     with_front(talk, hold_s=0.001)
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from metamcp_worker.front import run
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.disclosure import Outcome
+from metamcp_worker.ipc.disclosure import OrderOutcome
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Down, Result
@@ -219,7 +219,7 @@ def test_without_a_free_descriptor_an_order_has_an_answer_and_the_front_lives_on
         usual = resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
         one.send(Embedded(ticket=7), [packets.blob(codec.dump(Vectors()))])
-        one.send(Changed(ticket=ticket), [packets.blob(codec.dump(Outcome()))])
+        one.send(Changed(ticket=ticket), [packets.blob(codec.dump(OrderOutcome()))])
         result = asked.answer()["result"]
         assert result["isError"]
         assert run.UNREAD in result["content"][0]["text"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from metamcp_worker.front.mcp_request import Request
-from metamcp_worker.front.server_processes import CALLER_BYTES_MAX, Processes, Unasked
+from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.server_processes import CALLER_BYTES_MAX, ServerProcesses, Unasked
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.messages import ServerState, Wanted
 from metamcp_worker.ipc.process_names import By
@@ -15,7 +15,7 @@ ADA, BOB = (process_names.of_session(name) for name in ("ada", "bob"))
 HERE = b'{"roots":[{"uri":"file:///here"}]}'
 
 
-class Told(Processes):
+class Told(ServerProcesses):
     """`news`: what the supervisor hears."""
 
     def __init__(self, by: By = "", *, roots: Asked = "", both: bool = False) -> None:
@@ -26,8 +26,8 @@ class Told(Processes):
         )
 
 
-def client(who: str = ADA, *, modern: bool = False, caller: bytes = b"{}") -> Request:
-    return Request(
+def client(who: str = ADA, *, modern: bool = False, caller: bytes = b"{}") -> McpRequest:
+    return McpRequest(
         "tools/call", {}, {}, caller, modern=modern, who=who, rooted=who, project="0aproject",
         roots=HERE,
     )  # fmt: skip

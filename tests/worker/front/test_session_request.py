@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_worker.front.client_questions import ASKED_MAX
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, Call, Notice, Reply, Result, Tell, Withdraw
+from metamcp_worker.ipc.frames import Ask, CallFrame, Notice, ReplyFrame, Result, Tell, Withdraw
 
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door
@@ -19,7 +19,7 @@ CAPABLE: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}, "sampling": {
 JSON_ALONE = "Accept: application/json"
 
 
-async def asked(door: Door, call: Call, client: Client, question: int = 1) -> Any:
+async def asked(door: Door, call: CallFrame, client: Client, question: int = 1) -> Any:
     """What the client is asked when the server asks for a form."""
     door.peer.write(Ask(call.id, question, "elicitation/create", FORM))
     if question == 1:
@@ -29,9 +29,9 @@ async def asked(door: Door, call: Call, client: Client, question: int = 1) -> An
     return message
 
 
-async def replied(door: Door) -> Reply:
+async def replied(door: Door) -> ReplyFrame:
     frame = await door.peer.read()
-    assert isinstance(frame, Reply), frame
+    assert isinstance(frame, ReplyFrame), frame
     return frame
 
 
@@ -58,7 +58,7 @@ def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_for_byte
         wanted = {"params": codec.value(params)} if params else {}
         assert question == {"jsonrpc": "2.0", "id": question["id"], "method": method, **wanted}
         assert await door.answer(session, question, f'"result":{result}') == 202
-        assert await replied(door) == Reply(7, result.encode())
+        assert await replied(door) == ReplyFrame(7, result.encode())
         door.peer.write(Result(call.id, b'{"n":1}'))
         assert await client.event() == {"jsonrpc": "2.0", "id": 1, "result": {"n": 1}}
         assert await client.event() is None
@@ -76,7 +76,7 @@ def test_an_error_of_the_client_reaches_the_server_as_it_is() -> None:
         question = await asked(door, call, client)
         error = '{"code":-1,"message":"no", "data":[1.0],"x":null}'
         assert await door.answer(session, question, f'"error":{error}') == 202
-        assert await replied(door) == Reply(1, error.encode(), failed=True)
+        assert await replied(door) == ReplyFrame(1, error.encode(), failed=True)
 
     with_door(talk)
 
@@ -92,7 +92,7 @@ def test_an_answer_counts_once_and_only_in_its_own_session() -> None:
         assert await door.answer(mine, {"id": 1}, '"result":{"n":0}') == 202
         assert await door.answer(mine, question, '"result":{"n":1}') == 202
         assert await door.answer(mine, question, '"result":{"n":2}') == 202
-        assert await replied(door) == Reply(1, b'{"n":1}')
+        assert await replied(door) == ReplyFrame(1, b'{"n":1}')
         assert door.peer.quiet()
         assert door.stats.refusals == {"stray_answer": 3}
 
@@ -109,8 +109,8 @@ def test_two_questions_of_one_call_are_open_at_once() -> None:
         await door.answer(session, second, '"result":{"n":2}')
         await door.answer(session, first, '"result":{"n":1}')
         assert [await replied(door), await replied(door)] == [
-            Reply(2, b'{"n":2}'),
-            Reply(1, b'{"n":1}'),
+            ReplyFrame(2, b'{"n":2}'),
+            ReplyFrame(1, b'{"n":1}'),
         ]
 
     with_door(talk)
@@ -188,7 +188,7 @@ def test_a_client_that_reads_no_stream_for_its_call_is_asked_on_that_of_its_sess
         question = await news.event()
         assert question["method"] == "roots/list"
         await door.answer(session, question, '"result":{"roots":[]}')
-        assert await replied(door) == Reply(2, b'{"roots":[]}')
+        assert await replied(door) == ReplyFrame(2, b'{"roots":[]}')
         door.peer.write(Result(call.id, b'{"n":1}'))
         assert (await client.reply()).json["result"] == {"n": 1}
 

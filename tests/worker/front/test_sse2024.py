@@ -10,7 +10,7 @@ from mcp.client.sse import sse_client
 
 from metamcp_worker.front import streams
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, Progress, Reply, Result
+from metamcp_worker.ipc.frames import Ask, Progress, ReplyFrame, Result
 
 from ..rawhttp import Client, post, run, until
 from .door import Door, bodiless, modern, with_door
@@ -116,7 +116,7 @@ def test_progress_questions_and_answers_of_several_calls_share_the_stream() -> N
         door.peer.write(Ask(first.id, 5, "roots/list", b"{}"))
         question = await line.stream.event()
         assert await line.say(id=question["id"], result={"roots": []}) == 202
-        assert await door.peer.read() == Reply(5, b'{"roots":[]}')
+        assert await door.peer.read() == ReplyFrame(5, b'{"roots":[]}')
         door.peer.write(Result(second.id, b'{"n":2}'))
         door.peer.write(Result(first.id, b'{"n":1}'))
         answers = [await line.stream.event() for _ in range(2)]

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from metamcp_worker.front import streams
-from metamcp_worker.front.streams import Standing, Stream, Streams
+from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.ipc.frames import Progress
 
 from ..rawhttp import run, until
@@ -125,7 +125,7 @@ def test_standing_streams_are_limited_by_address_but_not_on_loopback() -> None:
         tasks: list[asyncio.Task[None]] = []
         for address in ("192.0.2.1", "127.0.0.1"):
             for _ in range(streams.PEER_STREAMS_MAX):
-                standing = Standing(wire.stream(), "default", "me", address, {"n": b"e"})
+                standing = WaitingStream(wire.stream(), "default", "me", address, {"n": b"e"})
                 tasks.append(asyncio.create_task(wire.streams.stand(standing)))
         await until(lambda: wire.streams.running == len(tasks))
         full = {

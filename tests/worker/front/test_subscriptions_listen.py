@@ -10,22 +10,22 @@ from msgspec import Raw
 from metamcp_worker.catalog import policy
 from metamcp_worker.front import subscriptions_listen
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.guard import Facts
-from metamcp_worker.front.resource_subscriptions import Subscriptions
+from metamcp_worker.front.guard import RequestFacts
+from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.http.http1 import Head, Left
-from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.http.http1 import Head, MovedConnection
+from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Whose
-from metamcp_worker.ipc.errors import Code, Refused
-from metamcp_worker.ipc.frames import Call, Error, Notice, Result, Tell
+from metamcp_worker.ipc.disclosure import ViewOwner
+from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.frames import CallFrame, Error, Notice, Result, Tell
 
 from ..rawhttp import Client, until
 from .door import META, Door, modern, with_door
 from .offers import MODERN, offer, resource
 
-HERE = Whose("default", policy.LOCAL)
+HERE = ViewOwner("default", policy.LOCAL)
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -62,7 +62,7 @@ def test_a_subscription_is_acknowledged_told_and_ended_under_the_id_of_its_reque
         client.send(wish(toolsListChanged=True, promptsListChanged=False, x=True))
         assert await acknowledged(client) == {"toolsListChanged": True}
         door.app.lists_changed({HERE: frozenset({"prompts", "resources"})})
-        door.app.lists_changed({Whose("dev", policy.LOCAL): frozenset({"tools"})})
+        door.app.lists_changed({ViewOwner("dev", policy.LOCAL): frozenset({"tools"})})
         door.app.lists_changed({HERE: frozenset({"tools"})})
         tag = {SUBSCRIPTION: "7"}
         assert await client.event() == {
@@ -119,7 +119,7 @@ def test_the_acknowledgement_names_only_what_servers_agreed_to_and_comes_first()
     with_door(talk)
 
 
-async def calls(door: Door, count: int) -> list[Call]:
+async def calls(door: Door, count: int) -> list[CallFrame]:
     return [await door.peer.call() for _ in range(count)]
 
 
@@ -175,7 +175,7 @@ def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
 
 
 class Wire(asyncio.Transport):
-    """To a client that reads everything; the `requests.Line` of its request."""
+    """To a client that reads everything; the `requests.RequestConnection` of its request."""
 
     transport: asyncio.Transport
     hops = 0
@@ -198,21 +198,21 @@ class Wire(asyncio.Transport):
     def last_words(self, status: int, body: bytes) -> None:
         raise AssertionError("this client does nothing wrong")
 
-    def leave(self, request: Request, body: bytes) -> Left | None:
+    def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:
         return None
 
-    def go_on(self, request: Request, step: Callable[[], Pending]) -> None:
+    def go_on(self, request: HttpRequest, step: Callable[[], Pending]) -> None:
         assert step() is None
 
 
 def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
     async def talk(door: Door) -> None:
         door.offer(offer(resources=[resource("a:b")]))
-        subscriptions, tasks = Subscriptions(door.calls), Tasks(door.calls)
-        listening = subscriptions_listen.Listening(subscriptions, tasks, ack_s=0.01)
+        subscriptions, tasks = ResourceSubscriptions(door.calls), Tasks(door.calls)
+        listening = subscriptions_listen.SubscriptionsListen(subscriptions, tasks, ack_s=0.01)
         wire = Wire()
-        request = Request(wire, Head("POST", b"/mcp", ()))
-        facts = Facts("default", accepts_sse=True)
+        request = HttpRequest(wire, Head("POST", b"/mcp", ()))
+        facts = RequestFacts("default", accepts_sse=True)
         exchange = Exchange(request, facts, Streams(door.stats.refused), lambda: None)
         view = door.calls.view("default")
         assert view is not None
@@ -248,7 +248,7 @@ def test_a_subscription_needs_its_wishes_and_a_reader() -> None:
     ],
 )
 def test_wishes_that_are_none_are_refused(filters: object) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ProtocolError) as refusal:
         subscriptions_listen.wanted(Raw(codec.dump(filters)))
     assert refusal.value.code == Code.INVALID_PARAMS
 

@@ -7,11 +7,11 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.task_ids import ID_BYTES_MAX, exposed
 from metamcp_worker.front.tasks import BYTES_MAX, WATCHER_TASKS_MAX, Tasks
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import Ask, Notice, Result, Tell
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
@@ -69,7 +69,7 @@ def test_a_task_of_one_of_several_servers_is_found_again() -> None:
         task = exposed("default", "new", "7")
         asked = request("tools/call", b'{"name":"new__t"}')
         answer = await front.answered("new", asked, b'{"resultType":"task","taskId":"7","x": 1.0}')
-        assert answer == Answer(b'{"resultType":"task","taskId":"%b","x":1.0}' % task.encode())
+        assert answer == CallAnswer(b'{"resultType":"task","taskId":"%b","x":1.0}' % task.encode())
         for method in ("tasks/get", "tasks/update", "tasks/cancel"):
             asked = request(method, b'{"taskId":"%b","inputResponses":{ }}' % task.encode())
             frame = await front.sent("new", asked)
@@ -86,7 +86,7 @@ def test_a_task_of_the_handshake_era_is_found_again() -> None:
         task = exposed("default", "old", "7").encode()
         asked = request("tools/call", b'{"name":"old__t","task":{"ttl": 9}}', modern=False)
         answer = await front.answered("old", asked, b'{"task":{"taskId":"7","status":"working"}}')
-        assert answer == Answer(b'{"task":{"taskId":"%b","status":"working"}}' % task)
+        assert answer == CallAnswer(b'{"task":{"taskId":"%b","status":"working"}}' % task)
         for method in ("tasks/get", "tasks/result", "tasks/cancel"):
             frame = await front.sent(
                 "old", request(method, b'{"taskId":"%b"}' % task, modern=False)
@@ -108,7 +108,7 @@ def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it(
         meta = b'{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%b"}}}'
         front.peers["old"].write(Ask(number, 1, "roots/list", meta % b"7"))
         front.peers["old"].write(Result(number, b'{"content":[]}'))
-        assert await call.answer == Answer(b'{"content":[]}')
+        assert await call.answer == CallAnswer(b'{"content":[]}')
         task = exposed("default", "old", "7")
         assert [one.params for one in caller.questions] == [meta % task.encode()]
 
@@ -121,7 +121,7 @@ def test_on_an_endpoint_with_one_server_tasks_pass_as_they_are(server: str, mode
     async def talk(front: Front, tasks: Tasks) -> None:
         body = b'{"resultType":"task","taskId":"7" ,"task":{"taskId": "7"}}'
         asked = request("tools/call", b'{"name":"%b__t"}' % server.encode(), modern=modern)
-        assert await front.answered(server, asked, body) == Answer(body)
+        assert await front.answered(server, asked, body) == CallAnswer(body)
         frame = await front.sent(server, request("tasks/get", b'{"taskId": "7"}', modern=modern))
         assert frame.params == b'{"taskId":"7"}'
 
@@ -142,7 +142,7 @@ def test_tasks_do_not_cross_the_eras(server: str, modern: bool) -> None:
         name = b'{"name":"%b__t"}' % server.encode()
         body = b'{"resultType":"complete","taskId":"7"}'
         asked = request("tools/call", name, modern=modern)
-        assert await front.answered(server, asked, body) == Answer(body)
+        assert await front.answered(server, asked, body) == CallAnswer(body)
 
     with_tasks(one, server)
     with_tasks(two, server, "third")
@@ -239,7 +239,7 @@ def test_one_client_cannot_watch_without_end() -> None:
         ids = [f"t{number}" for number in range(WATCHER_TASKS_MAX)]
         assert len(tasks.watch(front.view, ids, greedy)) == WATCHER_TASKS_MAX
         assert tasks.watch(front.view, ids[:1], greedy) == ("t0",)
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(ProtocolError) as refusal:
             tasks.watch(front.view, ["more"], greedy)
         assert refusal.value.code == Code.OVERLOADED
         tasks.created(front.view, b'{"task":{"taskId":"7"}}', old)
@@ -269,7 +269,7 @@ def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
         greedies = [Client() for _ in range(BYTES_MAX // (6 * ID_BYTES_MAX * len(ids)) + 1)]
         for one in greedies[:-1]:
             tasks.watch(front.view, ids, one)
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(ProtocolError) as refusal:
             tasks.watch(front.view, ids, greedies[-1])
         assert refusal.value.code == Code.OVERLOADED
         for one in greedies:

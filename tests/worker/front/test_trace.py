@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front.mcp_request import Request
-from metamcp_worker.front.server_links import Answer, Call, Link, Origin, Wire
+from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin, ServerLink, Wire
 from metamcp_worker.front.trace import PENDING_MAX, UNDER_WAY_MAX, Tracing
 from metamcp_worker.ipc import codec, messages
-from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import Leg, Span
 
 pytestmark = pytest.mark.promise("M88")
@@ -59,18 +59,18 @@ def begun(
     """A call that is about to be sent, of a client that says this in `_meta`."""
     members = {key: Raw(codec.dump(value)) for key, value in meta.items()}
     given = {"name": Raw(b'"t"'), "arguments": Raw(b'{"secret":"hunter2"}'), **(params or {})}
-    request = Request(method, dict(given), members, b"", modern=True, headers=headers)
+    request = McpRequest(method, dict(given), members, b"", modern=True, headers=headers)
     raw = codec.dump(members) if members else b""
     frame = CallFrame(number, method, codec.dump(given), raw)
     future = asyncio.get_running_loop().create_future()
     call = Call("git@abc", frame, future, _uncancelled, 10.0, label=method)
-    call.origin = Origin("default", "git__t", b"", "", False, "2026-07-28", "t")
+    call.origin = CallOrigin("default", "git__t", b"", "", False, "2026-07-28", "t")
     tracing.begun(call, "git__t", request, given)
     return call
 
 
 def sent(call: Call) -> Call:
-    call.wire = Wire(Link("git", 60.0), 3)
+    call.wire = Wire(ServerLink("git", 60.0), 3)
     return call
 
 
@@ -82,7 +82,7 @@ def told(call: Call) -> dict[str, Any]:
 
 
 def over(tracing: Tracing, call: Call, code: int = 0, outcome: str = "") -> list[Span]:
-    tracing.finished(sent(call), Answer(b"{}", code), outcome, 12.0)
+    tracing.finished(sent(call), CallAnswer(b"{}", code), outcome, 12.0)
     return tracing.take(99)[0]
 
 
@@ -239,12 +239,12 @@ def test_a_server_elsewhere_is_reached_over_the_network() -> None:
 def test_a_call_that_never_left_has_no_span_of_a_server() -> None:
     def talk() -> None:
         tracing = traced()
-        tracing.finished(begun(tracing), Answer(b"{}", -10001), "-10001", 12.0)
+        tracing.finished(begun(tracing), CallAnswer(b"{}", -10001), "-10001", 12.0)
         (span,) = tracing.take(9)[0]
         assert span.kind == "server"
         again = begun(tracing)
         again.ends = 60.0  # it was sent, and waits for the next server
-        tracing.finished(again, Answer(b"{}", -10001), "-10001", 12.0)
+        tracing.finished(again, CallAnswer(b"{}", -10001), "-10001", 12.0)
         assert tracing.take(9)[0][1].attributes["metamcp.retried"] is True
 
     with_loop(talk)
@@ -276,7 +276,7 @@ def test_what_is_kept_has_bounds_and_what_is_lost_is_counted() -> None:
         calls = [begun(tracing, number) for number in range(UNDER_WAY_MAX + 1)]
         assert "traceparent" not in told(calls[-1])
         for call in calls:
-            tracing.finished(sent(call), Answer(b"{}"), "", 12.0)
+            tracing.finished(sent(call), CallAnswer(b"{}"), "", 12.0)
         assert tracing.waiting == PENDING_MAX
         found, lost = tracing.take(100)
         assert len(found) == 100

@@ -9,8 +9,7 @@ from msgspec import Raw
 from metamcp_worker.front.call_observers import BATCH_SPANS, QUEUED_MAX, Tracer, witness
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Call as CallFrame
-from metamcp_worker.ipc.frames import Notice, Result
+from metamcp_worker.ipc.frames import CallFrame, Notice, Result
 from metamcp_worker.ipc.messages import Leg, Message, Span, Spans
 from tests.waiting import until
 

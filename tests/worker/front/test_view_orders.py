@@ -12,14 +12,22 @@ from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.view_orders import Disclosing
 from metamcp_worker.ipc import codec, disclosure
-from metamcp_worker.ipc.disclosure import Applied, Disclosed, Everything, News, Shift, Shown, Whose
+from metamcp_worker.ipc.disclosure import (
+    Applied,
+    Disclosed,
+    Everything,
+    News,
+    Shift,
+    Shown,
+    ViewOwner,
+)
 from metamcp_worker.ipc.message_base import Message
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import FrontSpec
 
 from .offers import endpoint, offer
 
-HERE = Whose("default", policy.LOCAL)
+HERE = ViewOwner("default", policy.LOCAL)
 NOTHING = Shift()
 TOOLS: Changed = {HERE: frozenset({"tools"})}
 
@@ -109,7 +117,7 @@ def test_the_supervisor_hears_that_clients_were_told_once_they_were() -> None:
 
 def test_what_a_server_and_an_order_change_is_announced_together() -> None:
     def play(front: Told) -> None:
-        desk = Whose("desk", policy.LOCAL)
+        desk = ViewOwner("desk", policy.LOCAL)
         front.listed("a", yes=False)
         front.round(4, Shift(((Shown(servers=("b",)), (desk,)),)))
         front.disclosing.announce(4)
@@ -133,7 +141,7 @@ def test_a_front_that_ends_tells_everything_it_has_kept_and_keeps_nothing_more()
 
 def test_everything_anew_that_nobody_waits_for_begins_a_round_of_its_own() -> None:
     def play(front: Told) -> None:
-        desk = Whose("desk", policy.LOCAL)
+        desk = ViewOwner("desk", policy.LOCAL)
         everything = Everything(((desk, Shown(servers=("b",))),))
         front.disclosing.disclosed(Disclosed(), codec.dump(everything))
         front.calls.refresh()

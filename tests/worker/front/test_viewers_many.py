@@ -8,10 +8,10 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_worker.catalog import policy
-from metamcp_worker.catalog.views import Shelf, View
+from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Pair, Shown, Whose
+from metamcp_worker.ipc.disclosure import Pair, Shown, ViewOwner
 from metamcp_worker.ipc.spec import FrontSpec
 
 from .offers import endpoint, offer
@@ -23,7 +23,7 @@ ALL: tuple[Pair, ...] = tuple((server, tool) for server in SERVERS for tool in T
 SHOWN = 200
 VIEW_BYTES_MAX = 16 * 1024
 """Of a view with 200 tools that no other session has, without the bytes of its lists."""
-WHO = [Whose("default", policy.LOCAL, f"{number:012x}") for number in range(SESSIONS)]
+WHO = [ViewOwner("default", policy.LOCAL, f"{number:012x}") for number in range(SESSIONS)]
 
 
 def made() -> Viewers:
@@ -44,7 +44,7 @@ def received(number: int = 0) -> Shown:
     return codec.typed(Shown, codec.dump(Shown((*tools, *more), toolset=f"of {number}")))
 
 
-def view(viewers: Viewers, whose: Whose) -> View:
+def view(viewers: Viewers, whose: ViewOwner) -> View:
     found = viewers.get("default")
     assert found is not None
     return viewers.own(found, whose.session)
@@ -99,7 +99,7 @@ def test_a_change_of_one_view_leaves_all_others_what_they_are() -> None:
 
 
 def test_lists_that_are_not_kept_are_made_again_and_those_of_a_view_go_with_it() -> None:
-    shelf = Shelf(bytes_max=100)
+    shelf = PageCache(bytes_max=100)
     first, second = shelf.pages(), shelf.pages()
     place = ("tools", False, 0)
     first.put(place, b"x" * 60)

@@ -5,7 +5,14 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
-from metamcp_worker.front.watches import URIS_MAX, WATCHER_URIS_MAX, Full, Key, Settled, Watches
+from metamcp_worker.front.watches import (
+    URIS_MAX,
+    WATCHER_URIS_MAX,
+    Key,
+    Settled,
+    TooManyWatched,
+    Watches,
+)
 
 ONE: Key = ("git", "file:///a")
 
@@ -143,12 +150,12 @@ def test_what_one_client_watches_is_bounded_and_so_is_all() -> None:
     table, greedy = Watches(), Client()
     for number in range(WATCHER_URIS_MAX):
         table.watch(("git", f"a:{number}"), greedy, f"a:{number}", number)
-    with pytest.raises(Full, match="One client"):
+    with pytest.raises(TooManyWatched, match="One client"):
         table.watch(("git", "a:x"), greedy, "a:x", -1)
     table.watch(("git", "a:0"), greedy, "a:0", -2)
     for number in range(URIS_MAX - WATCHER_URIS_MAX):
         table.watch(ONE, Client(), ONE[1], WATCHER_URIS_MAX + number)
-    with pytest.raises(Full, match="try again"):
+    with pytest.raises(TooManyWatched, match="try again"):
         table.watch(ONE, Client(), ONE[1], -3)
 
 

@@ -11,7 +11,7 @@ from msgspec import structs
 from metamcp_worker.front import connection_moves
 from metamcp_worker.front.connection_moves import Handover
 from metamcp_worker.front.wrong_front import Elsewhere, missing
-from metamcp_worker.http.http1 import Left
+from metamcp_worker.http.http1 import MovedConnection
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (
     HOPS_MAX,
@@ -170,8 +170,8 @@ class Leaving:
     def __init__(self, stuck: bool) -> None:
         self.stuck = stuck
 
-    def leave(self, body: bytes) -> Left | None:
-        return None if self.stuck else Left(os.open(os.devnull, os.O_RDONLY), body)
+    def leave(self, body: bytes) -> MovedConnection | None:
+        return None if self.stuck else MovedConnection(os.open(os.devnull, os.O_RDONLY), body)
 
 
 @pytest.mark.parametrize(

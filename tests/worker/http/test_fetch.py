@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from metamcp_worker.http import fetch
-from metamcp_worker.http.fetch import Broken, Limits, Origin, Unreachable
+from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.rawhttp import run
 from tests.worker.scripted import Request, Wire, serving
@@ -18,7 +18,7 @@ ANSWER_S = 5.0
 
 
 @contextlib.asynccontextmanager
-async def origin(url: str, limits: Limits | None = None) -> AsyncGenerator[Origin]:
+async def origin(url: str, limits: FetchLimits | None = None) -> AsyncGenerator[Origin]:
     client = Origin(url, limits=limits)
     try:
         yield client
@@ -100,7 +100,7 @@ def test_many_requests_at_once_share_lanes_and_one_too_many_is_refused() -> None
     count = 3 * fetch.LANE_REQUESTS_MAX
 
     async def main() -> None:
-        async with serving(echo) as url, origin(url, Limits(requests_max=count)) as client:
+        async with serving(echo) as url, origin(url, FetchLimits(requests_max=count)) as client:
             sends = [client.send("POST", {}, b"x", answer_s=ANSWER_S) for _ in range(count)]
             responses = await asyncio.gather(*sends)
             with pytest.raises(Unreachable, match="96 requests to answer at once"):

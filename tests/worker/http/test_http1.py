@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.http.http1 import COPY_BYTES_MAX, whole
-from metamcp_worker.http.requests import Request
+from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.http.serve import HttpServer
 from tests.worker.rawhttp import Client, listener, post, run
 
@@ -22,7 +22,7 @@ def test_a_small_answer_is_one_part_and_a_large_one_is_not_copied() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("size", [0, 1000, 5_000_000])
 def test_an_answer_in_parts_arrives_whole(size: int) -> None:
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         await request.body()
         request.answer(OK, b"a" * size, b"", b"b" * size)
 

@@ -9,7 +9,7 @@ from mcp.shared import inbound
 from msgspec import Raw
 
 from metamcp_worker.http import mcp_headers
-from metamcp_worker.http.mcp_headers import Unfit
+from metamcp_worker.http.mcp_headers import HeaderRuleUnfit
 from metamcp_worker.ipc import codec
 
 
@@ -112,6 +112,6 @@ UNFIT = [
 
 @pytest.mark.parametrize("raw", UNFIT)
 def test_an_annotation_that_is_not_allowed_is_told(raw: bytes) -> None:
-    with pytest.raises(Unfit, match="x-mcp-header"):
+    with pytest.raises(HeaderRuleUnfit, match="x-mcp-header"):
         mcp_headers.wanted(raw)
     assert inbound.find_invalid_x_mcp_header(json.loads(raw)) is not None

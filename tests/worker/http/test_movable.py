@@ -9,10 +9,10 @@ import pytest
 from msgspec import structs
 
 from metamcp_worker.http import http1, movable
-from metamcp_worker.http.http1 import Left
+from metamcp_worker.http.http1 import MovedConnection
 from metamcp_worker.http.movable import MovableServer
-from metamcp_worker.http.requests import Request
-from metamcp_worker.http.serve import Limits
+from metamcp_worker.http.requests import HttpRequest
+from metamcp_worker.http.serve import ClientLimits
 from tests.live.processes import descriptors
 from tests.worker.rawhttp import Client, listener, post, run, until
 
@@ -22,21 +22,21 @@ pytestmark = pytest.mark.process
 class House:
     """A server that says who it is, and sends requests for `/away` to the other one."""
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, limits: ClientLimits) -> None:
         self.name = name
         self.server = MovableServer(self.answer, limits=limits)
         self.other: House | None = None
         self.port = 0
         self.stuck = 0
         self.hops: list[int] = []
-        self.left: list[Left] = []
+        self.left: list[MovedConnection] = []
 
     async def open(self) -> None:
         sock = listener()
         self.port = sock.getsockname()[1]
         await self.server.start([sock])
 
-    async def answer(self, request: Request) -> None:
+    async def answer(self, request: HttpRequest) -> None:
         body = await request.body() or b""
         said = request.head
         self.hops.append(request.hops)
@@ -53,7 +53,7 @@ class House:
 
 def moving(
     test: Callable[[House, House, Client], Awaitable[None]],
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
 ) -> None:
     """`test(here, there, client)`: of a client that is connected here."""
 
@@ -155,13 +155,13 @@ def test_a_server_that_drains_still_answers_what_is_sent_to_it() -> None:
 
 def test_a_server_has_not_ended_while_a_connection_arrives() -> None:
     async def main() -> None:
-        house = House("there", Limits())
+        house = House("there", ClientLimits())
         await house.server.start([])
         with listener() as waiting:
             client = await Client.connect(waiting.getsockname()[1])
             accepted, _ = waiting.accept()
         arriving = asyncio.create_task(
-            movable.adopt(house.server, Left(accepted.detach(), post(b"1")))
+            movable.adopt(house.server, MovedConnection(accepted.detach(), post(b"1")))
         )
         await asyncio.gather(arriving, house.server.drain(10))
         assert house.server.ended
@@ -174,7 +174,7 @@ def test_a_server_has_not_ended_while_a_connection_arrives() -> None:
 
 def test_a_connection_that_nobody_can_take_is_cut() -> None:
     async def talk(here: House, there: House, client: Client) -> None:
-        here.other = House("not open", Limits())
+        here.other = House("not open", ClientLimits())
         client.send(post(b"1", path="/away"))
         assert await client.closed() == b""
 
@@ -188,18 +188,18 @@ def test_a_server_with_as_many_connections_as_it_may_have_takes_no_more() -> Non
         assert (await client.ask(post(b"1", path="/away"))).status == 503
         await other.close()
 
-    moving(talk, Limits(connections_max=1))
+    moving(talk, ClientLimits(connections_max=1))
 
 
 def test_a_client_that_went_away_on_the_way_harms_nobody() -> None:
     async def main() -> None:
-        house = House("there", Limits())
+        house = House("there", ClientLimits())
         await house.open()
         with listener() as waiting:
             client = socket.create_connection(waiting.getsockname())
             accepted, _ = waiting.accept()
             client.close()
-        await movable.adopt(house.server, Left(accepted.detach(), post(b"1")))
+        await movable.adopt(house.server, MovedConnection(accepted.detach(), post(b"1")))
         await until(lambda: house.server.connections == 0)
         await house.server.drain(1)
 
@@ -215,7 +215,7 @@ def test_a_server_that_drains_gives_away_what_rests_and_answers_the_rest_before(
         moves: list[asyncio.Task[None]] = []
         refusals = 3
 
-        def away(leave: Callable[[], Left | None]) -> None:
+        def away(leave: Callable[[], MovedConnection | None]) -> None:
             nonlocal refusals
             refusals -= 1
             if refusals >= 0:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from metamcp_worker.http.requests import Request
+from metamcp_worker.http.requests import HttpRequest
 from tests.worker.http.test_serve import OK, QUICK, Served, echo, served
 from tests.worker.rawhttp import post, until
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 
 def test_a_head_that_nobody_reads_yet_is_not_late() -> None:
-    waiting: list[Request] = []
+    waiting: list[HttpRequest] = []
 
     async def talk(one: Served) -> None:
         client, clock = await one.connect(), await one.connect()
@@ -32,7 +32,7 @@ def test_a_head_that_nobody_reads_yet_is_not_late() -> None:
 
 
 def test_a_client_that_reads_a_stream_slowly_is_not_cut_off() -> None:
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         request.begin(OK)
         while not request.lost:
             await request.send(b"x" * 1_000_000)

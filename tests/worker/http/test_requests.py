@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from metamcp_worker.http import client_limits, http1
-from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.http.test_serve import CHUNKED, OK, Served, echo, served
 from tests.worker.rawhttp import post, until
@@ -92,7 +92,7 @@ def test_a_head_that_says_more_than_a_length_is_not_kept(case: str) -> None:
 
 
 def test_a_known_request_behind_one_that_closes_the_connection_keeps_no_client_from_going() -> None:
-    waiting: list[Request] = []
+    waiting: list[HttpRequest] = []
 
     async def talk(one: Served) -> None:
         client, gone = await one.connect(), await one.connect()
@@ -126,7 +126,7 @@ BROKEN_BODY = CHUNKED.replace(b"POST /", b"POST /broken") + b"\r\nzz\r\nab\r\n0\
 def test_a_request_under_way_is_still_answered_when_the_body_of_the_next_is_broken() -> None:
     go = asyncio.Event()
 
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         await go.wait()
         await echo(request)
 
@@ -145,7 +145,7 @@ def test_a_request_under_way_is_still_answered_when_the_body_of_the_next_is_brok
 def test_a_request_that_is_refused_as_a_whole_never_begins() -> None:
     begun: list[bytes] = []
 
-    def app(request: Request) -> None:
+    def app(request: HttpRequest) -> None:
         begun.append(request.head.target)
 
     async def talk(one: Served) -> None:
@@ -190,7 +190,7 @@ def test_an_answer_to_HEAD_has_a_length_and_no_body() -> None:  # noqa: N802 - t
 def test_an_answer_in_pieces_is_framed_as_the_client_understands_it(
     version: bytes, body: bytes
 ) -> None:
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         request.begin(OK)
         for piece in (b"a", b"", b"b"):
             await request.send(piece)
@@ -208,7 +208,7 @@ def test_an_answer_in_pieces_is_framed_as_the_client_understands_it(
 def test_a_request_waits_until_the_answer_before_it_is_read() -> None:
     asked: list[bytes] = []
 
-    def app(request: Request) -> None:
+    def app(request: HttpRequest) -> None:
         asked.append(request.take())
         request.answer(OK, b"x" * 30_000_000)
 
@@ -227,7 +227,7 @@ def test_a_body_that_nobody_asks_for_is_not_read_and_one_that_is_too_large_is_to
     go, begun = asyncio.Event(), asyncio.Event()
     sizes: list[int] = []
 
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         begun.set()
         await go.wait()
         sizes.append(request.size)
@@ -249,7 +249,7 @@ def test_a_body_that_nobody_asks_for_is_not_read_and_one_that_is_too_large_is_to
 
 
 def test_what_fails_later_fails_for_its_own_request_only(caplog: pytest.LogCaptureFixture) -> None:
-    waiting: list[Request] = []
+    waiting: list[HttpRequest] = []
 
     def fail() -> Pending:
         raise LookupError("secret detail")

@@ -9,19 +9,19 @@ import pytest
 
 from metamcp_worker.http import http1
 from metamcp_worker.http.client_limits import LINGER_BYTES_MAX
-from metamcp_worker.http.requests import Handler, Request
-from metamcp_worker.http.serve import HttpServer, Limits
+from metamcp_worker.http.requests import Handler, HttpRequest
+from metamcp_worker.http.serve import ClientLimits, HttpServer
 from tests.worker.rawhttp import WAIT_S, Client, listener, post, run, until
 
 pytestmark = pytest.mark.process
 
-QUICK = Limits(head_s=0.2, body_grace_s=0.2, idle_s=0.3)
+QUICK = ClientLimits(head_s=0.2, body_grace_s=0.2, idle_s=0.3)
 
 
 OK = http1.head(200)
 
 
-async def echo(request: Request) -> None:
+async def echo(request: HttpRequest) -> None:
     """Answers with the method, the target and the body."""
     body = await request.body()
     if body is not None:
@@ -47,7 +47,7 @@ class Served:
 def served(
     test: Callable[[Served], Awaitable[None]],
     app: Handler = echo,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
 ) -> None:
     async def main() -> None:
         refused: list[str] = []
@@ -177,7 +177,7 @@ def test_a_request_before_a_broken_one_is_still_answered() -> None:
 def test_trailers_never_become_headers() -> None:
     seen: list[http1.Headers] = []
 
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         seen.append(request.head.headers)
         await echo(request)
 
@@ -232,7 +232,7 @@ def test_an_idle_connection_is_closed_before_and_after_a_request() -> None:
 
 
 def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         request.begin(OK)
         await request.send(b"x" * 30_000_000)
         request.end()
@@ -249,7 +249,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
 def test_a_client_that_reads_large_answers_slowly_is_not_cut_off() -> None:
     sizes = iter((20_000_000, 30_000_000))
 
-    def app(request: Request) -> None:
+    def app(request: HttpRequest) -> None:
         request.answer(OK, b"x" * next(sizes))
 
     async def talk(one: Served) -> None:
@@ -281,14 +281,14 @@ def test_one_connection_too_many_is_told_so() -> None:
         assert await second.closed() == b""
         assert (await first.ask(post(b""))).status == 200
 
-    served(talk, limits=Limits(connections_max=1))
+    served(talk, limits=ClientLimits(connections_max=1))
 
 
 @pytest.mark.promise("M98")
 def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         if request.head.target == b"/late":
             request.begin(OK)
             await request.send(b"x")
@@ -313,7 +313,7 @@ def test_the_application_learns_at_once_that_the_client_is_gone(size: int) -> No
     async def main() -> None:
         lost, read = asyncio.Event(), asyncio.Event()
 
-        async def app(request: Request) -> None:
+        async def app(request: HttpRequest) -> None:
             request.on_lost = lost.set
             await request.body()
             read.set()
@@ -344,7 +344,7 @@ def test_a_drain_finishes_what_is_open_and_leaves_the_shared_socket_alone() -> N
     async def main() -> None:
         go = asyncio.Event()
 
-        async def app(request: Request) -> None:
+        async def app(request: HttpRequest) -> None:
             await go.wait()
             await echo(request)
 
@@ -373,7 +373,7 @@ def test_a_drain_finishes_what_is_open_and_leaves_the_shared_socket_alone() -> N
 
 
 def test_a_drain_cuts_what_does_not_end() -> None:
-    async def app(request: Request) -> None:
+    async def app(request: HttpRequest) -> None:
         await asyncio.Event().wait()
 
     async def talk(one: Served) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.http import trace_context
-from metamcp_worker.http.trace_context import Context, of_headers, parse, written
+from metamcp_worker.http.trace_context import TraceContext, of_headers, parse, written
 from metamcp_worker.ipc import messages
 from metamcp_worker.ipc.messages import Leg
 
@@ -22,8 +22,8 @@ span_ids = st.text("0123456789abcdef", min_size=16, max_size=16).filter(
 )
 
 
-@given(st.builds(Context, trace_ids, span_ids, st.integers(min_value=0, max_value=3)))
-def test_what_is_written_is_read_again(context: Context) -> None:
+@given(st.builds(TraceContext, trace_ids, span_ids, st.integers(min_value=0, max_value=3)))
+def test_what_is_written_is_read_again(context: TraceContext) -> None:
     assert parse(written(context)) == context
 
 
@@ -40,13 +40,13 @@ def test_any_other_text_is_read_or_is_nothing(text: str) -> None:
 def test_flags_that_nobody_knows_are_not_passed_on(flags: str, known: int, sampled: bool) -> None:
     found = parse(f"00-{TRACE}-{SPAN}-{flags}")
     assert found is not None
-    assert found == Context(TRACE, SPAN, known)
+    assert found == TraceContext(TRACE, SPAN, known)
     assert found.sampled is sampled
 
 
 @pytest.mark.parametrize("text", [f"cc-{TRACE}-{SPAN}-01", f"01-{TRACE}-{SPAN}-01-what-comes"])
 def test_of_a_later_version_the_known_part_is_read(text: str) -> None:
-    assert parse(text) == Context(TRACE, SPAN, 1)
+    assert parse(text) == TraceContext(TRACE, SPAN, 1)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Everything, Shift, Shown, ToolSet, Whose, shift
+from metamcp_worker.ipc.disclosure import Everything, Shift, Shown, ToolSet, ViewOwner, shift
 
 VIEWS = some.dictionaries(
-    some.builds(Whose, some.sampled_from(["a", "b"]), some.just("me"), some.sampled_from("123")),
+    some.builds(
+        ViewOwner, some.sampled_from(["a", "b"]), some.just("me"), some.sampled_from("123")
+    ),
     some.builds(Shown, some.lists(some.tuples(some.just("s"), some.sampled_from("tu"))).map(tuple)),
 )
 SETS = some.lists(
@@ -16,7 +18,7 @@ SETS = some.lists(
 )
 
 
-def known(views: dict[Whose, Shown], sets: list[ToolSet]) -> Everything:
+def known(views: dict[ViewOwner, Shown], sets: list[ToolSet]) -> Everything:
     return Everything(
         tuple((whose, one) for whose, one in views.items() if one != Shown()), tuple(sets)
     )
@@ -41,6 +43,6 @@ def test_where_nothing_changed_there_is_nothing_to_tell(same: Everything) -> Non
 
 def test_what_is_shown_to_many_is_told_once() -> None:
     tools = (("s", "t"),)
-    sessions = [Whose("desk", "me", str(number)) for number in range(3)]
+    sessions = [ViewOwner("desk", "me", str(number)) for number in range(3)]
     after = Everything(tuple((whose, Shown(tools)) for whose in sessions))
     assert shift(Everything(), after) == Shift(((Shown(tools), tuple(sessions)),))

@@ -6,21 +6,21 @@ from hypothesis import strategies as st
 
 from metamcp_worker.ipc import frame_bytes, frames
 from metamcp_worker.ipc.errors import FrameBroken, TooLarge
-from metamcp_worker.ipc.frame_bytes import Cutter
+from metamcp_worker.ipc.frame_bytes import FrameCutter
 from metamcp_worker.ipc.frames import (
     Ask,
-    Call,
+    CallFrame,
     Cancel,
     Claim,
     Down,
     Error,
     Frame,
     Keep,
-    Kept,
+    KeptFrame,
     Notice,
     Progress,
     Release,
-    Reply,
+    ReplyFrame,
     Result,
     Tell,
     Withdraw,
@@ -32,7 +32,7 @@ bodies = st.binary(max_size=300)
 methods = st.text(max_size=40)
 
 calls = st.builds(
-    Call,
+    CallFrame,
     id=ids,
     method=methods,
     params=bodies,
@@ -52,12 +52,12 @@ any_frame = st.one_of(
     st.builds(Notice, method=methods, body=bodies, id=ids),
     st.builds(Down, body=bodies),
     st.builds(Ask, id=ids, question=numbers, method=methods, params=bodies),
-    st.builds(Reply, question=numbers, body=bodies, failed=st.booleans()),
+    st.builds(ReplyFrame, question=numbers, body=bodies, failed=st.booleans()),
     st.builds(Withdraw, question=numbers),
     st.builds(Tell, method=methods, body=bodies),
     st.builds(Keep, id=ids, owner=bodies, name=bodies, note=bodies),
     st.builds(Claim, id=ids, owner=bodies, name=bodies, peer=numbers),
-    st.builds(Kept, id=ids, note=bodies),
+    st.builds(KeptFrame, id=ids, note=bodies),
     st.builds(Release, owner=bodies),
 )
 
@@ -74,7 +74,7 @@ def test_a_frame_comes_back_as_it_went(frame: Frame) -> None:
 @given(st.lists(any_frame, max_size=8), st.data())
 def test_frames_are_cut_out_of_any_pieces(sent: list[Frame], data: st.DataObject) -> None:
     stream = b"".join(map(frame_bytes.pack, sent))
-    cutter, got, at = Cutter(), list[Frame](), 0
+    cutter, got, at = FrameCutter(), list[Frame](), 0
     while at < len(stream):
         size = data.draw(st.integers(min_value=1, max_value=len(stream) - at))
         got += cutter.feed(stream[at : at + size])
@@ -84,12 +84,12 @@ def test_frames_are_cut_out_of_any_pieces(sent: list[Frame], data: st.DataObject
 
 @given(st.binary(max_size=200))
 def test_noise_is_refused_or_read_but_never_anything_else(noise: bytes) -> None:
-    Cutter().feed(noise)
+    FrameCutter().feed(noise)
 
 
 def test_a_frame_above_the_limit_is_refused_before_it_is_held() -> None:
     announced = (frames.FRAME_BYTES_MAX + 1).to_bytes(4, "big")
-    cutter = Cutter()
+    cutter = FrameCutter()
     assert cutter.feed(announced) == []
     assert isinstance(cutter.broken, TooLarge)
     assert "the limit is" in str(cutter.broken)
@@ -98,14 +98,14 @@ def test_a_frame_above_the_limit_is_refused_before_it_is_held() -> None:
 
 
 def test_a_negative_length_is_refused() -> None:
-    cutter = Cutter()
+    cutter = FrameCutter()
     assert cutter.feed(b"\xff\xff\xff\xff") == []
     assert "announces -1" in str(cutter.broken)
 
 
 @given(st.lists(any_frame, max_size=4), st.binary(max_size=60))
 def test_frames_before_a_broken_one_count(sent: list[Frame], behind: bytes) -> None:
-    cutter = Cutter()
+    cutter = FrameCutter()
     stream = b"".join(map(frame_bytes.pack, sent))
     assert cutter.feed(stream + b"\0\0\0\x20\x63" + bytes(40) + behind) == sent
     assert isinstance(cutter.broken, FrameBroken)
@@ -118,11 +118,11 @@ def test_a_foreign_version_kind_or_length_is_refused(spoil: bytes) -> None:
 
 
 def test_lengths_that_exceed_the_frame_are_refused() -> None:
-    whole = payload(Call(1, "tools/call", b"{}", meta=b"12345"))
+    whole = payload(CallFrame(1, "tools/call", b"{}", meta=b"12345"))
     with pytest.raises(FrameBroken, match="exceed"):
         frame_bytes.unpack(whole[:30])
 
 
 def test_a_method_name_has_a_limit() -> None:
     with pytest.raises(TooLarge, match="a method name"):
-        frame_bytes.pack(Call(1, "m" * 257, b"{}"))
+        frame_bytes.pack(CallFrame(1, "m" * 257, b"{}"))

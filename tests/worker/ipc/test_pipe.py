@@ -11,7 +11,7 @@ import pytest
 
 from metamcp_worker.ipc import frame_bytes, frames, pipe
 from metamcp_worker.ipc.errors import PipeFull
-from metamcp_worker.ipc.frames import Call, Frame, Notice, Result
+from metamcp_worker.ipc.frames import CallFrame, Frame, Notice, Result
 from metamcp_worker.ipc.pipe import Pipe
 from metamcp_worker.runtime import loop
 
@@ -56,9 +56,9 @@ async def _zero(main: Awaitable[None]) -> int:
 
 def test_a_plain_connection_reads_and_writes_the_same_frames() -> None:
     async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
-        end.send(Call(7, "tools/call", b'{"name":"x"}'))
+        end.send(CallFrame(7, "tools/call", b'{"name":"x"}'))
         got = frame_bytes.unpack(await asyncio.to_thread(far.recv_bytes))
-        assert got == Call(7, "tools/call", b'{"name":"x"}')
+        assert got == CallFrame(7, "tools/call", b'{"name":"x"}')
         far.send_bytes(frame_bytes.pack(Result(7, b"{}"))[4:])
         assert await inbox.frames.get() == Result(7, b"{}")
 

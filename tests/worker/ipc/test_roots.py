@@ -24,7 +24,7 @@ def test_the_uris_are_read_in_their_order() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_such_answer_is_told_so(broken: bytes) -> None:
-    with pytest.raises(roots.Unfit):
+    with pytest.raises(roots.RootsUnfit):
         roots.uris(broken)
 
 

@@ -11,7 +11,7 @@ import httpx2
 
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.person_login import login
-from metamcp_worker.oauth.vault import Record, Vault, bare
+from metamcp_worker.oauth.vault import TokenRecord, Vault, bare
 from tests.fakes.oauth_server import CANARY, World
 from tests.live.gateway import free_port
 
@@ -34,12 +34,12 @@ def callback_port(issuer: str) -> int:
     return free_port()
 
 
-def stored(of: ServerSpec) -> list[Record]:
+def stored(of: ServerSpec) -> list[TokenRecord]:
     assert of.oauth is not None
     return Vault(of.oauth.store, KEY).find(of.name, bare(of.url or ""))
 
 
-def put(of: ServerSpec, record: Record) -> None:
+def put(of: ServerSpec, record: TokenRecord) -> None:
     assert of.oauth is not None
     Vault(of.oauth.store, KEY).put(record)
 
@@ -64,7 +64,7 @@ class Person:
             self.links.append(link)
             self.pages.append(asyncio.ensure_future(browse(self._look(link))))
 
-    async def login(self, of: ServerSpec, person_s: float = PERSON_S) -> Record:
+    async def login(self, of: ServerSpec, person_s: float = PERSON_S) -> TokenRecord:
         record = await login(of, self.show, person_s=person_s)
         await asyncio.gather(*self.pages)
         return record

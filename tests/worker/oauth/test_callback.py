@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from metamcp_worker.oauth.callback import HEAD_BYTES_MAX, Answer, Callback
+from metamcp_worker.oauth.callback import HEAD_BYTES_MAX, Callback, CallbackAnswer
 from tests.worker.rawhttp import Client, Reply, run
 
 pytestmark = pytest.mark.process
@@ -33,7 +33,7 @@ def test_the_answer_with_the_right_state_is_taken() -> None:
         assert page.status == 200
         assert b"You can close this page" in page.body
         assert page.headers["cache-control"] == "no-store"
-        assert await waiting == Answer("abc", "https://as")
+        assert await waiting == CallbackAnswer("abc", "https://as")
         callback.close()
 
     run(main)
@@ -58,7 +58,7 @@ def test_anything_else_is_refused_and_the_wait_goes_on() -> None:
             assert b"evil" not in page.body
         assert not waiting.done()
         assert (await get(callback, good)).status == 200
-        assert await waiting == Answer("abc")
+        assert await waiting == CallbackAnswer("abc")
         callback.close()
 
     run(main)
@@ -69,7 +69,7 @@ def test_a_refusal_of_the_person_comes_back_too() -> None:
         callback = Callback(0)
         waiting = asyncio.ensure_future(callback.answer(STATE, wait_s=10))
         await get(callback, f"/callback?error=access_denied&state={STATE}")
-        assert await waiting == Answer("", None, "access_denied")
+        assert await waiting == CallbackAnswer("", None, "access_denied")
         callback.close()
 
     run(main)
@@ -93,7 +93,7 @@ def test_connections_that_say_nothing_or_too_much_delay_nothing() -> None:
         silent[0].send(b"x" * (HEAD_BYTES_MAX + 1))
         assert await silent[0].closed() == b""
         assert (await get(callback, f"/callback?code=abc&state={STATE}")).status == 200
-        assert await waiting == Answer("abc")
+        assert await waiting == CallbackAnswer("abc")
         for one in silent:
             await one.close()
         callback.close()
@@ -116,4 +116,4 @@ def test_another_port_is_taken_if_the_usual_one_is_in_use() -> None:
 
 
 def test_the_code_is_not_shown() -> None:
-    assert "abc" not in repr(Answer("abc"))
+    assert "abc" not in repr(CallbackAnswer("abc"))

@@ -10,7 +10,7 @@ from metamcp_worker.oauth.vault import (
     ISSUERS_MAX,
     PRINCIPAL,
     RECORD_BYTES_MAX,
-    Record,
+    TokenRecord,
     Vault,
     VaultUnfit,
     bare,
@@ -21,12 +21,12 @@ URL = "https://mcp.example/mcp"
 CANARY = "canary-9d1e"
 
 
-def record(server: str = "far", issuer: str = "https://as.example", **more: object) -> Record:
+def record(server: str = "far", issuer: str = "https://as.example", **more: object) -> TokenRecord:
     fields: dict[str, object] = {
         "server": server, "issuer": issuer, "url": URL, "access_token": f"a-{CANARY}",
         "refresh_token": f"r-{CANARY}", "client": f'{{"client_secret":"{CANARY}"}}', **more,
     }  # fmt: skip
-    return Record(**fields)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - any
+    return TokenRecord(**fields)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - any
 
 
 def vault(folder: Path, key: bytes = KEY) -> Vault:

@@ -8,17 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.search.index import HITS_MAX, NAMED_MAX, Document, Found, Index, Ranking
+from metamcp_worker.search.index import (
+    HITS_MAX,
+    NAMED_MAX,
+    Index,
+    Ranking,
+    SearchResult,
+    ToolDocument,
+)
 
 
-def tool(server: str, name: str, description: str = "", **properties: str) -> Document:
+def tool(server: str, name: str, description: str = "", **properties: str) -> ToolDocument:
     schema = {key: {"type": "string", "description": said} for key, said in properties.items()}
     definition: dict[str, Any] = {
         "name": name,
         "description": description,
         "inputSchema": {"type": "object", "properties": schema},
     }
-    return Document((server, name), f"{server}__{name}", json.dumps(definition).encode())
+    return ToolDocument((server, name), f"{server}__{name}", json.dumps(definition).encode())
 
 
 GIT = [
@@ -38,14 +45,14 @@ FILES = [
 ]
 
 
-def filled(*servers: Sequence[Document]) -> Index:
+def filled(*servers: Sequence[ToolDocument]) -> Index:
     index = Index()
     for documents in servers or (GIT, GITHUB, FILES):
         index.put(documents[0].pair[0], documents)
     return index
 
 
-def named(found: Found) -> list[str]:
+def named(found: SearchResult) -> list[str]:
     return [".".join(hit.document.pair) for hit in found.hits]
 
 
@@ -127,7 +134,7 @@ def test_a_server_and_a_name_mean_the_tool_of_that_server() -> None:
 
 
 def test_an_exposed_name_of_its_own_is_found() -> None:
-    renamed = Document(("x", "a1"), "weather_today", b"{}")
+    renamed = ToolDocument(("x", "a1"), "weather_today", b"{}")
     index = filled(GIT, [renamed])
     assert named(index.search("weather today", 1)) == ["x.a1"]
     index.drop("x")
@@ -143,9 +150,9 @@ def test_where_nothing_is_asked_tools_are_listed_by_name(query: str) -> None:
 
 
 def test_what_matches_nothing_finds_nothing() -> None:
-    assert filled().search("xylophone", 5) == Found((), 0)
-    assert Index().search("git", 5) == Found((), 0)
-    assert Index().search("", 5) == Found((), 0)
+    assert filled().search("xylophone", 5) == SearchResult((), 0)
+    assert Index().search("git", 5) == SearchResult((), 0)
+    assert Index().search("", 5) == SearchResult((), 0)
 
 
 def test_it_is_said_how_many_more_match() -> None:
@@ -164,7 +171,7 @@ def test_only_what_is_allowed_is_found() -> None:
     assert named(index.search("", 9, frozenset({"git"}))) == [
         "git.commit", "git.log", "git.status",
     ]  # fmt: skip
-    assert index.search("status", 9, set()) == Found((), 0)
+    assert index.search("status", 9, set()) == SearchResult((), 0)
 
 
 def test_equal_tools_come_by_name_whenever_their_servers_came() -> None:
@@ -207,7 +214,7 @@ def test_a_limit_is_kept() -> None:
 def test_a_long_query_is_answered() -> None:
     assert named(filled().search("create an issue " * 50_000, 1)) == ["github.create_issue"]
     words = " ".join(f"word{at}" for at in range(500))
-    assert filled().search(words, 5) == Found((), 0)
+    assert filled().search(words, 5) == SearchResult((), 0)
 
 
 def test_a_description_of_any_length_is_no_trouble() -> None:
@@ -258,7 +265,7 @@ def test_an_index_that_changed_is_as_one_built_at_once(
     allowed: frozenset[str] | None,
 ) -> None:
     grown = Index()
-    last: dict[str, list[Document]] = {}
+    last: dict[str, list[ToolDocument]] = {}
     for server, offer in moves:
         if offer is None:
             grown.drop(server)
@@ -279,7 +286,7 @@ def test_no_definition_and_no_query_is_too_broken(
     offer: list[tuple[str, bytes]], query: str
 ) -> None:
     index = Index()
-    index.put("s", [Document(("s", name), name, raw) for name, raw in offer])
+    index.put("s", [ToolDocument(("s", name), name, raw) for name, raw in offer])
     found = index.search(query, 3)
     assert list(found.hits) == sorted(found.hits, key=lambda hit: -hit.score)
     assert len(found.hits) + found.more <= len(index)
@@ -299,6 +306,6 @@ json_values = st.recursive(
 
 @given(json_values, st.text(max_size=20))
 def test_any_json_can_be_a_definition(value: Any, query: str) -> None:
-    index = filled([Document(("s", "t"), "s__t", json.dumps(value).encode())])
+    index = filled([ToolDocument(("s", "t"), "s__t", json.dumps(value).encode())])
     assert named(index.search("t", 1)) == ["s.t"]
     index.search(query, 5)

@@ -23,15 +23,15 @@ _UNFIT = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What would end a header's line, or is forbidden in one."""
 
 
-class Malformed(MetaMCPError):
+class MalformedAnswer(MetaMCPError):
     """What came is no answer, or not the whole of one."""
 
 
-class Unfit(MetaMCPError):
+class HeaderUnfit(MetaMCPError):
     """A header does not fit into HTTP. Its value is not told: it may be a secret."""
 
 
-class Answer:
+class HttpAnswer:
     """An answer as far as it has come. `begun`: the head is there; `held`: pieces of the body that
     nobody has taken, `held_bytes` long; `whole`: nothing more comes."""
 
@@ -68,21 +68,21 @@ class Answer:
         self.held_bytes += len(data)
 
 
-class Reader:
+class HttpAnswerReader:
     """The answers on one connection. `answer`: the one that is awaited or read, if there is one;
     `reusable`: another request may follow the last answer."""
 
     def __init__(self) -> None:
-        self.answer: Answer | None = None
+        self.answer: HttpAnswer | None = None
         self.reusable = True
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._aside = 0
         self._open_ended = False
 
-    def expect(self) -> Answer:
+    def expect(self) -> HttpAnswer:
         """A request is sent: what comes now answers it."""
-        self.answer = Answer()
+        self.answer = HttpAnswer()
         self._aside = 0
         return self.answer
 
@@ -90,18 +90,18 @@ class Reader:
         """What the connection brings. Raises Malformed; then close it."""
         answer = self.answer
         if answer is None:
-            raise Malformed("something came that nobody asked for")
+            raise MalformedAnswer("something came that nobody asked for")
         self._aside += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            raise Malformed("it changes to another protocol") from None
+            raise MalformedAnswer("it changes to another protocol") from None
         except httptools.HttpParserError as error:
             if not answer.whole:
-                raise Malformed(f"what it sends is no HTTP: {error}") from None
+                raise MalformedAnswer(f"what it sends is no HTTP: {error}") from None
             self.reusable = False  # more came than the answer
         if self._aside > ASIDE_BYTES_MAX and not answer.whole:
-            raise Malformed(f"its headers have more than {ASIDE_BYTES_MAX} bytes")
+            raise MalformedAnswer(f"its headers have more than {ASIDE_BYTES_MAX} bytes")
 
     def ended(self) -> None:
         """The connection ended. Raises Malformed if the answer has not."""
@@ -110,7 +110,7 @@ class Reader:
         if answer is None or answer.whole:
             return
         if not (answer.begun and self._open_ended):
-            raise Malformed("it ended")
+            raise MalformedAnswer("it ended")
         answer.whole = True
 
     # What the parser calls
@@ -118,7 +118,7 @@ class Reader:
     def on_message_begin(self) -> None:
         self._headers = []
         if self.answer is None:  # in one read behind the last one
-            raise Malformed("something came that nobody asked for")
+            raise MalformedAnswer("something came that nobody asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
@@ -152,7 +152,7 @@ def request(
     for name, value in headers.items():
         said = value.encode() if isinstance(value, str) else value
         if _UNFIT.search(said):
-            raise Unfit(f"the header {name} does not fit into HTTP")
+            raise HeaderUnfit(f"the header {name} does not fit into HTTP")
         lines.append(b"%b: %b" % (name.encode("ascii"), said))
     if verb == "POST":
         lines.append(b"Content-Length: %d" % len(body))

@@ -15,9 +15,15 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 from urllib.parse import quote
 
-from metamcp_worker.bridge.http1_answers import Answer, Malformed, Reader, Unfit, request
+from metamcp_worker.bridge.http1_answers import (
+    HeaderUnfit,
+    HttpAnswer,
+    HttpAnswerReader,
+    MalformedAnswer,
+    request,
+)
 from metamcp_worker.http import tcp
-from metamcp_worker.http.fetch import Broken, Limits, Origin, Response, Unreachable
+from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Response, Unreachable
 from metamcp_worker.http.response import Incoming
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -26,7 +32,7 @@ AHEAD_BYTES = 64 * 1024
 
 _REDIRECTS = frozenset({301, 302, 307, 308})
 
-Then = Callable[["Reply | MetaMCPError"], None]
+Then = Callable[["GatewayReply | MetaMCPError"], None]
 """Called once: with the head of an answer, or with Unreachable or Broken. It does not raise."""
 
 
@@ -34,24 +40,24 @@ class Redirected(Unreachable):
     """The request is for another address: nothing was processed."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """What connections belong to. It is called in sentences what `str` makes of it."""
 
-    def made(self, line: "Line") -> None: ...
+    def made(self, line: "GatewayConnection") -> None: ...
 
-    def rest(self, line: "Line") -> None:
+    def rest(self, line: "GatewayConnection") -> None:
         """Another request may use it."""
 
-    def gone(self, line: "Line") -> None:
+    def gone(self, line: "GatewayConnection") -> None:
         """Perhaps not for the first time."""
 
 
-class Reply(Incoming):
+class GatewayReply(Incoming):
     """One request and its answer."""
 
-    def __init__(self, line: "Line", answer: Answer) -> None:
+    def __init__(self, line: "GatewayConnection", answer: HttpAnswer) -> None:
         self.answer = answer
-        self._line: Line | None = line
+        self._line: GatewayConnection | None = line
         self._origin = str(line.owner)
         self._failure: Broken | None = None
         self._more: asyncio.Future[None] | None = None
@@ -113,17 +119,17 @@ class Reply(Incoming):
         self.came()
 
 
-class Line(asyncio.Protocol):
+class GatewayConnection(asyncio.Protocol):
     """One connection."""
 
     _transport: asyncio.Transport
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ConnectionOwner) -> None:
         self.owner = owner
         self.idle_since = 0.0
-        self._reader = Reader()
+        self._reader = HttpAnswerReader()
         self._readable = select.poll()
-        self._reply: Reply | None = None
+        self._reply: GatewayReply | None = None
         self._then: Then | None = None
         self._written: Callable[[], None] | None = None
         self._sent = False  # is all of the request with the kernel?
@@ -137,8 +143,8 @@ class Line(asyncio.Protocol):
 
     def send(
         self, said: bytes, answer_s: float, then: Then, written: Callable[[], None] | None
-    ) -> Reply:
-        reply = self._reply = Reply(self, self._reader.expect())
+    ) -> GatewayReply:
+        reply = self._reply = GatewayReply(self, self._reader.expect())
         self._then = then
         self._written = written
         self._sent = False
@@ -189,7 +195,7 @@ class Line(asyncio.Protocol):
             return
         try:
             self._reader.feed(data)
-        except Malformed as why:
+        except MalformedAnswer as why:
             self._fail(str(why))
             return
         answer = reply.answer
@@ -206,7 +212,7 @@ class Line(asyncio.Protocol):
         reply = self._reply
         try:
             self._reader.ended()
-        except Malformed as why:
+        except MalformedAnswer as why:
             self._fail(tcp.words(exc) if exc else str(why))
         else:
             if reply is not None:
@@ -215,7 +221,7 @@ class Line(asyncio.Protocol):
 
     # The request under way
 
-    def _begun(self, reply: Reply) -> None:
+    def _begun(self, reply: GatewayReply) -> None:
         """The head is there: tell it, once."""
         then, self._then = self._then, None
         if self._late is not None:
@@ -234,7 +240,7 @@ class Line(asyncio.Protocol):
         else:
             then(reply)
 
-    def _ended(self, reply: Reply) -> None:
+    def _ended(self, reply: GatewayReply) -> None:
         self._reply = None
         reply.ended(None)
         if self._reader.reusable and self._sent and not self._transport.is_closing():
@@ -289,11 +295,11 @@ _PLAIN = re.compile(
 """URLs that need no mending."""
 
 
-def opened(url: str, limits: Limits | None = None, directory: str = "") -> "Plain | Origin":
+def opened(url: str, limits: FetchLimits | None = None, directory: str = "") -> "Plain | Origin":
     """The client of the gateway at `url`. `directory`: the folder that the client works in; a
     gateway on this machine is told it with each request. Raises Unreachable for a URL that is
     none."""
-    limits = limits or Limits()
+    limits = limits or FetchLimits()
     found = _PLAIN.fullmatch(url)
     here = found is not None and found["host"] in LOOPBACK
     told = {DIRECTORY: quote(os.fsencode(directory))} if here and directory else {}
@@ -314,13 +320,13 @@ class Plain:
     `told`: headers that go with every request."""
 
     def __init__(
-        self, found: re.Match[str], origin: Origin, limits: Limits, told: Mapping[str, str]
+        self, found: re.Match[str], origin: Origin, limits: FetchLimits, told: Mapping[str, str]
     ) -> None:
         host, port, target = found.group("host", "port", "target")
         self._limits = limits
         self._told = told
-        self._idle: list[Line] = []  # the newest one last
-        self._open: set[Line] = set()
+        self._idle: list[GatewayConnection] = []  # the newest one last
+        self._open: set[GatewayConnection] = set()
         self._origin = origin
         self._address = host.strip("[]"), int(port or 80)
         self._host = f"{host}:{port}" if int(port or 80) != 80 else host
@@ -342,7 +348,7 @@ class Plain:
         answer_s: float,
         then: Then,
         written: Callable[[], None] | None = None,
-    ) -> Reply | None:
+    ) -> GatewayReply | None:
         """Write a request now, if a connection is free; otherwise nothing has happened. `then` is
         called when the head of the answer is there, later than this returns. `written`: called as
         in `send`. Raises Unreachable."""
@@ -364,7 +370,7 @@ class Plain:
         *,
         answer_s: float,
         written: Callable[[], None] | None = None,
-    ) -> Reply | Response:
+    ) -> GatewayReply | Response:
         """One request; returns with the head of the answer, whatever its status is. `answer_s`: how
         long that may take. `written`: called when the body is on its way. Raises Unreachable and
         Broken."""
@@ -385,15 +391,15 @@ class Plain:
 
     # What connections call
 
-    def made(self, line: Line) -> None:
+    def made(self, line: GatewayConnection) -> None:
         self._open.add(line)
 
-    def gone(self, line: Line) -> None:
+    def gone(self, line: GatewayConnection) -> None:
         self._open.discard(line)
         if line in self._idle:
             self._idle.remove(line)
 
-    def rest(self, line: Line) -> None:
+    def rest(self, line: GatewayConnection) -> None:
         if len(self._idle) >= IDLE_CONNECTIONS_MAX:
             line.abort()
             return
@@ -409,10 +415,10 @@ class Plain:
         body: bytes,
         answer_s: float,
         written: Callable[[], None] | None,
-    ) -> Reply:
-        head: asyncio.Future[Reply | MetaMCPError] = self._loop.create_future()
+    ) -> GatewayReply:
+        head: asyncio.Future[GatewayReply | MetaMCPError] = self._loop.create_future()
 
-        def then(got: Reply | MetaMCPError) -> None:
+        def then(got: GatewayReply | MetaMCPError) -> None:
             if not head.done():
                 head.set_result(got)
 
@@ -436,10 +442,10 @@ class Plain:
     def _said(self, verb: str, headers: Mapping[str, str | bytes], body: bytes) -> bytes:
         try:
             return request(verb, self._target, self._host, {**headers, **self._told}, body)
-        except Unfit as why:
+        except HeaderUnfit as why:
             raise Unreachable(f"{self} cannot be asked: {why}") from None
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> GatewayConnection:
         """A new connection. Raises Unreachable."""
         active = len(self._open) + self._connecting - len(self._idle)
         if active >= self._limits.requests_max:
@@ -448,7 +454,7 @@ class Plain:
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 sock = await self._reached()
-            _, line = await self._loop.create_connection(lambda: Line(self), sock=sock)
+            _, line = await self._loop.create_connection(lambda: GatewayConnection(self), sock=sock)
         except TimeoutError:
             text = f"{self} could not be reached in {self._limits.connect_s:g} s"
             raise Unreachable(text) from None

@@ -3,9 +3,9 @@
 Owns: these values, the numbers of exchanges, the table of requests that wait for an answer, the
 errors that the bridge itself answers with. Never: an era, doing anything.
 
-A number stands for one HTTP request. What a client wants may take several, so an `Exchange` lives
-longer than its number: when it is sent again it gets a new one, and what still comes for the old
-one belongs to nobody.
+A number stands for one HTTP request. What a client wants may take several, so an `BridgeExchange`
+lives longer than its number: when it is sent again it gets a new one, and what still comes for the
+old one belongs to nobody.
 """
 
 from enum import Enum, auto
@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from metamcp_worker.ipc import codec
 
 
-class Purpose(Enum):
+class ExchangePurpose(Enum):
     """Why something is sent. The first two are the client's messages, the rest are ours."""
 
     REQUEST = auto()
@@ -44,25 +44,25 @@ class Send(Struct, frozen=True):
     settles: bool = False
 
 
-class Write(Struct, frozen=True):
+class WriteLine(Struct, frozen=True):
     """One line for the client, without its end."""
 
     line: bytes
 
 
-class Stop(Struct, frozen=True):
+class StopExchange(Struct, frozen=True):
     """Nobody waits for this exchange any more: end it."""
 
     number: int
 
 
-class Warn(Struct, frozen=True):
+class WarnPeople(Struct, frozen=True):
     """A sentence for people."""
 
     text: str
 
 
-Action = Send | Write | Stop | Warn
+Action = Send | WriteLine | StopExchange | WarnPeople
 
 
 class Failure(Struct, frozen=True):
@@ -72,7 +72,7 @@ class Failure(Struct, frozen=True):
     may_have_run: bool = True
 
 
-class Exchange:
+class BridgeExchange:
     """`raw_id`, `method`: of a request; `number` 0: it is not sent now.
 
     `session`: that it was sent in; `status`: of the answer; `busy`, `resumes`: how often it was
@@ -88,7 +88,7 @@ class Exchange:
 
     def __init__(
         self,
-        purpose: Purpose,
+        purpose: ExchangePurpose,
         body: bytes = b"",
         *,
         method: str = "",
@@ -117,31 +117,31 @@ class Exchanges:
 
     def __init__(self) -> None:
         self._last = 0
-        self._sent: dict[int, Exchange] = {}
-        self._requests: dict[bytes, Exchange] = {}
+        self._sent: dict[int, BridgeExchange] = {}
+        self._requests: dict[bytes, BridgeExchange] = {}
 
     @property
     def numbers(self) -> list[int]:
         return list(self._sent)
 
-    def waiting(self) -> list[Exchange]:
+    def waiting(self) -> list[BridgeExchange]:
         """The requests of the client that have no answer yet."""
         return list(self._requests.values())
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __getitem__(self, number: int) -> Exchange | None:
+    def __getitem__(self, number: int) -> BridgeExchange | None:
         return self._sent.get(number)
 
-    def add(self, request: Exchange) -> bool:
+    def add(self, request: BridgeExchange) -> bool:
         """A request of the client. False if one with this id still waits."""
         return self._requests.setdefault(key(request.raw_id), request) is request
 
-    def request(self, raw_id: bytes) -> Exchange | None:
+    def request(self, raw_id: bytes) -> BridgeExchange | None:
         return self._requests.get(key(raw_id))
 
-    def send(self, exchange: Exchange, verb: str = "POST", after_s: float = 0.0) -> Send:
+    def send(self, exchange: BridgeExchange, verb: str = "POST", after_s: float = 0.0) -> Send:
         """Send it, for the first time or again."""
         self.unsend(exchange)
         self._last += 1
@@ -149,15 +149,17 @@ class Exchanges:
         exchange.status = 0
         self._sent[self._last] = exchange
         body = exchange.body if verb == "POST" else b""
-        settles = exchange.purpose in {Purpose.NOTICE, Purpose.REPLAY} and not after_s
+        settles = (
+            exchange.purpose in {ExchangePurpose.NOTICE, ExchangePurpose.REPLAY} and not after_s
+        )
         return Send(self._last, verb, exchange.headers, body, after_s, settles)
 
-    def unsend(self, exchange: Exchange) -> None:
+    def unsend(self, exchange: BridgeExchange) -> None:
         """What still comes for it belongs to nobody."""
         self._sent.pop(exchange.number, None)
         exchange.number = 0
 
-    def done(self, exchange: Exchange) -> None:
+    def done(self, exchange: BridgeExchange) -> None:
         """It is over, and if it was a request it is answered."""
         self.unsend(exchange)
         if self._requests.get(key(exchange.raw_id)) is exchange:

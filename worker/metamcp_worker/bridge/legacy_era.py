@@ -13,14 +13,14 @@ from msgspec import Raw
 
 from metamcp_worker.bridge.http_requests import (
     Action,
-    Exchange,
+    BridgeExchange,
+    ExchangePurpose,
     Exchanges,
     Failure,
-    Purpose,
     Send,
-    Stop,
-    Warn,
-    Write,
+    StopExchange,
+    WarnPeople,
+    WriteLine,
 )
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
@@ -42,7 +42,7 @@ _GONE = 404
 _NONE = Raw()
 
 
-class Legacy:
+class LegacySession:
     """The one session of this bridge."""
 
     def __init__(self, exchanges: Exchanges) -> None:
@@ -52,14 +52,14 @@ class Legacy:
         self._version = ""
         self._opening = False
         self._welcomed = False
-        self._parked: list[Exchange] = []
-        self._stream: Exchange | None = None
+        self._parked: list[BridgeExchange] = []
+        self._stream: BridgeExchange | None = None
         self._replays: dict[bytes, bytes] = {}
         self._pause_s = PAUSE_S_MIN
 
-    def send(self, exchange: Exchange) -> list[Action]:
+    def send(self, exchange: BridgeExchange) -> list[Action]:
         """A message of the client."""
-        if exchange.purpose is Purpose.REQUEST and exchange.method == "initialize":
+        if exchange.purpose is ExchangePurpose.REQUEST and exchange.method == "initialize":
             self._hello = exchange.body
             self._opening = True
             self._welcomed = False
@@ -69,7 +69,7 @@ class Legacy:
             return self._park(exchange)
         return [self._post(exchange)]
 
-    def withdraw(self, exchange: Exchange) -> bool:
+    def withdraw(self, exchange: BridgeExchange) -> bool:
         """The client cancelled this request. False if the gateway never heard of it."""
         exchange.silent = True
         if exchange in self._parked:
@@ -78,7 +78,7 @@ class Legacy:
             return False
         return True
 
-    def head(self, exchange: Exchange, status: int, session: bytes) -> list[Action]:
+    def head(self, exchange: BridgeExchange, status: int, session: bytes) -> list[Action]:
         """The gateway begins to answer. `session`: the id that it gave."""
         if status == _GONE and exchange.session and not exchange.moved and not exchange.resumes:
             if exchange.silent:  # cancelled meanwhile: not to be done in another session
@@ -87,9 +87,9 @@ class Legacy:
             return self._lost(exchange)
         if status >= 400:
             return []
-        if exchange.purpose is Purpose.HELLO or exchange.method == "initialize":
+        if exchange.purpose is ExchangePurpose.HELLO or exchange.method == "initialize":
             exchange.session = session
-        elif exchange.purpose is Purpose.STREAM:
+        elif exchange.purpose is ExchangePurpose.STREAM:
             self._pause_s = PAUSE_S_MIN
         elif exchange.method == "notifications/initialized" and not self._welcomed:
             self._welcomed = True
@@ -98,9 +98,9 @@ class Legacy:
             exchange.body = b""  # it will not be sent again, and may be large
         return []
 
-    def answered(self, exchange: Exchange, message: Envelope) -> list[Action]:
+    def answered(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
         """An answer to a request or to our own `initialize` has come."""
-        if exchange.purpose is Purpose.HELLO or exchange.method == "initialize":
+        if exchange.purpose is ExchangePurpose.HELLO or exchange.method == "initialize":
             if not message.result:
                 return self.refused(exchange, Failure("The gateway refused to open a session."))
             return self._opened(exchange, message.result)
@@ -108,7 +108,7 @@ class Legacy:
             self._remember(exchange)
         return []
 
-    def refused(self, exchange: Exchange, failure: Failure) -> list[Action]:
+    def refused(self, exchange: BridgeExchange, failure: Failure) -> list[Action]:
         """There is no session after all; what waited for it is to be failed by the caller."""
         self._exchanges.done(exchange)
         self._opening = False
@@ -116,12 +116,12 @@ class Legacy:
             return []
         return self._listen(self._next_pause())  # it will find the session gone, and open one
 
-    def unpark(self) -> list[Exchange]:
+    def unpark(self) -> list[BridgeExchange]:
         """What waited for the session."""
         parked, self._parked = self._parked, []
         return parked
 
-    def ended(self, exchange: Exchange, retry_ms: int | None) -> list[Action]:
+    def ended(self, exchange: BridgeExchange, retry_ms: int | None) -> list[Action]:
         """The session's stream is over: ask for it again, unless the gateway has none."""
         refused = 400 <= exchange.status < 500
         self._exchanges.done(exchange)
@@ -135,7 +135,7 @@ class Legacy:
             pause_s = min(max(retry_ms / 1000, PAUSE_S_MIN), PAUSE_S_MAX)
         return self._listen(pause_s, exchange.last_id)
 
-    def resume(self, exchange: Exchange, after_s: float) -> Send:
+    def resume(self, exchange: BridgeExchange, after_s: float) -> Send:
         """Take up the stream of a request where it broke off."""
         exchange.headers = {**self._stamp(), "Accept": "text/event-stream"}
         exchange.headers["Last-Event-ID"] = exchange.last_id
@@ -145,18 +145,22 @@ class Legacy:
     def goodbye(self) -> list[Action]:
         if not self._id:
             return []
-        exchange = Exchange(Purpose.GOODBYE)
+        exchange = BridgeExchange(ExchangePurpose.GOODBYE)
         exchange.headers = self._stamp()
         return [self._exchanges.send(exchange, "DELETE")]
 
-    def _park(self, exchange: Exchange) -> list[Action]:
-        waiting = sum(one.purpose is Purpose.NOTICE for one in self._parked)
-        if exchange.purpose is Purpose.NOTICE and waiting >= NOTICES_MAX:
-            return [Warn(f"{exchange.method or 'an answer'} was dropped: the session is not open.")]
+    def _park(self, exchange: BridgeExchange) -> list[Action]:
+        waiting = sum(one.purpose is ExchangePurpose.NOTICE for one in self._parked)
+        if exchange.purpose is ExchangePurpose.NOTICE and waiting >= NOTICES_MAX:
+            return [
+                WarnPeople(
+                    f"{exchange.method or 'an answer'} was dropped: the session is not open."
+                )
+            ]
         self._parked.append(exchange)
         return []
 
-    def _post(self, exchange: Exchange) -> Send:
+    def _post(self, exchange: BridgeExchange) -> Send:
         exchange.headers = {**POST, **self._stamp()}
         exchange.session = self._id
         return self._exchanges.send(exchange)
@@ -173,9 +177,9 @@ class Legacy:
         """Ask for the session's stream, in the place of an older one."""
         actions: list[Action] = []
         if self._stream is not None:
-            actions.append(Stop(self._stream.number))
+            actions.append(StopExchange(self._stream.number))
             self._exchanges.done(self._stream)
-        self._stream = exchange = Exchange(Purpose.STREAM)
+        self._stream = exchange = BridgeExchange(ExchangePurpose.STREAM)
         exchange.headers = {**self._stamp(), "Accept": "text/event-stream"}
         exchange.session = self._id
         if last_id:
@@ -186,11 +190,11 @@ class Legacy:
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, PAUSE_S_MAX)
         return pause_s
 
-    def _lost(self, exchange: Exchange) -> list[Action]:
+    def _lost(self, exchange: BridgeExchange) -> list[Action]:
         """The gateway does not know the session: none of this was processed."""
         self._exchanges.unsend(exchange)
         actions: list[Action] = []
-        if exchange.purpose is not Purpose.STREAM:
+        if exchange.purpose is not ExchangePurpose.STREAM:
             exchange.moved = True
             if exchange.session != self._id and not self._opening:
                 return [self._post(exchange)]  # somebody else has noticed before
@@ -199,30 +203,30 @@ class Legacy:
             self._stream = None
         if not self._opening:
             self._opening = True
-            hello = Exchange(Purpose.HELLO, self._hello, method="initialize")
+            hello = BridgeExchange(ExchangePurpose.HELLO, self._hello, method="initialize")
             hello.headers = dict(POST)
             actions += [
-                Warn("The gateway does not know this session any more; a new one is opened."),
+                WarnPeople("The gateway does not know this session any more; a new one is opened."),
                 self._exchanges.send(hello),
             ]
         return actions
 
-    def _opened(self, exchange: Exchange, result: Raw) -> list[Action]:
+    def _opened(self, exchange: BridgeExchange, result: Raw) -> list[Action]:
         self._opening = False
         self._id = exchange.session
         self._version = codec.text(_member(result, "protocolVersion")) or ""
         actions: list[Action] = []
-        if exchange.purpose is Purpose.HELLO:
+        if exchange.purpose is ExchangePurpose.HELLO:
             said = [_INITIALIZED, *self._replays.values()] if self._welcomed else []
-            actions += [self._post(Exchange(Purpose.REPLAY, body)) for body in said]
+            actions += [self._post(BridgeExchange(ExchangePurpose.REPLAY, body)) for body in said]
             actions += _changed(result)
             self._exchanges.done(exchange)
         actions += [self._post(one) for one in self.unpark()]
-        if exchange.purpose is Purpose.HELLO and self._welcomed:
+        if exchange.purpose is ExchangePurpose.HELLO and self._welcomed:
             actions += self._listen()
         return actions
 
-    def _remember(self, exchange: Exchange) -> None:
+    def _remember(self, exchange: BridgeExchange) -> None:
         """What the client asked of the session, for the next one."""
         params = codec.envelope(exchange.body).params
         kept = _REPLAYED[exchange.method]
@@ -248,7 +252,7 @@ def _changed(result: Raw) -> list[Action]:
     """News for the client: behind another session there may be other lists."""
     capabilities = _member(result, "capabilities")
     return [
-        Write(b'{"jsonrpc":"2.0","method":"notifications/%b/list_changed"}' % name.encode())
+        WriteLine(b'{"jsonrpc":"2.0","method":"notifications/%b/list_changed"}' % name.encode())
         for name in _LISTS
         if bytes(_member(_member(capabilities, name), "listChanged")) == b"true"
     ]

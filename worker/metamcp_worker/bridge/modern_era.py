@@ -14,11 +14,11 @@ from msgspec import Raw
 
 from metamcp_worker.bridge.http_requests import (
     Action,
-    Exchange,
+    BridgeExchange,
+    ExchangePurpose,
     Exchanges,
-    Purpose,
     Send,
-    Write,
+    WriteLine,
 )
 from metamcp_worker.bridge.legacy_era import POST
 from metamcp_worker.http import mcp_headers
@@ -41,17 +41,17 @@ _NONE = Raw()
 Wishes = Mapping[tuple[str, ...], str]
 
 
-class Modern:
+class ModernRequests:
     """The requests of this era."""
 
     def __init__(self, exchanges: Exchanges) -> None:
         self._exchanges = exchanges
         self._version = ""
         self._wishes: dict[str, Wishes] = {}
-        self._refused: list[Exchange] = []
+        self._refused: list[BridgeExchange] = []
         self._pages = 0
 
-    def send(self, exchange: Exchange, message: Envelope) -> list[Action]:
+    def send(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
         """A message of the client."""
         params = members(message.params)
         said = codec.text(members(params.get("_meta", _NONE)).get(VERSION, _NONE))
@@ -59,15 +59,17 @@ class Modern:
         exchange.headers = self._headers(exchange.method, params)
         return [self._exchanges.send(exchange)]
 
-    def withdraw(self, exchange: Exchange) -> None:
+    def withdraw(self, exchange: BridgeExchange) -> None:
         if exchange in self._refused:
             self._refused.remove(exchange)
 
-    def head(self, exchange: Exchange, status: int) -> None:
+    def head(self, exchange: BridgeExchange, status: int) -> None:
         if status < 400:
             exchange.body = b""  # it will not be sent again, and may be large
 
-    def answered(self, exchange: Exchange, message: Envelope, line: bytes) -> list[Action] | None:
+    def answered(
+        self, exchange: BridgeExchange, message: Envelope, line: bytes
+    ) -> list[Action] | None:
         """The answer to a request has come. None: it is for the client."""
         if exchange.method == _LIST and b"x-mcp-header" in line:
             self._learn(message.result)
@@ -79,7 +81,7 @@ class Modern:
         self._refused.append(exchange)
         return [] if len(self._refused) > 1 else [self._ask(exchange)]
 
-    def listed(self, exchange: Exchange, message: Envelope) -> list[Action]:
+    def listed(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
         """A page of tools for ourselves."""
         self._exchanges.done(exchange)
         if self._pages == 1:
@@ -89,7 +91,7 @@ class Modern:
             return [self._ask(self._refused[0], cursor)]
         return self._settle()
 
-    def unlisted(self, exchange: Exchange) -> list[Action]:
+    def unlisted(self, exchange: BridgeExchange) -> list[Action]:
         """The tools cannot be listed."""
         self._exchanges.done(exchange)
         return self._settle()
@@ -105,7 +107,7 @@ class Modern:
                 actions.append(self._exchanges.send(exchange))
             else:
                 self._exchanges.done(exchange)
-                actions.append(Write(exchange.refusal))
+                actions.append(WriteLine(exchange.refusal))
         return actions
 
     def _headers(self, method: str, params: Mapping[str, Raw]) -> dict[str, str | bytes]:
@@ -120,7 +122,7 @@ class Modern:
             found |= mcp_headers.repeated(self._wishes.get(name, {}), arguments)
         return found
 
-    def _ask(self, exchange: Exchange, cursor: Raw = _NONE) -> Send:
+    def _ask(self, exchange: BridgeExchange, cursor: Raw = _NONE) -> Send:
         """List the tools, in the words in which the client asks."""
         self._pages = self._pages + 1 if cursor else 1
         meta = members(members(codec.envelope(exchange.body).params).get("_meta", _NONE))
@@ -130,7 +132,7 @@ class Modern:
         body = codec.dump(
             {"jsonrpc": "2.0", "id": "metamcp-connect", "method": _LIST, "params": params}
         )
-        listing = Exchange(Purpose.LIST, body, method=_LIST, modern=True)
+        listing = BridgeExchange(ExchangePurpose.LIST, body, method=_LIST, modern=True)
         listing.headers = self._headers(_LIST, {})
         return self._exchanges.send(listing)
 
@@ -164,7 +166,7 @@ def _wishes(schema: Raw) -> Wishes:
     """A tool that asks in a forbidden way gets nothing repeated."""
     try:
         return mcp_headers.wanted(schema) if schema else {}
-    except (mcp_headers.Unfit, codec.Malformed):
+    except (mcp_headers.HeaderRuleUnfit, codec.Malformed):
         return {}
 
 

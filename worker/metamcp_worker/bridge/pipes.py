@@ -100,13 +100,13 @@ OUT_BYTES_MAX = 32 * 1024 * 1024
 """What may wait for a client that does not read; two of the largest messages."""
 
 
-class Overlong(Struct, frozen=True):
+class OverlongInput(Struct, frozen=True):
     """In the place of a line above the limit."""
 
     seen: Glimpse
 
 
-class Cutter:
+class InputCutter:
     """Bytes to lines, in any pieces. Empty ones are left out."""
 
     def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
@@ -115,8 +115,8 @@ class Cutter:
         self._over: bytes | None = None  # the beginning of a line that is passed over
         self._last = b""  # and its end
 
-    def feed(self, data: bytes) -> list[bytes | Overlong]:
-        found: list[bytes | Overlong] = []
+    def feed(self, data: bytes) -> list[bytes | OverlongInput]:
+        found: list[bytes | OverlongInput] = []
         *ended, last = data.split(b"\n")
         for piece in ended:
             self._hold(piece)
@@ -124,9 +124,9 @@ class Cutter:
         self._hold(last)
         return found
 
-    def rest(self) -> list[bytes | Overlong]:
+    def rest(self) -> list[bytes | OverlongInput]:
         """At the end of the input: the line that has no end, if there is one."""
-        found: list[bytes | Overlong] = []
+        found: list[bytes | OverlongInput] = []
         self._end(found)
         return found
 
@@ -140,25 +140,25 @@ class Cutter:
             self._last = bytes(self._held[-ENDS_BYTES:])
             self._held = bytearray()
 
-    def _end(self, found: list[bytes | Overlong]) -> None:
+    def _end(self, found: list[bytes | OverlongInput]) -> None:
         line = bytes(self._held).strip(b" \t\r") if self._held else b""
         if self._over is not None:
-            found.append(Overlong(glimpse(self._over, self._last)))
+            found.append(OverlongInput(glimpse(self._over, self._last)))
         elif len(line) > self._limit:
-            found.append(Overlong(glimpse(line, line)))
+            found.append(OverlongInput(glimpse(line, line)))
         elif line:
             found.append(line)
         self._held = bytearray()
         self._over = None
 
 
-class Input:
+class InputPipe:
     """Reads `fd`, one piece ahead of who takes the lines. `ended`: the end of the input was seen,
     perhaps before the last lines have been taken."""
 
     def __init__(self, fd: int, limit_bytes: int = LINE_BYTES_MAX) -> None:
         self._fd = fd
-        self._cutter = Cutter(limit_bytes)
+        self._cutter = InputCutter(limit_bytes)
         self._loop = asyncio.get_running_loop()
         self._wanted = threading.Semaphore(1)
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()  # of one
@@ -170,7 +170,7 @@ class Input:
         else:
             self._end.watch(self._loop, self._readable)
 
-    async def lines(self) -> AsyncIterator[bytes | Overlong]:
+    async def lines(self) -> AsyncIterator[bytes | OverlongInput]:
         while data := await self._pieces.get():
             self._go_on()
             for line in self._cutter.feed(data):

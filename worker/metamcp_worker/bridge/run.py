@@ -18,10 +18,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from metamcp_worker.bridge.http_client import Plain, Reply, allow, opened
-from metamcp_worker.bridge.http_requests import Action, Failure, Send, Stop, Warn, Write
-from metamcp_worker.bridge.pipes import LINE_BYTES_MAX, Input, Output, Overlong, apart
-from metamcp_worker.bridge.session import Session
+from metamcp_worker.bridge.http_client import GatewayReply, Plain, allow, opened
+from metamcp_worker.bridge.http_requests import (
+    Action,
+    Failure,
+    Send,
+    StopExchange,
+    WarnPeople,
+    WriteLine,
+)
+from metamcp_worker.bridge.pipes import LINE_BYTES_MAX, InputPipe, Output, OverlongInput, apart
+from metamcp_worker.bridge.session import BridgeSession
 from metamcp_worker.http import sse
 from metamcp_worker.http.fetch import Broken, Origin, Response, Unreachable
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
@@ -100,11 +107,11 @@ class Bridge:
         self._located_at = 0.0
         self._remedy = remedy
         self._moving = asyncio.Lock()
-        self._session = Session(_name(self._origin))
-        self._input = Input(fd_in)
+        self._session = BridgeSession(_name(self._origin))
+        self._input = InputPipe(fd_in)
         self._output = Output(fd_out, self.stop)
         self._errors = Output(fd_err, lambda: None, limit_bytes=WORDS_BYTES_MAX)
-        self._running: dict[int, Reply | asyncio.Task[None]] = {}
+        self._running: dict[int, GatewayReply | asyncio.Task[None]] = {}
         self._waiting: deque[Send] = deque()  # the session bounds what is in it
         self._held = 0  # the exchange that has to go on before the next one may begin
         self._beginning = False
@@ -166,7 +173,7 @@ class Bridge:
     async def _pump(self) -> None:
         """Lines of the client, one after the other; at their end until all are answered."""
         async for line in self._input.lines():
-            if isinstance(line, Overlong):
+            if isinstance(line, OverlongInput):
                 self._do(self._session.overlong(line.seen, LINE_BYTES_MAX))
             else:
                 self._do(self._session.received(line))
@@ -179,15 +186,15 @@ class Bridge:
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Write(line):
+                case WriteLine(line):
                     self._output.put(line)
                     self._answered.set()
                 case Send():
                     self._waiting.append(action)
                     self._begin()
-                case Stop(number):
+                case StopExchange(number):
                     self._stop(number)
-                case Warn(text):
+                case WarnPeople(text):
                     self._warn(text)
 
     def _warn(self, text: str) -> None:
@@ -231,7 +238,7 @@ class Bridge:
             self._waiting = deque(one for one in self._waiting if one.number != number)
             return
         running.cancel()
-        if isinstance(running, Reply):  # a task tells its end itself
+        if isinstance(running, GatewayReply):  # a task tells its end itself
             self._ended(number)
 
     # One request in callbacks
@@ -242,7 +249,7 @@ class Bridge:
             return False
         written, answer_s = self._terms(send)
 
-        def then(got: Reply | MetaMCPError) -> None:
+        def then(got: GatewayReply | MetaMCPError) -> None:
             # As late as a task hears of its answer: what both tell stays in the order of arrival.
             self._loop.call_soon(self._came, send, got)
 
@@ -256,7 +263,7 @@ class Bridge:
         self._running[send.number] = reply
         return True
 
-    def _came(self, send: Send, got: Reply | MetaMCPError) -> None:
+    def _came(self, send: Send, got: GatewayReply | MetaMCPError) -> None:
         """The head of an answer, or why there is none."""
         number = send.number
         if number not in self._running:  # it was stopped
@@ -265,7 +272,7 @@ class Bridge:
             self._in_task(number, partial(self._exchange, send))
             return
         self._gone_on(number)
-        if not isinstance(got, Reply):
+        if not isinstance(got, GatewayReply):
             self._over(number, self._failure(got))
         elif got.whole and got.media_type != EVENTS and not self._output.full:
             failure: Failure | None = None
@@ -329,7 +336,7 @@ class Bridge:
         del send  # as above
         return await self._take(number, response)
 
-    async def _take(self, number: int, response: Response | Reply) -> int | None:
+    async def _take(self, number: int, response: Response | GatewayReply) -> int | None:
         async with response:
             return await self._read(number, response)
 
@@ -339,7 +346,7 @@ class Bridge:
             return None, TAKE_S
         return partial(self._gone_on, send.number), ANSWER_S
 
-    async def _reach(self, send: Send) -> Response | Reply:
+    async def _reach(self, send: Send) -> Response | GatewayReply:
         """The head of the answer; if the gateway has moved, of the gateway where it is now."""
         written, answer_s = self._terms(send)
         asked, origin = (send.verb, send.headers, send.body), self._origin
@@ -373,7 +380,7 @@ class Bridge:
 
     # Answers
 
-    def _begins(self, number: int, response: Response | Reply) -> None:
+    def _begins(self, number: int, response: Response | GatewayReply) -> None:
         session = response.header("mcp-session-id").encode("latin-1", "replace")
         self._do(self._session.head(number, response.status, session))
 
@@ -381,7 +388,7 @@ class Bridge:
         if data:
             self._do(self._session.message(number, data))
 
-    async def _read(self, number: int, response: Response | Reply) -> int | None:
+    async def _read(self, number: int, response: Response | GatewayReply) -> int | None:
         """Tell the session what comes; returns the pause that a stream asked for."""
         self._begins(number, response)
         retry_ms: int | None = None

@@ -13,20 +13,20 @@ from msgspec import Raw
 
 from metamcp_worker.bridge.http_requests import (
     Action,
-    Exchange,
+    BridgeExchange,
+    ExchangePurpose,
     Exchanges,
     Failure,
-    Purpose,
-    Stop,
-    Warn,
-    Write,
+    StopExchange,
+    WarnPeople,
+    WriteLine,
     error,
     key,
     one_line,
 )
-from metamcp_worker.bridge.legacy_era import Legacy
-from metamcp_worker.bridge.modern_era import VERSION, Modern, members
-from metamcp_worker.http.sse import Event
+from metamcp_worker.bridge.legacy_era import LegacySession
+from metamcp_worker.bridge.modern_era import VERSION, ModernRequests, members
+from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope, Glimpse, glimpse
 from metamcp_worker.ipc.errors import Code
@@ -43,19 +43,27 @@ RESUME_S_MAX = 30.0
 """The pause before that, unless the gateway names another one, and how long that may be."""
 
 _CANCELLED = "notifications/cancelled"
-_RETRIED = frozenset({Purpose.REQUEST, Purpose.NOTICE, Purpose.HELLO, Purpose.REPLAY, Purpose.LIST})
+_RETRIED = frozenset(
+    {
+        ExchangePurpose.REQUEST,
+        ExchangePurpose.NOTICE,
+        ExchangePurpose.HELLO,
+        ExchangePurpose.REPLAY,
+        ExchangePurpose.LIST,
+    }
+)
 _MODERN = "2026-07-28"
 _NONE = Raw()
 
 
-class Session:
+class BridgeSession:
     """One client's connection. `gateway`: what the gateway is called in sentences."""
 
     def __init__(self, gateway: str) -> None:
         self.gateway = gateway
         self._exchanges = Exchanges()
-        self._legacy = Legacy(self._exchanges)
-        self._modern = Modern(self._exchanges)
+        self._legacy = LegacySession(self._exchanges)
+        self._modern = ModernRequests(self._exchanges)
         self._era: bool | None = None  # is it modern?
         self._away = False
         self._ended = False
@@ -84,7 +92,11 @@ class Session:
             if not (message.result or message.error):
                 text = "The message is not a request, notification or answer."
                 return [_refusal(bytes(message.id), Code.INVALID_REQUEST, text)]
-            return [] if self._ended else self._legacy.send(Exchange(Purpose.NOTICE, line))
+            return (
+                []
+                if self._ended
+                else self._legacy.send(BridgeExchange(ExchangePurpose.NOTICE, line))
+            )
         if not message.id:
             return [] if self._ended else self._noted(message, line)
         if not codec.id_ok(bytes(message.id)):
@@ -95,25 +107,25 @@ class Session:
     def overlong(self, seen: Glimpse, limit_bytes: int) -> list[Action]:
         """A line was above the limit and is gone."""
         text = f"The message has more than {limit_bytes} bytes."
-        told = Warn(f"{text} It was dropped.")
+        told = WarnPeople(f"{text} It was dropped.")
         if seen.answer:  # a server waits for it
             if not seen.raw_id or self._ended:
                 return [told]
             answer = error(seen.raw_id, Code.TOO_LARGE, text)
-            return [told, *self._legacy.send(Exchange(Purpose.NOTICE, answer))]
+            return [told, *self._legacy.send(BridgeExchange(ExchangePurpose.NOTICE, answer))]
         return [self._unread(seen, Code.TOO_LARGE, text), told]
 
     def goodbye(self) -> list[Action]:
         """The client is gone: end everything. It may still read, so what it asked is answered; what
         comes of it from now on is refused."""
         self._ended = True
-        actions: list[Action] = [Stop(number) for number in self._exchanges.numbers]
+        actions: list[Action] = [StopExchange(number) for number in self._exchanges.numbers]
         for request in self._exchanges.waiting():
             text = "The connection ended before the answer came."
             actions += self._fail(request, Failure(text, may_have_run=request.number > 0))
         return [*actions, *self._legacy.goodbye()]
 
-    def _unread(self, seen: Glimpse, code: int, text: str) -> Write:
+    def _unread(self, seen: Glimpse, code: int, text: str) -> WriteLine:
         """The refusal of a message of which that much is known. An id that another request has,
         or that is none of a request, would take an answer away from its owner."""
         raw_id = seen.raw_id
@@ -133,8 +145,8 @@ class Session:
         if len(self._exchanges) >= INFLIGHT_MAX:
             text = f"{INFLIGHT_MAX} requests are in flight; try again when some are answered."
             return [_refusal(raw_id, Code.OVERLOADED, text)]
-        exchange = Exchange(
-            Purpose.REQUEST, line, method=message.method, raw_id=raw_id, modern=modern
+        exchange = BridgeExchange(
+            ExchangePurpose.REQUEST, line, method=message.method, raw_id=raw_id, modern=modern
         )
         if not self._exchanges.add(exchange):
             text = "A request with this id is still in flight."
@@ -145,7 +157,9 @@ class Session:
 
     def _noted(self, message: Envelope, line: bytes) -> list[Action]:
         assert message.method is not None
-        notice = Exchange(Purpose.NOTICE, line, method=message.method, modern=self._era or False)
+        notice = BridgeExchange(
+            ExchangePurpose.NOTICE, line, method=message.method, modern=self._era or False
+        )
         if message.method == _CANCELLED:
             subject = members(message.params).get("requestId")
             request = None if subject is None else self._exchanges.request(bytes(subject))
@@ -158,12 +172,12 @@ class Session:
             return self._modern.send(notice, message)
         return self._legacy.send(notice)
 
-    def _withdraw(self, request: Exchange) -> list[Action]:
+    def _withdraw(self, request: BridgeExchange) -> list[Action]:
         """In this era the end of its HTTP request is what cancels it. Nothing is answered."""
         number = request.number
         self._modern.withdraw(request)
         self._exchanges.done(request)
-        return [Stop(number)] if number else []
+        return [StopExchange(number)] if number else []
 
     # From the gateway
 
@@ -176,7 +190,7 @@ class Session:
         actions: list[Action] = []
         if self._away:
             self._away = False
-            actions.append(Warn(f"{self.gateway} is back."))
+            actions.append(WarnPeople(f"{self.gateway} is back."))
         if status == 503 and exchange.purpose in _RETRIED and exchange.busy < BUSY_MAX:
             exchange.busy += 1
             return actions + self._again(exchange)
@@ -185,7 +199,7 @@ class Session:
             return actions
         return actions + self._legacy.head(exchange, status, session)
 
-    def _again(self, exchange: Exchange) -> list[Action]:
+    def _again(self, exchange: BridgeExchange) -> list[Action]:
         """The gateway was not ready for it."""
         if exchange.silent and exchange.method != "initialize":  # on which others wait
             self._exchanges.done(exchange)
@@ -194,7 +208,7 @@ class Session:
             return [self._legacy.resume(exchange, BUSY_S)]
         return [self._exchanges.send(exchange, after_s=BUSY_S)]
 
-    def event(self, number: int, event: Event) -> list[Action]:
+    def event(self, number: int, event: SseEvent) -> list[Action]:
         """An event of a stream."""
         exchange = self._exchanges[number]
         if exchange is None:
@@ -211,16 +225,18 @@ class Session:
         try:
             message = codec.envelope(data)
         except codec.Malformed:
-            return [Warn(f"{self.gateway} sent something that is not a message; it was dropped.")]
+            return [
+                WarnPeople(f"{self.gateway} sent something that is not a message; it was dropped.")
+            ]
         if message.method is not None:
-            return [] if exchange.silent else [Write(one_line(data))]
-        if exchange.purpose is Purpose.REQUEST:
+            return [] if exchange.silent else [WriteLine(one_line(data))]
+        if exchange.purpose is ExchangePurpose.REQUEST:
             return self._answer(exchange, message, data)
-        if exchange.purpose is Purpose.STREAM:
+        if exchange.purpose is ExchangePurpose.STREAM:
             return self._astray(message, data)
-        if exchange.purpose is Purpose.HELLO:
+        if exchange.purpose is ExchangePurpose.HELLO:
             return self._unpark(self._legacy.answered(exchange, message))
-        if exchange.purpose is Purpose.LIST:
+        if exchange.purpose is ExchangePurpose.LIST:
             return self._modern.listed(exchange, message)
         return []
 
@@ -232,27 +248,33 @@ class Session:
         if exchange is None:
             return []
         actions: list[Action] = []
-        if failure is not None and not self._away and exchange.purpose is not Purpose.GOODBYE:
+        if (
+            failure is not None
+            and not self._away
+            and exchange.purpose is not ExchangePurpose.GOODBYE
+        ):
             self._away = not failure.may_have_run
-            actions.append(Warn(failure.text))
+            actions.append(WarnPeople(failure.text))
         match exchange.purpose:
-            case Purpose.REQUEST:
+            case ExchangePurpose.REQUEST:
                 return actions + self._unanswered(exchange, failure, retry_ms)
-            case Purpose.STREAM:
+            case ExchangePurpose.STREAM:
                 return actions + self._legacy.ended(exchange, retry_ms)
-            case Purpose.HELLO:
+            case ExchangePurpose.HELLO:
                 failure = failure or self._nothing(exchange)
                 return actions + self._unpark(self._legacy.refused(exchange, failure), failure)
-            case Purpose.LIST:
+            case ExchangePurpose.LIST:
                 return actions + self._modern.unlisted(exchange)
             case _:
                 self._exchanges.done(exchange)
                 if failure is None and exchange.status >= 400:
                     what = exchange.method or "what the client said"
-                    actions.append(Warn(f"{self.gateway} refused {what}: HTTP {exchange.status}."))
+                    actions.append(
+                        WarnPeople(f"{self.gateway} refused {what}: HTTP {exchange.status}.")
+                    )
                 return actions
 
-    def _answer(self, exchange: Exchange, message: Envelope, data: bytes) -> list[Action]:
+    def _answer(self, exchange: BridgeExchange, message: Envelope, data: bytes) -> list[Action]:
         raw_id = bytes(message.id)
         if raw_id in {b"", b"null"}:
             # Refused before the gateway knew the id; the client needs it to understand.
@@ -272,7 +294,7 @@ class Session:
         else:
             after = self._legacy.answered(exchange, message)
         self._exchanges.done(exchange)
-        answer: list[Action] = [] if exchange.silent else [Write(line)]
+        answer: list[Action] = [] if exchange.silent else [WriteLine(line)]
         return answer + (self._unpark(after) if exchange.method == "initialize" else after)
 
     def _astray(self, message: Envelope, data: bytes) -> list[Action]:
@@ -282,10 +304,10 @@ class Session:
             return []
         number = request.number
         actions = self._answer(request, message, data)
-        return actions if not number or self.cares(number) else [*actions, Stop(number)]
+        return actions if not number or self.cares(number) else [*actions, StopExchange(number)]
 
     def _unanswered(
-        self, exchange: Exchange, failure: Failure | None, retry_ms: int | None
+        self, exchange: BridgeExchange, failure: Failure | None, retry_ms: int | None
     ) -> list[Action]:
         """A request is over and has no answer."""
         begun = exchange.status == 200 and exchange.last_id and not exchange.modern
@@ -307,17 +329,17 @@ class Session:
             actions += self._fail(exchange, failure)
         return actions
 
-    def _fail(self, exchange: Exchange, failure: Failure) -> list[Action]:
+    def _fail(self, exchange: BridgeExchange, failure: Failure) -> list[Action]:
         """The answer to a request that has none."""
         self._exchanges.done(exchange)
-        if exchange.purpose is not Purpose.REQUEST or exchange.silent:
+        if exchange.purpose is not ExchangePurpose.REQUEST or exchange.silent:
             return []
         text = failure.text
         if failure.may_have_run:
             text += " The request may have been processed; ask again only if that does no harm."
         return [_refusal(exchange.raw_id, Code.SERVER_DOWN, text)]
 
-    def _nothing(self, exchange: Exchange) -> Failure:
+    def _nothing(self, exchange: BridgeExchange) -> Failure:
         if exchange.status == 200:
             return Failure(f"{self.gateway} ended the stream of this request without an answer.")
         status = exchange.status
@@ -328,11 +350,11 @@ class Session:
         return Failure(text, may_have_run=not (400 <= status < 500 or status == 503))
 
 
-def _refusal(raw_id: bytes, code: int, text: str) -> Write:
-    return Write(error(raw_id, code, text))
+def _refusal(raw_id: bytes, code: int, text: str) -> WriteLine:
+    return WriteLine(error(raw_id, code, text))
 
 
-def _foreign(message: Envelope, raw_id: bytes, *, modern: bool) -> Write:
+def _foreign(message: Envelope, raw_id: bytes, *, modern: bool) -> WriteLine:
     """A request of the other era than that of the connection."""
     if modern:
         text = "This connection began with initialize; it has no requests that stand alone."
@@ -340,4 +362,4 @@ def _foreign(message: Envelope, raw_id: bytes, *, modern: bool) -> Write:
     asked = codec.text(members(message.params).get("protocolVersion", _NONE)) or ""
     text = "Unsupported protocol version: this connection began with requests that stand alone."
     data = {"supported": [_MODERN], "requested": asked}
-    return Write(error(raw_id, Code.UNSUPPORTED_VERSION, text, data))
+    return WriteLine(error(raw_id, Code.UNSUPPORTED_VERSION, text, data))

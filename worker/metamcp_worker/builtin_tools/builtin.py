@@ -1,12 +1,12 @@
 """What a built-in tool is: its definition, and what it does with its arguments.
 
-Owns: `Builtin`, what it may look at (`Context`), and the four things that it can answer. Never: any
-single tool (`servers_tools`, `toolset_tools`, `search_tools`), the words of definitions
+Owns: `Builtin`, what it may look at (`ToolContext`), and the four things that it can answer. Never:
+any single tool (`servers_tools`, `toolset_tools`, `search_tools`), the words of definitions
 (`builtin_definitions`), carrying out what it answers (`builtin_calls`).
 
-A built-in tool decides and does nothing: it answers at once (`Reply`), or says which order changes
-the view and how to speak of what came of it (`Ask`), or what is searched for and how to tell what
-was found (`Seek`), or which tool is to be called in its place (`Forward`).
+A built-in tool decides and does nothing: it answers at once (`ToolReply`), or says which order
+changes the view and how to speak of what came of it (`OrderAndThen`), or what is searched for and
+how to tell what was found (`Seek`), or which tool is to be called in its place (`Forward`).
 """
 
 import hashlib
@@ -16,19 +16,19 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.catalog import Merged
-from metamcp_worker.catalog.offers import Item
+from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
-from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, Outcome, Pair, Shown, ToolSet
+from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, OrderOutcome, Pair, Shown, ToolSet
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec
-from metamcp_worker.search.index import Allowed, Found, Ranking
+from metamcp_worker.search.index import Allowed, Ranking, SearchResult
 
 Rankings = Sequence[Ranking[Pair]]
 """What other searches say."""
 
 
-class Context(Struct, frozen=True):
+class ToolContext(Struct, frozen=True):
     """What there is to look at. `everything`: all that is behind the endpoint; `shown`: what is in
     view beside the built-in tools; `toolsets`: all of them, by name; `states`: the last word of the
     supervisor about each server; `listed`: are the tools of this server part of lists now?
@@ -42,7 +42,7 @@ class Context(Struct, frozen=True):
     toolsets: Mapping[str, ToolSet]
     states: Mapping[str, ServerState]
     listed: Callable[[str], bool]
-    search: Callable[[str, int, Allowed | None, Rankings], Found]
+    search: Callable[[str, int, Allowed | None, Rankings], SearchResult]
     dated: Callable[[float], str]
 
     def tools_of(self, server: str) -> list[str]:
@@ -60,7 +60,7 @@ class Context(Struct, frozen=True):
         return {(entry.server, entry.item.key): entry.key for entry in self.everything.offered}
 
 
-class Reply(Struct, frozen=True):
+class ToolReply(Struct, frozen=True):
     """The result of a call. `text`: for a model; `structured`: the same as JSON; `failed`: the tool
     says that it failed."""
 
@@ -69,11 +69,11 @@ class Reply(Struct, frozen=True):
     failed: bool = False
 
 
-class Ask(Struct, frozen=True):
+class OrderAndThen(Struct, frozen=True):
     """`then`: makes the result of what came of the order; the context is that of that moment."""
 
     order: AnyOrder
-    then: Callable[[Outcome, Context], Reply]
+    then: Callable[[OrderOutcome, ToolContext], ToolReply]
 
 
 class Seek(Struct, frozen=True):
@@ -82,7 +82,7 @@ class Seek(Struct, frozen=True):
 
     query: str
     allowed: Allowed | None
-    then: Callable[[Rankings, Context], Reply]
+    then: Callable[[Rankings, ToolContext], ToolReply]
 
 
 class Forward(Struct, frozen=True):
@@ -92,11 +92,11 @@ class Forward(Struct, frozen=True):
     arguments: Raw
 
 
-Decision = Reply | Ask | Seek | Forward
+Decision = ToolReply | OrderAndThen | Seek | Forward
 
 
-def _wrong(why: str) -> Reply:
-    return Reply(f"{why[:1].upper()}{why[1:]}.", failed=True)
+def _wrong(why: str) -> ToolReply:
+    return ToolReply(f"{why[:1].upper()}{why[1:]}.", failed=True)
 
 
 class Builtin(Struct, frozen=True):
@@ -105,19 +105,19 @@ class Builtin(Struct, frozen=True):
 
     own: OwnTool
     arguments: type[Struct]
-    run: Callable[[Any, Context], Decision]
-    refuse: Callable[[str], Reply]
+    run: Callable[[Any, ToolContext], Decision]
+    refuse: Callable[[str], ToolReply]
 
     @property
     def name(self) -> str:
         return self.own.name
 
-    def item(self) -> Item:
+    def item(self) -> OfferedItem:
         """Its definition, as one of a server."""
         raw = self.own.definition()
-        return Item(self.name, codec.dump(self.name), raw, hashlib.sha256(raw).digest())
+        return OfferedItem(self.name, codec.dump(self.name), raw, hashlib.sha256(raw).digest())
 
-    def decide(self, arguments: bytes, context: Context) -> Decision:
+    def decide(self, arguments: bytes, context: ToolContext) -> Decision:
         """`arguments`: raw, or empty for none."""
         try:
             given = codec.typed(self.arguments, arguments or b"{}")
@@ -138,17 +138,17 @@ def _told(argument: tuple[str, Schema]) -> str:
     return f"{name} ({', '.join(values)})"
 
 
-class Family(Struct, frozen=True):
+class ToolFamily(Struct, frozen=True):
     """The built-in tools of one exposure. `guide`: what a client is told at its first request."""
 
     tools: Mapping[str, Builtin]
-    items: tuple[Item, ...]
+    items: tuple[OfferedItem, ...]
     guide: str
 
 
-Work = tuple[type[Struct], Callable[[Any, Context], Decision]]
+Work = tuple[type[Struct], Callable[[Any, ToolContext], Decision]]
 """What a built-in tool takes and does: `arguments` and `run`."""
-Refuse = Callable[[str], Reply]
+Refuse = Callable[[str], ToolReply]
 
 
 def family(
@@ -156,7 +156,7 @@ def family(
     works: Mapping[str, Work],
     guide: str,
     refusals: Mapping[str, Refuse] | None = None,
-) -> Family:
+) -> ToolFamily:
     """`works`: of each tool of this exposure, by its name; `refusals`: of those that have their own
     words for wrong arguments."""
     own = builtin_definitions.of(exposure)
@@ -165,10 +165,10 @@ def family(
     tools = {
         tool.name: Builtin(tool, *works[tool.name], refuse.get(tool.name, _wrong)) for tool in own
     }
-    return Family(tools, tuple(tool.item() for tool in tools.values()), guide)
+    return ToolFamily(tools, tuple(tool.item() for tool in tools.values()), guide)
 
 
-def result(reply: Reply, *, modern: bool) -> bytes:
+def result(reply: ToolReply, *, modern: bool) -> bytes:
     """The raw result of `tools/call`."""
     members: dict[str, object] = {"resultType": "complete"} if modern else {}
     members["content"] = [{"type": "text", "text": reply.text}]

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from metamcp_worker.builtin_tools import tool_text
-from metamcp_worker.builtin_tools.builtin import Context, Reply
+from metamcp_worker.builtin_tools.builtin import ToolContext, ToolReply
 from metamcp_worker.builtin_tools.tool_text import Row
-from metamcp_worker.catalog.catalog import Entry
-from metamcp_worker.catalog.offers import Item
+from metamcp_worker.catalog.catalog import ListEntry
+from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import token_cost
 
 MESSAGE_CHARACTERS_MAX = 300
 """Of what keeps a server away."""
 
-_Thing = str | Entry
+_Thing = str | ListEntry
 """A server, and behind it its tools."""
 
 
@@ -27,14 +27,14 @@ class Discover(Struct, frozen=True, forbid_unknown_fields=True):
     offset: int = 0
 
 
-def discover(given: Discover, context: Context, builtins: Sequence[Item]) -> Reply:
+def discover(given: Discover, context: ToolContext, builtins: Sequence[OfferedItem]) -> ToolReply:
     """`builtins`: what is in view in any case."""
     servers = context.spec.servers
     if given.server:
         if given.server not in servers:
             return unknown_server(given.server, context)
         servers = (given.server,)
-    tools: dict[str, list[Entry]] = {server: [] for server in servers}
+    tools: dict[str, list[ListEntry]] = {server: [] for server in servers}
     for entry in context.everything.offered:
         if entry.server in tools:
             tools[entry.server].append(entry)
@@ -49,7 +49,7 @@ def discover(given: Discover, context: Context, builtins: Sequence[Item]) -> Rep
     part = tool_text.portion(things, given.offset, row)
     start = part.end - len(part.rows)
     rows = list(zip(things[start : part.end], part.rows, strict=True))
-    if rows and isinstance(first := rows[0][0], Entry):
+    if rows and isinstance(first := rows[0][0], ListEntry):
         rows.insert(0, (first.server, row(first.server)))
     total = sum(map(len, tools.values()))
     saved = tool_text.saving(context, builtins)
@@ -64,24 +64,24 @@ def discover(given: Discover, context: Context, builtins: Sequence[Item]) -> Rep
     if part.left:
         lines.append(f"There is more: ask with offset {part.end}, or for one server.")
         structured["nextOffset"] = part.end
-    return Reply("\n".join(lines), structured)
+    return ToolReply("\n".join(lines), structured)
 
 
-def unknown_server(server: str, context: Context) -> Reply:
+def unknown_server(server: str, context: ToolContext) -> ToolReply:
     known = tool_text.told(context.spec.servers) or "none"
     text = (
         f"There is no server {tool_text.plain(server)!r} behind this endpoint; there are: {known}."
     )
-    return Reply(text, {"success": False, "error": text}, failed=True)
+    return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 
-def _things(tools: Mapping[str, Sequence[Entry]]) -> Iterator[_Thing]:
+def _things(tools: Mapping[str, Sequence[ListEntry]]) -> Iterator[_Thing]:
     for server, entries in tools.items():
         yield server
         yield from entries
 
 
-def _server(server: str, tools: Sequence[Entry], context: Context) -> Row:
+def _server(server: str, tools: Sequence[ListEntry], context: ToolContext) -> Row:
     news = context.states.get(server)
     available = context.listed(server)
     tokens = token_cost.together(entry.item.raw for entry in tools)

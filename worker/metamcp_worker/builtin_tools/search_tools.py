@@ -13,23 +13,23 @@ from msgspec import Meta, Raw, Struct
 
 from metamcp_worker.builtin_tools import discover_tool, tool_choice, tool_text
 from metamcp_worker.builtin_tools.builtin import (
-    Ask,
-    Context,
     Decision,
-    Family,
     Forward,
+    OrderAndThen,
     Rankings,
-    Reply,
     Seek,
+    ToolContext,
+    ToolFamily,
+    ToolReply,
     family,
 )
-from metamcp_worker.catalog.catalog import Entry
+from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc import codec, token_cost
 from metamcp_worker.ipc.builtin_definitions import HITS, Detail
 from metamcp_worker.ipc.disclosure import (
     TOOLS_MAX,
     Load,
-    Outcome,
+    OrderOutcome,
     Pair,
     Save,
     Unload,
@@ -61,16 +61,16 @@ class Loading(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.name,) if isinstance(self.name, str) else self.name
 
 
-class Named(Struct, frozen=True, forbid_unknown_fields=True):
+class ToolName(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-class Saving(Struct, frozen=True, forbid_unknown_fields=True):
+class SaveArguments(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     description: str = ""
 
 
-class Listing(Struct, frozen=True, forbid_unknown_fields=True):
+class LoadedTools(Struct, frozen=True, forbid_unknown_fields=True):
     offset: int = 0
 
 
@@ -79,34 +79,34 @@ class Calling(Struct, frozen=True, forbid_unknown_fields=True):
     arguments: Raw = Raw(b"{}")
 
 
-def _search(given: Searching, context: Context) -> Decision:
+def _search(given: Searching, context: ToolContext) -> Decision:
     if given.server and given.server not in context.spec.servers:
         return discover_tool.unknown_server(given.server, context)
     limit = min(max(given.limit, 1), HITS_MAX)
     allowed = {given.server} if given.server else None
 
-    def then(others: Rankings, now: Context) -> Reply:
+    def then(others: Rankings, now: ToolContext) -> ToolReply:
         hits = now.search(given.query, limit, allowed, others)
         structured = dict[str, object](codec.level(tool_text.as_json(hits, given.detail)))
-        return Reply(tool_text.markdown(hits, given.detail), structured)
+        return ToolReply(tool_text.markdown(hits, given.detail), structured)
 
     return Seek(given.query, allowed, then)
 
 
-def _load(given: Loading, context: Context) -> Decision:
+def _load(given: Loading, context: ToolContext) -> Decision:
     picked = tool_choice.pick(given.names, context)
     if picked.missing or not picked.pairs:
         return _failed("load", _unknown(picked.missing, context))
 
-    def then(outcome: Outcome, now: Context) -> Reply:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("load", outcome.error)
         return _loaded(picked.pairs, "Loaded", now)
 
-    return Ask(Load(picked.pairs), then)
+    return OrderAndThen(Load(picked.pairs), then)
 
 
-def _unload(given: Loading, context: Context) -> Decision:
+def _unload(given: Loading, context: ToolContext) -> Decision:
     names = context.names()
     shown: dict[str, Pair] = {}
     for pair in context.shown.tools:
@@ -120,17 +120,19 @@ def _unload(given: Loading, context: Context) -> Decision:
         why = f"not loaded: {told}; list_loaded_tools tells what is" if told else _NO_NAME
         return _failed("unload", why)
 
-    def then(outcome: Outcome, now: Context) -> Reply:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("unload", outcome.error)
         gone = [written(pair) for pair in pairs]
         structured = {"success": True, "unloaded": [tool_text.plain(name) for name in gone]}
-        return Reply(f"Unloaded: {tool_text.told(gone)}.", {**structured, "tokens": _saving(now)})
+        return ToolReply(
+            f"Unloaded: {tool_text.told(gone)}.", {**structured, "tokens": _saving(now)}
+        )
 
-    return Ask(Unload(pairs), then)
+    return OrderAndThen(Unload(pairs), then)
 
 
-def _load_set(given: Named, context: Context) -> Decision:
+def _load_set(given: ToolName, context: ToolContext) -> Decision:
     toolset = context.toolsets.get(given.name)
     if toolset is None:
         known = tool_text.told(context.toolsets) or "none yet"
@@ -140,16 +142,16 @@ def _load_set(given: Named, context: Context) -> Decision:
         return _failed("load tool set", why)
     standing = tool_text.standing(toolset.tools, context)
 
-    def then(outcome: Outcome, now: Context) -> Reply:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("load tool set", outcome.error)
         return _loaded(toolset.tools, f"Tool set {_quoted(toolset.name)} is loaded", now)
 
-    return Ask(Load((*standing.here, *standing.away, *standing.kept)), then)
+    return OrderAndThen(Load((*standing.here, *standing.away, *standing.kept)), then)
 
 
-def _save_set(given: Saving, context: Context) -> Decision:
-    def then(outcome: Outcome, now: Context) -> Reply:
+def _save_set(given: SaveArguments, context: ToolContext) -> Decision:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("save tool set", outcome.error)
         made = outcome.toolset or now.toolsets.get(given.name)
@@ -158,12 +160,12 @@ def _save_set(given: Saving, context: Context) -> Decision:
         if made is not None:
             structured["toolset"] = tool_text.summary(made, now)
         text = f"Tool set {_quoted(given.name)} is saved with {tool_text.counted(count, 'tool')}."
-        return Reply(text, structured)
+        return ToolReply(text, structured)
 
-    return Ask(Save(given.name, given.description), then)
+    return OrderAndThen(Save(given.name, given.description), then)
 
 
-def _list(given: Listing, context: Context) -> Decision:
+def _list(given: LoadedTools, context: ToolContext) -> Decision:
     seen = tool_text.in_view(context)
     part = tool_text.portion(seen, given.offset, lambda entry: tool_text.row(entry, shown=True))
     warnings = tool_text.warnings(tool_text.standing(context.shown.tools, context))
@@ -186,10 +188,10 @@ def _list(given: Listing, context: Context) -> Decision:
     lines += [f"Warning: {warning}" for warning in warnings]
     if sets:
         lines.append(f"Saved tool sets: {tool_text.told(sets)}.")
-    return Reply("\n".join(lines), structured)
+    return ToolReply("\n".join(lines), structured)
 
 
-def _describe(given: Named, context: Context) -> Decision:
+def _describe(given: ToolName, context: ToolContext) -> Decision:
     picked = tool_choice.pick([given.name], context)
     entry = _entry(picked.pairs, context)
     if entry is None:
@@ -208,10 +210,10 @@ def _describe(given: Named, context: Context) -> Decision:
         "definition": Raw(definition),
     }
     away = "" if structured["available"] else f"\nWarning: {entry.server} server unavailable"
-    return Reply(definition.decode() + away, structured)
+    return ToolReply(definition.decode() + away, structured)
 
 
-def _call(given: Calling, context: Context) -> Decision:
+def _call(given: Calling, context: ToolContext) -> Decision:
     if given.name in FAMILY.tools:
         why = f"{given.name} is not a tool of a server; call it by its own name"
         return _failed("call", why)
@@ -231,7 +233,7 @@ def _call(given: Calling, context: Context) -> Decision:
     return Forward(name, given.arguments)
 
 
-def _loaded(pairs: Sequence[Pair], what: str, now: Context) -> Reply:
+def _loaded(pairs: Sequence[Pair], what: str, now: ToolContext) -> ToolReply:
     standing = tool_text.standing(pairs, now)
     names = now.names()
     warnings = tool_text.warnings(standing)
@@ -247,36 +249,36 @@ def _loaded(pairs: Sequence[Pair], what: str, now: Context) -> Reply:
         "warnings": warnings,
         "tokens": _saving(now),
     }
-    return Reply("\n".join(lines), structured)
+    return ToolReply("\n".join(lines), structured)
 
 
-def _entry(pairs: Sequence[Pair], context: Context) -> Entry | None:
+def _entry(pairs: Sequence[Pair], context: ToolContext) -> ListEntry | None:
     for entry in context.everything.offered:
         if pairs and pairs[0] == (entry.server, entry.item.key):
             return entry
     return None
 
 
-def _definition(entry: Entry) -> bytes:
+def _definition(entry: ListEntry) -> bytes:
     """As in the list of tools: the server's own, under the exposed name."""
     members = codec.level(entry.item.raw)
     return codec.dump({**members, "name": entry.key}).decode("utf-8", "replace").encode()
 
 
-def _is_shown(pair: Pair, context: Context) -> bool:
+def _is_shown(pair: Pair, context: ToolContext) -> bool:
     return pair in context.shown.tools
 
 
-def _unknown(missing: Sequence[str], context: Context) -> str:
+def _unknown(missing: Sequence[str], context: ToolContext) -> str:
     return tool_choice.unknown(missing, context) or _NO_NAME
 
 
-def _failed(what: str, why: str) -> Reply:
+def _failed(what: str, why: str) -> ToolReply:
     text = f"Failed to {what}: {why}"
-    return Reply(text, {"success": False, "error": text}, failed=True)
+    return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 
-def _saving(context: Context) -> dict[str, object]:
+def _saving(context: ToolContext) -> dict[str, object]:
     return tool_text.saving(context, FAMILY.items)
 
 
@@ -284,16 +286,16 @@ def _quoted(name: str) -> str:
     return f'"{tool_text.plain(name)}"'
 
 
-FAMILY: Family = family(
+FAMILY: ToolFamily = family(
     "search",
     {
         "search_tools": (Searching, _search),
         "load_tool": (Loading, _load),
         "unload_tool": (Loading, _unload),
-        "load_tool_set": (Named, _load_set),
-        "save_tool_set": (Saving, _save_set),
-        "list_loaded_tools": (Listing, _list),
-        "describe_tool": (Named, _describe),
+        "load_tool_set": (ToolName, _load_set),
+        "save_tool_set": (SaveArguments, _save_set),
+        "list_loaded_tools": (LoadedTools, _list),
+        "describe_tool": (ToolName, _describe),
         "call_tool": (Calling, _call),
     },
     GUIDE,

@@ -7,8 +7,14 @@ order out (`builtin_calls`), starting or stopping anything: a server that is out
 from msgspec import Struct
 
 from metamcp_worker.builtin_tools import discover_tool
-from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Reply, family
-from metamcp_worker.ipc.disclosure import Activate, Deactivate, Outcome
+from metamcp_worker.builtin_tools.builtin import (
+    Decision,
+    OrderAndThen,
+    ToolContext,
+    ToolReply,
+    family,
+)
+from metamcp_worker.ipc.disclosure import Activate, Deactivate, OrderOutcome
 from metamcp_worker.ipc.messages import ServerState
 
 GUIDE = (
@@ -26,26 +32,26 @@ _AWAY = {
 """States in which nothing can be activated, as they stand in a sentence."""
 
 
-class Named(Struct, frozen=True, forbid_unknown_fields=True):
+class ServerName(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-def _activate(given: Named, context: Context) -> Decision:
+def _activate(given: ServerName, context: ToolContext) -> Decision:
     server = given.name
     if server not in context.spec.servers:
         return discover_tool.unknown_server(server, context)
     state = _state(server, context)
     if state in _AWAY:
         text = f"{server} was not activated: it is {_AWAY[state]}{_told(server, context)}."
-        return Reply(text, failed=True)
+        return ToolReply(text, failed=True)
 
-    def then(outcome: Outcome, now: Context) -> Reply:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return Reply(f"Failed to activate {server}: {outcome.error}", failed=True)
+            return ToolReply(f"Failed to activate {server}: {outcome.error}", failed=True)
         tools = now.tools_of(server)
         told = ", ".join(tools[:TOOLS_TOLD_MAX])
         more = len(tools) - TOOLS_TOLD_MAX
@@ -57,38 +63,38 @@ def _activate(given: Named, context: Context) -> Decision:
         else:
             text = f"{server} is active: its {len(tools)} tools are in view"
         named = f": {told}{rest}." if tools else "."
-        return Reply(text + named, _one(server, now))
+        return ToolReply(text + named, _one(server, now))
 
-    return Ask(Activate(server), then)
+    return OrderAndThen(Activate(server), then)
 
 
-def _deactivate(given: Named, context: Context) -> Decision:
+def _deactivate(given: ServerName, context: ToolContext) -> Decision:
     server = given.name
     if server not in context.spec.servers and server not in context.shown.servers:
         return discover_tool.unknown_server(server, context)
 
-    def then(outcome: Outcome, now: Context) -> Reply:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return Reply(f"Failed to deactivate {server}: {outcome.error}", failed=True)
+            return ToolReply(f"Failed to deactivate {server}: {outcome.error}", failed=True)
         if server not in outcome.before.servers:
-            return Reply(f"{server} was not active.", _one(server, now))
+            return ToolReply(f"{server} was not active.", _one(server, now))
         text = f"{server} is not active any more: its tools are out of view, and it runs on."
-        return Reply(text, _one(server, now))
+        return ToolReply(text, _one(server, now))
 
-    return Ask(Deactivate(server), then)
+    return OrderAndThen(Deactivate(server), then)
 
 
-def _status(given: Nothing, context: Context) -> Decision:
+def _status(given: NoArguments, context: ToolContext) -> Decision:
     rows = [_one(server, context) for server in context.spec.servers]
     lines = [
         f"- {row['name']}: {row['state']}, {row['tools']} tools"
         + (f" ({row['error']})" if row.get("error", row["state"]) != row["state"] else "")
         for row in rows
     ]
-    return Reply("\n".join(lines) or "There are no servers.", {"servers": rows})
+    return ToolReply("\n".join(lines) or "There are no servers.", {"servers": rows})
 
 
-def _one(server: str, context: Context) -> dict[str, object]:
+def _one(server: str, context: ToolContext) -> dict[str, object]:
     """A server as clients see it."""
     state = _state(server, context)
     row: dict[str, object] = {
@@ -103,7 +109,7 @@ def _one(server: str, context: Context) -> dict[str, object]:
     return row
 
 
-def _state(server: str, context: Context) -> str:
+def _state(server: str, context: ToolContext) -> str:
     news = context.states.get(server)
     state = "warming" if news is None else news.state
     if state in ("ready", "idle") and server in context.shown.servers:
@@ -111,13 +117,13 @@ def _state(server: str, context: Context) -> str:
     return state
 
 
-def _why(server: str, context: Context) -> str:
+def _why(server: str, context: ToolContext) -> str:
     """What is wrong with a server that is away, and when it is tried again."""
     news = context.states[server]
     return (news.message or news.state) + _again(news)
 
 
-def _told(server: str, context: Context) -> str:
+def _told(server: str, context: ToolContext) -> str:
     """The same behind its state; of one that nobody is about to start, how that is done."""
     news = context.states[server]
     said = f": {news.message}" if news.message else ""
@@ -135,9 +141,9 @@ def _again(news: ServerState) -> str:
 FAMILY = family(
     "servers",
     {
-        "gateway_activate": (Named, _activate),
-        "gateway_deactivate": (Named, _deactivate),
-        "gateway_status": (Nothing, _status),
+        "gateway_activate": (ServerName, _activate),
+        "gateway_deactivate": (ServerName, _deactivate),
+        "gateway_status": (NoArguments, _status),
     },
     GUIDE,
 )

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from metamcp_worker.builtin_tools import tool_text
-from metamcp_worker.builtin_tools.builtin import Context
-from metamcp_worker.catalog.catalog import Entry
+from metamcp_worker.builtin_tools.builtin import ToolContext
+from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc.disclosure import Pair, read
 
 MISSING_TOLD_MAX = 5
@@ -38,7 +38,7 @@ class Picked(Struct, frozen=True):
     missing: tuple[str, ...]
 
 
-def pick(names: Iterable[str], context: Context) -> Picked:
+def pick(names: Iterable[str], context: ToolContext) -> Picked:
     """An exposed name goes before a namespaced one. What is hidden is nobody's."""
     pairs: dict[Pair, None] = {}
     missing: dict[str, None] = {}
@@ -57,7 +57,7 @@ def pick(names: Iterable[str], context: Context) -> Picked:
     return Picked(tuple(pairs), tuple(missing))
 
 
-def unknown(missing: Sequence[str], context: Context) -> str:
+def unknown(missing: Sequence[str], context: ToolContext) -> str:
     """What to say of names that are nobody's; a sentence without its capital and its full stop."""
     said = [
         _explained(name, context) if number < EXPLAINED_MAX else _none(name)
@@ -72,7 +72,7 @@ def unknown(missing: Sequence[str], context: Context) -> str:
     return "; ".join(said)
 
 
-def alike(name: str, entries: Sequence[Entry]) -> list[str]:
+def alike(name: str, entries: Sequence[ListEntry]) -> list[str]:
     """The exposed names that are most like this one, the likest first."""
     text = _squeezed(name)
     if not text:
@@ -86,7 +86,7 @@ def alike(name: str, entries: Sequence[Entry]) -> list[str]:
     return [key for _, key in sorted(scored)[:ALIKE_MAX]]
 
 
-def kept(name: str, context: Context) -> str:
+def kept(name: str, context: ToolContext) -> str:
     """Why nobody gets the tool of this name, exposed or namespaced; empty if that is not so."""
     owner = context.everything.tool_named(name)
     if owner is not None:
@@ -95,7 +95,7 @@ def kept(name: str, context: Context) -> str:
     return "" if meant is None else context.everything.kept.get(meant, "")
 
 
-def _explained(name: str, context: Context) -> str:
+def _explained(name: str, context: ToolContext) -> str:
     if why := kept(name, context):
         return why
     meant = read(name)
@@ -109,7 +109,7 @@ def _none(name: str) -> str:
     return f"{_NO_TOOL}{tool_text.plain(name)!r} behind this endpoint"
 
 
-def _likeness(wanted: frozenset[str], entry: Entry) -> float:
+def _likeness(wanted: frozenset[str], entry: ListEntry) -> float:
     own, exposed = _squeezed(entry.item.key), _squeezed(entry.key)
     return max(_share(wanted, exposed), _OWN_NAME * _share(wanted, own))
 

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.builtin_tools.builtin import Context
-from metamcp_worker.catalog.catalog import Entry, sent_bytes
-from metamcp_worker.catalog.offers import Item
+from metamcp_worker.builtin_tools.builtin import ToolContext
+from metamcp_worker.catalog.catalog import ListEntry, sent_bytes
+from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import codec, token_cost
 from metamcp_worker.ipc.builtin_definitions import DETAILS, Detail
 from metamcp_worker.ipc.disclosure import Pair, ToolSet, written
 from metamcp_worker.search import definitions
 from metamcp_worker.search.definitions import read
-from metamcp_worker.search.index import HITS_MAX, Document, Found
+from metamcp_worker.search.index import HITS_MAX, SearchResult, ToolDocument
 
 NAME_CHARACTERS_MAX = 128
 """As long as the longest exposed name: these stand there whole."""
@@ -127,7 +127,7 @@ _SENTENCE = re.compile(
 )
 
 
-def markdown(found: Found, detail: Detail) -> str:
+def markdown(found: SearchResult, detail: Detail) -> str:
     """At most `ANSWER_BYTES_MAX` bytes of UTF-8."""
     write = {"brief": _brief, "detailed": _detailed, "full": _full}
     documents = [hit.document for hit in found.hits]
@@ -138,7 +138,7 @@ def markdown(found: Found, detail: Detail) -> str:
     return ("\n" if detail == "brief" else "\n\n").join(parts)
 
 
-def as_json(found: Found, detail: Detail) -> bytes:
+def as_json(found: SearchResult, detail: Detail) -> bytes:
     """`{"tools": […], "more": 0, "counted": true, "hint": "…"}`, at most `ANSWER_BYTES_MAX` bytes.
     `more`: tools that match and are not in it; not `counted`: that is the least it can be."""
     documents = [hit.document for hit in found.hits]
@@ -163,7 +163,9 @@ def first_sentence(text: str) -> str:
 
 
 def _fitting(
-    documents: Sequence[Document], detail: Detail, write: Callable[[Document, Detail], bytes]
+    documents: Sequence[ToolDocument],
+    detail: Detail,
+    write: Callable[[ToolDocument, Detail], bytes],
 ) -> list[bytes]:
     """As many entries as there is room for. The first one has less detail if it needs that."""
     room = FOUND_BYTES_MAX - WORDS_BYTES
@@ -181,7 +183,7 @@ def _fitting(
     return entries
 
 
-def _missing(found: Found, shown: int) -> str:
+def _missing(found: SearchResult, shown: int) -> str:
     """What is not in the answer, and how to get it."""
     if not found.hits and not found.more:
         return (
@@ -203,13 +205,13 @@ def _missing(found: Found, shown: int) -> str:
     return " ".join(words)
 
 
-def _brief(document: Document) -> str:
+def _brief(document: ToolDocument) -> str:
     read = definitions.read(document.definition)
     said = first_sentence(read.description or read.title)
     return f"- {code(document.exposed)}{': ' if said else ''}{said}"
 
 
-def _detailed(document: Document) -> str:
+def _detailed(document: ToolDocument) -> str:
     return "\n".join([_head(document), *_told(definitions.read(document.definition))])
 
 
@@ -226,21 +228,21 @@ def _told(read: definitions.Definition) -> Iterator[str]:
         yield '- and further ones, which "detail": "full" shows'
 
 
-def _full(document: Document) -> str:
+def _full(document: ToolDocument) -> str:
     text = _renamed(document).decode()
     longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{_head(document)}\n{fence}json\n{text}\n{fence}"
 
 
-def _head(document: Document) -> str:
+def _head(document: ToolDocument) -> str:
     return (
         f"### {code(document.exposed)} (server {code(document.pair[0])}, about"
         f" {token_cost.tokens(document.definition)} tokens)"
     )
 
 
-def _value(document: Document, detail: Detail) -> dict[str, Any]:
+def _value(document: ToolDocument, detail: Detail) -> dict[str, Any]:
     said: dict[str, Any] = {
         "name": fit(document.exposed, NAME_CHARACTERS_MAX),
         "server": fit(document.pair[0], NAME_CHARACTERS_MAX),
@@ -269,7 +271,7 @@ def _value(document: Document, detail: Detail) -> dict[str, Any]:
     }
 
 
-def _renamed(document: Document) -> bytes:
+def _renamed(document: ToolDocument) -> bytes:
     """The definition under its exposed name; `null` if it is none."""
     try:
         members = codec.level(document.definition)
@@ -286,7 +288,7 @@ ROUTES_MAX = 100
 """Tools that one answer names with their routes; counts are always of all."""
 
 
-class Standing(Struct, frozen=True):
+class ToolStanding(Struct, frozen=True):
     """Some tools, as they stand here. `here`: their servers are; `away`: they come when these are
     back; `gone`: their servers have no such tools, or they are switched off here; `foreign`: their
     servers are not behind this endpoint; `kept`: in quarantine until an operator approves them."""
@@ -303,7 +305,7 @@ class Standing(Struct, frozen=True):
         return bool(self.here or self.away or self.kept)
 
 
-def standing(tools: Iterable[Pair], context: Context) -> Standing:
+def standing(tools: Iterable[Pair], context: ToolContext) -> ToolStanding:
     names = context.names()
     here: list[Pair] = []
     away: list[Pair] = []
@@ -320,10 +322,10 @@ def standing(tools: Iterable[Pair], context: Context) -> Standing:
             kept.append(pair)
         else:
             (away if server in context.everything.unknown else gone).append(pair)
-    return Standing(tuple(here), tuple(away), tuple(gone), tuple(foreign), tuple(kept))
+    return ToolStanding(tuple(here), tuple(away), tuple(gone), tuple(foreign), tuple(kept))
 
 
-def warnings(found: Standing) -> list[str]:
+def warnings(found: ToolStanding) -> list[str]:
     """A sentence without its full stop for each server of which something is not in view."""
     said: list[str] = []
     for pairs, why in (
@@ -339,7 +341,7 @@ def warnings(found: Standing) -> list[str]:
     return [*said[:WARNINGS_MAX], f"tools of {len(said) - WARNINGS_MAX} more servers are skipped"]
 
 
-def hopeless(tools: Iterable[Pair], context: Context) -> str:
+def hopeless(tools: Iterable[Pair], context: ToolContext) -> str:
     """Why none of these tools can ever be in view here; empty if one can."""
     found = standing(tools, context)
     if found.is_possible:
@@ -355,7 +357,7 @@ def by_server(pairs: Iterable[Pair]) -> dict[str, list[str]]:
     return grouped
 
 
-def in_view(context: Context) -> list[Entry]:
+def in_view(context: ToolContext) -> list[ListEntry]:
     """The tools of servers that are in the list now."""
     tools, servers = frozenset(context.shown.tools), frozenset(context.shown.servers)
     return [
@@ -376,14 +378,14 @@ def route(pair: Pair) -> dict[str, object]:
     }
 
 
-def routes(pairs: Iterable[Pair], context: Context) -> dict[str, object]:
+def routes(pairs: Iterable[Pair], context: ToolContext) -> dict[str, object]:
     """By exposed names; of at most `ROUTES_MAX` of them."""
     names = context.names()
     known = [pair for pair in pairs if pair in names]
     return {names[pair]: route(pair) for pair in known[:ROUTES_MAX]}
 
 
-def row(entry: Entry, *, shown: bool) -> Row:
+def row(entry: ListEntry, *, shown: bool) -> Row:
     """One tool. `shown`: is it in view?"""
     pair = (entry.server, entry.item.key)
     said = read(entry.item.raw)
@@ -401,7 +403,7 @@ def row(entry: Entry, *, shown: bool) -> Row:
     return Row(f"{text}: {about}" if about else text, value)
 
 
-def summary(toolset: ToolSet, context: Context) -> dict[str, object]:
+def summary(toolset: ToolSet, context: ToolContext) -> dict[str, object]:
     """A tool set without its tools."""
     return {
         "name": toolset.name,
@@ -413,7 +415,7 @@ def summary(toolset: ToolSet, context: Context) -> dict[str, object]:
     }
 
 
-def saving(context: Context, builtins: Sequence[Item]) -> dict[str, object]:
+def saving(context: ToolContext, builtins: Sequence[OfferedItem]) -> dict[str, object]:
     """Estimated tokens of all that is behind the endpoint, of what is in the list, and of what the
     list leaves out."""
     found = token_cost.Saving(

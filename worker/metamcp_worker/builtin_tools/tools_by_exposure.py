@@ -6,18 +6,18 @@ Owns: that table. Never: the tools themselves.
 from collections.abc import Mapping
 
 from metamcp_worker.builtin_tools import search_tools, servers_tools, toolset_tools
-from metamcp_worker.builtin_tools.builtin import Family
+from metamcp_worker.builtin_tools.builtin import ToolFamily
 from metamcp_worker.ipc.disclosure import Exposure
 
-_NONE = Family({}, (), "")
-_FAMILIES: Mapping[Exposure, Family] = {
+_NONE = ToolFamily({}, (), "")
+_FAMILIES: Mapping[Exposure, ToolFamily] = {
     "servers": servers_tools.FAMILY,
     "toolset": toolset_tools.FAMILY,
     "search": search_tools.FAMILY,
 }
 
 
-def of(exposure: Exposure) -> Family:
+def of(exposure: Exposure) -> ToolFamily:
     return _FAMILIES.get(exposure, _NONE)
 
 

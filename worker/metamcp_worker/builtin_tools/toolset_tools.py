@@ -15,11 +15,11 @@ from msgspec import Meta, Struct
 
 from metamcp_worker.builtin_tools import discover_tool, tool_choice, tool_text
 from metamcp_worker.builtin_tools.builtin import (
-    Ask,
-    Context,
     Decision,
-    Family,
-    Reply,
+    OrderAndThen,
+    ToolContext,
+    ToolFamily,
+    ToolReply,
     family,
 )
 from metamcp_worker.builtin_tools.tool_text import Row
@@ -28,7 +28,7 @@ from metamcp_worker.ipc.disclosure import (
     Build,
     Delete,
     Equip,
-    Outcome,
+    OrderOutcome,
     ToolSet,
     Unequip,
 )
@@ -42,11 +42,11 @@ TOOLS_TOLD_MAX = 20
 """Of each tool set in the list of them."""
 
 
-class Named(Struct, frozen=True, forbid_unknown_fields=True):
+class ToolsetName(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class NoToolsetArguments(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
@@ -54,7 +54,7 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     namespacedName: str  # noqa: N815 - as clients spell it
 
 
-class Building(Struct, frozen=True, forbid_unknown_fields=True):
+class BuildArguments(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     tools: Annotated[tuple[str | Reference, ...], Meta(max_length=TOOLS_MAX)]
     description: str = ""
@@ -66,47 +66,47 @@ class Deleting(Struct, frozen=True, forbid_unknown_fields=True):
     confirm: bool = False
 
 
-class Listing(Struct, frozen=True, forbid_unknown_fields=True):
+class SavedToolsets(Struct, frozen=True, forbid_unknown_fields=True):
     offset: int = 0
 
 
-def _build(given: Building, context: Context) -> Decision:
+def _build(given: BuildArguments, context: ToolContext) -> Decision:
     names = [one if isinstance(one, str) else one.namespacedName for one in given.tools]
     picked = tool_choice.pick(names, context)
     if picked.missing:
         return _failed("build", tool_choice.unknown(picked.missing, context))
 
-    def then(outcome: Outcome, now: Context) -> Reply:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("build", outcome.error)
         made = outcome.toolset or ToolSet(given.name, picked.pairs, given.description)
         saved = f"Toolset {_quoted(made.name)} is saved with {_tools(len(made.tools))}."
         if not given.autoEquip:
             found = {"success": True, "toolset": tool_text.summary(made, now), "equipped": False}
-            return Reply(f"{saved} equip-toolset brings it into view.", found)
+            return ToolReply(f"{saved} equip-toolset brings it into view.", found)
         told = _told(made, now)
-        return Reply(f"{saved} {told.text}", told.structured)
+        return ToolReply(f"{saved} {told.text}", told.structured)
 
     order = Build(given.name, picked.pairs, given.description, equip=given.autoEquip)
-    return Ask(order, then)
+    return OrderAndThen(order, then)
 
 
-def _equip(given: Named, context: Context) -> Decision:
+def _equip(given: ToolsetName, context: ToolContext) -> Decision:
     known = context.toolsets.get(given.name)
     if known is not None and (why := tool_text.hopeless(known.tools, context)):
         return _failed("equip", why)
 
-    def then(outcome: Outcome, now: Context) -> Reply:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("equip", outcome.error)
         equipped = outcome.toolset or now.toolsets.get(given.name)
         return _told(equipped or ToolSet(given.name, outcome.after.tools), now)
 
-    return Ask(Equip(given.name), then)
+    return OrderAndThen(Equip(given.name), then)
 
 
-def _unequip(given: Nothing, context: Context) -> Decision:
-    def then(outcome: Outcome, now: Context) -> Reply:
+def _unequip(given: NoToolsetArguments, context: ToolContext) -> Decision:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("unequip", outcome.error)
         name = outcome.before.toolset
@@ -116,12 +116,12 @@ def _unequip(given: Nothing, context: Context) -> Decision:
             else "No toolset was equipped"
         )
         text += "; only the built-in tools are in view."
-        return Reply(text, {"success": True, "unequipped": name, "tokens": _saving(now)})
+        return ToolReply(text, {"success": True, "unequipped": name, "tokens": _saving(now)})
 
-    return Ask(Unequip(), then)
+    return OrderAndThen(Unequip(), then)
 
 
-def _active(given: Nothing, context: Context) -> Decision:
+def _active(given: NoToolsetArguments, context: ToolContext) -> Decision:
     seen = tool_text.in_view(context)
     everything = len(context.everything.offered)
     structured: dict[str, object] = {
@@ -135,7 +135,7 @@ def _active(given: Nothing, context: Context) -> Decision:
     }
     name = context.shown.toolset
     if not name:
-        return Reply(
+        return ToolReply(
             "No toolset is equipped; list-saved-toolsets tells which there are.", structured
         )
     standing = tool_text.standing(context.shown.tools, context)
@@ -153,10 +153,10 @@ def _active(given: Nothing, context: Context) -> Decision:
     lines = [f"Toolset {_quoted(name)} is equipped, {count}.", *part.texts]
     if part.left:
         lines.append(f"And {part.left} more.")
-    return Reply("\n".join([*lines, *_warned(warnings)]), structured)
+    return ToolReply("\n".join([*lines, *_warned(warnings)]), structured)
 
 
-def _list(given: Listing, context: Context) -> Decision:
+def _list(given: SavedToolsets, context: ToolContext) -> Decision:
     toolsets = list(context.toolsets.values())
     part = tool_text.portion(toolsets, given.offset, lambda one: _row(one, context))
     structured: dict[str, object] = {"success": True, "toolsets": part.values}
@@ -164,25 +164,25 @@ def _list(given: Listing, context: Context) -> Decision:
     if part.left:
         lines.append(f"{part.left} more: ask with offset {part.end}.")
         structured["nextOffset"] = part.end
-    return Reply("\n".join(lines), structured)
+    return ToolReply("\n".join(lines), structured)
 
 
-def _delete(given: Deleting, context: Context) -> Decision:
+def _delete(given: Deleting, context: ToolContext) -> Decision:
     if not given.confirm:
         return _failed("delete", f"set confirm to true to delete {_quoted(given.name)}")
 
-    def then(outcome: Outcome, now: Context) -> Reply:
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("delete", outcome.error)
         text = f"Toolset {_quoted(given.name)} is deleted."
         if outcome.before.toolset == given.name:
             text += " It was equipped; only the built-in tools are in view."
-        return Reply(text, {"success": True, "deleted": tool_text.plain(given.name)})
+        return ToolReply(text, {"success": True, "deleted": tool_text.plain(given.name)})
 
-    return Ask(Delete(given.name), then)
+    return OrderAndThen(Delete(given.name), then)
 
 
-def _told(toolset: ToolSet, now: Context) -> Reply:
+def _told(toolset: ToolSet, now: ToolContext) -> ToolReply:
     """A tool set that was just equipped."""
     standing = tool_text.standing(toolset.tools, now)
     warnings = tool_text.warnings(standing)
@@ -203,10 +203,10 @@ def _told(toolset: ToolSet, now: Context) -> Reply:
         "warnings": warnings,
         "tokens": _saving(now),
     }
-    return Reply("\n".join([*lines, *warned]), structured)
+    return ToolReply("\n".join([*lines, *warned]), structured)
 
 
-def _row(toolset: ToolSet, context: Context) -> Row:
+def _row(toolset: ToolSet, context: ToolContext) -> Row:
     servers = {server: len(tools) for server, tools in tool_text.by_server(toolset.tools).items()}
     shown = list(servers.items())[:TOOLS_TOLD_MAX]
     value: dict[str, object] = {
@@ -221,16 +221,16 @@ def _row(toolset: ToolSet, context: Context) -> Row:
     return Row(f"{text}: {about}" if about else text, value)
 
 
-def _failed(what: str, why: str) -> Reply:
+def _failed(what: str, why: str) -> ToolReply:
     text = f"Failed to {what} toolset: {why}"
-    return Reply(text, {"success": False, "error": text}, failed=True)
+    return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 
 def _warned(warnings: list[str]) -> list[str]:
     return [f"Warning: {warning}" for warning in warnings]
 
 
-def _saving(context: Context) -> dict[str, object]:
+def _saving(context: ToolContext) -> dict[str, object]:
     return tool_text.saving(context, FAMILY.items)
 
 
@@ -242,18 +242,18 @@ def _tools(count: int) -> str:
     return tool_text.counted(count, "tool")
 
 
-FAMILY: Family = family(
+FAMILY: ToolFamily = family(
     "toolset",
     {
         "discover-all-tools": (
             discover_tool.Discover,
             lambda given, context: discover_tool.discover(given, context, FAMILY.items),
         ),
-        "build-toolset": (Building, _build),
-        "equip-toolset": (Named, _equip),
-        "unequip-toolset": (Nothing, _unequip),
-        "get-active-toolset": (Nothing, _active),
-        "list-saved-toolsets": (Listing, _list),
+        "build-toolset": (BuildArguments, _build),
+        "equip-toolset": (ToolsetName, _equip),
+        "unequip-toolset": (NoToolsetArguments, _unequip),
+        "get-active-toolset": (NoToolsetArguments, _active),
+        "list-saved-toolsets": (SavedToolsets, _list),
         "delete-toolset": (Deleting, _delete),
     },
     GUIDE,

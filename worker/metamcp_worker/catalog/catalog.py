@@ -15,10 +15,10 @@ from itertools import chain
 from msgspec import Struct
 
 from metamcp_worker.catalog.capabilities import Declared
-from metamcp_worker.catalog.offers import Offer, Owner
-from metamcp_worker.catalog.parts import Entry as Entry  # noqa: PLC0414 - it is had from here
-from metamcp_worker.catalog.parts import Part, Parts, mark
-from metamcp_worker.catalog.tool_overrides import Overrides
+from metamcp_worker.catalog.offers import Owner, ServerOffer
+from metamcp_worker.catalog.parts import ListEntry as ListEntry  # noqa: PLC0414 - it is had from here
+from metamcp_worker.catalog.parts import MergedParts, ServerPart, mark
+from metamcp_worker.catalog.tool_overrides import ToolOverrides
 from metamcp_worker.catalog.uris import Exposed, Places, Uris
 from metamcp_worker.ipc import codec, exposed_names, process_names, token_cost
 from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
@@ -28,7 +28,7 @@ NOTES_MAX = 100
 """Sentences about what a merge left out; the rest is alike."""
 
 
-def sent_bytes(entry: Entry) -> int:
+def sent_bytes(entry: ListEntry) -> int:
     """Of a tool or prompt, as it is in a list."""
     item = entry.item
     if entry.key == item.key:
@@ -55,7 +55,7 @@ class Merged(Struct, frozen=True):
     """
 
     endpoint: str
-    lists: dict[str, tuple[Entry, ...]]
+    lists: dict[str, tuple[ListEntry, ...]]
     hashes: dict[str, bytes]
     hints: dict[str, Hint]
     tools: dict[str, Owner]
@@ -73,12 +73,12 @@ class Merged(Struct, frozen=True):
     notes: tuple[str, ...]
     held: bool = False
     closed: frozenset[str] = frozenset()
-    offered: tuple[Entry, ...] = ()
+    offered: tuple[ListEntry, ...] = ()
     kept: Mapping[exposed_names.Pair, str] = {}
     hidden: frozenset[exposed_names.Pair] = frozenset()
     aliases: Mapping[str, Owner] = {}
-    parts: tuple[Part, ...] = ()
-    listed: tuple[Part, ...] = ()
+    parts: tuple[ServerPart, ...] = ()
+    listed: tuple[ServerPart, ...] = ()
 
     def tool(self, name: str) -> Owner | None:
         owner = self.tools.get(name) or self._unexposed(name)
@@ -114,12 +114,12 @@ class Catalog:
     """The servers' offers and whether they are part of the lists now."""
 
     def __init__(self) -> None:
-        self._offers: dict[str, Offer] = {}
+        self._offers: dict[str, ServerOffer] = {}
         self._listed: set[str] = set()
         self._kept: dict[str, dict[str, str]] = {}
         self._held: frozenset[str] = frozenset()
-        self._overrides: dict[str, Overrides] = {}
-        self._parts: dict[tuple[str, bool], Parts] = {}
+        self._overrides: dict[str, ToolOverrides] = {}
+        self._parts: dict[tuple[str, bool], MergedParts] = {}
 
     def keep_back(
         self, kept: Mapping[exposed_names.Pair, str], held: frozenset[str] = frozenset()
@@ -132,7 +132,7 @@ class Catalog:
             self._kept.setdefault(server, {})[tool] = why
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
-        self._offers[server] = Offer(catalogue, self._offers.get(process_names.base(server)))
+        self._offers[server] = ServerOffer(catalogue, self._offers.get(process_names.base(server)))
 
     def set_listed(self, server: str, listed: bool) -> bool:
         """Did this change anything?"""
@@ -168,7 +168,7 @@ class Catalog:
             kept = {**kept, name: {**kept.get(name, {}), **kept.get(own, {})}}
         overrides = self._overrides_of(endpoint)
         place = (endpoint.name, legacy)
-        parts = Parts(self._parts.get(place))
+        parts = MergedParts(self._parts.get(place))
         merge = _Merge(endpoint, offers, self._listed, kept, overrides, reserved, parts)
         uris = merge.by_uri()
         tools = merge.named("tools", frozenset(endpoint.disabled))
@@ -212,11 +212,11 @@ class Catalog:
         for legacy in (False, True):
             self._parts.pop((endpoint, legacy), None)
 
-    def _overrides_of(self, endpoint: EndpointSpec) -> Overrides:
+    def _overrides_of(self, endpoint: EndpointSpec) -> ToolOverrides:
         """With what was made of definitions before, as long as the same is wanted."""
         known = self._overrides.get(endpoint.name)
         if known is None or known.wanted != endpoint.overrides:
-            known = self._overrides[endpoint.name] = Overrides(endpoint.overrides)
+            known = self._overrides[endpoint.name] = ToolOverrides(endpoint.overrides)
         return known
 
 
@@ -226,12 +226,12 @@ class _Merge:
     def __init__(
         self,
         endpoint: EndpointSpec,
-        offers: Mapping[str, Offer],
+        offers: Mapping[str, ServerOffer],
         listed: Iterable[str],
         kept: Mapping[str, Mapping[str, str]],
-        overrides: Overrides,
+        overrides: ToolOverrides,
         reserved: Collection[str],
-        made: Parts,
+        made: MergedParts,
     ) -> None:
         self._endpoint = endpoint
         self._reserved = reserved
@@ -244,11 +244,11 @@ class _Merge:
         self.hidden: set[exposed_names.Pair] = set()
         self.aliases: Mapping[str, Owner] = {}
         self._exposed: dict[str, Exposed] = {}
-        self.lists: dict[str, tuple[Entry, ...]] = {}
+        self.lists: dict[str, tuple[ListEntry, ...]] = {}
         self.hashes: dict[str, bytes] = {}
-        self.offered: tuple[Entry, ...] = ()
-        self.parts: tuple[Part, ...] = ()
-        self.listed: tuple[Part, ...] = ()
+        self.offered: tuple[ListEntry, ...] = ()
+        self.parts: tuple[ServerPart, ...] = ()
+        self.listed: tuple[ServerPart, ...] = ()
         self.notes: list[str] = []
 
     def by_uri(self) -> Uris:
@@ -259,7 +259,7 @@ class _Merge:
         }
         for kind in ("resources", "resourceTemplates"):
             self.lists[kind] = tuple(
-                Entry(self._exposed[server][kind][item.key], item, server)
+                ListEntry(self._exposed[server][kind][item.key], item, server)
                 for server, offer in self._offers.items()
                 if server in self._listed
                 for item in offer.items[kind]
@@ -286,7 +286,7 @@ class _Merge:
         kept = self._all_kept if kind == "tools" else _NOTHING_KEPT
         given = overrides.names(disabled, reserved)
         exposed = exposed_names.parted(pairs, plain, naming, reserved, given)
-        parts: list[Part] = []
+        parts: list[ServerPart] = []
         table: dict[str, Owner] = {}
         start = 0
         for server, pool in zip(self._offers, pools, strict=True):
@@ -299,7 +299,7 @@ class _Merge:
             self._note_overrides(parts, table, reserved)
         return table
 
-    def _list(self, kind: str, parts: Sequence[Part]) -> None:
+    def _list(self, kind: str, parts: Sequence[ServerPart]) -> None:
         listed = tuple(part for part in parts if part.server in self._listed)
         self.lists[kind] = tuple(chain.from_iterable(part.entries for part in listed))
         self.hashes[kind] = hash_of_marks(chain.from_iterable(part.marks for part in listed))
@@ -311,7 +311,7 @@ class _Merge:
                 self.hidden.update(part.hidden)
 
     def _note_overrides(
-        self, parts: Sequence[Part], table: Mapping[str, Owner], reserved: Collection[str]
+        self, parts: Sequence[ServerPart], table: Mapping[str, Owner], reserved: Collection[str]
     ) -> None:
         found = {
             pair: name
@@ -344,11 +344,11 @@ class _Merge:
             self.notes.append(sentence)
 
 
-_NO_OVERRIDES = Overrides()
+_NO_OVERRIDES = ToolOverrides()
 _NOTHING_KEPT: Mapping[str, Mapping[str, str]] = {}
 
 
-def _apps(tools: Mapping[str, Owner], offers: Mapping[str, Offer]) -> dict[str, Owner]:
+def _apps(tools: Mapping[str, Owner], offers: Mapping[str, ServerOffer]) -> dict[str, Owner]:
     """The script of a user interface calls the tools of its server by the names that these have
     there. Those that stand for one tool only, of a server with a user interface, are understood."""
     having = {server for server, offer in offers.items() if offer.has_app}
@@ -362,7 +362,7 @@ def _apps(tools: Mapping[str, Owner], offers: Mapping[str, Offer]) -> dict[str, 
     }
 
 
-def hash_of(entries: Iterable[Entry]) -> bytes:
+def hash_of(entries: Iterable[ListEntry]) -> bytes:
     """Moves when a client would see another list."""
     return hash_of_marks(map(mark, entries))
 
@@ -371,7 +371,7 @@ def hash_of_marks(marks: Iterable[bytes]) -> bytes:
     return hashlib.sha256(b"".join(marks)).digest()
 
 
-def _only(endpoint: EndpointSpec, offers: Mapping[str, Offer]) -> Owner | None:
+def _only(endpoint: EndpointSpec, offers: Mapping[str, ServerOffer]) -> Owner | None:
     if len(endpoint.servers) != 1:
         return None
     server = endpoint.servers[0]
@@ -379,7 +379,7 @@ def _only(endpoint: EndpointSpec, offers: Mapping[str, Offer]) -> Owner | None:
 
 
 def _barred(
-    endpoint: EndpointSpec, overrides: Overrides, kept: Iterable[exposed_names.Pair]
+    endpoint: EndpointSpec, overrides: ToolOverrides, kept: Iterable[exposed_names.Pair]
 ) -> frozenset[str] | None:
     if len(endpoint.servers) != 1 or endpoint.naming.style != "bare":
         return None
@@ -388,7 +388,7 @@ def _barred(
 
 
 def _instructions(
-    endpoint: EndpointSpec, offers: Mapping[str, Offer], listed: Iterable[str]
+    endpoint: EndpointSpec, offers: Mapping[str, ServerOffer], listed: Iterable[str]
 ) -> str | None:
     """The description of the namespace, and after it what the servers say: word for word on an
     endpoint with one server, else each text under its server's name."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from metamcp_worker.catalog.catalog import Entry, Merged, hash_of, hash_of_marks
-from metamcp_worker.catalog.offers import Item, Owner
+from metamcp_worker.catalog.catalog import ListEntry, Merged, hash_of, hash_of_marks
+from metamcp_worker.catalog.offers import OfferedItem, Owner
 from metamcp_worker.catalog.parts import mark
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Pair, Shown
@@ -28,14 +28,14 @@ class Opened:
     `builtins`: definitions of the gateway's own; `guide`: how to use them."""
 
     def __init__(
-        self, merged: Merged, endpoint: EndpointSpec, builtins: Sequence[Item], guide: str
+        self, merged: Merged, endpoint: EndpointSpec, builtins: Sequence[OfferedItem], guide: str
     ) -> None:
         self._endpoint = endpoint
         self._all = merged
         if endpoint.exposure == "all":
             return
         own = {item.key: Owner(OWN, item.raw_key) for item in builtins}
-        self._own = tuple(Entry(item.key, item, OWN) for item in builtins)
+        self._own = tuple(ListEntry(item.key, item, OWN) for item in builtins)
         self._all = structs.replace(
             merged,
             # What is in view changes at any moment, and another client may be the one who does it.

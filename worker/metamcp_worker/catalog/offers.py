@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.capabilities import Declared
 from metamcp_worker.ipc import codec, validation
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import KINDS, MODERN_SINCE, ServerCatalogue, keyed
 from metamcp_worker.ipc.validation import Fault
 
@@ -47,7 +47,7 @@ def mended(params: Mapping[str, Raw], mend: Mend) -> Mapping[str, Raw]:
             if not mend.fixed:
                 return params
             what = f"params.arguments must be an object, and some of it is fixed here: {error}"
-            raise Refused(Code.INVALID_PARAMS, what) from None
+            raise ProtocolError(Code.INVALID_PARAMS, what) from None
     if not given.keys().isdisjoint(mend.fixed):
         given = {name: value for name, value in given.items() if name not in mend.fixed}
         raw = codec.dump(given)
@@ -73,7 +73,7 @@ _FLAT_LINK = "ui/resourceUri"
 """How the first hosts of MCP Apps spelled `ui.resourceUri` in the `_meta` of a tool."""
 
 
-class Item(Struct, frozen=True, gc=False):
+class OfferedItem(Struct, frozen=True, gc=False):
     """One definition of a server. `key`: the server's own name of it, `raw_key` as JSON; `digest`
     of the whole definition; `renamed`: an operator gave it another name, which is not in it;
     `fault`: what keeps it out of lists."""
@@ -100,11 +100,11 @@ class Owner(Struct, frozen=True, gc=False):
     invalid: str = ""
 
 
-class Offer:
+class ServerOffer:
     """What one server offers. `links`: the URIs that its tools name as their user interface;
     `has_app`: has it such a user interface of its own (MCP Apps)?"""
 
-    def __init__(self, catalogue: ServerCatalogue, like: "Offer | None" = None) -> None:
+    def __init__(self, catalogue: ServerCatalogue, like: "ServerOffer | None" = None) -> None:
         """`like`: what it offers in the other era. What is equal in both is there once."""
         self.legacy = catalogue.protocol < MODERN_SINCE
         self.instructions = catalogue.instructions or ""
@@ -133,7 +133,7 @@ class Offer:
         return bool(self.links) or any(uri.startswith(APP_SCHEME) for uri in listed)
 
 
-def relinked(tool: Item, moved: Mapping[str, str]) -> Item:
+def relinked(tool: OfferedItem, moved: Mapping[str, str]) -> OfferedItem:
     """The tool with the URIs of its user interface as the endpoint exposes them."""
     if not any(link in moved for link in _links(tool.raw)):
         return tool
@@ -147,13 +147,13 @@ def relinked(tool: Item, moved: Mapping[str, str]) -> Item:
         meta["ui"] = Raw(codec.dump(interface))
     members["_meta"] = Raw(codec.dump(meta))
     raw = codec.dump(members)
-    return Item(tool.key, tool.raw_key, raw, hashlib.sha256(raw).digest(), fault=tool.fault)
+    return OfferedItem(tool.key, tool.raw_key, raw, hashlib.sha256(raw).digest(), fault=tool.fault)
 
 
-def _items(kind: str, definitions: Sequence[Raw], *, modern: bool) -> tuple[Item, ...]:
+def _items(kind: str, definitions: Sequence[Raw], *, modern: bool) -> tuple[OfferedItem, ...]:
     """`modern`: as `validation.fault` has it."""
     return tuple(
-        Item(
+        OfferedItem(
             key, raw_key, raw, hashlib.sha256(raw).digest(),
             fault=validation.fault(kind, raw, modern=modern),
         )

@@ -14,23 +14,23 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from metamcp_worker.catalog.offers import Item, Offer, Owner, relinked
-from metamcp_worker.catalog.tool_overrides import Overrides
+from metamcp_worker.catalog.offers import OfferedItem, Owner, ServerOffer, relinked
+from metamcp_worker.catalog.tool_overrides import ToolOverrides
 from metamcp_worker.ipc import exposed_names, validation
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import NamingSpec
 
 
-class Entry(Struct, frozen=True, gc=False):
+class ListEntry(Struct, frozen=True, gc=False):
     """One definition in a merged list. `key`: the exposed name, or the exposed URI; `server`: whose
     it is, empty for the gateway's own."""
 
     key: str
-    item: Item
+    item: OfferedItem
     server: str
 
 
-def mark(entry: Entry) -> bytes:
+def mark(entry: ListEntry) -> bytes:
     """What of an entry moves the hash of its list."""
     return entry.key.encode("utf-8", "surrogatepass") + b"\0" + entry.item.digest
 
@@ -39,16 +39,16 @@ class Pool(Struct, frozen=True, eq=False):
     """What a server has of one kind, without what is `off` by the server's own names. `moved`: URIs
     that are exposed under other ones; `names`: those that its things have alone."""
 
-    offer: Offer
+    offer: ServerOffer
     off: Collection[str]
     moved: Mapping[str, str]
     naming: NamingSpec
     pairs: Sequence[Pair]
-    items: Sequence[Item]
+    items: Sequence[OfferedItem]
     names: Sequence[str]
 
 
-class Part:
+class ServerPart:
     """The same under their `exposed` names. `owners`: of all of these names; `entries`: of those
     that lists may have, with their `marks` and `pairs`; the others are `kept` back, with the
     reason, or `hidden`, or their definitions are not valid. `held`: the reasons by the server's own
@@ -61,7 +61,7 @@ class Part:
         pool: Pool,
         exposed: Sequence[str],
         held: Mapping[str, str],
-        overrides: Overrides,
+        overrides: ToolOverrides,
     ) -> None:
         self.server = server
         self.pool = pool
@@ -69,7 +69,7 @@ class Part:
         self.held = held
         self.overrides = overrides
         self.owners: list[Owner] = []
-        self.entries: list[Entry] = []
+        self.entries: list[ListEntry] = []
         self.pairs: list[Pair] = []
         self.kept: dict[Pair, str] = {}
         self.hidden: list[Pair] = []
@@ -89,7 +89,7 @@ class Part:
             if overrides.is_hidden(pair):
                 self.hidden.append(pair)
             else:
-                self.entries.append(Entry(name, overrides.item(pair, item), server))
+                self.entries.append(ListEntry(name, overrides.item(pair, item), server))
                 self.pairs.append(pair)
         self.marks = list(map(mark, self.entries))
 
@@ -99,13 +99,13 @@ class Part:
         return {pair: at for at, pair in enumerate(self.pairs)}
 
 
-class Parts:
+class MergedParts:
     """Those of one merge, by kind and server. `before`: of the merge before."""
 
-    def __init__(self, before: "Parts | None" = None) -> None:
+    def __init__(self, before: "MergedParts | None" = None) -> None:
         self._before = before
         self._pools: dict[tuple[str, str], Pool] = {}
-        self._parts: dict[tuple[str, str], Part] = {}
+        self._parts: dict[tuple[str, str], ServerPart] = {}
 
     def seal(self) -> None:
         """This merge is done: nothing of the one before is asked for any more."""
@@ -115,7 +115,7 @@ class Parts:
         self,
         kind: str,
         server: str,
-        offer: Offer,
+        offer: ServerOffer,
         off: Collection[str],
         moved: Mapping[str, str],
         naming: NamingSpec,
@@ -143,8 +143,8 @@ class Parts:
         server: str,
         exposed: Sequence[str],
         held: Mapping[str, str],
-        overrides: Overrides,
-    ) -> Part:
+        overrides: ToolOverrides,
+    ) -> ServerPart:
         """Of the pool that was made for this merge."""
         pool = self._pools[kind, server]
         known = None if self._before is None else self._before._parts.get((kind, server))
@@ -155,6 +155,6 @@ class Parts:
             or known.held != held
             or known.exposed != exposed
         ):
-            known = Part(kind, server, pool, exposed, held, overrides)
+            known = ServerPart(kind, server, pool, exposed, held, overrides)
         self._parts[kind, server] = known
         return known

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog.offers import Item, Mend, Owner
+from metamcp_worker.catalog.offers import Mend, OfferedItem, Owner
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import ToolOverride
@@ -30,11 +30,11 @@ class _Made(Struct, frozen=True):
     """What became of the definition with this digest, and the sentences about that."""
 
     digest: bytes
-    item: Item
+    item: OfferedItem
     notes: tuple[str, ...]
 
 
-class Overrides:
+class ToolOverrides:
     """Those of one endpoint. A definition is made once, for each form that the server gives it.
     `wanted`: as the endpoint has them; `servers`: whose tools these are; `barred`: by the server's
     own names, tools that nobody may call around their override."""
@@ -61,7 +61,7 @@ class Overrides:
                 found.setdefault(one.name, pair)
         return {pair: name for name, pair in found.items()}
 
-    def item(self, pair: Pair, item: Item) -> Item:
+    def item(self, pair: Pair, item: OfferedItem) -> OfferedItem:
         """The definition as clients see it, but for the name."""
         one = self._by_pair.get(pair)
         if one is None or not _changes(one):
@@ -133,7 +133,7 @@ def _changes(one: ToolOverride) -> bool:
     return bool(one.name or one.fixed or one.defaults) or words
 
 
-def _item(item: Item, one: ToolOverride) -> Item:
+def _item(item: OfferedItem, one: ToolOverride) -> OfferedItem:
     members = codec.level(item.raw)
     if one.title is not None:
         _entitle(members, Raw(codec.dump(one.title)))
@@ -147,7 +147,7 @@ def _item(item: Item, one: ToolOverride) -> Item:
         members["_meta"] = Raw(codec.dump(meta))
     raw = codec.dump(members)
     digest = hashlib.sha256(raw).digest()
-    return Item(item.key, item.raw_key, raw, digest, bool(one.name), item.fault)
+    return OfferedItem(item.key, item.raw_key, raw, digest, bool(one.name), item.fault)
 
 
 def _entitle(members: dict[str, Raw], title: Raw) -> None:
@@ -187,7 +187,7 @@ def _defaulted(raw: Raw, value: bytes) -> Raw:
     return raw if schema is None else Raw(codec.dump({**schema, "default": Raw(value)}))
 
 
-def _unnamed(item: Item, one: ToolOverride) -> Iterator[str]:
+def _unnamed(item: OfferedItem, one: ToolOverride) -> Iterator[str]:
     """Arguments that the tool does not name: they are sent all the same."""
     schema = _level(codec.level(item.raw).get("inputSchema")) or {}
     properties = _level(schema.get("properties"))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from metamcp_worker.catalog.offers import Offer, Owner
+from metamcp_worker.catalog.offers import Owner, ServerOffer
 from metamcp_worker.ipc import codec
 
 URI_BYTES_MAX = 2048
@@ -86,7 +86,7 @@ class Places:
         self._templates: list[Template] = []
         self._origins: dict[str, dict[str, Owner]] = {}
 
-    def add(self, server: str, offer: Offer) -> Exposed:
+    def add(self, server: str, offer: ServerOffer) -> Exposed:
         """How what this server offers is exposed."""
         owner = Owner(server, legacy=offer.legacy)
         resources: dict[str, str] = {}

@@ -16,11 +16,11 @@ from weakref import ref
 from msgspec import Raw
 
 from metamcp_worker.catalog import capabilities, policy
-from metamcp_worker.catalog.catalog import Entry, Merged
+from metamcp_worker.catalog.catalog import ListEntry, Merged
 from metamcp_worker.catalog.offers import CAPABILITIES
 from metamcp_worker.ipc import codec, validation
 from metamcp_worker.ipc.disclosure import Shown
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import KEYS, KINDS
 from metamcp_worker.ipc.spec import EndpointSpec
 
@@ -47,23 +47,23 @@ PAGES_BYTES_MAX = 64 * 1024 * 1024
 """Of all views of a front. A page that is not there is made again, which takes a millisecond."""
 
 
-class Shelf:
+class PageCache:
     """The ready bytes of all views. When they are more than `bytes_max`, those of the lists go that
     are here longest; with a view its own go."""
 
     def __init__(self, bytes_max: int = PAGES_BYTES_MAX) -> None:
         self.bytes = 0
         self._bytes_max = bytes_max
-        self._sizes: dict[ref[Pages], int] = {}
+        self._sizes: dict[ref[ListPages], int] = {}
 
-    def pages(self) -> "Pages":
+    def pages(self) -> "ListPages":
         """For one more list."""
-        found = Pages(self)
+        found = ListPages(self)
         found.name = ref(found, self.gone)
         hash(found.name)  # which it keeps: it is looked for when these are gone
         return found
 
-    def grown(self, pages: "ref[Pages]", size: int) -> None:
+    def grown(self, pages: "ref[ListPages]", size: int) -> None:
         """There is so much more of these."""
         self.bytes += size
         self._sizes[pages] = self._sizes.get(pages, 0) + size
@@ -73,18 +73,18 @@ class Shelf:
                 found.ready.clear()
             self.gone(oldest)
 
-    def gone(self, pages: "ref[Pages]") -> None:
+    def gone(self, pages: "ref[ListPages]") -> None:
         """There is nothing of these any more."""
         self.bytes -= self._sizes.pop(pages, 0)
 
 
-class Pages:
+class ListPages:
     """The bytes of one list of each kind, had once by all views that show the same."""
 
     __slots__ = ("__weakref__", "_shelf", "name", "ready")
-    name: "ref[Pages]"
+    name: "ref[ListPages]"
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: PageCache) -> None:
         self.ready: dict[Place, bytes] = {}
         self._shelf = shelf
 
@@ -106,7 +106,7 @@ class View:
         version: str,
         principal: str = policy.LOCAL,
         shown: Shown = _NOTHING,
-        pages: Pages | None = None,
+        pages: ListPages | None = None,
         legacy: Merged | None = None,
     ) -> None:
         self.legacy = merged if legacy is None else legacy
@@ -118,7 +118,7 @@ class View:
         self.instructions: str | None = merged.instructions
         self._version = version
         self._capabilities: dict[bool, bytes] = {}
-        self.pages = Shelf().pages() if pages is None else pages
+        self.pages = PageCache().pages() if pages is None else pages
         self._starts = {(kind, modern, 0) for kind in KINDS for modern in (False, True)}
         self._places: dict[tuple[str, bool], dict[str, int]] = {}
 
@@ -205,7 +205,7 @@ class View:
             self._places[kind, modern] = {entry.key: at for at, entry in enumerate(entries)}
         at = None if key is None else self._places[kind, modern].get(key)
         if key is None or at is None or self._cursor(kind, key) != text:
-            raise Refused(
+            raise ProtocolError(
                 Code.INVALID_PARAMS,
                 "Invalid cursor: it does not belong to this list, or the list has changed; "
                 "start again without one",
@@ -219,7 +219,7 @@ class View:
         return base64.urlsafe_b64encode(checksum + name).decode("ascii").rstrip("=")
 
 
-def _definition(kind: str, entry: Entry, *, objects: bool) -> bytes:
+def _definition(kind: str, entry: ListEntry, *, objects: bool) -> bytes:
     """The definition as it came, but for its name. `objects`: without an output schema of any other
     type. Legacy revisions know no other, and their clients refuse a whole list for one such tool of
     a modern server, in whose revision it is valid."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.frames import Ask, Error, Kept, Notice, Progress, Result, Withdraw
+from metamcp_worker.ipc.frames import Ask, Error, KeptFrame, Notice, Progress, Result, Withdraw
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 Reason = Literal[
@@ -18,7 +18,7 @@ Reason = Literal[
 """Why a server is down: the exit classes that a worker can tell apart."""
 
 
-class Purpose(Enum):
+class RequestPurpose(Enum):
     """What the gateway asks a server for on its own account."""
 
     HANDSHAKE = auto()
@@ -29,7 +29,7 @@ class Purpose(Enum):
     PROBE = auto()
 
 
-class Request(Struct, frozen=True, gc=False):
+class ServerRequest(Struct, frozen=True, gc=False):
     """Send this request to the server. `key`: its id as on the wire; `line`: the whole message.
 
     `method`, `params`, `caller`: of what it was made, for transports that say some of it in headers
@@ -44,7 +44,7 @@ class Request(Struct, frozen=True, gc=False):
     own: bool = False
 
 
-class Write(Struct, frozen=True, gc=False):
+class WriteToServer(Struct, frozen=True, gc=False):
     """Send this line, which is no request: a notification, or an answer to the server. `via`: the
     session of the transport in which the question came, see `transport`."""
 
@@ -60,14 +60,14 @@ class Drop(Struct, frozen=True, gc=False):
     line: bytes
 
 
-class Reply(Struct, frozen=True, gc=False):
+class ReplyToFront(Struct, frozen=True, gc=False):
     """Send this frame to the front that called."""
 
     front: int
-    frame: Result | Error | Progress | Ask | Withdraw | Notice | Kept
+    frame: Result | Error | Progress | Ask | Withdraw | Notice | KeptFrame
 
 
-class Announce(Struct, frozen=True, gc=False):
+class TellFronts(Struct, frozen=True, gc=False):
     """Send this notification, which belongs to no call, to all fronts."""
 
     frame: Notice
@@ -87,13 +87,13 @@ class Relisted(Struct, frozen=True):
     list_hash: str
 
 
-class Count(Struct, frozen=True):
+class CountOnce(Struct, frozen=True):
     """It happened once more."""
 
     counter: str
 
 
-class Warn(Struct, frozen=True):
+class WarnInLog(Struct, frozen=True):
     """A sentence of the gateway's own for the server's log."""
 
     text: str
@@ -114,5 +114,17 @@ class Fail(Struct, frozen=True):
     retry_after_s: float = 0.0
 
 
-Action = Request | Write | Drop | Reply | Announce | Ready | Relisted | Count | Warn | Stray | Fail
+Action = (
+    ServerRequest
+    | WriteToServer
+    | Drop
+    | ReplyToFront
+    | TellFronts
+    | Ready
+    | Relisted
+    | CountOnce
+    | WarnInLog
+    | Stray
+    | Fail
+)
 Actions = list[Action]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.frames import Call
+from metamcp_worker.ipc.frames import CallFrame
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Parameters of all waiting calls together; the count alone would allow 64 GiB."""
@@ -30,11 +30,11 @@ Seat = tuple[int, int]
 """Front and peer."""
 
 
-class Waiting(Struct, gc=False):
+class WaitingCall(Struct, gc=False):
     """A call that was not sent yet."""
 
     front: int
-    frame: Call
+    frame: CallFrame
     deadline: float
     timeout_s: float
 
@@ -53,7 +53,7 @@ class _Line:
     __slots__ = ("calls", "size_bytes")
 
     def __init__(self) -> None:
-        self.calls: deque[Waiting] = deque()
+        self.calls: deque[WaitingCall] = deque()
         self.size_bytes = 0
 
 
@@ -71,12 +71,12 @@ class Turns:
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[WaitingCall]:
         """Caller by caller, the calls of each in order."""
         for line in self._lines.values():
             yield from line.calls
 
-    def put(self, one: Waiting) -> Waiting | None:
+    def put(self, one: WaitingCall) -> WaitingCall | None:
         """The call for which there is no room: this one, or one that made room for it."""
         size = one.size_bytes
         many = self.count >= self._calls_max
@@ -97,7 +97,7 @@ class Turns:
         self._size_bytes += size
         return moved
 
-    def take(self) -> Waiting:
+    def take(self) -> WaitingCall:
         """The call whose turn it is. Raises IndexError if nobody waits."""
         seat = self._round.popleft()
         line = self._lines[seat]
@@ -118,7 +118,7 @@ class Turns:
         rounds = len(line.calls) + 1 if line is not None else 1
         return min(self.count, rounds * (len(self._lines) + 1))
 
-    def remove(self, unwanted: Callable[[Waiting], bool]) -> list[Waiting]:
+    def remove(self, unwanted: Callable[[WaitingCall], bool]) -> list[WaitingCall]:
         """Take these out, whoever's turn it is."""
         gone = [one for one in self if unwanted(one)]
         if gone:
@@ -131,7 +131,7 @@ class Turns:
             self._size_bytes -= sum(one.size_bytes for one in gone)
         return gone
 
-    def _makes_room(self, one: Waiting, *, many: bool) -> Waiting | None:
+    def _makes_room(self, one: WaitingCall, *, many: bool) -> WaitingCall | None:
         """The call whose place this one takes; None if that would be no fairer. `many`: there are
         too many calls, and not only too many bytes.
 
@@ -151,7 +151,7 @@ class Turns:
         room = self._size_bytes - newest.size_bytes + one.size_bytes <= WAITING_BYTES_MAX
         return newest if fair and room else None
 
-    def _leave(self, newest: Waiting) -> None:
+    def _leave(self, newest: WaitingCall) -> None:
         """The last of its line goes; the line stays, since its caller had others."""
         line = self._lines[newest.seat]
         line.calls.pop()

@@ -16,10 +16,10 @@ from importlib import metadata
 from typing import Protocol, cast
 
 from metamcp_worker.child import host, http_exchange
-from metamcp_worker.child.actions import Drop, Fail, Request
+from metamcp_worker.child.actions import Drop, Fail, ServerRequest
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.child.jsonrpc_lines import Overlong
-from metamcp_worker.child.transport import Distant, Listener, Transport
+from metamcp_worker.child.jsonrpc_lines import OverlongLine
+from metamcp_worker.child.transport import Distant, Transport, TransportListener
 from metamcp_worker.ipc.codec import glimpse
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -33,7 +33,7 @@ CLOSE_S_MAX = 2.0
 REASON_CHARS_MAX = 500
 
 
-class Channel(Protocol):
+class CustomChannel(Protocol):
     """What a connected transport is: messages of the server come by iterating over it."""
 
     async def send(self, message: bytes) -> None:
@@ -43,11 +43,11 @@ class Channel(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
-Connect = Callable[[Mapping[str, str]], AbstractAsyncContextManager[Channel]]
+Connect = Callable[[Mapping[str, str]], AbstractAsyncContextManager[CustomChannel]]
 """What an entry point names. It is given the server's `name` and `options`."""
 
 
-def custom(spec: ServerSpec, listener: Listener) -> Transport:
+def custom(spec: ServerSpec, listener: TransportListener) -> Transport:
     """The way that `spec.transport` names. Raises SpawnFailed if it cannot be found or loaded."""
     try:
         if spec.cwd is not None:
@@ -65,7 +65,7 @@ def custom(spec: ServerSpec, listener: Listener) -> Transport:
 class Custom(Distant):
     """A `Transport`."""
 
-    def __init__(self, spec: ServerSpec, connect: Connect, listener: Listener) -> None:
+    def __init__(self, spec: ServerSpec, connect: Connect, listener: TransportListener) -> None:
         super().__init__()
         self._spec = spec
         self._listener = listener
@@ -86,7 +86,7 @@ class Custom(Distant):
         late = self._queued_bytes > 0 and self._clock() - self._moved_at > SEND_S_MAX
         return late or self._queued_bytes > QUEUE_BYTES_MAX
 
-    def request(self, request: Request) -> bool:
+    def request(self, request: ServerRequest) -> bool:
         return self.write(request.line)
 
     def write(self, line: bytes, via: int = 0) -> bool:
@@ -146,7 +146,7 @@ class Custom(Distant):
         except Exception as error:  # noqa: BLE001 - a task root
             self._lose(Fail("exit", f"its transport failed with {_described(error)}"))
 
-    async def _connected(self, connect: Connect, stack: AsyncExitStack) -> Channel | None:
+    async def _connected(self, connect: Connect, stack: AsyncExitStack) -> CustomChannel | None:
         told = {**self._spec.options, "name": self._spec.name}
         limit = asyncio.timeout(self._spec.start_timeout_s)
         try:
@@ -159,7 +159,7 @@ class Custom(Distant):
         self._lose(Fail("start_timeout", why))
         return None
 
-    async def _converse(self, channel: Channel) -> None:
+    async def _converse(self, channel: CustomChannel) -> None:
         sender = asyncio.create_task(self._send(channel))
         try:
             await self._read(channel)
@@ -167,7 +167,7 @@ class Custom(Distant):
             sender.cancel()
             await asyncio.wait({sender}, timeout=CLOSE_S_MAX)
 
-    async def _read(self, channel: Channel) -> None:
+    async def _read(self, channel: CustomChannel) -> None:
         async for message in channel:
             if not isinstance(cast(object, message), bytes):
                 kind = type(message).__name__
@@ -178,14 +178,14 @@ class Custom(Distant):
                 pass
             elif len(message) > self._spec.message_bytes:
                 seen = glimpse(message, message)
-                self._listener.overlong(Overlong(len(message), seen))
+                self._listener.overlong(OverlongLine(len(message), seen))
             else:
                 self._listener.received([http_exchange.one_line(message)])
             del message  # or it would be kept until the next one comes
             await self._open.wait()
         self._lose(Fail("exit", "it ended the connection"))
 
-    async def _send(self, channel: Channel) -> None:
+    async def _send(self, channel: CustomChannel) -> None:
         try:
             while True:
                 await self._filled.wait()

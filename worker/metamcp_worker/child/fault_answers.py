@@ -7,7 +7,7 @@ of servers.
 from msgspec import Raw, Struct
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Reply
+from metamcp_worker.child.actions import ReplyToFront
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error
@@ -32,12 +32,14 @@ class Faults:
         about = {"server": self._server, **(data or {})}
         return jsonrpc_lines.error(code, f"server '{self._server}' {why}", about)
 
-    def answer(self, front: int, call: int, code: Code, why: str) -> Reply:
-        return Reply(front, Error(call, self.body(code, why)))
+    def answer(self, front: int, call: int, code: Code, why: str) -> ReplyToFront:
+        return ReplyToFront(front, Error(call, self.body(code, why)))
 
-    def overloaded(self, front: int, call: int, load: dict[str, object], why: str = "") -> Reply:
+    def overloaded(
+        self, front: int, call: int, load: dict[str, object], why: str = ""
+    ) -> ReplyToFront:
         """`load`: what there is to do already, as `calls` tells it."""
-        return Reply(front, Error(call, self.overload(load, why)))
+        return ReplyToFront(front, Error(call, self.overload(load, why)))
 
     def overload(self, load: dict[str, object], why: str = "") -> bytes:
         """The raw error object of a call that was not sent."""
@@ -63,14 +65,16 @@ class Faults:
         )
         return self.body(Code.INTERNAL_ERROR, why, {"reason": "invalid_result"})
 
-    def timed_out(self, front: int, call: int, method: str, timeout_s: float) -> Reply:
+    def timed_out(self, front: int, call: int, method: str, timeout_s: float) -> ReplyToFront:
         why = f"did not answer {method} within {timeout_s:g} s"
-        return Reply(front, Error(call, self.body(Code.TIMED_OUT, why, {"timeout_s": timeout_s})))
+        return ReplyToFront(
+            front, Error(call, self.body(Code.TIMED_OUT, why, {"timeout_s": timeout_s}))
+        )
 
-    def not_sent(self, front: int, call: int, method: str, timeout_s: float) -> Reply:
+    def not_sent(self, front: int, call: int, method: str, timeout_s: float) -> ReplyToFront:
         why = f"was busy with other calls for {timeout_s:g} s, so it was not asked for {method}"
         data: dict[str, object] = {"timeout_s": timeout_s, "may_have_run": False}
-        return Reply(front, Error(call, self.body(Code.TIMED_OUT, why, data)))
+        return ReplyToFront(front, Error(call, self.body(Code.TIMED_OUT, why, data)))
 
 
 def unauthorized(error: bytes, server: str) -> str:

@@ -13,7 +13,7 @@ from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
-    Call,
+    CallFrame,
     Cancel,
     Claim,
     Error,
@@ -22,7 +22,7 @@ from metamcp_worker.ipc.frames import (
     Notice,
     Progress,
     Release,
-    Reply,
+    ReplyFrame,
     Result,
     Tell,
 )
@@ -39,12 +39,12 @@ somebody, a notification is not."""
 CLOSE_S_MAX = 1.0
 """For the last frames to be taken when the worker ends."""
 
-Received = Call | Cancel | Reply | Tell | Keep | Claim | Release
+Received = CallFrame | Cancel | ReplyFrame | Tell | Keep | Claim | Release
 Receive = Callable[[int, Received], None]
 Gone = Callable[[int], None]
 
 
-class Fronts:
+class FrontPipes:
     """`receive(front, frame)` gets what fronts send; `on_gone(front)` is told when the pipe to a
     front is closed or replaced."""
 

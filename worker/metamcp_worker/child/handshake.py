@@ -22,18 +22,18 @@ from msgspec import Raw, Struct
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import (
     Actions,
-    Announce,
     Fail,
-    Purpose,
     Ready,
     Relisted,
-    Warn,
-    Write,
+    RequestPurpose,
+    TellFronts,
+    WarnInLog,
+    WriteToServer,
 )
 from metamcp_worker.child.fault_answers import unauthorized
 from metamcp_worker.child.http_sessions import NOTHING, askable
-from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN, Ask, gateway_info, server_info
-from metamcp_worker.child.lists import Listing, declared
+from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN, OwnRequest, gateway_info, server_info
+from metamcp_worker.child.lists import ListReader, declared
 from metamcp_worker.child.own_requests import Own
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
@@ -56,7 +56,7 @@ ROUTABLE: Mapping[str, object] = {
 What that client cannot do is refused in its name; the session is older than the client."""
 
 
-class Phase(Enum):
+class HandshakePhase(Enum):
     PROBE = auto()
     INITIALIZE = auto()
     PROBE_AGAIN = auto()
@@ -74,7 +74,7 @@ class Met(Struct, frozen=True):
     hint: Hint = Hint()
 
 
-class Refused(Struct, frozen=True):
+class HandshakeRefused(Struct, frozen=True):
     """There is no common ground. `message` is a sentence."""
 
     message: str
@@ -121,64 +121,66 @@ class Handshake:
     ) -> None:
         self._capabilities = capabilities
         self._era = era
-        self.phase = Phase.INITIALIZE if era in ("legacy", "legacy-first") else Phase.PROBE
+        self.phase = (
+            HandshakePhase.INITIALIZE if era in ("legacy", "legacy-first") else HandshakePhase.PROBE
+        )
         self._refusal = ""
         self._info = gateway_info(version)
         self._silent_at = now + probe_s
 
-    def ask(self) -> Ask:
+    def ask(self) -> OwnRequest:
         """The request of this phase."""
-        if self.phase is not Phase.INITIALIZE:
-            return Ask("server/discover")
+        if self.phase is not HandshakePhase.INITIALIZE:
+            return OwnRequest("server/discover")
         params: dict[str, object] = {
             "protocolVersion": LEGACY[0],
             "capabilities": self._capabilities,
             "clientInfo": Raw(self._info),
         }
-        return Ask("initialize", codec.dump(params))
+        return OwnRequest("initialize", codec.dump(params))
 
     def silent(self, now: float) -> bool:
         """Has the probe waited long enough? Then `ask` gives `initialize`."""
-        if self.phase is Phase.PROBE and self._era == "auto" and now >= self._silent_at:
-            self.phase = Phase.INITIALIZE
+        if self.phase is HandshakePhase.PROBE and self._era == "auto" and now >= self._silent_at:
+            self.phase = HandshakePhase.INITIALIZE
             return True
         return False
 
-    def answered(self, result: bytes) -> Ask | Met | Refused:
-        if self.phase is Phase.INITIALIZE:
+    def answered(self, result: bytes) -> OwnRequest | Met | HandshakeRefused:
+        if self.phase is HandshakePhase.INITIALIZE:
             return _initialized(result)
         return _discovered(result) or self._not_modern("its answer to the probe names no version")
 
-    def failed(self, error: bytes) -> Ask | Met | Refused:
+    def failed(self, error: bytes) -> OwnRequest | Met | HandshakeRefused:
         """The request of this phase was answered with an error."""
         failure = _failure(error)
         supported = _supported(failure)
-        if self.phase is Phase.INITIALIZE:
+        if self.phase is HandshakePhase.INITIALIZE:
             refusal = f"it refused initialize: {failure.message[:200]} ({failure.code})"
             another = MODERN in supported or self._era == "legacy-first"
             if self._era == "legacy" or not another:
-                return Refused(refusal)
+                return HandshakeRefused(refusal)
             self._refusal = "" if MODERN in supported else refusal
-            self.phase = Phase.PROBE_AGAIN
+            self.phase = HandshakePhase.PROBE_AGAIN
             return self.ask()
-        if MODERN in supported and self.phase is Phase.PROBE:
-            self.phase = Phase.PROBE_AGAIN
+        if MODERN in supported and self.phase is HandshakePhase.PROBE:
+            self.phase = HandshakePhase.PROBE_AGAIN
             return self.ask()
         if supported and not {MODERN, *LEGACY} & set(supported):
-            return Refused(
+            return HandshakeRefused(
                 f"it speaks only {', '.join(supported)[:200]}, the gateway {MODERN} and "
                 f"{LEGACY[-1]} to {LEGACY[0]}"
             )
         return self._not_modern(f"it refused server/discover: {failure.message[:200]}")
 
-    def _not_modern(self, contradiction: str) -> Ask | Refused:
-        if self.phase is Phase.PROBE_AGAIN:
-            return Refused(self._refusal or f"it claims {MODERN}, but {contradiction}")
+    def _not_modern(self, contradiction: str) -> OwnRequest | HandshakeRefused:
+        if self.phase is HandshakePhase.PROBE_AGAIN:
+            return HandshakeRefused(self._refusal or f"it claims {MODERN}, but {contradiction}")
         if self._era == "modern":
-            return Refused(
+            return HandshakeRefused(
                 f'it does not speak {MODERN}, which era = "modern" wants: {contradiction}'
             )
-        self.phase = Phase.INITIALIZE
+        self.phase = HandshakePhase.INITIALIZE
         return self.ask()
 
 
@@ -200,13 +202,13 @@ def _discovered(result: bytes) -> Met | None:
     )
 
 
-def _initialized(result: bytes) -> Met | Refused:
+def _initialized(result: bytes) -> Met | HandshakeRefused:
     try:
         found = _read_initialized(result)
     except codec.Malformed as error:
-        return Refused(f"its answer to initialize is not what it has to be: {error}")
+        return HandshakeRefused(f"its answer to initialize is not what it has to be: {error}")
     if found.protocol_version not in LEGACY:
-        return Refused(
+        return HandshakeRefused(
             f"it wants to speak {found.protocol_version[:40]!r}, the gateway speaks {MODERN} and "
             f"{LEGACY[-1]} to {LEGACY[0]}"
         )
@@ -263,7 +265,7 @@ class Opening:
         self._handshake = Handshake(
             version, era=spec.era, now=now, probe_s=probe_s, capabilities=_declared(spec)
         )
-        self._listing: Listing | None = None
+        self._listing: ListReader | None = None
         self._page_by = 0.0
         self._changed: frozenset[str] = frozenset()
         self._said: set[str] = set()
@@ -289,17 +291,17 @@ class Opening:
     @property
     def probing(self) -> bool:
         """Is the server being asked whether it is modern?"""
-        return self.met is None and self._handshake.phase is Phase.PROBE
+        return self.met is None and self._handshake.phase is HandshakePhase.PROBE
 
     def start(self) -> Actions:
         """The server runs: say the first words."""
-        return [self._own.ask(Purpose.HANDSHAKE, self._handshake.ask())]
+        return [self._own.ask(RequestPurpose.HANDSHAKE, self._handshake.ask())]
 
-    def answered(self, purpose: Purpose, result: bytes, error: bytes, now: float) -> Actions:
+    def answered(self, purpose: RequestPurpose, result: bytes, error: bytes, now: float) -> Actions:
         """The answer to a request of ours: a raw result or a raw error."""
         if error and not self.ready and (why := unauthorized(error, self._spec.name)):
             return [Fail("authorization", f"it {why}")]
-        if purpose is Purpose.HANDSHAKE:
+        if purpose is RequestPurpose.HANDSHAKE:
             shaken = self._handshake.failed(error) if error else self._handshake.answered(result)
             return self._shaken(shaken, now)
         if self._listing is None:
@@ -338,20 +340,20 @@ class Opening:
             message = f"it did not give {waits} within {self._spec.start_timeout_s:g} s"
             return [Fail("start_timeout", message)]
         if self.met is None and self._handshake.silent(now):
-            return [self._own.ask(Purpose.HANDSHAKE, self._handshake.ask())]
+            return [self._own.ask(RequestPurpose.HANDSHAKE, self._handshake.ask())]
         return []
 
-    def _shaken(self, found: Ask | Met | Refused, now: float) -> Actions:
-        if isinstance(found, Ask):
-            return [self._own.ask(Purpose.HANDSHAKE, found)]
-        if isinstance(found, Refused):
+    def _shaken(self, found: OwnRequest | Met | HandshakeRefused, now: float) -> Actions:
+        if isinstance(found, OwnRequest):
+            return [self._own.ask(RequestPurpose.HANDSHAKE, found)]
+        if isinstance(found, HandshakeRefused):
             return [Fail("protocol", found.message)]
         self.met = found
         self._own.met(found.protocol)
         first: Actions = []
         if found.initialized:
-            first = [Write(jsonrpc_lines.notification("notifications/initialized"))]
-        self._listing = Listing(declared(found.capabilities))
+            first = [WriteToServer(jsonrpc_lines.notification("notifications/initialized"))]
+        self._listing = ListReader(declared(found.capabilities))
         return [*first, *self._next_page(now)]
 
     def _relist(self, now: float) -> Actions:
@@ -368,7 +370,7 @@ class Opening:
         slower = 2 ** max(0, self._relists - RELISTS)
         self._relist_s = min(RELIST_S_MAX, RELIST_S_MIN * slower)
         self._list_again_at = now + self._relist_s
-        self._listing = Listing(changed)
+        self._listing = ListReader(changed)
         return self._next_page(now)
 
     def _next_page(self, now: float) -> Actions:
@@ -377,15 +379,15 @@ class Opening:
         if ask is None:
             return self._listed(self._listing)
         self._page_by = now + self._spec.timeout_s
-        return [self._own.ask(Purpose.LIST, ask)]
+        return [self._own.ask(RequestPurpose.LIST, ask)]
 
-    def _listed(self, done: Listing) -> Actions:
+    def _listed(self, done: ListReader) -> Actions:
         self._listing = None
-        actions: Actions = [Warn(text) for text in done.warnings]
+        actions: Actions = [WarnInLog(text) for text in done.warnings]
         if done.failed and not self.ready:
             return [*actions, Fail("protocol", done.failed)]
         if done.failed:
-            actions.append(Warn(f"{done.failed}; the list stays as it was"))
+            actions.append(WarnInLog(f"{done.failed}; the list stays as it was"))
         self._lists |= done.lists
         self._hints |= done.hints
         found = self._catalogue()
@@ -397,7 +399,7 @@ class Opening:
             return [*actions, Relisted(found, self._list_hash)]
         # Fronts pass it on where this is the only server, as it would say it without a gateway.
         said = () if done.failed else sorted(self._judged)
-        return [*actions, *(Announce(Notice(method, b"{}")) for method in said)]
+        return [*actions, *(TellFronts(Notice(method, b"{}")) for method in said)]
 
     def _catalogue(self) -> ServerCatalogue:
         assert self.met is not None

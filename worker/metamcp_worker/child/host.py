@@ -16,7 +16,7 @@ from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.runtime import memory
 
 
-class Exit(Struct, frozen=True):
+class ServerExit(Struct, frozen=True):
     """How it ended. `message`: a sentence that begins with "it"."""
 
     reason: Reason
@@ -40,7 +40,7 @@ class Host(Protocol):
     halted: bool
 
     @property
-    def exit(self) -> Exit | None:
+    def exit(self) -> ServerExit | None:
         """How it ended, None as long as it lives."""
         ...
 
@@ -57,21 +57,21 @@ class Host(Protocol):
         ...
 
 
-Exited = Callable[[Exit], None]
+Exited = Callable[[ServerExit], None]
 """Told once, from the event loop, when a host has ended."""
 
 
-def process_exit(code: int) -> Exit:
+def process_exit(code: int) -> ServerExit:
     """The end of a process from its return code as `subprocess` has it."""
     if code < 0:
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = "a signal"
-        return Exit("signal", f"it was ended by {name} ({-code})", signal=-code)
+        return ServerExit("signal", f"it was ended by {name} ({-code})", signal=-code)
     if code == 0:
-        return Exit("clean", "it ended with status 0", code=0)
-    return Exit("exit", f"it ended with status {code}", code=code)
+        return ServerExit("clean", "it ended with status 0", code=0)
+    return ServerExit("exit", f"it ended with status {code}", code=code)
 
 
 KEY_BYTES = 32

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from msgspec import Struct
 
 from metamcp_worker.child.fault_answers import Faults
-from metamcp_worker.http.sse import Event
+from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code
@@ -252,7 +252,7 @@ class Resume:
         self._attempts = 0
         self._empty = 0
 
-    def saw(self, event: Event) -> None:
+    def saw(self, event: SseEvent) -> None:
         """The stream brought this event."""
         self._attempts = 0
         if event.data:

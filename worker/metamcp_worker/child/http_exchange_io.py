@@ -14,9 +14,9 @@ from msgspec import Struct
 from metamcp_worker.child import http_exchange, request_headers
 from metamcp_worker.child.http_body import Body
 from metamcp_worker.child.http_exchange import Resume, Word
-from metamcp_worker.child.http_transport import Link, Refused
+from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
 from metamcp_worker.http.fetch import Broken, Response, Unreachable
-from metamcp_worker.http.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 
@@ -54,7 +54,7 @@ class Post(Struct, frozen=True):
         return request_headers.SESSION in self.headers
 
 
-class Answer(Struct, frozen=True):
+class ServerAnswer(Struct, frozen=True):
     """`message`: it has the id of the request. `session_id`: that the server gives, or empty."""
 
     message: bytes
@@ -70,7 +70,7 @@ class SessionOver(MetaMCPError):
 
 
 @contextlib.asynccontextmanager
-async def exchange(link: Link, post: Post) -> AsyncGenerator[Answer]:
+async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnswer]:
     """Send it and wait for the answer. Raises SessionOver, Refused, Unreachable, Broken, TooLarge
     and codec.Malformed.
 
@@ -95,16 +95,16 @@ async def exchange(link: Link, post: Post) -> AsyncGenerator[Answer]:
             raise SessionOver
         if message:
             body.holds(0)
-            yield Answer(message, session_id)
+            yield ServerAnswer(message, session_id)
             await link.linger(body.ended(wait_s=LINGER_S_MAX))
             return
     async with _in_time(link, post, end):
         message = await _resumed(link, post, resume, session_id)
-    yield Answer(message, session_id)
+    yield ServerAnswer(message, session_id)
 
 
 @contextlib.asynccontextmanager
-async def _in_time(link: Link, post: Post, end: float) -> AsyncGenerator[None]:
+async def _in_time(link: HttpTransport, post: Post, end: float) -> AsyncGenerator[None]:
     """A stream may go on for ever without an answer. Raises Broken at the end of the time, unless
     that is the caller's to measure."""
     try:
@@ -114,7 +114,7 @@ async def _in_time(link: Link, post: Post, end: float) -> AsyncGenerator[None]:
         raise Broken(f"{link.origin} gave no whole answer in {post.answer_s:g} s") from None
 
 
-async def _begun(link: Link, post: Post) -> Response:
+async def _begun(link: HttpTransport, post: Post) -> Response:
     """Send it, at the pace at which a server takes connections; the head of the answer."""
     starting = not post.own
 
@@ -149,7 +149,7 @@ def _whole(body: bytes, key: bytes, length: str) -> bytes:
 
 
 async def tell(
-    link: Link,
+    link: HttpTransport,
     line: bytes,
     said: Mapping[str, str],
     *,
@@ -164,7 +164,7 @@ async def tell(
         return response.status
 
 
-async def _refusal(link: Link, post: Post, response: Response, body: Body) -> bytes:
+async def _refusal(link: HttpTransport, post: Post, response: Response, body: Body) -> bytes:
     try:
         whole = await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
     except (Broken, TooLarge):
@@ -178,11 +178,11 @@ async def _refusal(link: Link, post: Post, response: Response, body: Body) -> by
         challenge = response.header("www-authenticate")
         wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())
         error = http_exchange.trouble(link.faults, response.status, challenge, wait_s)
-        raise Refused(error, response.status, wait_s)
+        raise RequestRefused(error, response.status, wait_s)
     return found
 
 
-async def _events(link: Link, post: Post, body: Body, resume: Resume) -> bytes:
+async def _events(link: HttpTransport, post: Post, body: Body, resume: Resume) -> bytes:
     """Pass on events until the answer. Nothing if the stream ends before it and may be taken up.
     Raises Broken and TooLarge."""
     reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
@@ -201,7 +201,7 @@ async def _events(link: Link, post: Post, body: Body, resume: Resume) -> bytes:
     return b""
 
 
-def _take(link: Link, post: Post, resume: Resume, events: list[Event]) -> bytes:
+def _take(link: HttpTransport, post: Post, resume: Resume, events: list[SseEvent]) -> bytes:
     """Pass on what these events bring; the answer, if it is among them."""
     for event in events:
         resume.saw(event)
@@ -219,7 +219,7 @@ def _take(link: Link, post: Post, resume: Resume, events: list[Event]) -> bytes:
     return b""
 
 
-async def _resumed(link: Link, post: Post, resume: Resume, session_id: str) -> bytes:
+async def _resumed(link: HttpTransport, post: Post, resume: Resume, session_id: str) -> bytes:
     """Take up the stream as often as it makes sense, until the answer."""
     said = {**post.headers, "Accept": request_headers.EVENTS}
     if session_id:
@@ -238,7 +238,7 @@ async def _resumed(link: Link, post: Post, resume: Resume, session_id: str) -> b
 
 
 async def _taken_up(
-    link: Link, post: Post, resume: Resume, said: Mapping[str, str | bytes]
+    link: HttpTransport, post: Post, resume: Resume, said: Mapping[str, str | bytes]
 ) -> bytes:
     """One more connection of the stream; see `_events`."""
     said = {**said, request_headers.LAST_EVENT: resume.last_id}

@@ -15,7 +15,7 @@ from typing import cast
 from msgspec import Raw, Struct
 
 from metamcp_worker.child import request_headers
-from metamcp_worker.child.actions import Request
+from metamcp_worker.child.actions import ServerRequest
 from metamcp_worker.ipc import codec
 
 SESSIONS_MAX = 16
@@ -84,7 +84,7 @@ class HttpSession:
         for params in self.subscribed.values():
             yield Setting("resources/subscribe", params)
 
-    def remember(self, request: Request) -> None:
+    def remember(self, request: ServerRequest) -> None:
         """This request was answered with a result."""
         if request.method == "logging/setLevel":
             self.level = request.params
@@ -95,7 +95,7 @@ class HttpSession:
             self.subscribed.pop(_uri(request), None)
 
 
-class Sessions:
+class HttpSessions:
     """All sessions with one server. `capabilities`: declared in the base session; anything but
     nothing for the only client there is, which then has no other session."""
 
@@ -110,7 +110,7 @@ class Sessions:
     def all(self) -> list[HttpSession]:
         return [self.base, *self._more.values()]
 
-    def of(self, request: Request) -> HttpSession | None:
+    def of(self, request: ServerRequest) -> HttpSession | None:
         """The session for this request, perhaps one that has to be opened; None if there are too
         many that are in use."""
         wanted = self._askable(request.caller) if request.caller and self.base.id else NOTHING
@@ -190,7 +190,7 @@ def _sorted(value: object) -> object:
     return value
 
 
-def _uri(request: Request) -> bytes:
+def _uri(request: ServerRequest) -> bytes:
     try:
         return bytes(codec.level(request.params).get("uri", Raw(b"null")))
     except codec.Malformed:

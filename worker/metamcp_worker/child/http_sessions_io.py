@@ -15,12 +15,12 @@ from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
 from metamcp_worker.child.actions import Fail
 from metamcp_worker.child.http_body import Body
 from metamcp_worker.child.http_exchange import Resume
-from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Answer, Post, exchange, tell
-from metamcp_worker.child.http_sessions import HttpSession, Sessions, askable
-from metamcp_worker.child.http_transport import Link, Refused
+from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, ServerAnswer, exchange, tell
+from metamcp_worker.child.http_sessions import HttpSession, HttpSessions, askable
+from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
 from metamcp_worker.child.lists import CHANGES
 from metamcp_worker.http.fetch import Broken, Unreachable
-from metamcp_worker.http.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
 
@@ -37,15 +37,15 @@ class _Initialized(Struct, rename="camel"):
 class Seats:
     """All sessions with one server, as they live."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: HttpTransport) -> None:
         caller = link.spec.caller.encode()
-        self.sessions = Sessions(askable(caller)) if caller else Sessions()
+        self.sessions = HttpSessions(askable(caller)) if caller else HttpSessions()
         self._link = link
         self._hello = b"{}"
         self._ids = itertools.count(1)
         self._opening: dict[int, asyncio.Future[bytes]] = {}
 
-    def begin(self, hello: bytes, answer: Answer) -> bool:
+    def begin(self, hello: bytes, answer: ServerAnswer) -> bool:
         """The base session: the server gave this answer to `initialize`, whose parameters were
         `hello`. Was it begun? Raises Refused."""
         protocol = _protocol(answer.message)
@@ -67,7 +67,7 @@ class Seats:
             opening = self._opening.get(session.via) or self._open_now(session)
             error = await asyncio.shield(opening)
             if error:
-                raise Refused(error)
+                raise RequestRefused(error)
 
     def over(self, session: HttpSession, session_id: str) -> None:
         """The server has forgotten the session that had this id."""
@@ -105,10 +105,10 @@ class Seats:
             async with exchange(self._link, self._hello_of(session)) as answer:
                 protocol = _protocol(answer.message)
                 if not protocol:
-                    raise Refused(self._refusal(answer.message))
+                    raise RequestRefused(self._refusal(answer.message))
                 self._check(answer.session_id)
                 session.open(answer.session_id, protocol)
-        except (Refused, codec.Malformed) as refused:
+        except (RequestRefused, codec.Malformed) as refused:
             error = self._link.unanswered(refused)
             if session is self.sessions.base:
                 why = f"it has forgotten the session and does not open a new one: {refused}"
@@ -173,7 +173,7 @@ class Seats:
     def _check(self, session_id: str) -> None:
         if not http_exchange.session_id_ok(session_id):
             why = "gives a session id that is too long, or not of visible ASCII characters"
-            raise Refused(self._link.faults.body(Code.INTERNAL_ERROR, why))
+            raise RequestRefused(self._link.faults.body(Code.INTERNAL_ERROR, why))
 
     # --- afterwards -------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ _AGAIN = frozenset({408, 409, 425, 429})
 """Not now. 409: the server has not noticed yet that the last connection ended."""
 
 
-async def listen(link: Link, session: HttpSession) -> bool:
+async def listen(link: HttpTransport, session: HttpSession) -> bool:
     """Pass on what comes, as long as the server has such a stream. Is the session over?"""
     resume = Resume(endless=True)
     had_one = False
@@ -243,7 +243,7 @@ async def listen(link: Link, session: HttpSession) -> bool:
         await asyncio.sleep(resume.ended() or 0.0)
 
 
-async def _events(link: Link, session: HttpSession, body: Body, resume: Resume) -> None:
+async def _events(link: HttpTransport, session: HttpSession, body: Body, resume: Resume) -> None:
     reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
     talk = session.talk
     while piece := await body.piece(wait_s=SILENT_S_MAX):
@@ -252,7 +252,7 @@ async def _events(link: Link, session: HttpSession, body: Body, resume: Resume) 
         body.holds(reader.held_bytes)
 
 
-def _take(link: Link, resume: Resume, talk: int, events: list[Event]) -> None:
+def _take(link: HttpTransport, resume: Resume, talk: int, events: list[SseEvent]) -> None:
     """A function of its own, or the last event would be kept until the next one comes."""
     for event in events:
         resume.saw(event)

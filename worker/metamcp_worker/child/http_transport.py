@@ -18,7 +18,7 @@ import anyio
 from metamcp_worker.child.actions import Fail
 from metamcp_worker.child.fault_answers import Faults
 from metamcp_worker.child.http_body import Intake
-from metamcp_worker.child.transport import Distant, Listener
+from metamcp_worker.child.transport import Distant, TransportListener
 from metamcp_worker.http.fetch import Broken, Misdirected, Origin, Unreachable, Untrusted
 from metamcp_worker.http.sse import EventReader
 from metamcp_worker.ipc import codec
@@ -43,7 +43,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 """What a task is to do. It is begun in the task, which may be cancelled before that."""
 
 
-class Refused(MetaMCPError):
+class RequestRefused(MetaMCPError):
     """A request that gets no answer of the server. `error`: the raw error object that says why.
     `retry_after_s`: the server does not want to be asked sooner."""
 
@@ -57,7 +57,7 @@ class Refused(MetaMCPError):
 def _counter(error: Exception) -> str:
     """The name of `messages.Counted` for a failed request; empty if the protocol was kept."""
     match error:
-        case Refused(status=status) if status:
+        case RequestRefused(status=status) if status:
             return f"{HTTP}{status}"
         case Broken():
             return "broken_answer"
@@ -69,10 +69,10 @@ def _counter(error: Exception) -> str:
             return ""
 
 
-class Link(Distant):
+class HttpTransport(Distant):
     """The shared half of a `Transport` to a URL."""
 
-    def __init__(self, spec: ServerSpec, listener: Listener, origin: Origin) -> None:
+    def __init__(self, spec: ServerSpec, listener: TransportListener, origin: Origin) -> None:
         super().__init__()
         self.gone = False
         """Is it known that there is nobody to say goodbye to?"""
@@ -231,7 +231,7 @@ class Link(Distant):
     def unanswered(self, error: Exception) -> bytes:
         """The error object for a request that failed with this."""
         match error:
-            case Refused(error=body):
+            case RequestRefused(error=body):
                 return body
             case Unreachable():
                 return self._error(Code.SERVER_DOWN, f"was not reached: {error}", ran=False)

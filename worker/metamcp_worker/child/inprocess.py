@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
-from metamcp_worker.child.host import Exit, Exited, SpawnFailed, prepare
+from metamcp_worker.child.host import Exited, ServerExit, SpawnFailed, prepare
 from metamcp_worker.ipc.packets import blob, close_all
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -53,7 +53,7 @@ class Hosted:
         self._spec = spec
         self._input, self._output = input_end, output_end
         self._on_exit = on_exit
-        self._exit: Exit | None = None
+        self._exit: ServerExit | None = None
         self._loop = asyncio.get_running_loop()
         self._cancel: Callable[[], object] | None = None
         _print_to(log_end)
@@ -61,7 +61,7 @@ class Hosted:
         threading.Thread(target=self._run, name=_THREAD_NAME, daemon=True).start()
 
     @property
-    def exit(self) -> Exit | None:
+    def exit(self) -> ServerExit | None:
         return self._exit
 
     def terminate(self) -> None:
@@ -84,13 +84,13 @@ class Hosted:
         with contextlib.suppress(RuntimeError):  # The worker's loop is gone: nobody asks any more.
             self._loop.call_soon_threadsafe(self._told, exit)
 
-    def _served(self) -> Exit:
+    def _served(self) -> ServerExit:
         try:
             server = _find(self._spec)
         # Whatever the code of a user raises at import ends here.
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a task root
             what = str(error) if isinstance(error, _Unfit) else _described(error)
-            return Exit("spawn", f"{self._spec.module} cannot be hosted: {what}")
+            return ServerExit("spawn", f"{self._spec.module} cannot be hosted: {what}")
         try:
             with (
                 open(self._input, encoding="utf-8", errors="replace") as lines_in,
@@ -98,10 +98,10 @@ class Hosted:
             ):
                 asyncio.run(self._serve(server, lines_in, lines_out))
         except asyncio.CancelledError:
-            return Exit("clean", "it was asked to end")
+            return ServerExit("clean", "it was asked to end")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a task root
-            return Exit("exit", f"its run ended with {_described(error)}")
-        return Exit("clean", "its run ended")
+            return ServerExit("exit", f"its run ended with {_described(error)}")
+        return ServerExit("clean", "its run ended")
 
     async def _serve(self, server: Any, lines_in: TextIO, lines_out: TextIO) -> None:
         import anyio
@@ -114,7 +114,7 @@ class Hosted:
         async with stdio_server(*files) as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
-    def _told(self, exit: Exit) -> None:  # noqa: A002 - the same word as in Host
+    def _told(self, exit: ServerExit) -> None:  # noqa: A002 - the same word as in Host
         self._exit = exit
         self._on_exit(exit)
 

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec, frames
 from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
-from metamcp_worker.ipc.frames import Call
+from metamcp_worker.ipc.frames import CallFrame
 
 LOG_LINE_BYTES_MAX = 8 * 1024
 """Enough for a stack frame or a JSON log record; a longer line is cut, not refused."""
@@ -37,7 +37,7 @@ _BESIDE = re.compile(r"complete log of this run|^\s+at |^\s*File \"", re.IGNOREC
 """What says where to look, and no reason."""
 
 
-class Overlong(Struct, frozen=True):
+class OverlongLine(Struct, frozen=True):
     """A line above the limit, passed over but for what shows whom it is for."""
 
     size_bytes: int
@@ -53,7 +53,7 @@ class LineCutter:
         self._held = 0
         self._beginning = b""
         """Of a line above the limit that has not ended yet; of it the pieces are the end."""
-        self._overlong: list[Overlong] = []
+        self._overlong: list[OverlongLine] = []
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes, without their ends and without those above the limit."""
@@ -78,7 +78,7 @@ class LineCutter:
         """Is the line that comes in above the limit?"""
         return bool(self._beginning)
 
-    def overlong(self) -> list[Overlong]:
+    def overlong(self) -> list[OverlongLine]:
         """The lines above the limit that have ended since the last time."""
         if not self._overlong:
             return self._overlong
@@ -100,14 +100,14 @@ class LineCutter:
         """The line that was held; nothing if it was above the limit."""
         line = b"".join(self._pieces)
         if self._beginning:
-            self._overlong.append(Overlong(self._held, glimpse(self._beginning, line)))
+            self._overlong.append(OverlongLine(self._held, glimpse(self._beginning, line)))
             line = self._beginning = b""
         self._pieces.clear()
         self._held = 0
         return line
 
     def _passed(self, line: bytes) -> bytes:
-        self._overlong.append(Overlong(len(line), glimpse(line, line)))
+        self._overlong.append(OverlongLine(len(line), glimpse(line, line)))
         return b""
 
 
@@ -205,9 +205,9 @@ _STAMP_BYTES_MAX = 4096
 """A client with a longer description of itself is stamped anew at each call."""
 
 
-class Ask(Struct, frozen=True):
+class OwnRequest(Struct, frozen=True):
     """A request that the gateway itself makes. `params`: a raw object without `_meta`. `caller`:
-    the client for whose sake, as in `frames.Call`, or empty."""
+    the client for whose sake, as in `frames.CallFrame`, or empty."""
 
     method: str
     params: bytes = b"{}"
@@ -271,7 +271,7 @@ class Stamp:
         self._gateway = gateway_info(gateway_version)
         self._stamps: dict[bytes, bytes] = {}
 
-    def of(self, call: Call, key: bytes) -> bytes:
+    def of(self, call: CallFrame, key: bytes) -> bytes:
         """`_meta` of this call, or nothing if there is nothing to say."""
         if not (self._modern or call.wants_progress or call.meta):
             return b""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.child.jsonrpc_lines import Ask
+from metamcp_worker.child.jsonrpc_lines import OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.server_catalog import Hint, hint, strictest
@@ -59,7 +59,7 @@ class _Error(Struct):
 _read_error = codec.reader(_Error)
 
 
-class Listing:
+class ListReader:
     """One pass over some lists. Ask what `ask` says, feed the answer, until `ask` gives None.
 
     `lists`: what was read, and `hints` of each list; one that could not be read is missing.
@@ -76,12 +76,12 @@ class Listing:
         self._bytes = 0
         self._begin()
 
-    def ask(self) -> Ask | None:
+    def ask(self) -> OwnRequest | None:
         """The request for the next page, or None when all is read or the listing failed."""
         if not self._todo or self.failed:
             return None
         params = b'{"cursor":%b}' % self._cursor if self._cursor else b"{}"
-        return Ask(_LISTS[self._todo[0]][0], params)
+        return OwnRequest(_LISTS[self._todo[0]][0], params)
 
     def answered(self, result: bytes) -> None:
         """The raw result of the last `ask`. Half of a surrogate pair does not stay in it: clients

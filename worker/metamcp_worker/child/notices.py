@@ -7,8 +7,8 @@ Owns: which notification goes to whom. Never: lists that change, subscriptions, 
 from msgspec import Raw
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Actions, Announce, Count, Reply, Write
-from metamcp_worker.child.server_calls import Calls, InFlight
+from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, TellFronts, WriteToServer
+from metamcp_worker.child.server_calls import SentCall, ServerCalls
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
 from metamcp_worker.ipc.messages import Leg
@@ -56,55 +56,61 @@ class Updates:
             return []
         due = [params for params, again in self._again.items() if again]
         self._again = dict.fromkeys(due, False)
-        return [Announce(Notice(UPDATED, params)) for params in due]
+        return [TellFronts(Notice(UPDATED, params)) for params in due]
 
 
-def leg(call: InFlight, heard: float, *, far: bool) -> Reply:
+def leg(call: SentCall, heard: float, *, far: bool) -> ReplyToFront:
     """When the server had this call; for its front, before the answer. `far`: as in `spans.Leg`."""
     told = messages.pack_leg(Leg(call.call, call.since, heard, far))
-    return Reply(call.front, Notice(messages.NOTICE, told))
+    return ReplyToFront(call.front, Notice(messages.NOTICE, told))
 
 
-def progressed(params: bytes, calls: Calls) -> Actions:
+def progressed(params: bytes, calls: ServerCalls) -> Actions:
     """Progress of the call whose id is the token."""
     try:
         members = codec.level(params)
     except codec.Malformed:
-        return [Count("broken_notification")]
+        return [CountOnce("broken_notification")]
     found = calls.in_flight.get(bytes(members.pop("progressToken", Raw())))
     if found is None or not found.wants_progress:
-        return [Count("unknown_token")]
-    return [Reply(found.front, Progress(found.call, codec.dump(members)))]
+        return [CountOnce("unknown_token")]
+    return [ReplyToFront(found.front, Progress(found.call, codec.dump(members)))]
 
 
 def noticed(
-    method: str, params: bytes, calls: Calls, stream: bytes | None, now: float, *, modern: bool
+    method: str,
+    params: bytes,
+    calls: ServerCalls,
+    stream: bytes | None,
+    now: float,
+    *,
+    modern: bool,
 ) -> Actions:
     """Any other notification. `stream`: see `transport`."""
     if len(method.encode()) > METHOD_BYTES_MAX:
-        return [Count("broken_notification")]
+        return [CountOnce("broken_notification")]
     if method in _FOR_ALL:
-        return [Announce(Notice(method, params))]
+        return [TellFronts(Notice(method, params))]
     key = calls.cause(stream, now)
     if method == LOG and modern and not stream:
         # A modern server logs for those requests that asked for it.
         key = _newest_with_logs(calls) if key else b""
     if key:
         found = calls.in_flight[key]
-        return [Reply(found.front, Notice(method, params, found.call))]
+        return [ReplyToFront(found.front, Notice(method, params, found.call))]
     if method == LOG and key is not None:
-        return [Count("unattributed_log")]
-    return [Announce(Notice(method, params))]
+        return [CountOnce("unattributed_log")]
+    return [TellFronts(Notice(method, params))]
 
 
 def told(tell: Tell, *, modern: bool) -> Actions:
     """A client has a notification for the server. There are none for modern ones."""
     if modern or tell.method in _NOT_FOR_SERVERS:
-        return [Count("untold_notification")]
-    return [Write(jsonrpc_lines.notification(tell.method, tell.body))]
+        return [CountOnce("untold_notification")]
+    return [WriteToServer(jsonrpc_lines.notification(tell.method, tell.body))]
 
 
-def _newest_with_logs(calls: Calls) -> bytes:
+def _newest_with_logs(calls: ServerCalls) -> bytes:
     for key in reversed(calls.in_flight):
         try:
             if "logLevel" in codec.level(calls.in_flight[key].caller or b"{}"):

@@ -24,15 +24,15 @@ import httpx2
 from msgspec import Struct
 
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.child.http_transport import Link, Refused
+from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
 from metamcp_worker.child.remote import remote
-from metamcp_worker.child.transport import Listener, Transport
+from metamcp_worker.child.transport import Transport, TransportListener
 from metamcp_worker.http.fetch import Auth, Unreachable
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
-from metamcp_worker.oauth.vault import KEY_BYTES, Record, Vault, bare
+from metamcp_worker.oauth.vault import KEY_BYTES, TokenRecord, Vault, bare
 
 if TYPE_CHECKING:
     from metamcp_worker.oauth.flow import Flow
@@ -49,14 +49,14 @@ FAILURE_S = 5.0
 after each further failure."""
 FAILURE_S_MAX = 300.0
 
-Work = Callable[["Flow"], Awaitable[Record | None]]
+Work = Callable[["Flow"], Awaitable[TokenRecord | None]]
 
 
-def authorized(spec: ServerSpec, version: str, listener: Listener) -> Transport:
+def authorized(spec: ServerSpec, version: str, listener: TransportListener) -> Transport:
     """The way to `spec.url`, as `remote` has it, with tokens. Raises SpawnFailed."""
-    auth = Tokens(spec)
+    auth = ServerTokens(spec)
     made = remote(spec, version, listener, auth)
-    assert isinstance(made, Link)
+    assert isinstance(made, HttpTransport)
     auth.attach(made)
     return made
 
@@ -92,7 +92,7 @@ class _Failure(NamedTuple):
     over_at: float
 
 
-class Tokens(Auth):
+class ServerTokens(Auth):
     """Goes with every request to one server."""
 
     def __init__(self, spec: ServerSpec) -> None:
@@ -101,15 +101,15 @@ class Tokens(Auth):
         self._oauth: OAuthSpec = spec.oauth
         self._url = bare(spec.url or "")
         self._vault = Vault(spec.oauth.store, _key(spec))
-        self._record: Record | None = None
+        self._record: TokenRecord | None = None
         self._loaded = False
         self._unproven = ""
         self._flights: dict[str, _Flight] = {}
         self._failures: dict[str, _Failure] = {}
         self._told: set[str] = set()
-        self._link: Link | None = None
+        self._link: HttpTransport | None = None
 
-    def attach(self, link: Link) -> None:
+    def attach(self, link: HttpTransport) -> None:
         """The flows run as tasks of this link, and end with it."""
         self._link = link
 
@@ -144,7 +144,7 @@ class Tokens(Auth):
                 await self._renew(token, challenge)
         except NotAuthorized as error:
             if request.method == "POST":
-                raise Refused(self._error(error)) from None
+                raise RequestRefused(self._error(error)) from None
             remedy = f": run 'metamcp login {self._spec.name}'" if error.link else ""
             raise NotAuthorized(f"{error}{remedy}") from None
 
@@ -195,7 +195,7 @@ class Tokens(Auth):
             return
         await self._fly("authorize", lambda flow: flow.authorize(challenge))
 
-    async def _refresh(self, record: Record) -> None:
+    async def _refresh(self, record: TokenRecord) -> None:
         """Raises NotAuthorized and Unreachable."""
         stored = self._stored()
         if stored is not None and stored.access_token != record.access_token:
@@ -203,7 +203,7 @@ class Tokens(Auth):
         else:
             await self._fly("refresh", lambda flow: flow.refresh(record.access_token))
 
-    def _stored(self) -> Record | None:
+    def _stored(self) -> TokenRecord | None:
         client_id = self._oauth.client_id
         found = self._vault.find(self._spec.name, self._url)
         self._tell_warnings()

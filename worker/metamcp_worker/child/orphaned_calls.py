@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator
 
 from msgspec import structs
 
-from metamcp_worker.child.actions import Actions, Reply
-from metamcp_worker.child.server_calls import Calls
+from metamcp_worker.child.actions import Actions, ReplyToFront
+from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.child.server_questions import Asks
 from metamcp_worker.ipc.frames import (
     Ask,
     Claim,
     Error,
     Keep,
-    Kept,
+    KeptFrame,
     Notice,
     Progress,
     Release,
@@ -53,7 +53,7 @@ NOBODY = -1
 """The front of a call whose front is gone."""
 
 _Answer = Result | Error
-_Frame = _Answer | Progress | Notice | Ask | Withdraw | Kept
+_Frame = _Answer | Progress | Notice | Ask | Withdraw | KeptFrame
 
 
 class _Orphan:
@@ -74,7 +74,10 @@ class Orphans:
     """`give_up(ids, reason, now)`: these calls in flight are not waited for any more."""
 
     def __init__(
-        self, calls: Calls, asks: Asks, give_up: Callable[[list[bytes], bytes, float], Actions]
+        self,
+        calls: ServerCalls,
+        asks: Asks,
+        give_up: Callable[[list[bytes], bytes, float], Actions],
     ) -> None:
         self._calls = calls
         self._asks = asks
@@ -107,15 +110,15 @@ class Orphans:
                 actions += self._orphan(before, call, now)  # whose end is not known here yet
         number = next(self._named(frame.owner, frame.name), 0)
         if not number:
-            return [*actions, Reply(front, Kept(frame.id))]
+            return [*actions, ReplyToFront(front, KeptFrame(frame.id))]
         found = self._orphans[number]
         self._forget(number)
         if found.answer is None:
             self._calls.pass_on(NOBODY, number, (front, frame.id), frame.peer)
         self._marks[front, frame.id] = structs.replace(found.keep, id=frame.id)
         told = [*found.events, *([found.answer] if found.answer is not None else [])]
-        actions.append(Reply(front, Kept(frame.id, found.keep.note)))
-        actions += [Reply(front, structs.replace(one, id=frame.id)) for one in told]
+        actions.append(ReplyToFront(front, KeptFrame(frame.id, found.keep.note)))
+        actions += [ReplyToFront(front, structs.replace(one, id=frame.id)) for one in told]
         return actions
 
     def release(self, front: int, frame: Release, now: float) -> Actions:

@@ -27,12 +27,12 @@ awake what sleeps while nobody calls it.
 import math
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Actions, Fail, Purpose, Warn
+from metamcp_worker.child.actions import Actions, Fail, RequestPurpose, WarnInLog
 from metamcp_worker.child.handshake import Met
-from metamcp_worker.child.jsonrpc_lines import Ask
-from metamcp_worker.child.lists import Listing, declared
+from metamcp_worker.child.jsonrpc_lines import OwnRequest
+from metamcp_worker.child.lists import ListReader, declared
 from metamcp_worker.child.own_requests import Own
-from metamcp_worker.child.server_calls import LINGER_S_MAX, Calls
+from metamcp_worker.child.server_calls import LINGER_S_MAX, ServerCalls
 from metamcp_worker.ipc.spec import ServerSpec
 
 PROBE_S_MAX = 10.0
@@ -53,8 +53,10 @@ class Probing:
         self._interval_s = spec.probe_interval_s if spec.command or spec.module else math.inf
         self._limit_s = min(PROBE_S_MAX, self._interval_s)
         self._own_s = spec.timeout_s + min(spec.timeout_s, LINGER_S_MAX)
-        self._ask = Ask("server/discover" if met.protocol == jsonrpc_lines.MODERN else "ping")
-        self._other = Listing(declared(met.capabilities)).ask() or self._ask
+        self._ask = OwnRequest(
+            "server/discover" if met.protocol == jsonrpc_lines.MODERN else "ping"
+        )
+        self._other = ListReader(declared(met.capabilities)).ask() or self._ask
         self._answers = met.protocol == jsonrpc_lines.MODERN  # which is how its handshake began
         self._ticked_at = self._quiet_since = self._asked_at = self._first_at = now
         self._first = b""
@@ -65,7 +67,7 @@ class Probing:
         """A probe was answered; as any message, the answer was heard as well."""
         self._answers = True
 
-    def tick(self, now: float, heard_at: float, calls: Calls) -> Actions:
+    def tick(self, now: float, heard_at: float, calls: ServerCalls) -> Actions:
         """Time has passed. `heard_at`: when the server last said something."""
         stood_still = now - self._ticked_at > STILL_S
         self._ticked_at = now
@@ -83,13 +85,13 @@ class Probing:
     def _probe(self, now: float) -> Actions:
         if self.missed and not self._answers:
             self._ask, self._answers = self._other, True
-        request = self._own.ask(Purpose.PROBE, self._ask)
+        request = self._own.ask(RequestPurpose.PROBE, self._ask)
         if not self.missed:
             self._first, self._first_at = request.key, now
         self._waits, self._asked_at = True, now
         return [request]
 
-    def _overdue(self, now: float, calls: Calls) -> Actions:
+    def _overdue(self, now: float, calls: ServerCalls) -> Actions:
         """Is the probe missed?"""
         if now < self._asked_at + self._limit_s:
             return []
@@ -103,4 +105,4 @@ class Probing:
         what = f"it has not answered a {self._ask.method} for {now - self._first_at:.3g} s"
         if self.missed >= MISSES_MAX:
             return [Fail("hang", what)]
-        return [Warn(f"{what}; after {MISSES_MAX - self.missed} more it is ended")]
+        return [WarnInLog(f"{what}; after {MISSES_MAX - self.missed} more it is ended")]

@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from metamcp_worker.child.host import Exit, Exited, SpawnFailed, process_exit
+from metamcp_worker.child.host import Exited, ServerExit, SpawnFailed, process_exit
 from metamcp_worker.ipc.packets import close_all
 from metamcp_worker.ipc.spec import LimitsSpec, ServerSpec
 
@@ -39,7 +39,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM})
 
 
-def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
+def spawn(spec: ServerSpec, on_exit: Exited) -> "CommandProcess":
     """Start the server's command. Raises SpawnFailed."""
     if not spec.command:
         raise SpawnFailed(f"cannot start {spec.name}: it has neither a command nor a module")
@@ -58,7 +58,7 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "Process":
         close_all((to_stdin, from_stdout, from_stderr))
         _undo(pid)
         raise SpawnFailed(f"cannot start {spec.name}: {refused}")
-    return Process(pid, (to_stdin, from_stdout, from_stderr), on_exit)
+    return CommandProcess(pid, (to_stdin, from_stdout, from_stderr), on_exit)
 
 
 def _enter(spec: ServerSpec) -> None:
@@ -121,7 +121,7 @@ def _code(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-class Process:
+class CommandProcess:
     """A running command: a `Host`."""
 
     def __init__(self, pid: int, ends: tuple[int, int, int], on_exit: Exited) -> None:
@@ -129,7 +129,7 @@ class Process:
         self.stdin, self.stdout, self.stderr = ends
         self._code: int | None = None
         self._on_exit = on_exit
-        self._exit: Exit | None = None
+        self._exit: ServerExit | None = None
         self.halted = False
         self._loop = asyncio.get_running_loop()
         self._pidfd = -1
@@ -139,7 +139,7 @@ class Process:
                 self._loop.add_reader(self._pidfd, self._look)
 
     @property
-    def exit(self) -> Exit | None:
+    def exit(self) -> ServerExit | None:
         return self._exit
 
     def terminate(self) -> None:

@@ -10,14 +10,19 @@ that refuses `initialize` as something it does not know is asked for the older e
 import asyncio
 
 from metamcp_worker.child import http_exchange, request_headers
-from metamcp_worker.child.actions import Drop, Request
+from metamcp_worker.child.actions import Drop, ServerRequest
 from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.http_sessions import SESSIONS_MAX
-from metamcp_worker.child.http_transport import LINGERING_MAX, TELLS_AT_ONCE_MAX, Link, Refused
+from metamcp_worker.child.http_transport import (
+    LINGERING_MAX,
+    TELLS_AT_ONCE_MAX,
+    HttpTransport,
+    RequestRefused,
+)
 from metamcp_worker.child.sse2024_transport import Sse2024
 from metamcp_worker.child.streamable_http import Streamable
-from metamcp_worker.child.transport import Listener, Transport
-from metamcp_worker.http.fetch import Auth, Limits, Origin, Unreachable
+from metamcp_worker.child.transport import Transport, TransportListener
+from metamcp_worker.http.fetch import Auth, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.spec import ServerSpec
 
 OWN_REQUESTS_MAX = 64
@@ -25,7 +30,7 @@ OWN_REQUESTS_MAX = 64
 
 
 def remote(
-    spec: ServerSpec, version: str, listener: Listener, auth: Auth | None = None
+    spec: ServerSpec, version: str, listener: TransportListener, auth: Auth | None = None
 ) -> Transport:
     """The way to `spec.url`. `version`: of the gateway. `auth`: adds credentials to each request.
     Raises SpawnFailed if the URL cannot be used."""
@@ -35,20 +40,22 @@ def remote(
     requests_max = spec.concurrency + beside
     try:
         origin = Origin(
-            spec.url or "", headers=kept, auth=auth, limits=Limits(requests_max=requests_max)
+            spec.url or "", headers=kept, auth=auth, limits=FetchLimits(requests_max=requests_max)
         )
     except (Unreachable, ValueError) as error:
         raise SpawnFailed(f"cannot connect to {spec.name}: {error}") from None
-    made = Remote(spec, version, listener, origin)
+    made = RemoteTransport(spec, version, listener, origin)
     for name in refused:
         made.warn(f"the header {name!r} of its configuration is not sent: it is the gateway's own")
     return made
 
 
-class Remote(Link):
+class RemoteTransport(HttpTransport):
     """A `Transport`."""
 
-    def __init__(self, spec: ServerSpec, version: str, listener: Listener, origin: Origin) -> None:
+    def __init__(
+        self, spec: ServerSpec, version: str, listener: TransportListener, origin: Origin
+    ) -> None:
         super().__init__(spec, listener, origin)
         self._way: Streamable | Sse2024
         if spec.transport == "sse":
@@ -57,7 +64,7 @@ class Remote(Link):
             elsewhere = self._elsewhere if spec.transport == "auto" else None
             self._way = Streamable(self, version, elsewhere)
 
-    def request(self, request: Request) -> bool:
+    def request(self, request: ServerRequest) -> bool:
         if self.lost:
             return False
         self._way.request(request)
@@ -82,7 +89,7 @@ class Remote(Link):
         if not self.gone:
             await self._way.farewell()
 
-    def _elsewhere(self, request: Request, refused: Refused) -> None:
+    def _elsewhere(self, request: ServerRequest, refused: RequestRefused) -> None:
         """It does not know streamable HTTP; perhaps what was before that."""
         self._way = Sse2024(self, http_exchange.sentence(refused.status))
         self._way.request(request)

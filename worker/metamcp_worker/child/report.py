@@ -10,7 +10,7 @@ from collections import Counter
 from msgspec import structs
 
 from metamcp_worker.child.actions import Ready, Relisted
-from metamcp_worker.child.server_session import Session
+from metamcp_worker.child.server_session import ServerSession
 from metamcp_worker.ipc import codec, packets, server_catalog
 from metamcp_worker.ipc.messages import (
     Answers,
@@ -76,7 +76,7 @@ class Report:
             self.tell(Counted(counts=dict(self._counts)))
             self._counts.clear()
 
-    def beat(self, session: Session | None, lag_s: float, idle_s: float) -> None:
+    def beat(self, session: ServerSession | None, lag_s: float, idle_s: float) -> None:
         self._beats += 1
         self.tell(
             Beat(
@@ -89,7 +89,7 @@ class Report:
             )
         )
 
-    def answers(self, session: Session | None) -> None:
+    def answers(self, session: ServerSession | None) -> None:
         """How long the server took for its answers, if there were any since the last time."""
         if session is not None and session.timing.news:
             self.tell(Answers(stats=session.timing.stats()))

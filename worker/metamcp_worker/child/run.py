@@ -14,31 +14,31 @@ from time import monotonic
 from metamcp_worker.child import inprocess, jsonrpc_lines, process
 from metamcp_worker.child.actions import (
     Action,
-    Announce,
-    Count,
+    CountOnce,
     Drop,
     Fail,
     Ready,
     Relisted,
-    Reply,
-    Request,
+    ReplyToFront,
+    ServerRequest,
     Stray,
-    Warn,
-    Write,
+    TellFronts,
+    WarnInLog,
+    WriteToServer,
 )
-from metamcp_worker.child.front_pipes import Fronts, Received
+from metamcp_worker.child.front_pipes import FrontPipes, Received
 from metamcp_worker.child.host import SpawnFailed
-from metamcp_worker.child.jsonrpc_lines import Overlong
+from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.message_budget import LINES_PER_MESSAGE
 from metamcp_worker.child.report import Report
-from metamcp_worker.child.server_session import Session
-from metamcp_worker.child.stdio import Connection
-from metamcp_worker.child.transport import Listener, Transport
+from metamcp_worker.child.server_session import ServerSession
+from metamcp_worker.child.stdio import StdioTransport
+from metamcp_worker.child.transport import Transport, TransportListener
 from metamcp_worker.ipc import codec, figures, frames, messages, packets
 from metamcp_worker.ipc.errors import Code, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
-    Call,
+    CallFrame,
     Cancel,
     Claim,
     Down,
@@ -96,10 +96,10 @@ def main(sock: socket.socket) -> int:
 
 
 async def _live(sock: socket.socket) -> int:
-    return await Worker(sock).run()
+    return await ServerWorker(sock).run()
 
 
-class Worker:
+class ServerWorker:
     """One worker. `run` is its life."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -107,8 +107,8 @@ class Worker:
         self._channel = Channel(sock, self._ordered, self._supervisor_gone, self._fd_lost)
         self._report = Report(self._channel)
         self.counted = self._report.count  # a Listener
-        self._fronts = Fronts(self._front_says, self._front_gone)
-        self._session: Session | None = None
+        self._fronts = FrontPipes(self._front_says, self._front_gone)
+        self._session: ServerSession | None = None
         self._connection: Transport | None = None
         self._over: asyncio.Future[Stop | Fail | None] = self._loop.create_future()
         self._spawned_at = 0.0
@@ -245,7 +245,7 @@ class Worker:
             self._finish(Fail("spawn", str(error)))
             return
         self._report.tell(Spawned(pid=self._connection.pid))
-        self._session = Session(spec, version, self._spawned_at)
+        self._session = ServerSession(spec, version, self._spawned_at)
         self._do(self._session.start())
 
     def _finish(self, why: Stop | Fail | None) -> None:
@@ -259,20 +259,20 @@ class Worker:
         session, connection, now = self._session, self._connection, monotonic()
         if session is None or connection is None:
             if isinstance(frame, Claim):
-                self._fronts.send(front, frames.Kept(frame.id))
-            elif isinstance(frame, Call):
+                self._fronts.send(front, frames.KeptFrame(frame.id))
+            elif isinstance(frame, CallFrame):
                 body = jsonrpc_lines.error(Code.SERVER_DOWN, "the server has not been started yet")
                 self._fronts.send(front, Error(frame.id, body))
             return
         match frame:
-            case Call():
+            case CallFrame():
                 self._needed_at = now
                 self._do(session.call(front, frame, now, stuck=connection.stuck()))
                 if frame.id & figures.MASK == figures.MASK:
                     session.timing.sent(front, frame.id, now, monotonic())
             case Cancel():
                 self._do(session.cancel(front, frame, now))
-            case frames.Reply():
+            case frames.ReplyFrame():
                 self._do(session.reply(front, frame, now))
             case Tell():
                 self._do(session.tell(front, frame, now))
@@ -308,7 +308,7 @@ class Worker:
         self._session.budget.spend(size_bytes, messages=lines / LINES_PER_MESSAGE)
         self.received([])
 
-    def overlong(self, line: Overlong) -> None:
+    def overlong(self, line: OverlongLine) -> None:
         assert self._session is not None
         self._do(self._session.overlong(line, self._loop.time()))
 
@@ -330,7 +330,7 @@ class Worker:
         if not self._throttled:
             connection.resume()
 
-    def _throttle(self, session: Session, connection: Transport, now: float) -> None:
+    def _throttle(self, session: ServerSession, connection: Transport, now: float) -> None:
         """A server that has spent its budget is read on once there is some again."""
         self._report.count(THROTTLED)
         if not session.budget.spent(now, session.in_flight):
@@ -343,7 +343,7 @@ class Worker:
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Reply(front, frame):
+                case ReplyToFront(front, frame):
                     assert self._session is not None
                     if isinstance(frame, Result) and frame.id & figures.MASK == figures.MASK:
                         timing, now = self._session.timing, monotonic()
@@ -354,20 +354,20 @@ class Worker:
                         self._do(self._session.unasked(frame.question, self._loop.time()))
                     elif self._session.orphans.any:
                         self._session.orphans.sent(front, frame, self._loop.time())
-                case Request():
+                case ServerRequest():
                     self._ask(action)
-                case Write() | Drop():
+                case WriteToServer() | Drop():
                     self._send(action)
-                case Announce(frame):
+                case TellFronts(frame):
                     self._fronts.announce(frame)
-                case Count(counter):
+                case CountOnce(counter):
                     self._report.count(counter)
                 case Ready() | Relisted():
                     self._report.lists(action, self._loop.time() - self._spawned_at)
                 case Fail():
                     self._describe(action)
                     self._finish(action)
-                case Warn(text):
+                case WarnInLog(text):
                     assert self._connection is not None
                     self._connection.warn(text)
                 case Stray(line):
@@ -380,7 +380,7 @@ class Worker:
             for line in inprocess.stacks():
                 self._connection.warn(line)
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, request: ServerRequest) -> None:
         assert self._connection is not None
         if not self._connection.request(request):
             self._report.count("lost_write")
@@ -388,10 +388,10 @@ class Worker:
             if self._session is not None and not self._connection.lost:
                 self._do(self._session.unsent(request.key, self._loop.time()))
 
-    def _send(self, action: Write | Drop) -> None:
+    def _send(self, action: WriteToServer | Drop) -> None:
         assert self._connection is not None
         match action:
-            case Write(line, via):
+            case WriteToServer(line, via):
                 sent = self._connection.write(line, via)
             case Drop():
                 sent = self._connection.drop(action)
@@ -443,7 +443,7 @@ assert (
 _BUILT_IN = frozenset({"auto", "http", "sse"})
 
 
-def launch(spec: ServerSpec, version: str, listener: Listener) -> Transport:
+def launch(spec: ServerSpec, version: str, listener: TransportListener) -> Transport:
     """Start the server, or the way to it. Raises SpawnFailed."""
     if spec.url is not None and spec.oauth is not None:
         from metamcp_worker.child.oauth import authorized
@@ -454,9 +454,9 @@ def launch(spec: ServerSpec, version: str, listener: Listener) -> Transport:
 
         return remote(spec, version, listener)
     if spec.module is not None:
-        return Connection(spec, lambda told: inprocess.host(spec, told), listener)
+        return StdioTransport(spec, lambda told: inprocess.host(spec, told), listener)
     if not spec.command and spec.transport not in _BUILT_IN:
         from metamcp_worker.child.custom_transport import custom
 
         return custom(spec, listener)
-    return Connection(spec, lambda told: process.spawn(spec, told), listener)
+    return StdioTransport(spec, lambda told: process.spawn(spec, told), listener)

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct, structs
 
-from metamcp_worker.child.call_queue import Pace, Turns, Waiting
-from metamcp_worker.ipc.frames import Call
+from metamcp_worker.child.call_queue import Pace, Turns, WaitingCall
+from metamcp_worker.ipc.frames import CallFrame
 
 LINGER_S_MAX = 60.0
 """How long a call that is not waited for any more still counts as a possible cause; at most as long
@@ -34,9 +34,9 @@ Caller = tuple[int, int, int]
 """Front, peer and, if that is 0, call."""
 
 
-class InFlight(Struct, gc=False):
+class SentCall(Struct, gc=False):
     """A call that was sent to the server. `call`: its number at the front. `since`: when it was
-    sent. `alone`: is the time that it takes the server's alone? `traced`: as in `frames.Call`.
+    sent. `alone`: is the time that it takes the server's alone? `traced`: as in `frames.CallFrame`.
     `asked_at`: the id that the next call was to get when the server began to ask its client
     something that is still open; 0 while nothing is."""
 
@@ -58,12 +58,12 @@ class InFlight(Struct, gc=False):
         return (self.front, self.peer, 0 if self.peer else self.call)
 
 
-class Calls:
+class ServerCalls:
     """`in_flight`: by id on the wire, oldest first. Calls whose clients are asked something take
     no places from others, unless the server gets one call at a time."""
 
     def __init__(self, *, concurrency: int, queue: int) -> None:
-        self.in_flight: dict[bytes, InFlight] = {}
+        self.in_flight: dict[bytes, SentCall] = {}
         self._turns = Turns(queue)
         self._pace = Pace(concurrency)
         self._concurrency = concurrency
@@ -98,11 +98,13 @@ class Calls:
         """Could a new call be sent at once, without overtaking others?"""
         return not self._turns.count and self._has_place()
 
-    def send(self, front: int, frame: Call, deadline: float, timeout_s: float, now: float) -> bytes:
+    def send(
+        self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
+    ) -> bytes:
         """Note the call as in flight; its id."""
         key = b"%d" % self._next_id
         self._next_id += 1
-        self.in_flight[key] = InFlight(
+        self.in_flight[key] = SentCall(
             front, frame.id, frame.method, deadline, timeout_s, frame.wants_progress,
             frame.peer, frame.caller, now, traced=frame.traced,
         )  # fmt: skip
@@ -110,17 +112,19 @@ class Calls:
             self._earliest = deadline
         return key
 
-    def answered(self, key: bytes, now: float) -> InFlight | None:
+    def answered(self, key: bytes, now: float) -> SentCall | None:
         """The server answered this call; it is forgotten."""
         found = self.drop(key)
         if found is not None and found.alone and self._turns.count:
             self._pace.served(now - found.since)
         return found
 
-    def wait(self, front: int, frame: Call, deadline: float, timeout_s: float) -> Waiting | None:
+    def wait(
+        self, front: int, frame: CallFrame, deadline: float, timeout_s: float
+    ) -> WaitingCall | None:
         """Put the call in the queue. The one that has no place in it then, if there is such: this
         one, or another that made room for it."""
-        waiting = Waiting(front, frame, deadline, timeout_s)
+        waiting = WaitingCall(front, frame, deadline, timeout_s)
         if not self._turns.count:
             self._pace.forget()
         if self._pace.hopeless(self._turns.ahead(waiting.seat), timeout_s):
@@ -128,7 +132,7 @@ class Calls:
         self._earliest = min(self._earliest, deadline)
         return self._turns.put(waiting)
 
-    def turns(self) -> Iterator[Waiting]:
+    def turns(self) -> Iterator[WaitingCall]:
         """Take out the waiting calls whose turn it is; `send` each before asking for the next."""
         while self._turns.count and self._has_place():
             yield self._turns.take()
@@ -151,7 +155,7 @@ class Calls:
         gone = self._turns.remove(lambda one: one.front == front and one.frame.id == call)
         return b"", bool(gone)
 
-    def forget(self, front: int, now: float) -> dict[bytes, InFlight]:
+    def forget(self, front: int, now: float) -> dict[bytes, SentCall]:
         """Forget all calls of this front. Returns the calls that were in flight, by id."""
         gone = {key: found for key, found in self.in_flight.items() if found.front == front}
         for key in gone:
@@ -174,11 +178,11 @@ class Calls:
         for one in self._turns.remove(lambda one: one.front == front and one.frame.id == call):
             frame = structs.replace(one.frame, id=to[1], peer=peer)
             # It has a place, since it has just left one.
-            self._turns.put(Waiting(to[0], frame, one.deadline, one.timeout_s))
+            self._turns.put(WaitingCall(to[0], frame, one.deadline, one.timeout_s))
             return b""
         return None
 
-    def leave(self, key: bytes, now: float) -> InFlight | None:
+    def leave(self, key: bytes, now: float) -> SentCall | None:
         """A call in flight is not waited for any more; the server may still work on it."""
         found = self.drop(key)
         if found is None:
@@ -196,7 +200,7 @@ class Calls:
         """A call that is not waited for any more was answered after all."""
         self._lingering.pop(key, None)
 
-    def expired(self, now: float) -> tuple[list[tuple[bytes, InFlight]], list[Waiting]]:
+    def expired(self, now: float) -> tuple[list[tuple[bytes, SentCall]], list[WaitingCall]]:
         """Forget the calls whose time is up; them."""
         if now < self._earliest:
             return [], []
@@ -253,7 +257,7 @@ class Calls:
         times += [until for key, (_, until) in self._lingering.items() if int(key) < border]
         return max([self._crowded_until, *times])
 
-    def drop(self, key: bytes) -> InFlight | None:
+    def drop(self, key: bytes) -> SentCall | None:
         """Forget a call in flight, whatever the server does with it."""
         found = self.in_flight.pop(key, None)
         if found is not None and found.asked_at:

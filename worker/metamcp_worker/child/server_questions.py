@@ -12,9 +12,9 @@ not run: a human may be thinking.
 from msgspec import Struct
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Actions, Count, Reply, Write
+from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, WriteToServer
 from metamcp_worker.child.fault_answers import Faults
-from metamcp_worker.child.server_calls import Calls, InFlight
+from metamcp_worker.child.server_calls import SentCall, ServerCalls
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code
@@ -53,7 +53,7 @@ class _Asking(Struct):
 class Asks:
     """`calls`: questions stop the time of the calls in it."""
 
-    def __init__(self, calls: Calls, faults: Faults) -> None:
+    def __init__(self, calls: ServerCalls, faults: Faults) -> None:
         self._calls = calls
         self._faults = faults
         self._open: dict[int, _Question] = {}
@@ -72,34 +72,34 @@ class Asks:
         id, method = bytes(request.id), request.method or ""  # noqa: A001 - the wire's own name
         if (via, id) in self._numbers:
             # The answer to one could not be told from that to the other.
-            return [Count("broken_request")]
+            return [CountOnce("broken_request")]
         if len(method.encode()) > METHOD_BYTES_MAX:
             return [_refused(id, via, Code.METHOD_NOT_FOUND, "no client knows this method")]
         key = self._calls.cause(stream, now, asks=True)
         if key is None and method == roots.METHOD:
-            return [Write(jsonrpc_lines.answer(id, roots.NONE), via)]
+            return [WriteToServer(jsonrpc_lines.answer(id, roots.NONE), via)]
         if not key:
             refused = _refused(id, via, Code.INTERNAL_ERROR, _UNROUTABLE)
-            counts = [Count("unroutable_request")]
+            counts = [CountOnce("unroutable_request")]
             if key is not None and not stream and self._calls.in_flight:
-                counts.append(Count("contested_request"))
+                counts.append(CountOnce("contested_request"))
             return [*counts, refused]
         if len(self._open) >= QUESTIONS_MAX or self._next > NUMBER_MAX:
             return [_refused(id, via, Code.OVERLOADED, "too many questions are open")]
         call, params = self._calls.in_flight[key], bytes(request.params)
         number = self._note(_Question(id, via, key, call.front, _token(params)), call, now)
-        return [Reply(call.front, frames.Ask(call.call, number, method, params))]
+        return [ReplyToFront(call.front, frames.Ask(call.call, number, method, params))]
 
-    def replied(self, front: int, reply: frames.Reply, now: float) -> Actions:
+    def replied(self, front: int, reply: frames.ReplyFrame, now: float) -> Actions:
         """A front has the answer to a question."""
         found = self._open.get(reply.question)
         if found is None or found.front != front:
-            return [Count("late_reply")]
+            return [CountOnce("late_reply")]
         self._close(reply.question, now)
         line = (jsonrpc_lines.refusal if reply.failed else jsonrpc_lines.answer)(
             found.id, reply.body
         )
-        return [Write(line, found.via)]
+        return [WriteToServer(line, found.via)]
 
     def progressed(self, front: int, params: bytes) -> Actions:
         """A client makes progress with a question: raw params with the token of the server."""
@@ -107,9 +107,11 @@ class Asks:
         for one in self._open.values() if token else ():
             if one.token == token and one.front == front:
                 return [
-                    Write(jsonrpc_lines.notification("notifications/progress", params), one.via)
+                    WriteToServer(
+                        jsonrpc_lines.notification("notifications/progress", params), one.via
+                    )
                 ]
-        return [Count("untold_notification")]
+        return [CountOnce("untold_notification")]
 
     def undelivered(self, number: int, now: float) -> Actions:
         """The front of this question could not be given it."""
@@ -122,7 +124,7 @@ class Asks:
         """The server does not wait for an answer any more. None is sent then."""
         number = self._numbers.get((via, _member(params, "requestId")), 0)
         found = self._close(number, now)
-        return [] if found is None else [Reply(found.front, Withdraw(number))]
+        return [] if found is None else [ReplyToFront(found.front, Withdraw(number))]
 
     def over(self, key: bytes, *, told: bool) -> Actions:
         """A call has ended. `told`: does its front still have to hear about its questions?"""
@@ -132,7 +134,7 @@ class Asks:
             found = self._open.pop(number)
             del self._numbers[found.via, found.id]
             if told:
-                actions.append(Reply(found.front, Withdraw(number)))
+                actions.append(ReplyToFront(found.front, Withdraw(number)))
             why = "the call on whose behalf this was asked is over"
             actions.append(_refused(found.id, found.via, Code.INTERNAL_ERROR, why))
         return actions
@@ -145,14 +147,14 @@ class Asks:
         for number, late in list(self._open.items()):
             if late.deadline <= now:
                 self._close(number, now)
-                actions.append(Reply(late.front, Withdraw(number)))
+                actions.append(ReplyToFront(late.front, Withdraw(number)))
                 why = f"no answer within {QUESTION_S_MAX:g} s"
                 actions.append(_refused(late.id, late.via, Code.TIMED_OUT, why))
         left = (one.deadline for one in self._open.values())
         self._earliest = min(left, default=float("inf"))
         return actions
 
-    def _note(self, question: _Question, call: InFlight, now: float) -> int:
+    def _note(self, question: _Question, call: SentCall, now: float) -> int:
         asking = self._asking.get(question.key)
         if asking is None:
             asking = self._asking[question.key] = _Asking(call.deadline + ASKING_S_MAX, set())
@@ -181,8 +183,10 @@ class Asks:
         return found
 
 
-def _refused(id: bytes, via: int, code: Code, why: str) -> Write:  # noqa: A002 - the wire's own name
-    return Write(jsonrpc_lines.refusal(id, jsonrpc_lines.error(code, f"MetaMCP: {why}")), via)
+def _refused(id: bytes, via: int, code: Code, why: str) -> WriteToServer:  # noqa: A002 - the wire's own name
+    return WriteToServer(
+        jsonrpc_lines.refusal(id, jsonrpc_lines.error(code, f"MetaMCP: {why}")), via
+    )
 
 
 def _token(params: bytes) -> bytes:

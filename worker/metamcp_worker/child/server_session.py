@@ -13,33 +13,33 @@ for handshake and lists, `asks` for questions of the server, `notices` for notif
 from metamcp_worker.child import jsonrpc_lines, notices, subscriptions
 from metamcp_worker.child.actions import (
     Actions,
-    Count,
+    CountOnce,
     Drop,
     Fail,
-    Purpose,
-    Reply,
-    Request,
+    ReplyToFront,
+    RequestPurpose,
+    ServerRequest,
     Stray,
-    Warn,
-    Write,
+    WarnInLog,
+    WriteToServer,
 )
 from metamcp_worker.child.fault_answers import FIT, Faults
 from metamcp_worker.child.handshake import Opening
-from metamcp_worker.child.jsonrpc_lines import Ask, Overlong
+from metamcp_worker.child.jsonrpc_lines import OverlongLine, OwnRequest
 from metamcp_worker.child.lists import CHANGES, declared
 from metamcp_worker.child.message_budget import Budget
 from metamcp_worker.child.orphaned_calls import Orphans
 from metamcp_worker.child.own_requests import Own
 from metamcp_worker.child.probe import Probing
-from metamcp_worker.child.server_calls import Calls
+from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.child.server_log import Levels
 from metamcp_worker.child.server_questions import Asks
 from metamcp_worker.child.service_times import Timing
-from metamcp_worker.child.subscriptions import Listening, Subscriptions, stripped
+from metamcp_worker.child.subscriptions import LegacySubscriptions, ModernSubscriptions, stripped
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.codec import Envelope, glimpse
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Call, Cancel, Error, Result, Tell
+from metamcp_worker.ipc.frames import CallFrame, Cancel, Error, Result, Tell
 from metamcp_worker.ipc.spec import ServerSpec
 
 _TIMED_OUT = str(int(Code.TIMED_OUT))
@@ -55,13 +55,13 @@ WATCH_TASKS = "metamcp/tasks"
 """What a front tells of its clients that is not for the server as it stands."""
 
 
-class Session:
+class ServerSession:
     """One connection. After an action `Fail` it does nothing any more."""
 
     def __init__(self, spec: ServerSpec, version: str, now: float) -> None:
         self._spec = spec
         self._faults = Faults(spec.name)
-        self._calls = Calls(concurrency=spec.concurrency, queue=spec.queue)
+        self._calls = ServerCalls(concurrency=spec.concurrency, queue=spec.queue)
         self.timing = Timing()
         self.budget = Budget(now)
         self._updates = notices.Updates()
@@ -70,10 +70,10 @@ class Session:
         self._asks = Asks(self._calls, self._faults)
         self.orphans = Orphans(self._calls, self._asks, self._given_up)
         self._levels = Levels(sessions=spec.url is not None)
-        self._listening = Listening(
+        self._listening = ModernSubscriptions(
             self._own, self._faults, timeout_s=spec.timeout_s, calls_max=spec.queue
         )
-        self._watched: Listening | Subscriptions = self._listening
+        self._watched: ModernSubscriptions | LegacySubscriptions = self._listening
         self._stamp = self._own.stamp
         self._modern = False
         self._probing: Probing | None = None
@@ -123,7 +123,7 @@ class Session:
         """The server runs: say the first words."""
         return self._opening.start()
 
-    def call(self, front: int, frame: Call, now: float, *, stuck: bool = False) -> Actions:
+    def call(self, front: int, frame: CallFrame, now: float, *, stuck: bool = False) -> Actions:
         """A front calls. `stuck`: the server does not read what it is sent."""
         timeout_s = frame.deadline_ms / 1000 or self._spec.timeout_s
         if self._draining or self._failed:
@@ -144,7 +144,7 @@ class Session:
             self._watched.cancel(front, frame.id)
         return self._given_up([key] if key else [], frame.reason, now)
 
-    def reply(self, front: int, frame: frames.Reply, now: float) -> Actions:
+    def reply(self, front: int, frame: frames.ReplyFrame, now: float) -> Actions:
         """A front answers a question of the server."""
         return self._asks.replied(front, frame, now)
 
@@ -164,7 +164,7 @@ class Session:
         if frame.method == roots.TOLD:
             return self._rooted(frame.body)
         if frame.method == WATCH_TASKS or not self._ready:
-            return [Count("untold_notification")]
+            return [CountOnce("untold_notification")]
         return notices.told(frame, modern=self._modern)
 
     def unsent(self, key: bytes, now: float) -> Actions:
@@ -173,7 +173,7 @@ class Session:
         error = self._faults.overload(self._calls.load(), _UNSENT)
         if unsent is None:
             return self._own_answered(key, b"", error, now, lost=True)
-        return [Reply(unsent.front, Error(unsent.call, error)), *self._next_turns(now)]
+        return [ReplyToFront(unsent.front, Error(unsent.call, error)), *self._next_turns(now)]
 
     def failed(self, key: bytes, error: bytes, now: float) -> Actions:
         """There will be no answer of the server to this request, but this error of the way."""
@@ -181,7 +181,7 @@ class Session:
         if lost is None:
             return self._own_answered(key, b"", error, now, lost=True)
         asked = self._asks.over(key, told=True)
-        return [*asked, Reply(lost.front, Error(lost.call, error)), *self._next_turns(now)]
+        return [*asked, ReplyToFront(lost.front, Error(lost.call, error)), *self._next_turns(now)]
 
     def front_gone(self, front: int, now: float) -> Actions:
         """Nobody is left who would take the answers to this front's calls."""
@@ -203,7 +203,7 @@ class Session:
             action
             for key in list(self._calls.in_flight)
             for action in self._asks.over(key, told=True)
-            if isinstance(action, Reply)
+            if isinstance(action, ReplyToFront)
         ]
         calls = [self._faults.answer(front, call, code, why) for front, call in self._calls.all()]
         return [*asked, *calls, *self._watched.lost(self._faults.body(code, why))]
@@ -268,7 +268,7 @@ class Session:
             result = b""
         broken: Actions = []
         if bool(result) == bool(error) or (error and not error.startswith(b"{")):
-            broken = [Count("broken_reply")]
+            broken = [CountOnce("broken_reply")]
             why = "sent an answer that has not either a result or an error object"
             result, error = b"", self._faults.body(Code.INTERNAL_ERROR, why)
         found = self._calls.answered(key, now)
@@ -276,14 +276,14 @@ class Session:
             return [*broken, *self._own_answered(key, result, error, now)]
         if not error and result[: len(FIT)] != FIT:
             error = self._faults.unfit(found.method, result)
-            broken += [Count("broken_reply")] if error else []
+            broken += [CountOnce("broken_reply")] if error else []
         self.timing.answered(found.method, now - found.since, error)
         if not self._asks.none:
             broken += self._asks.over(key, told=True)
         if found.traced:
             broken.append(notices.leg(found, now, far=self._spec.url is not None))
         frame = Error(found.call, error) if error else Result(found.call, result)
-        reply = Reply(found.front, frame)
+        reply = ReplyToFront(found.front, frame)
         if not broken and not self._calls.queued:
             return [reply]
         return [*broken, reply, *self._next_turns(now)]
@@ -297,14 +297,14 @@ class Session:
             self._calls.late(key)
             used = self._calls.was_used(key)
             self.budget.spend(len(result) + len(error))
-            return [] if lost else [Count("late_reply" if used else "unknown_id")]
-        if purpose is Purpose.HANDSHAKE or purpose is Purpose.LIST:
+            return [] if lost else [CountOnce("late_reply" if used else "unknown_id")]
+        if purpose is RequestPurpose.HANDSHAKE or purpose is RequestPurpose.LIST:
             return self._opened(self._opening.answered(purpose, result, error, now), now)
-        if purpose is Purpose.PROBE and not lost and self._probing is not None:
+        if purpose is RequestPurpose.PROBE and not lost and self._probing is not None:
             self._probing.answered()
-        if purpose is Purpose.LISTEN:
+        if purpose is RequestPurpose.LISTEN:
             return self._listening.answered(key, error, now, lost=lost)
-        if purpose is Purpose.SUBSCRIBE and isinstance(self._watched, Subscriptions):
+        if purpose is RequestPurpose.SUBSCRIBE and isinstance(self._watched, LegacySubscriptions):
             return self._watched.answered(key, result, error, now)
         return []
 
@@ -312,13 +312,13 @@ class Session:
         """A request of the server."""
         id = bytes(envelope.id)  # noqa: A001 - the wire's own name
         if not codec.id_ok(id):
-            return [Count("broken_request")]
+            return [CountOnce("broken_request")]
         if envelope.method == "ping":
-            return [Write(jsonrpc_lines.answer(id, b"{}"), via)]
+            return [WriteToServer(jsonrpc_lines.answer(id, b"{}"), via)]
         if self._modern:
             why = f"MetaMCP: servers of revision {jsonrpc_lines.MODERN} send no requests"
             refusal = jsonrpc_lines.refusal(id, jsonrpc_lines.error(Code.METHOD_NOT_FOUND, why))
-            return [Count("unroutable_request"), Write(refusal, via)]
+            return [CountOnce("unroutable_request"), WriteToServer(refusal, via)]
         if envelope.method == roots.METHOD:
             return self._asked_for_roots(envelope, stream, via, now)
         return self._asks.asked(envelope, stream, via, now)
@@ -332,12 +332,15 @@ class Session:
         if self._roots:
             if not self._ready:
                 self._calls_from = now + ROOTS_S
-            return [Write(jsonrpc_lines.answer(bytes(envelope.id), self._roots), via), *news]
+            return [
+                WriteToServer(jsonrpc_lines.answer(bytes(envelope.id), self._roots), via),
+                *news,
+            ]
         asked = self._asks.asked(envelope, stream, via, now)
-        self._lent = self._lent or any(isinstance(one, Reply) for one in asked)
+        self._lent = self._lent or any(isinstance(one, ReplyToFront) for one in asked)
         if self._lent and self._opening.asks_ahead:
             self._lent = False
-            news.append(Count("lent_roots"))
+            news.append(CountOnce("lent_roots"))
         return [*asked, *news]
 
     def _rooted(self, answer: bytes) -> Actions:
@@ -347,7 +350,7 @@ class Session:
         self._roots = answer
         if self._modern or self._opening.met is None:
             return []
-        return [Write(jsonrpc_lines.notification(roots.CHANGED))]
+        return [WriteToServer(jsonrpc_lines.notification(roots.CHANGED))]
 
     def _notified(
         self, method: str, params: bytes, stream: bytes | None, via: int, now: float
@@ -378,9 +381,9 @@ class Session:
 
     def _noise(self, line: bytes) -> Actions:
         self.budget.spend(len(line))
-        return [Count("stray_stdout"), Stray(line)]
+        return [CountOnce("stray_stdout"), Stray(line)]
 
-    def overlong(self, line: Overlong, now: float) -> Actions:
+    def overlong(self, line: OverlongLine, now: float) -> Actions:
         """A message above the limit was passed over: who waits for it, on either side, learns."""
         if self._failed:
             return []
@@ -388,11 +391,11 @@ class Session:
         why = f"sent {line.size_bytes} bytes in one message, and message_max is {limit}"
         data: dict[str, object] = {"limit_bytes": limit, "may_have_run": True}
         error = self._faults.body(Code.TOO_LARGE, why, data)
-        told: Actions = [Warn(f"a message was passed over: the server {why}")]
+        told: Actions = [WarnInLog(f"a message was passed over: the server {why}")]
         if seen.answer and self._awaited(seen.raw_id):
             told += self._unfit(seen.raw_id, error, now)
         elif not seen.answer and codec.id_ok(seen.raw_id):
-            told.append(Write(jsonrpc_lines.refusal(seen.raw_id, error)))
+            told.append(WriteToServer(jsonrpc_lines.refusal(seen.raw_id, error)))
         return told
 
     def _awaited(self, key: bytes) -> bool:
@@ -402,11 +405,11 @@ class Session:
         """The answer to this request is there and cannot be passed on."""
         call = self._calls.drop(key)
         if call is None:
-            return [Count("broken_reply"), *self._own_answered(key, b"", error, now)]
+            return [CountOnce("broken_reply"), *self._own_answered(key, b"", error, now)]
         return [
-            Count("broken_reply"),
+            CountOnce("broken_reply"),
             *self._asks.over(key, told=True),
-            Reply(call.front, Error(call.call, error)),
+            ReplyToFront(call.front, Error(call.call, error)),
             *self._next_turns(now),
         ]
 
@@ -431,7 +434,7 @@ class Session:
         if self._modern:
             begun = self._listening.start(declared(met.capabilities), now)
         else:
-            self._watched = Subscriptions(
+            self._watched = LegacySubscriptions(
                 self._own, self._faults,
                 timeout_s=self._spec.timeout_s, calls_max=self._spec.queue,
             )  # fmt: skip
@@ -441,14 +444,14 @@ class Session:
         return [*begun, *self._next_turns(now)]
 
     def _begin(
-        self, front: int, frame: Call, deadline: float, timeout_s: float, now: float
+        self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
     ) -> Actions:
         """Send a call to the server, or take care of it here."""
         if frame.method in subscriptions.METHODS:
             return self._watched.call(front, frame, deadline, timeout_s, now)
         key = self._calls.send(front, frame, deadline, timeout_s, now)
         line = jsonrpc_lines.request(key, frame.method, frame.params, self._stamp.of(frame, key))
-        request = Request(key, line, frame.method, frame.params, frame.caller)
+        request = ServerRequest(key, line, frame.method, frame.params, frame.caller)
         if self._logs:
             return [*self._set_level(frame.caller), request]
         return [request]
@@ -456,7 +459,11 @@ class Session:
     def _set_level(self, caller: bytes) -> Actions:
         """Tell the server how much to log, if this client needs more of it than was told."""
         params = self._levels.before(caller)
-        return [self._own.ask(Purpose.LEVEL, Ask(SET_LEVEL, params, caller))] if params else []
+        return (
+            [self._own.ask(RequestPurpose.LEVEL, OwnRequest(SET_LEVEL, params, caller))]
+            if params
+            else []
+        )
 
     def _next_turns(self, now: float) -> Actions:
         if not self._calls.queued or not self._ready:

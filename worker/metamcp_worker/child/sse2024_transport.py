@@ -12,12 +12,12 @@ import asyncio
 import time
 
 from metamcp_worker.child import http_exchange, request_headers
-from metamcp_worker.child.actions import Drop, Fail, Request
+from metamcp_worker.child.actions import Drop, Fail, ServerRequest
 from metamcp_worker.child.http_body import Body
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, tell
-from metamcp_worker.child.http_transport import Link, Refused
+from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
 from metamcp_worker.http.fetch import Broken, Response, Unreachable
-from metamcp_worker.http.sse import FIELDS_BYTES_MAX, Event, EventReader
+from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
 from metamcp_worker.oauth.challenge import NotAuthorized
@@ -29,7 +29,7 @@ ENDPOINT_BYTES_MAX = 8192
 class Sse2024:
     """`because`: why this way was taken, if another one was tried before."""
 
-    def __init__(self, link: Link, because: str = "") -> None:
+    def __init__(self, link: HttpTransport, because: str = "") -> None:
         self._link = link
         self._because = because
         self._endpoint = ""
@@ -37,7 +37,7 @@ class Sse2024:
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link.start("stream", self._listen)
 
-    def request(self, request: Request) -> None:
+    def request(self, request: ServerRequest) -> None:
         work = self._undiscovered if request.method == "server/discover" else self._post
         self._link.ask(request.key, request.line, lambda: work(request))
 
@@ -60,17 +60,17 @@ class Sse2024:
 
     # --- to the server ----------------------------------------------------------------------
 
-    async def _undiscovered(self, request: Request) -> None:
+    async def _undiscovered(self, request: ServerRequest) -> None:
         """No modern server is reached this way, and older ones may take the question amiss."""
         why = "is spoken to by HTTP+SSE, which has no server/discover"
-        raise Refused(self._link.faults.body(Code.METHOD_NOT_FOUND, why))
+        raise RequestRefused(self._link.faults.body(Code.METHOD_NOT_FOUND, why))
 
-    async def _post(self, request: Request) -> None:
+    async def _post(self, request: ServerRequest) -> None:
         if request.method != "initialize":
             await asyncio.shield(self._greeted)
         status = await self._sent(request.line)
         if status >= 300:
-            raise Refused(http_exchange.trouble(self._link.faults, status), status)
+            raise RequestRefused(http_exchange.trouble(self._link.faults, status), status)
 
     async def _greet(self, line: bytes) -> None:
         """Requests wait for it: only then may they come."""
@@ -129,7 +129,7 @@ class Sse2024:
             self._link.noise(reader)
             body.holds(reader.held_bytes)
 
-    def _take(self, events: list[Event]) -> None:
+    def _take(self, events: list[SseEvent]) -> None:
         """A function of its own, or the last event would be kept until the next one comes."""
         for event in events:
             if event.event == "endpoint" and not self._named.done():
@@ -139,7 +139,7 @@ class Sse2024:
                     http_exchange.numbered(http_exchange.one_line(event.data)), None, 0
                 )
 
-    def _name(self, event: Event) -> None:
+    def _name(self, event: SseEvent) -> None:
         """The server says where messages go."""
         where = event.data[:ENDPOINT_BYTES_MAX].decode(errors="replace").strip()
         try:

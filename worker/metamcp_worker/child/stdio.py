@@ -9,8 +9,8 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from metamcp_worker.child.actions import Drop, Fail, Request
-from metamcp_worker.child.host import Exit, Exited, Host
+from metamcp_worker.child.actions import Drop, Fail, ServerRequest
+from metamcp_worker.child.host import Exited, Host, ServerExit
 from metamcp_worker.child.jsonrpc_lines import (
     LAST_LINE_CHARACTERS_MAX,
     LAST_LINES,
@@ -19,7 +19,7 @@ from metamcp_worker.child.jsonrpc_lines import (
     reason,
 )
 from metamcp_worker.child.server_log import ServerLog
-from metamcp_worker.child.transport import Listener
+from metamcp_worker.child.transport import TransportListener
 from metamcp_worker.ipc.messages import LogLines
 from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import orphans
@@ -36,12 +36,12 @@ SWEEP_PAUSE_S = 0.005
 """Between two looks for orphans; most are gone at the first."""
 
 
-class Connection:
+class StdioTransport:
     """A started server. `start` gets where to tell of the exit, and returns the host; it raises
     SpawnFailed."""
 
     def __init__(
-        self, spec: ServerSpec, start: Callable[[Exited], Host], listener: Listener
+        self, spec: ServerSpec, start: Callable[[Exited], Host], listener: TransportListener
     ) -> None:
         self._spec = spec
         self._listener = listener
@@ -58,8 +58,8 @@ class Connection:
         self._strays = ServerLog("stdout")
         self._host = start(self._on_exit)
         self._stdin = Writer(self._host.stdin, self._on_stdin_end)
-        self._stdout = Reader(self._host.stdout, self._on_stdout, self._on_stdout_end)
-        self._stderr = Reader(self._host.stderr, self._on_stderr, self._on_stderr_end)
+        self._stdout = PipeReader(self._host.stdout, self._on_stdout, self._on_stdout_end)
+        self._stderr = PipeReader(self._host.stderr, self._on_stderr, self._on_stderr_end)
 
     @property
     def pid(self) -> int:
@@ -71,7 +71,7 @@ class Connection:
         return self._lost or self._stdin.closed or self._stdout.closed
 
     @property
-    def exit(self) -> Exit | None:
+    def exit(self) -> ServerExit | None:
         return self._host.exit
 
     @property
@@ -83,7 +83,7 @@ class Connection:
         """Does the server not read what it is sent?"""
         return self._stdin.stuck(self._loop.time())
 
-    def request(self, request: Request) -> bool:
+    def request(self, request: ServerRequest) -> bool:
         """Send one request. False if it is lost."""
         return self._stdin.write(request.line)
 
@@ -181,7 +181,7 @@ class Connection:
 
     # --- news -------------------------------------------------------------------------------
 
-    def _on_exit(self, how: Exit) -> None:
+    def _on_exit(self, how: ServerExit) -> None:
         # The last answers may still be in the pipes.
         self._stdout.resume()
         self._stdout.drain()
@@ -246,7 +246,7 @@ DRAIN_BYTES_MAX = 1024 * 1024
 """What is still read of a pipe after the end of the process: pipes hold no more than this."""
 
 
-class Reader:
+class PipeReader:
     """Our end of a server's stdout or stderr."""
 
     def __init__(

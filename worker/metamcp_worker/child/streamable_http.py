@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 
 from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
-from metamcp_worker.child.actions import Drop, Fail, Request
+from metamcp_worker.child.actions import Drop, Fail, ServerRequest
 from metamcp_worker.child.http_exchange_io import (
     ANSWER_S_MAX,
     OPEN_S_MAX,
@@ -25,7 +25,7 @@ from metamcp_worker.child.http_exchange_io import (
 )
 from metamcp_worker.child.http_sessions import SESSIONS_MAX, SETTINGS, HttpSession
 from metamcp_worker.child.http_sessions_io import Seats
-from metamcp_worker.child.http_transport import Link, Refused
+from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
 from metamcp_worker.child.request_headers import Mirror
 from metamcp_worker.http.fetch import Broken, Unreachable
 from metamcp_worker.ipc import codec
@@ -43,14 +43,14 @@ _CREDENTIALS = frozenset({401, 403, 407})
 _LATER = frozenset({408, 425, 429})
 _OFFERS = "notifications/tools/list_changed"
 
-Elsewhere = Callable[[Request, Refused], None]
+Elsewhere = Callable[[ServerRequest, RequestRefused], None]
 """Take another way with this request, which was refused on this one."""
 
 
 class Streamable:
     """`elsewhere`: what to do with a server that does not speak it; None if it has to."""
 
-    def __init__(self, link: Link, version: str, elsewhere: Elsewhere | None) -> None:
+    def __init__(self, link: HttpTransport, version: str, elsewhere: Elsewhere | None) -> None:
         self._link = link
         self._elsewhere = elsewhere
         self._seats = Seats(link)
@@ -61,7 +61,7 @@ class Streamable:
         self._met = False
         self._sent: dict[bytes, HttpSession] = {}
 
-    def request(self, request: Request) -> None:
+    def request(self, request: ServerRequest) -> None:
         if request.method == "initialize":
             work = self._initialize
         elif self._legacy and request.method != "server/discover":
@@ -98,14 +98,14 @@ class Streamable:
 
     # --- requests ---------------------------------------------------------------------------
 
-    async def _alone(self, request: Request) -> None:
+    async def _alone(self, request: ServerRequest) -> None:
         """To a modern server, or to one of which it is not known."""
         try:
             said = self._mirror.headers(request.method, request.params)
         except TooLarge as error:
             why = f"cannot be sent this: {error}"
             data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
-            raise Refused(self._link.faults.body(Code.TOO_LARGE, why, data)) from None
+            raise RequestRefused(self._link.faults.body(Code.TOO_LARGE, why, data)) from None
         endless = not request.own or request.method == "subscriptions/listen"
         post = Post(
             request.key, request.line, said, request.key,
@@ -125,7 +125,7 @@ class Streamable:
         elif objection == Code.UNSUPPORTED_VERSION:
             self.doubt()
 
-    async def _initialize(self, request: Request) -> None:
+    async def _initialize(self, request: ServerRequest) -> None:
         post = Post(
             request.key, request.line, request_headers.INITIALIZE, b"",
             resumable=True, answer_s=self._own_s,
@@ -137,7 +137,7 @@ class Streamable:
                 self._link.deliver(answer.message, request.key, 0)
         except (Unreachable, Broken) as error:
             self._link.lose_touch(error, "is not there")
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.status in _OLDER and self._elsewhere is not None:
                 self._elsewhere(request, refused)
             elif refused.status in _CREDENTIALS:
@@ -150,23 +150,25 @@ class Streamable:
             else:
                 raise
 
-    async def _in_session(self, request: Request) -> None:
+    async def _in_session(self, request: ServerRequest) -> None:
         session = self._seats.sessions.of(request)
         if session is None:
             why = f"has {SESSIONS_MAX} sessions for other kinds of clients in use; try again later"
-            raise Refused(self._link.faults.body(Code.OVERLOADED, why, {"may_have_run": False}))
+            raise RequestRefused(
+                self._link.faults.body(Code.OVERLOADED, why, {"may_have_run": False})
+            )
         session.busy += 1
         try:
             if not await self._once(request, session) and not await self._once(request, session):
                 why = "forgot its session twice in a row"
                 data: dict[str, object] = {"may_have_run": False}
-                raise Refused(self._link.faults.body(Code.SERVER_DOWN, why, data))
+                raise RequestRefused(self._link.faults.body(Code.SERVER_DOWN, why, data))
         finally:
             session.busy -= 1
             session.idle_since = asyncio.get_running_loop().time()
             self._sent.pop(request.key, None)
 
-    async def _once(self, request: Request, session: HttpSession) -> bool:
+    async def _once(self, request: ServerRequest, session: HttpSession) -> bool:
         """Get the answer in this session. False if the session was over."""
         await self._seats.ready(session)
         session_id = session.id
@@ -205,7 +207,7 @@ class Streamable:
                 status = await tell(self._link, line, session.headers)
             except Unreachable:
                 self.doubt()
-            except (Broken, Refused) as error:
+            except (Broken, RequestRefused) as error:
                 self._link.warn(f"a notification or an answer to it was lost: {error}")
             else:
                 if status == 404:
@@ -232,7 +234,7 @@ class Streamable:
             ) as answer:
                 if not codec.envelope(answer.message).result:
                     self._link.lose(Fail("protocol", f"{why} refuses server/discover"))
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.status in _OLDER:
                 self._link.lose(Fail("protocol", f"{why} {http_exchange.sentence(refused.status)}"))
         except (Unreachable, Broken) as error:

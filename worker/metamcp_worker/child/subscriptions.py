@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from msgspec import Raw, Struct
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Actions, Drop, Purpose, Reply
+from metamcp_worker.child.actions import Actions, Drop, ReplyToFront, RequestPurpose
 from metamcp_worker.child.fault_answers import Faults
-from metamcp_worker.child.jsonrpc_lines import Ask
+from metamcp_worker.child.jsonrpc_lines import OwnRequest
 from metamcp_worker.child.own_requests import Own
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Call, Error, Result
+from metamcp_worker.ipc.frames import CallFrame, Error, Result
 
 
 class _Resource(Struct):
@@ -32,7 +32,7 @@ class _Resource(Struct):
     deadline: float = 0.0
 
 
-class Subscriptions:
+class LegacySubscriptions:
     """`timeout_s`: for the server to answer. `calls_max`: how many calls may wait for it."""
 
     def __init__(self, own: Own, faults: Faults, *, timeout_s: float, calls_max: int) -> None:
@@ -55,11 +55,11 @@ class Subscriptions:
         return bool(self._holders.uris)
 
     def call(
-        self, front: int, frame: Call, deadline: float, timeout_s: float, now: float
+        self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
     ) -> Actions:
         """A front subscribes or unsubscribes."""
         uri = uri_of(frame)
-        done = Reply(front, Result(frame.id, b"{}"))
+        done = ReplyToFront(front, Result(frame.id, b"{}"))
         if not uri:
             why = f"can take a URI of 1 to {URI_BYTES_MAX} bytes only"
             return [self._faults.answer(front, frame.id, Code.INVALID_PARAMS, why)]
@@ -126,8 +126,8 @@ class Subscriptions:
             return []
         found.method = SUBSCRIBE if wanted else UNSUBSCRIBE
         found.deadline = now + self._timeout_s
-        ask = Ask(found.method, codec.dump({"uri": uri}))
-        request = self._own.ask(Purpose.SUBSCRIBE, ask)
+        ask = OwnRequest(found.method, codec.dump({"uri": uri}))
+        request = self._own.ask(RequestPurpose.SUBSCRIBE, ask)
         found.key = request.key
         self._open[request.key] = uri
         return [request]
@@ -214,7 +214,7 @@ class Waiters:
         """Does somebody wait to watch it?"""
         return any(one.uri == uri and one.method == SUBSCRIBE for one in self._all)
 
-    def add(self, front: int, call: Call, uri: str, deadline: float, timeout_s: float) -> None:
+    def add(self, front: int, call: CallFrame, uri: str, deadline: float, timeout_s: float) -> None:
         self._all.append(Waiter(front, call.id, call.method, uri, deadline, timeout_s))
 
     def uris(self) -> set[str]:
@@ -238,12 +238,12 @@ class Waiters:
 def answered(waiters: Iterable[Waiter], result: bytes, error: bytes = b"") -> Actions:
     """The same answer for each of them: a raw result or, if there is one, a raw error."""
     return [
-        Reply(one.front, Error(one.call, error) if error else Result(one.call, result))
+        ReplyToFront(one.front, Error(one.call, error) if error else Result(one.call, result))
         for one in waiters
     ]
 
 
-def uri_of(call: Call) -> str:
+def uri_of(call: CallFrame) -> str:
     """The URI that a subscription is about; empty if it names none, or one that is too long."""
     try:
         uri = codec.text(codec.level(call.params).get("uri", Raw(b"null")))
@@ -293,7 +293,7 @@ class _Tasks(Struct, rename="camel"):
     task_ids: list[str]
 
 
-class Listening:
+class ModernSubscriptions:
     """`timeout_s`: for an acknowledgement. `calls_max`: how many calls may wait for one.
 
     `gap`: changes of lists may have been missed since somebody set it to False.
@@ -334,11 +334,11 @@ class Listening:
     # --- what fronts want -------------------------------------------------------------------
 
     def call(
-        self, front: int, frame: Call, deadline: float, timeout_s: float, now: float
+        self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
     ) -> Actions:
         """A front subscribes or unsubscribes."""
         uri = uri_of(frame)
-        done = Reply(front, Result(frame.id, b"{}"))
+        done = ReplyToFront(front, Result(frame.id, b"{}"))
         if not uri:
             why = f"can take a URI of 1 to {URI_BYTES_MAX} bytes only"
             return [self._faults.answer(front, frame.id, Code.INVALID_PARAMS, why)]
@@ -469,8 +469,8 @@ class Listening:
         if wanted.tasks:
             kinds["taskIds"] = sorted(wanted.tasks)
         params = codec.dump({"notifications": kinds})
-        ask = Ask("subscriptions/listen", params, _WITH_TASKS if wanted.tasks else b"")
-        request = self._own.ask(Purpose.LISTEN, ask)
+        ask = OwnRequest("subscriptions/listen", params, _WITH_TASKS if wanted.tasks else b"")
+        request = self._own.ask(RequestPurpose.LISTEN, ask)
         self._next = _Listen(request.key, wanted, now + self._timeout_s)
         return [request]
 

@@ -13,14 +13,14 @@ an answer to the server goes back in the session of the question.
 import asyncio
 from typing import Protocol
 
-from metamcp_worker.child.actions import Drop, Fail, Request
-from metamcp_worker.child.host import Exit
-from metamcp_worker.child.jsonrpc_lines import Overlong
+from metamcp_worker.child.actions import Drop, Fail, ServerRequest
+from metamcp_worker.child.host import ServerExit
+from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.server_log import ServerLog
 from metamcp_worker.ipc.messages import LogLines
 
 
-class Listener(Protocol):
+class TransportListener(Protocol):
     """Who uses a transport."""
 
     def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
@@ -37,7 +37,7 @@ class Listener(Protocol):
         many lines of a stream that have no part in a message."""
         ...
 
-    def overlong(self, line: Overlong) -> None:
+    def overlong(self, line: OverlongLine) -> None:
         """The server sent a message above its limit."""
         ...
 
@@ -64,7 +64,7 @@ class Transport(Protocol):
         ...
 
     @property
-    def exit(self) -> Exit | None:
+    def exit(self) -> ServerExit | None:
         """How its process ended, None as long as it lives."""
         ...
 
@@ -77,7 +77,7 @@ class Transport(Protocol):
         """Does the server not read what it is sent?"""
         ...
 
-    def request(self, request: Request) -> bool:
+    def request(self, request: ServerRequest) -> bool:
         """Send one request. False if it is lost; `Listener.failed` tells of what fails later."""
         ...
 
@@ -143,7 +143,7 @@ class Distant:
         self._clock = asyncio.get_running_loop().time
 
     @property
-    def exit(self) -> Exit | None:
+    def exit(self) -> ServerExit | None:
         """No process of ours ends with it."""
         return None
 

@@ -18,11 +18,11 @@ ANSWER_BYTES_MIN = 64 * 1024
 """That an answer may have, however few texts were asked for."""
 
 
-class Unusable(MetaMCPError):
+class NoVectors(MetaMCPError):
     """No vectors. The text says what is wrong, as the end of a sentence about the endpoint."""
 
 
-class Refused(Unusable):
+class TextRefused(NoVectors):
     """It does not take one of these texts, perhaps because it is too long for its model."""
 
 
@@ -49,13 +49,13 @@ def read(body: bytes, texts: int) -> list[list[float]]:
     try:
         found = codec.typed(_Answer, body).data
     except codec.Malformed as error:
-        raise Unusable(f"its answer is none of the API for embeddings: {error}") from None
+        raise NoVectors(f"its answer is none of the API for embeddings: {error}") from None
     if len(found) != texts:
-        raise Unusable(f"it was asked for {texts} vectors and sent {len(found)}")
+        raise NoVectors(f"it was asked for {texts} vectors and sent {len(found)}")
     if any(one.index >= 0 for one in found):
         found = sorted(found, key=lambda one: one.index)
         if [one.index for one in found] != list(range(texts)):
-            raise Unusable("it does not say which vector is of which text")
+            raise NoVectors("it does not say which vector is of which text")
     return [one.embedding for one in found]
 
 
@@ -64,14 +64,14 @@ def checked(vectors: Sequence[Sequence[float]], size: int) -> list[bytes]:
     there are none. Raises Unusable."""
     for one in vectors:
         if not 0 < len(one) <= DIMENSIONS_MAX:
-            raise Unusable(
+            raise NoVectors(
                 f"a vector of it has {len(one)} numbers; 1 to {DIMENSIONS_MAX} can be used"
             )
         if len(one) != (size or len(vectors[0])):
-            raise Unusable(
+            raise NoVectors(
                 f"a vector of it has {len(one)} numbers and others have {size or len(vectors[0])};"
                 " is it another model now? Then give it another name in 'model'"
             )
         if not all(map(math.isfinite, one)):
-            raise Unusable("a vector of it has numbers that are none")
+            raise NoVectors("a vector of it has numbers that are none")
     return [shrunk(one) for one in vectors]

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Sequence
 
 from metamcp_worker.embedder import embeddings_api
-from metamcp_worker.embedder.embeddings_api import Refused, Unusable
-from metamcp_worker.http.fetch import Broken, Limits, Origin, Unreachable
+from metamcp_worker.embedder.embeddings_api import NoVectors, TextRefused
+from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 
@@ -19,7 +19,7 @@ END_S = 1.0
 """Beyond its time for an answer that is on its way; one that only drips does not end."""
 
 
-class Endpoint:
+class EmbeddingsEndpoint:
     """Raises Unusable for a URL that is none."""
 
     def __init__(self, spec: EmbeddingsSpec) -> None:
@@ -27,11 +27,11 @@ class Endpoint:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if spec.key:
             headers["Authorization"] = f"Bearer {spec.key}"
-        limits = Limits(requests_max=REQUESTS_MAX, connect_s=spec.timeout_s)
+        limits = FetchLimits(requests_max=REQUESTS_MAX, connect_s=spec.timeout_s)
         try:
             self._origin = Origin(spec.url, headers=headers, limits=limits)
         except (Unreachable, UnicodeEncodeError) as error:
-            raise Unusable(str(error)) from None
+            raise NoVectors(str(error)) from None
 
     def __str__(self) -> str:
         return str(self._origin)
@@ -43,9 +43,9 @@ class Endpoint:
             async with asyncio.timeout(wait_s + END_S):
                 answer = await self._asked(texts, wait_s)
         except TimeoutError:
-            raise Unusable(f"{self} did not end its answer in {wait_s:g} s") from None
+            raise NoVectors(f"{self} did not end its answer in {wait_s:g} s") from None
         except (Unreachable, Broken, TooLarge) as error:
-            raise Unusable(str(error)) from None
+            raise NoVectors(str(error)) from None
         return embeddings_api.read(answer, len(texts))
 
     async def _asked(self, texts: Sequence[str], wait_s: float) -> bytes:
@@ -61,16 +61,16 @@ class Endpoint:
         await self._origin.close()
 
 
-def _refused(status: int) -> Unusable:
+def _refused(status: int) -> NoVectors:
     said = f"it answers with status {status}"
     match status:
         case 400 | 413 | 422:
-            return Refused(said)
+            return TextRefused(said)
         case 401 | 403:
-            return Unusable(f"{said}; does 'key' have the right token?")
+            return NoVectors(f"{said}; does 'key' have the right token?")
         case 404:
-            return Unusable(f"{said}; 'url' must end as its /embeddings does")
+            return NoVectors(f"{said}; 'url' must end as its /embeddings does")
         case 429:
-            return Unusable(f"{said}, too many requests")
+            return NoVectors(f"{said}, too many requests")
         case _:
-            return Unusable(said)
+            return NoVectors(said)

@@ -33,7 +33,7 @@ Array = Any
 np: Any = import_module("numpy")
 
 
-class Unfit(MetaMCPError):
+class ModelUnfit(MetaMCPError):
     """The folder holds no model that can be run. The text is a sentence without a full stop."""
 
 
@@ -60,10 +60,10 @@ class Model:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / FILES[1]))
             self._weights: dict[str, Array] = safetensors.load_file(folder / FILES[2])
         except Exception as error:  # noqa: BLE001 - whatever three libraries make of foreign files
-            raise Unfit(f"no model can be read in {folder}: {error}") from None
+            raise ModelUnfit(f"no model can be read in {folder}: {error}") from None
         config = self._config
         if config.model_type != "bert" or config.hidden_act != "gelu":
-            raise Unfit(f"the model in {folder} is no BERT encoder with GELU")
+            raise ModelUnfit(f"the model in {folder} is no BERT encoder with GELU")
         tokens = min(TOKENS_MAX, config.max_position_embeddings)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(tokens)
@@ -73,7 +73,7 @@ class Model:
         try:
             return [self._embedded(text) for text in texts]
         except (KeyError, ValueError, IndexError) as error:
-            raise Unfit(f"the model lacks what a BERT encoder has: {error}") from None
+            raise ModelUnfit(f"the model lacks what a BERT encoder has: {error}") from None
 
     def _embedded(self, text: str) -> list[float]:
         ids = np.array(self._tokenizer.encode(text).ids)

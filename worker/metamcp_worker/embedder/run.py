@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import structs
 
 from metamcp_worker.embedder import embeddings_api
-from metamcp_worker.embedder.embeddings_api import Refused, Unusable
-from metamcp_worker.embedder.endpoint import Endpoint
-from metamcp_worker.embedder.vector_store import Shelf, Unkept
+from metamcp_worker.embedder.embeddings_api import NoVectors, TextRefused
+from metamcp_worker.embedder.endpoint import EmbeddingsEndpoint
+from metamcp_worker.embedder.vector_store import Unkept, VectorStore
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import (
     QUERY_S_MAX,
@@ -66,7 +66,7 @@ T = TypeVar("T")
 _read = codec.reader(EmbedOn | Embed | Tune | Stop)
 
 
-class Source(Protocol):
+class VectorSource(Protocol):
     """Who makes vectors."""
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
@@ -82,16 +82,16 @@ def main(sock: socket.socket) -> int:
 
 
 async def _live(sock: socket.socket) -> int:
-    return await Embedder(sock).run()
+    return await EmbedderWorker(sock).run()
 
 
-class Embedder:
+class EmbedderWorker:
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[int] = self._loop.create_future()
         self._spec = EmbeddingsSpec()
-        self._source: Source | None = None
-        self._shelf: Shelf | None = None
+        self._source: VectorSource | None = None
+        self._shelf: VectorStore | None = None
         self._keeps = False
         self._size = 0
         """Numbers of a vector; 0: none was seen."""
@@ -143,8 +143,8 @@ class Embedder:
             if spec.folder:
                 self._source = Machine(Path(spec.folder))
             else:
-                self._source = Endpoint(spec)
-        except Unusable as why:
+                self._source = EmbeddingsEndpoint(spec)
+        except NoVectors as why:
             self._failed(str(why))
 
     # Texts
@@ -159,7 +159,7 @@ class Embedder:
     async def _answered(self, ticket: int, work: Coroutine[None, None, Vectors]) -> None:
         try:
             found = await work
-        except Unusable as why:
+        except NoVectors as why:
             self._failed(str(why))
             found = Vectors(pause_s=self._pause_s)
         self._answer(ticket, found)
@@ -171,7 +171,7 @@ class Embedder:
         self._queries += 1
         try:
             return Vectors(tuple(await self._made(texts, QUERY_S_MAX)))
-        except Refused:  # of no concern to others
+        except TextRefused:  # of no concern to others
             return Vectors()
         finally:
             self._queries -= 1
@@ -188,7 +188,7 @@ class Embedder:
                 part = lacking[at : at + self._spec.batch]
                 try:
                     made = dict(zip(part, await self._made(part), strict=True))
-                except Refused:
+                except TextRefused:
                     made = await self._made_apart(part)
                 found |= made
                 await self._keep(made)
@@ -199,10 +199,10 @@ class Embedder:
         began = self._loop.time()
         try:
             if self._source is None:
-                raise Unusable("it cannot be used")
+                raise NoVectors("it cannot be used")
             made = await self._source.embed(texts)
             found = embeddings_api.checked(made, self._size)
-        except Unusable:
+        except NoVectors:
             self._counts["failed"] += len(texts)
             raise
         late = self._loop.time() - began > wait_s
@@ -220,7 +220,7 @@ class Embedder:
         for tried, text in enumerate(texts, 1):
             try:
                 (made[text],) = await self._made([text])
-            except Refused:
+            except TextRefused:
                 last = tried == REFUSED_MAX or (tried == len(texts) and not self._size)
                 if last and not made:
                     raise
@@ -239,7 +239,7 @@ class Embedder:
     async def _keep(self, made: dict[str, bytes]) -> None:
         await self._on_disk(lambda shelf: shelf.put(made))
 
-    async def _on_disk(self, work: Callable[[Shelf], T]) -> T | None:
+    async def _on_disk(self, work: Callable[[VectorStore], T]) -> T | None:
         """In a thread, opening it too: a disk may hang. Nothing more, once it failed."""
         async with self._disk:
             if not self._keeps:
@@ -253,10 +253,10 @@ class Embedder:
                     self._shelf.close()
                 return None
 
-    def _at_shelf(self, work: Callable[[Shelf], T]) -> T:
+    def _at_shelf(self, work: Callable[[VectorStore], T]) -> T:
         """Raises Unkept."""
         if self._shelf is None:
-            self._shelf = Shelf(Path(self._spec.store), self._spec.id)
+            self._shelf = VectorStore(Path(self._spec.store), self._spec.id)
         return work(self._shelf)
 
     # A source that fails
@@ -331,11 +331,11 @@ class Machine:
 
     def _embedded(self, text: str) -> list[list[float]]:
         os.environ.update(ONE_THREAD)
-        from metamcp_worker.embedder.local_model import Model, Unfit
+        from metamcp_worker.embedder.local_model import Model, ModelUnfit
 
         try:
             if self._model is None:
                 self._model = Model(self._folder)
             return self._model.embed([text])
-        except Unfit as why:
-            raise Unusable(str(why)) from None
+        except ModelUnfit as why:
+            raise NoVectors(str(why)) from None

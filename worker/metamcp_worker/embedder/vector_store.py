@@ -32,7 +32,7 @@ class Unkept(MetaMCPError):
     """Nothing can be kept. The text is a sentence without a full stop."""
 
 
-class Shelf:
+class VectorStore:
     """Everything is called from one thread at a time. `model`: other models have other vectors of
     the same text. Raises Unkept, as all of these do."""
 

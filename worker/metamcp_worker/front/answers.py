@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 NO_ID = b"null"
 """The id of an answer to something whose id could not be read."""
@@ -40,7 +40,7 @@ def error(raw_id: bytes, code: int, message: str, data: bytes = b"") -> bytes:
     return raw_error(raw_id, codec.dump(members))
 
 
-def refused(raw_id: bytes, why: Refused) -> bytes:
+def refused(raw_id: bytes, why: ProtocolError) -> bytes:
     return error(raw_id, why.code, why.message, why.data)
 
 

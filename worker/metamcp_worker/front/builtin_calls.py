@@ -15,20 +15,27 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, Struct
 
 from metamcp_worker.builtin_tools import tools_by_exposure
-from metamcp_worker.builtin_tools.builtin import Ask, Context, Decision, Rankings, Reply, Seek
-from metamcp_worker.builtin_tools.search_index_io import Building
+from metamcp_worker.builtin_tools.builtin import (
+    Decision,
+    OrderAndThen,
+    Rankings,
+    Seek,
+    ToolContext,
+    ToolReply,
+)
+from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.front_views import Viewers
-from metamcp_worker.front.mcp_request import Request
+from metamcp_worker.front.mcp_request import McpRequest
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.disclosure import Everything, Outcome, Shift, ToolSet, Whose, Wish
+from metamcp_worker.ipc.disclosure import Everything, OrderOutcome, Shift, ToolSet, ViewOwner, Wish
 from metamcp_worker.ipc.embedding import Embed, Vectors
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.spec import MeaningSpec
-from metamcp_worker.search.index import Allowed, Found
+from metamcp_worker.search.index import Allowed, SearchResult
 
 if TYPE_CHECKING:
-    from metamcp_worker.builtin_tools.search_index_io import Seeking
+    from metamcp_worker.builtin_tools.vector_search_io import Seeking
 
 ORDER_S_MAX = 10.0
 """From an order to its outcome: milliseconds, unless the disk hangs."""
@@ -40,9 +47,9 @@ _FULL = f"{ORDERS_MAX} orders wait already; try again in a moment"
 
 
 class _Waiting(Struct, frozen=True):
-    whose: Whose
-    ask: Ask
-    done: Callable[[Reply], None]
+    whose: ViewOwner
+    ask: OrderAndThen
+    done: Callable[[ToolReply], None]
     timer: asyncio.TimerHandle
 
 
@@ -53,7 +60,7 @@ class Builtins:
         self.send: Callable[[int, Wish], None] = lambda ticket, wish: None
         self.tell: Callable[[Message, tuple[int, ...]], None] = lambda message, fds: None
         self._viewers = viewers
-        self._building = Building(viewers.indexes)
+        self._building = IndexBuilder(viewers.indexes)
         self._seeking: Seeking | None = None
         self._states: dict[str, ServerState] = {}
         self._toolsets: Mapping[str, ToolSet] = {}
@@ -78,7 +85,7 @@ class Builtins:
             self._toolsets = {name: found[name] for name in sorted(found.keys() - set(news.drop))}
         self._viewers.shift(news.views)
 
-    def decide(self, view: View, name: str, request: Request) -> Decision:
+    def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """What this tool makes of the request; nothing is done yet."""
         tool = tools_by_exposure.of(view.spec.exposure).tools[name]
         return tool.decide(bytes(request.params.get("arguments", Raw())), self._context(view))
@@ -86,26 +93,26 @@ class Builtins:
     def carry_out(
         self,
         view: View,
-        request: Request,
-        decision: Reply | Ask | Seek,
-        done: Callable[[Reply], None],
+        request: McpRequest,
+        decision: ToolReply | OrderAndThen | Seek,
+        done: Callable[[ToolReply], None],
     ) -> None:
         """`done` is called with the result, at once or later."""
         own = view.spec.per_session and not request.modern
-        whose = Whose(view.endpoint, view.principal, request.who if own else "")
-        if isinstance(decision, Reply):
+        whose = ViewOwner(view.endpoint, view.principal, request.who if own else "")
+        if isinstance(decision, ToolReply):
             done(decision)
         elif isinstance(decision, Seek):
             self._building.when_whole(view.endpoint, partial(self._seek, whose, decision, done))
         elif len(self._waiting) >= ORDERS_MAX:
-            done(decision.then(Outcome(error=_FULL), self._context(view)))
+            done(decision.then(OrderOutcome(error=_FULL), self._context(view)))
         else:
             ticket = next(self._tickets)
             timer = asyncio.get_running_loop().call_later(ORDER_S_MAX, self.late, ticket)
             self._waiting[ticket] = _Waiting(whose, decision, done, timer)
             self.send(ticket, Wish(whose, decision.order))
 
-    def changed(self, ticket: int, outcome: Outcome) -> None:
+    def changed(self, ticket: int, outcome: OrderOutcome) -> None:
         """What came of an order; the views show it already."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is None:
@@ -115,7 +122,7 @@ class Builtins:
 
     def late(self, ticket: int) -> None:
         """The time for this order is over."""
-        self.changed(ticket, Outcome(error=_LATE))
+        self.changed(ticket, OrderOutcome(error=_LATE))
 
     def refreshed(self) -> None:
         """Views were built anew; there may be work for the indexes."""
@@ -127,7 +134,9 @@ class Builtins:
             self._seeking.close()
             self._seeking = None
         if self._seeking is None and spec is not None:
-            from metamcp_worker.builtin_tools.search_index_io import Seeking  # few gateways have it
+            from metamcp_worker.builtin_tools.vector_search_io import (
+                Seeking,  # few gateways have it
+            )
 
             self._seeking = Seeking(self._embed, self._viewers.indexes, spec)
 
@@ -140,7 +149,7 @@ class Builtins:
         """Raises OSError, TooLarge."""
         self.tell(Embed(ticket=ticket, query=query), (packets.blob(codec.dump(texts)),))
 
-    def _seek(self, whose: Whose, seek: Seek, done: Callable[[Reply], None]) -> None:
+    def _seek(self, whose: ViewOwner, seek: Seek, done: Callable[[ToolReply], None]) -> None:
         def ranked(others: Rankings) -> None:
             done(self._replied(whose, partial(seek.then, others)))
 
@@ -149,20 +158,20 @@ class Builtins:
         else:
             self._seeking.rank(whose.endpoint, seek.query, seek.allowed, ranked)
 
-    def _replied(self, whose: Whose, then: Callable[[Context], Reply]) -> Reply:
+    def _replied(self, whose: ViewOwner, then: Callable[[ToolContext], ToolReply]) -> ToolReply:
         """What there is to say now that something was waited for."""
         view = self._viewers.get(whose.endpoint, whose.principal)
         if view is None:
-            return Reply("This endpoint is not served any more.", failed=True)
+            return ToolReply("This endpoint is not served any more.", failed=True)
         return then(self._context(self._viewers.own(view, whose.session)))
 
     def _search(
         self, endpoint: str, query: str, limit: int, allowed: Allowed | None, others: Rankings
-    ) -> Found:
+    ) -> SearchResult:
         return self._viewers.index(endpoint).search(query, limit, allowed, others)
 
-    def _context(self, view: View) -> Context:
-        return Context(
+    def _context(self, view: View) -> ToolContext:
+        return ToolContext(
             view.spec,
             self._viewers.everything(view.endpoint),
             view.shown,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.front.server_links import Answer, Call, Link, Wire, error
+from metamcp_worker.front.server_links import Call, CallAnswer, ServerLink, Wire, error
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
@@ -33,7 +33,9 @@ _WHY = {
 }  # fmt: skip
 
 
-def went_down(link: Link, wire: Wire, reason: str, message: str, *, twice: bool = False) -> Answer:
+def went_down(
+    link: ServerLink, wire: Wire, reason: str, message: str, *, twice: bool = False
+) -> CallAnswer:
     """For a call that the server had: whether it did anything, nobody can say. `twice`: it was the
     second server that had it."""
     if twice:
@@ -45,7 +47,7 @@ def went_down(link: Link, wire: Wire, reason: str, message: str, *, twice: bool 
     return error(Code.SERVER_DOWN, text, {**data, "attempts": 2} if twice else data)
 
 
-def not_there(link: Link, call: Call, waited_s: float = 0.0) -> Answer:
+def not_there(link: ServerLink, call: Call, waited_s: float = 0.0) -> CallAnswer:
     """For a call that was not sent, or not a second time. `waited_s`: it waited so long."""
     why = link.message or _WHY[link.state]
     if link.reason == process_names.NO_PLACE:
@@ -63,7 +65,7 @@ def not_there(link: Link, call: Call, waited_s: float = 0.0) -> Answer:
     return error(Code.SERVER_DOWN, text, data)
 
 
-def timed_out(link: Link, wire: Wire, call: Call) -> Answer:
+def timed_out(link: ServerLink, wire: Wire, call: Call) -> CallAnswer:
     limit_s = link.timeout_s
     data: dict[str, object] = {
         "server": link.name,
@@ -75,13 +77,13 @@ def timed_out(link: Link, wire: Wire, call: Call) -> Answer:
     return error(Code.TIMED_OUT, text, {**data, "attempts": 2} if call.ends else data)
 
 
-def lost() -> Answer:
+def lost() -> CallAnswer:
     """For a call of another front, of which no worker has anything (any more)."""
     text = "the process of the gateway that had this call is gone, and the answer with it"
     return error(Code.SERVER_DOWN, text, {"reason": "front", "may_have_run": True})
 
 
-def overloaded(link: Link, call: Call, why: str, limit: int) -> Answer:
+def overloaded(link: ServerLink, call: Call, why: str, limit: int) -> CallAnswer:
     """`limit`: how many calls may wait where this one was to."""
     wire = link.target
     return error(
@@ -121,7 +123,7 @@ class _ErrorHead(Struct, gc=False):
     code: int
 
 
-def _down(link: Link, generation: int, reason: str, *, ran: bool) -> dict[str, object]:
+def _down(link: ServerLink, generation: int, reason: str, *, ran: bool) -> dict[str, object]:
     return {
         "reason": reason,
         "server": link.name,
@@ -131,7 +133,7 @@ def _down(link: Link, generation: int, reason: str, *, ran: bool) -> dict[str, o
     }
 
 
-def _retry_after_ms(link: Link) -> int | None:
+def _retry_after_ms(link: ServerLink) -> int | None:
     return link.retry_after_ms if link.retry_after_ms >= 0 else None
 
 
@@ -201,7 +203,7 @@ def _level(raw: Raw) -> dict[str, Raw]:
 _UNANSWERED = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT, Code.OVERLOADED})
 
 
-def outcome(answer: Answer | None) -> str:
+def outcome(answer: CallAnswer | None) -> str:
     """Of a call that was to be sent once more."""
     if answer is None:
         return "cancelled"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from metamcp_worker.front.server_links import Answer, Call, Origin
+from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
 from metamcp_worker.ipc import call_records, codec, process_names
 from metamcp_worker.ipc.call_records import ARGUMENTS, RESULT, FinishedCall, Gap
 from metamcp_worker.ipc.spec import RecordingSpec
@@ -46,7 +46,7 @@ class _Over(Struct, gc=False):
     id: int
     server: str
     method: str
-    origin: Origin | None
+    origin: CallOrigin | None
     generation: int
     began_ms: int
     seconds: float
@@ -64,7 +64,7 @@ class Slice(Struct, frozen=True):
     lost: int
 
 
-class Recording:
+class CallLog:
     """`front`: its number. `stamp`: a time in seconds since the epoch as people read it. `overrun`:
     calls that came when too many waited; they are lost."""
 
@@ -104,7 +104,7 @@ class Recording:
         self._begun[call.id] = _Begun(subject, view.nbytes, body)
 
     def finished(
-        self, call: Call, answer: Answer | None, seconds: float, outcome: str, now_ms: int
+        self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str, now_ms: int
     ) -> bool:
         """It is over. `answer`: None if it was cancelled; `outcome`: empty, or what was wrong. Is
         there something to write now?"""

@@ -20,8 +20,8 @@ from typing import Self
 
 from msgspec import Raw
 
-from metamcp_worker.front.call_log import Recording, Slice
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.call_log import CallLog, Slice
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.ipc import call_records
 from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime import logs
@@ -155,7 +155,7 @@ class Recorder:
     def __init__(self, front: int) -> None:
         self._front = front
         self._loop = asyncio.get_running_loop()
-        self._recording = Recording(RecordingSpec(), front, logs.stamp)
+        self._recording = CallLog(RecordingSpec(), front, logs.stamp)
         self._spec = RecordingSpec()
         self._due: asyncio.Handle | None = None
         self._queue: queue.Queue[Slice | CallFiles | None] = queue.Queue(QUEUE_MAX)
@@ -176,7 +176,7 @@ class Recorder:
     def begun(self, call: Call, subject: str, arguments: Raw | None) -> None:
         self._recording.begun(call, subject, arguments)
 
-    def finished(self, call: Call, answer: Answer | None, seconds: float, outcome: str) -> None:
+    def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
         """The clock of the wall is for those who read it."""
         now_ms = time.time_ns() // 1_000_000
         if self._recording.finished(call, answer, seconds, outcome, now_ms) and self._due is None:

@@ -23,8 +23,8 @@ from typing import Self
 from msgspec import Raw
 
 from metamcp_worker.front.call_log_io import Recorder
-from metamcp_worker.front.mcp_request import Request
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.trace import Tracing
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import TooLarge
@@ -85,7 +85,7 @@ class Overhead:
             for stage, buckets in self._buckets.items()
         }
 
-    def _answered(self, call: Call, answer: asyncio.Future[Answer]) -> None:
+    def _answered(self, call: Call, answer: asyncio.Future[CallAnswer]) -> None:
         """The answer is there, and whoever waits for it comes next in this turn of the loop. Of a
         call that was sent once more no times are kept: it waited for another server."""
         times = self._under_way.pop(call.id, None)
@@ -135,14 +135,16 @@ class Tracer:
         self._tracing.adjust(sample)
         return self
 
-    def begun(self, call: Call, subject: str, request: Request, params: Mapping[str, Raw]) -> None:
+    def begun(
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+    ) -> None:
         self._tracing.begun(call, subject, request, params)
 
     def told(self, server: str, notice: bytes) -> None:
         """A worker has sent a notice of this name."""
         self._tracing.told(notice)
 
-    def finished(self, call: Call, answer: Answer | None, outcome: str) -> None:
+    def finished(self, call: Call, answer: CallAnswer | None, outcome: str) -> None:
         if not self._tracing.finished(call, answer, outcome, monotonic()):
             return
         if self._due is None:
@@ -184,14 +186,16 @@ class Witness:
         self._recorder = recorder
         self._tracer = tracer
 
-    def begun(self, call: Call, subject: str, request: Request, params: Mapping[str, Raw]) -> None:
+    def begun(
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+    ) -> None:
         """This call is about to be sent; `params`: as the server will get them."""
         if self._tracer is not None:
             self._tracer.begun(call, subject, request, params)
         if self._recorder is not None:
             self._recorder.begun(call, subject, params.get("arguments"))
 
-    def finished(self, call: Call, answer: Answer | None, seconds: float, outcome: str) -> None:
+    def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
         """It is over. `answer`: None if it was cancelled; `outcome`: empty, or what was wrong."""
         if self._tracer is not None:
             self._tracer.finished(call, answer, outcome)

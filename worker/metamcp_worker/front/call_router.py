@@ -26,23 +26,23 @@ from msgspec import structs
 
 from metamcp_worker.front import call_faults, server_links
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.server_links import Answer, Call, Link, Wire
+from metamcp_worker.front.server_links import Call, CallAnswer, ServerLink, Wire
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
+    CallFrame,
     Down,
     Error,
     Frame,
-    Kept,
+    KeptFrame,
     Notice,
     Progress,
-    Reply,
+    ReplyFrame,
     Result,
     Tell,
     Withdraw,
 )
-from metamcp_worker.ipc.frames import Call as CallFrame
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.pipe import Pipe
 
@@ -77,7 +77,7 @@ class Routing:
 
     def __init__(
         self,
-        on_answer: Callable[[Call, Answer | None], None],
+        on_answer: Callable[[Call, CallAnswer | None], None],
         on_late: Callable[[str], None],
         on_wanted: Callable[[str], None],
         on_notice: Callable[[str, str, bytes], None],
@@ -87,8 +87,8 @@ class Routing:
         self._on_late = on_late
         self._on_wanted = on_wanted
         self._on_notice = on_notice
-        self._links: dict[str, Link] = {}
-        self._full: dict[str, Link] = {}
+        self._links: dict[str, ServerLink] = {}
+        self._full: dict[str, ServerLink] = {}
         self.wires: set[Wire] = set()
         self._ids = itertools.count(1)
         self._hold_s = 0.0
@@ -177,7 +177,7 @@ class Routing:
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
-    def cancel(self, call: Call, reason: str, answer: Answer | None = None) -> None:
+    def cancel(self, call: Call, reason: str, answer: CallAnswer | None = None) -> None:
         wire = call.wire
         if wire is not None:
             if wire.waiting.pop(call.id, None) is None:
@@ -213,7 +213,7 @@ class Routing:
 
     # --- underneath ---------------------------------------------------------------------------
 
-    def _called(self, server: str) -> Link:
+    def _called(self, server: str) -> ServerLink:
         """The link for a call that comes first. If there was no place for another client just now,
         there is none for this one, and the supervisor is not asked."""
         full = self._full.get(process_names.base(server)) if process_names.whose(server) else None
@@ -221,11 +221,11 @@ class Routing:
             return self._link(server)
         return full
 
-    def _link(self, server: str) -> Link:
+    def _link(self, server: str) -> ServerLink:
         link = self._links.get(server)
         if link is None:
             timeout_s = self._timeouts_s.get(process_names.base(server), server_links.TIMEOUT_S)
-            link = self._links[server] = Link(server, timeout_s)
+            link = self._links[server] = ServerLink(server, timeout_s)
         return link
 
     def _send(self, wire: Wire, call: Call) -> None:
@@ -253,7 +253,7 @@ class Routing:
             return
         wire.sent(call, frame, deadline)
 
-    def _hold(self, link: Link, call: Call) -> None:
+    def _hold(self, link: ServerLink, call: Call) -> None:
         now = self.loop.time()
         self._wake(link, now)
         if not link.worth_holding(self._hold_s):
@@ -267,13 +267,13 @@ class Routing:
                 call.deadline = min(call.deadline, call.ends - MARGIN_S)
             link.hold(call)
 
-    def _wake(self, link: Link, now: float) -> None:
+    def _wake(self, link: ServerLink, now: float) -> None:
         """A call is a reason to start this server."""
         if link.state in _WAKEABLE and now - link.wanted_at >= WANTED_S_MIN:
             link.wanted_at = now
             self._on_wanted(link.server)
 
-    def _release(self, link: Link) -> None:
+    def _release(self, link: ServerLink) -> None:
         """Let held calls go, in order, or tell them that there is nothing to wait for. Those that
         came before it was known how their server stands are a reason to start it as well."""
         if link.held:
@@ -283,7 +283,7 @@ class Routing:
         while link.target is not None and link.held:
             self._send(link.target, link.take())
 
-    def _fail_held(self, link: Link) -> None:
+    def _fail_held(self, link: ServerLink) -> None:
         while link.held:
             call = link.take()
             self._on_answer(call, call_faults.not_there(link, call))
@@ -291,9 +291,9 @@ class Routing:
     def _frame(self, wire: Wire, frame: Frame) -> None:
         match frame:
             case Result(id, body):
-                self._answered(wire, id, Answer(body))
+                self._answered(wire, id, CallAnswer(body))
             case Error(id, body):
-                self._answered(wire, id, Answer(body, call_faults.code_of(body)))
+                self._answered(wire, id, CallAnswer(body, call_faults.code_of(body)))
             case Progress(id, body):
                 caller = wire.heard(id)
                 if caller is not None:
@@ -306,7 +306,7 @@ class Routing:
                     caller.told(method, body)
             case Ask():
                 self._asked(wire, frame)
-            case Kept(id, note):
+            case KeptFrame(id, note):
                 wire.claimed(id, note)
             case Withdraw(number):
                 question = wire.questions.pop(number, None)
@@ -324,7 +324,7 @@ class Routing:
             wire.questions.pop(question.number, None)
             self._go_on(wire, question.call)
             # A full pipe: the worker ends the question in its own time.
-            wire.offer(Reply(question.number, body, failed))
+            wire.offer(ReplyFrame(question.number, body, failed))
 
         question = Question(wire.link.server, ask.id, ask.question, ask.method, ask.params, reply)
         caller = wire.heard(ask.id)
@@ -341,7 +341,7 @@ class Routing:
         if call is not None and all(one.call != number for one in wire.questions.values()):
             call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
 
-    def _answered(self, wire: Wire, number: int, answer: Answer) -> None:
+    def _answered(self, wire: Wire, number: int, answer: CallAnswer) -> None:
         call = wire.waiting.pop(number, None)
         if call is None:
             self._on_late(wire.link.name)
@@ -373,7 +373,7 @@ class Routing:
             if frame is None or last or not self._again(link, call, frame):
                 self._on_answer(call, answers[call.ends > 0])
 
-    def _again(self, link: Link, call: Call, frame: CallFrame) -> bool:
+    def _again(self, link: ServerLink, call: Call, frame: CallFrame) -> bool:
         """Send this call to the next server, or hold it until there is one. False if there is no
         time left for that, or nothing to wait for."""
         late = call.deadline - MARGIN_S <= self.loop.time()

@@ -18,7 +18,7 @@ from typing import Protocol
 from msgspec import Raw, structs
 
 from metamcp_worker.builtin_tools import builtin
-from metamcp_worker.builtin_tools.builtin import Forward, Reply
+from metamcp_worker.builtin_tools.builtin import Forward, ToolReply
 from metamcp_worker.catalog import offers, policy
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
@@ -30,21 +30,21 @@ from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.client_questions import Caller
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
-from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, Request
-from metamcp_worker.front.server_links import Answer, Call, Origin
-from metamcp_worker.front.server_processes import Processes, Whose
+from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, McpRequest
+from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
+from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.ipc import codec, figures, process_names, roots
-from metamcp_worker.ipc.errors import Code, Refused
-from metamcp_worker.ipc.frames import Call as CallFrame
+from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
 
 log = logging.getLogger("metamcp.front")
 
-__all__ = ["METHODS", "Answer", "Call", "Calls", "Request"]
+__all__ = ["METHODS", "Call", "CallAnswer", "Calls", "McpRequest"]
 
 
 class Claimant(Caller, Protocol):
@@ -74,7 +74,7 @@ class Calls:
         self.viewers = Viewers()
         self.builtins = Builtins(self.viewers)
         self._retries = Retries()
-        self.processes = Processes(tell)
+        self.processes = ServerProcesses(tell)
         self._tell = tell
         self._timeouts_ms: Mapping[str, int] = {}
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
@@ -86,7 +86,7 @@ class Calls:
             self._notified,
         )
         self._claims = Claims(self._routing)
-        self._quarantine = Quarantine(self._routing)
+        self._quarantine = QuarantinedCalls(self._routing)
         self.overhead = Overhead()
         self.on_notice(figures.NOTICE, self.overhead.told)
         for kind, method in LIST_CHANGED.items():
@@ -95,7 +95,7 @@ class Calls:
     def view(self, endpoint: str) -> View | None:
         return self.viewers.get(endpoint)
 
-    def start(self, view: View, request: Request, caller: Caller | None) -> Call:
+    def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         """Send the request to its server. `caller` takes what comes before the answer. Raises
         Refused for what no server should see, and Unasked if the client is to be asked for its
         roots first."""
@@ -108,7 +108,7 @@ class Calls:
             owner = merged.only
             if owner is None or owner.server in merged.closed:
                 what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
-                raise Refused(Code.METHOD_NOT_FOUND, what)
+                raise ProtocolError(Code.METHOD_NOT_FOUND, what)
         else:
             subject = mcp_request.subject_of(rule, request)
             policy.authorize(view.principal, view.endpoint, method, subject)
@@ -139,7 +139,7 @@ class Calls:
             legacy=owner.legacy, caller=caller,
         )  # fmt: skip
         name = subject if rule is not None and rule.named else ""
-        call.origin = Origin(
+        call.origin = CallOrigin(
             view.endpoint, name, request.caller, request.who, request.wants_progress,
             request.version, owner.original or subject if method == task_ids.CALL else "",
         )  # fmt: skip
@@ -154,7 +154,7 @@ class Calls:
             self.overhead.started(call)
         return call
 
-    def _own(self, view: View, name: str, request: Request, caller: Caller | None) -> Call:
+    def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
         """A call of a built-in tool, or of the one that it calls."""
         began, routing = monotonic(), self._routing
         decision = self.builtins.decide(view, name, request)
@@ -171,7 +171,7 @@ class Calls:
             modern=request.modern,
             legacy=not request.modern,
         )
-        call.origin = Origin(
+        call.origin = CallOrigin(
             view.endpoint, name, request.caller, request.who, request.wants_progress,
             request.version, name,
         )  # fmt: skip
@@ -180,9 +180,9 @@ class Calls:
         self.builtins.carry_out(view, request, decision, partial(self._replied, call))
         return call
 
-    def _replied(self, call: Call, reply: Reply) -> None:
+    def _replied(self, call: Call, reply: ToolReply) -> None:
         if not call.answer.cancelled():
-            self._answered(call, Answer(builtin.result(reply, modern=call.modern)))
+            self._answered(call, CallAnswer(builtin.result(reply, modern=call.modern)))
 
     def _left(self, call: Call, reason: str) -> None:
         """Nobody waits for a built-in tool any more. What it ordered is carried out."""
@@ -225,7 +225,7 @@ class Calls:
         """This session is over, and so is what fronts that are gone have left of it."""
         self._claims.release(servers, session_id)
 
-    def process(self, server: str, client: Whose) -> str:
+    def process(self, server: str, client: ProcessClient) -> str:
         """Which process of this server serves this client (`sharing`)."""
         return self.processes.find(server, client)
 
@@ -234,7 +234,7 @@ class Calls:
         an era that its server turned out not to speak."""
         return self.processes.heir(process)
 
-    def rooted(self, client: Whose) -> None:
+    def rooted(self, client: ProcessClient) -> None:
         """This client told its roots, perhaps others than before: its processes hear of them."""
         names = self.processes.rooted(client)
         for name in names:
@@ -366,7 +366,7 @@ class Calls:
         else:
             self.notified(server, method, params)
 
-    def _answered(self, call: Call, answer: Answer | None) -> None:
+    def _answered(self, call: Call, answer: CallAnswer | None) -> None:
         if answer is None:
             error_type = "cancelled"
             call.answer.cancel()
@@ -380,12 +380,12 @@ class Calls:
                 failed = call.label == "tools/call" and _is_error(answer.body)
                 error_type = "tool_error" if failed else ""
             if call.mend is not None and not answer.code:
-                answer = Answer(call.mend(answer.body))
+                answer = CallAnswer(call.mend(answer.body))
             if call.modern is call.legacy:  # two eras
                 body, code = answers.converted(
                     call.label, answer.body, answer.code, modern=call.modern
                 )
-                answer = Answer(body, code)
+                answer = CallAnswer(body, code)
             if not call.answer.done():
                 call.answer.set_result(answer)
         server = process_names.base(call.server)
@@ -410,7 +410,7 @@ def _expose_tasks(call: Call, merged: Merged) -> None:
 
 OWN = "_gateway"
 """Whose call that of a built-in tool is, for people who look. No server is called so."""
-_NOWHERE = Origin("", "", b"", "", progress=False)
+_NOWHERE = CallOrigin("", "", b"", "", progress=False)
 _WELL = b'"isError":false}'
 _IS_ERROR = re.compile(rb'"isError"\s*:\s*true')
 _ENDS_WELL = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
@@ -433,7 +433,7 @@ def _is_error(body: bytes) -> bool:
 Pair = tuple[str, str]
 
 
-class Quarantine:
+class QuarantinedCalls:
     """`apart`: what only processes for one client have to themselves; usually nothing."""
 
     def __init__(self, routing: Routing) -> None:

@@ -15,10 +15,10 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.client_questions import may_be_asked
-from metamcp_worker.front.mcp_request import Request
-from metamcp_worker.front.mrtr import Wanted
+from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.mrtr import WantedInput
 from metamcp_worker.ipc import codec, frames, process_names, roots
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX
 
 FIRST = 2**31
@@ -27,14 +27,14 @@ PEERS_MAX = 4096
 """Clients whose number is known; beyond that all get a new one."""
 
 
-class Peer(Struct, frozen=True, gc=False):
+class ModernClient(Struct, frozen=True, gc=False):
     """One client. `number`: as in `frames.Call.peer`; `who`: the word for it (`sharing`)."""
 
     number: int = 0
     who: str = ""
 
 
-NOBODY = Peer()
+NOBODY = ModernClient()
 """For a request that stands alone."""
 
 
@@ -42,10 +42,10 @@ class Peers:
     """The clients of one front."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, bytes], Peer] = {}
+        self._known: dict[tuple[str, str, bytes], ModernClient] = {}
         self._next = itertools.count(FIRST)
 
-    def find(self, principal: str, endpoint: str, identity: bytes) -> Peer:
+    def find(self, principal: str, endpoint: str, identity: bytes) -> ModernClient:
         """`identity`: raw JSON of what the client says of itself, the same in each of its requests;
         empty if it does not say who it is."""
         key = (principal, endpoint, identity)
@@ -57,7 +57,7 @@ class Peers:
         if len(self._known) >= PEERS_MAX:
             self._known.clear()
         number = FIRST + next(self._next) % FIRST
-        peer = self._known[key] = Peer(number, process_names.of_client(*key))
+        peer = self._known[key] = ModernClient(number, process_names.of_client(*key))
         return peer
 
 
@@ -68,7 +68,7 @@ KEY = "metamcp.roots"
 """Of the question, among those of the server."""
 _RESPONSES = "inputResponses"
 _REQUESTS = "inputRequests"
-_QUESTION = Wanted(roots.METHOD, b"{}")
+_QUESTION = WantedInput(roots.METHOD, b"{}")
 
 
 def asks() -> bytes:
@@ -103,7 +103,7 @@ def taken(params: Mapping[str, Raw]) -> tuple[dict[str, Raw], bytes]:
     return left, found
 
 
-def place(request: Request, principal: str, answer: bytes, directory: str) -> bool:
+def place(request: McpRequest, principal: str, answer: bytes, directory: str) -> bool:
     """Note in the request which client it is, as far as roots decide that. `answer`: to our
     question. False if the client has to be asked first. Raises Refused."""
     rooted = may_be_asked(request.caller, roots.METHOD, b"")
@@ -116,7 +116,7 @@ def place(request: Request, principal: str, answer: bytes, directory: str) -> bo
         request.project = process_names.of_project(
             principal, roots.uris(request.roots or roots.NONE)
         )
-    except roots.Unfit as why:
-        raise Refused(Code.INVALID_PARAMS, f"params.{_RESPONSES}.{KEY}: {why}") from None
+    except roots.RootsUnfit as why:
+        raise ProtocolError(Code.INVALID_PARAMS, f"params.{_RESPONSES}.{KEY}: {why}") from None
     request.unasked = False
     return True

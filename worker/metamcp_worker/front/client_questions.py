@@ -100,7 +100,7 @@ _MISSING = Raw()
 
 
 def may_be_asked(caller: bytes, method: str, params: bytes) -> bool:
-    """Does the client that `caller` describes (see `frames.Call`) declare what this question
+    """Does the client that `caller` describes (see `frames.CallFrame`) declare what this question
     needs? `params`: raw, the server's own."""
     need = _needed(method, params)
     return need is not None and need <= _known(caller)
@@ -207,7 +207,7 @@ class Ids:
         return b'"%b-%d"' % (self._nonce, next(self._numbers))
 
 
-class Asked:
+class OpenQuestions:
     """The open questions of one session, by raw id, each with the progress token of its server."""
 
     __slots__ = ("_ids", "_open")

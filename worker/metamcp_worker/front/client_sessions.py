@@ -1,6 +1,7 @@
 """The sessions of the handshake era: who opened one, what runs in it, when it is over.
 
-Owns: `Session` and the table of them with its limits. Never: ids' randomness, the clock, sending.
+Owns: `ClientSession` and the table of them with its limits. Never: ids' randomness, the clock,
+sending.
 
 A session id is no credential: it opens nothing that its bearer could not have without it. It stands
 for what the client said at `initialize`, so that later requests need not say it again.
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from metamcp_worker.front import answers
-from metamcp_worker.front.client_questions import Asked, Ids, may_be_asked
+from metamcp_worker.front.client_questions import Ids, OpenQuestions, may_be_asked
 from metamcp_worker.front.resume import Memory, Tape, Tapes
 from metamcp_worker.ipc import codec, process_names, roots
 from metamcp_worker.ipc.messages import SessionRecord
@@ -52,7 +53,7 @@ class Cancellable(Protocol):
     def cancel(self, reason: str) -> None: ...
 
 
-class Outlet(Protocol):
+class SessionStream(Protocol):
     """A stream to the client."""
 
     def put(self, event: bytes) -> None: ...
@@ -60,7 +61,7 @@ class Outlet(Protocol):
     def end(self) -> None: ...
 
 
-class Session:
+class ClientSession:
     """One client's.
 
     `number`: never used for another one in this front. `caller`: raw JSON of what the client says
@@ -105,11 +106,11 @@ class Session:
         self.level = ""
         self.used_at = now
         self.inflight: dict[bytes, Cancellable] = {}
-        self.asked = Asked(ids)
+        self.asked = OpenQuestions(ids)
         self.watched = dict.fromkeys(record.subscriptions)
         self.elicitations: dict[tuple[str, str], None] = {}
         self.missed: set[str] = set()
-        self.stream: Outlet | None = None
+        self.stream: SessionStream | None = None
         self.news: Tape | None = None
         self.over = False
         self.adopted_at: float | None = None
@@ -197,7 +198,7 @@ class Session:
         by itself, as clients do that have a task."""
         self.tell(answers.notification(_TASK, params))
 
-    def attach(self, stream: Outlet) -> None:
+    def attach(self, stream: SessionStream) -> None:
         """The newest stream replaces the one before: a client that comes back has lost that one."""
         before, self.stream = self.stream, stream
         if before is not None:
@@ -212,7 +213,7 @@ class Session:
         for message in updates:
             self.tell(message)
 
-    def detach(self, stream: Outlet, now: float) -> None:
+    def detach(self, stream: SessionStream, now: float) -> None:
         if self.stream is stream:
             self.stream = None
             self.used_at = now
@@ -227,17 +228,17 @@ class Session:
             self.tapes.clear()
 
 
-class Sessions:
+class ClientSessions:
     """All sessions of one front. `nonce`: a word that no other front has, for the ids that are made
     here; `on_over`: told which have ended."""
 
-    def __init__(self, nonce: str, on_over: Callable[[list[Session]], None]) -> None:
+    def __init__(self, nonce: str, on_over: Callable[[list[ClientSession]], None]) -> None:
         self._on_over = on_over
         self._memory = Memory(nonce)
         self._ids = Ids(nonce)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ClientSession] = {}
         self._numbers = itertools.count(1)
-        self._dispensable: list[tuple[float, Session]] = []
+        self._dispensable: list[tuple[float, ClientSession]] = []
         self._look_at = 0.0
 
     def __len__(self) -> int:
@@ -246,22 +247,24 @@ class Sessions:
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._sessions
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self._sessions.values()))
 
     def open(
         self, record: SessionRecord, principal: str, now: float, *, resumable: bool = True
-    ) -> Session | None:
+    ) -> ClientSession | None:
         """A new session, or None if there are as many as there may be, and all of them in use.
         `resumable`: its streams may go on at another connection."""
         if len(self._sessions) >= SESSIONS_MAX and not self._make_room(now):
             return None
         tapes = Tapes(self._memory) if resumable else None
-        session = Session(record, next(self._numbers), principal, self._ids, tapes, now)
+        session = ClientSession(record, next(self._numbers), principal, self._ids, tapes, now)
         self._sessions[session.id] = session
         return session
 
-    def find(self, session_id: str, endpoint: str, principal: str, now: float) -> Session | None:
+    def find(
+        self, session_id: str, endpoint: str, principal: str, now: float
+    ) -> ClientSession | None:
         """The session, if it is one of this endpoint and principal and not over; it counts as
         used."""
         session = self._sessions.get(session_id)
@@ -273,7 +276,7 @@ class Sessions:
         session.used_at = now
         return session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: ClientSession) -> None:
         self._close([session])
 
     def expire(self, now: float) -> None:
@@ -297,7 +300,7 @@ class Sessions:
             counts[session.protocol] += 1
         return counts
 
-    def _close(self, sessions: list[Session]) -> None:
+    def _close(self, sessions: list[ClientSession]) -> None:
         over = [one for one in sessions if self._sessions.pop(one.id, None) is not None]
         for session in over:
             session.end()

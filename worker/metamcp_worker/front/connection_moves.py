@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from metamcp_worker.front.wrong_front import NOBODY, Elsewhere
-from metamcp_worker.http.http1 import Left
+from metamcp_worker.http.http1 import MovedConnection
 from metamcp_worker.http.movable import NotYet
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import TooLarge
@@ -29,12 +29,12 @@ PARTED_S = 0.05
 
 
 class Leaving(Protocol):
-    """A request whose connection may go, as in `requests.Request`."""
+    """A request whose connection may go, as in `requests.HttpRequest`."""
 
     @property
     def hops(self) -> int: ...
 
-    def leave(self, body: bytes) -> Left | None: ...
+    def leave(self, body: bytes) -> MovedConnection | None: ...
 
 
 class Handover:
@@ -65,7 +65,7 @@ class Handover:
         self._send(message, (blob, left.socket_fd))
         return True
 
-    def part(self, leave: Callable[[], Left | None]) -> None:
+    def part(self, leave: Callable[[], MovedConnection | None]) -> None:
         """Send a connection between two requests to any other front. Raises moved.NotYet."""
         now = asyncio.get_running_loop().time()
         if now - self._since > PARTED_S:
@@ -84,8 +84,8 @@ class Handover:
         self._send(HandOver(name="", maker=NOBODY, hops=0), (blob, left.socket_fd))
 
 
-def taken(message: HandOver, fds: list[int]) -> Left:
+def taken(message: HandOver, fds: list[int]) -> MovedConnection:
     """A connection that comes with its descriptors, which then are gone from `fds`. Raises OSError
     and TooLarge."""
     read = packets.read_blob(fds.pop(0))
-    return Left(fds.pop(0), read, message.last, message.hops)
+    return MovedConnection(fds.pop(0), read, message.last, message.hops)

@@ -15,22 +15,26 @@ from msgspec import Raw, Struct
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import answers, call_faults, client_questions, mrtr
-from metamcp_worker.front.calls import Calls, Request
+from metamcp_worker.front.calls import Calls, McpRequest
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.client_sessions import INFLIGHT_MAX, Session, request_key
+from metamcp_worker.front.client_sessions import INFLIGHT_MAX, ClientSession, request_key
 from metamcp_worker.front.exchange import outcome
 from metamcp_worker.front.mcp_request import NotUpYet
-from metamcp_worker.front.mrtr_io import Drive, Kept, wants_input
-from metamcp_worker.front.resource_subscriptions import SUBSCRIBE, UNSUBSCRIBE, Subscriptions
+from metamcp_worker.front.mrtr_io import Drive, ParkedBudget, wants_input
+from metamcp_worker.front.resource_subscriptions import (
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    ResourceSubscriptions,
+)
 from metamcp_worker.front.resume import Lost
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
-from metamcp_worker.front.session_request import Client, Outlet
+from metamcp_worker.front.session_request import AnswerOutlet, SessionRequest
 from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, roots
 from metamcp_worker.ipc.codec import Envelope
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 ROOTS_S_MAX = 10.0
 """For a client to say its roots. No person is asked, so one that takes longer does not answer."""
@@ -43,7 +47,7 @@ class Inquiry:
     for any more: the session knows the roots then, or they could not be had."""
 
     def __init__(
-        self, session: Session, ask: Callable[[Question], None], over: Callable[[], None]
+        self, session: ClientSession, ask: Callable[[Question], None], over: Callable[[], None]
     ) -> None:
         self.cancelled = False
         self._session = session
@@ -68,7 +72,7 @@ class Inquiry:
         try:
             if not failed:
                 self._session.has_roots(body)
-        except roots.Unfit as why:
+        except roots.RootsUnfit as why:
             log.warning("what a client says of its roots counts as nothing: %s", why)
         self._end()
 
@@ -79,7 +83,7 @@ class Inquiry:
             over()
 
 
-def ask_aside(session: Session, question: Question) -> None:
+def ask_aside(session: ClientSession, question: Question) -> None:
     """Ask the client this on the stream that belongs to no request."""
     raw_id, params = session.asked.put(question)
     if not session.tell(answers.request(raw_id, question.method, params)):
@@ -89,7 +93,7 @@ def ask_aside(session: Session, question: Question) -> None:
 
 _NONE = Raw()
 _NULL = Raw(b"null")
-_OK = Answer(b"{}")
+_OK = CallAnswer(b"{}")
 _INITIALIZED = "notifications/initialized"
 #: Requests that the gateway answers by itself.
 _OURS = frozenset({*LIST_METHODS, client_questions.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
@@ -111,13 +115,13 @@ class _Sent(Struct, gc=False):
     """A request that is with its server. `driven`: it may be answered with questions; `kept`: then
     it is sent again, unless it was too large to keep; `size`: of what is kept."""
 
-    client: Client
+    client: SessionRequest
     key: bytes
     view: View
     as_task: bool
     call: Call | None = None
     driven: bool = False
-    kept: Request | None = None
+    kept: McpRequest | None = None
     size: int = 0
 
 
@@ -129,10 +133,10 @@ class Dialogue:
     def __init__(
         self,
         calls: Calls,
-        subscriptions: Subscriptions,
+        subscriptions: ResourceSubscriptions,
         tasks: Tasks,
         on_refused: Callable[[str], None],
-        on_kept: Callable[[Session], None],
+        on_kept: Callable[[ClientSession], None],
         mint: Callable[[], str],
         now: Callable[[], float],
     ) -> None:
@@ -143,7 +147,7 @@ class Dialogue:
         self._on_kept = on_kept
         self._mint = mint
         self._now = now
-        self._kept = Kept()
+        self._kept = ParkedBudget()
         self._servers: Mapping[str, Sequence[str]] = {}
 
     def configure(self, servers: Mapping[str, Sequence[str]]) -> None:
@@ -152,11 +156,11 @@ class Dialogue:
 
     def answer(
         self,
-        outlet: Outlet,
+        outlet: AnswerOutlet,
         said: Envelope,
         params: dict[str, Raw],
         meta: dict[str, Raw],
-        session: Session,
+        session: ClientSession,
         view: View,
     ) -> Pending:
         """What is left to do, once what was said has taken effect. `params`, `meta`: of what was
@@ -179,20 +183,24 @@ class Dialogue:
             return None
         key = request_key(raw_id)
         if key in session.inflight:
-            raise Refused(Code.INVALID_REQUEST, "A request with this id is still in flight.")
+            raise ProtocolError(Code.INVALID_REQUEST, "A request with this id is still in flight.")
         if len(session.inflight) >= INFLIGHT_MAX:
-            raise Refused(Code.OVERLOADED, f"This session has {INFLIGHT_MAX} requests in flight.")
+            raise ProtocolError(
+                Code.OVERLOADED, f"This session has {INFLIGHT_MAX} requests in flight."
+            )
         token = bytes(meta.pop("progressToken", _NONE))
         if token and not codec.id_ok(token):
-            raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
+            raise ProtocolError(
+                Code.INVALID_PARAMS, "The progress token must be a string or an integer."
+            )
         if method in LIST_METHODS and not outlet.facts.prefers_sse:
             return _listed(outlet, raw_id, method, params, view)
-        request = Request(
+        request = McpRequest(
             method, params, meta, session.caller, modern=False, peer=session.number,
             who=session.who, version=session.protocol, headers=outlet.facts.headers,
         )  # fmt: skip
         _placed(request, session)
-        client = Client(outlet, session, raw_id, token)
+        client = SessionRequest(outlet, session, raw_id, token)
         if outlet.facts.prefers_sse:
             client.begin()
         if method in _OURS:
@@ -202,7 +210,7 @@ class Dialogue:
 
     # --- what needs no answer -------------------------------------------------------------------
 
-    def _answered(self, session: Session, raw_id: bytes, result: bytes, error: bytes) -> None:
+    def _answered(self, session: ClientSession, raw_id: bytes, result: bytes, error: bytes) -> None:
         """An answer to a question; what nobody asked in this session is counted."""
         question = session.asked.take(request_key(raw_id))
         if question is None:
@@ -213,7 +221,7 @@ class Dialogue:
             question.answer(result)
 
     def _notified(
-        self, session: Session, view: View, method: str, params: dict[str, Raw], raw: bytes
+        self, session: ClientSession, view: View, method: str, params: dict[str, Raw], raw: bytes
     ) -> None:
         """What a client tells concerns one of its requests, one question, or the only server."""
         if method == "notifications/cancelled":
@@ -239,20 +247,22 @@ class Dialogue:
             server = self._calls.process(view.merged.only.server, session)
             self._calls.tell(server, method, raw if raw[:1] == b"{" else b"")
 
-    def _knows_roots(self, session: Session) -> bool:
+    def _knows_roots(self, session: ClientSession) -> bool:
         """Was its client asked for them, by the gateway or perhaps by a server of its own?"""
         return bool(session.answer or self._calls.processes.rooted(session))
 
     # --- requests -------------------------------------------------------------------------------
 
-    async def _own(self, client: Client, key: bytes, request: Request, view: View) -> None:
+    async def _own(
+        self, client: SessionRequest, key: bytes, request: McpRequest, view: View
+    ) -> None:
         """What the gateway answers by itself."""
         session = client.session
         session.inflight[key] = _STEADY
         try:
             try:
                 rest = client.finish(await self._answer(request, session, view), self._now())
-            except Refused as refused:
+            except ProtocolError as refused:
                 rest = client.refuse(refused, self._now())
             if rest is not None:
                 await rest
@@ -261,16 +271,18 @@ class Dialogue:
             session.inflight.pop(key, None)
             session.used_at = self._now()
 
-    async def _answer(self, request: Request, session: Session, view: View) -> Answer | None:
+    async def _answer(
+        self, request: McpRequest, session: ClientSession, view: View
+    ) -> CallAnswer | None:
         method, params = request.method, request.params
         if method in LIST_METHODS:
-            return Answer(view.page(method, params, modern=False))
+            return CallAnswer(view.page(method, params, modern=False))
         if method == client_questions.SET_LEVEL:
             self._set_level(codec.text(params.get("level", _NULL)), session, view)
             return _OK
         uri = codec.text(params.get("uri", _NULL))
         if uri is None:
-            raise Refused(Code.INVALID_PARAMS, f"{method} needs params.uri, a string.")
+            raise ProtocolError(Code.INVALID_PARAMS, f"{method} needs params.uri, a string.")
         if method == SUBSCRIBE:
             answer = await self._subscriptions.watch(view, uri, session)
             if answer is not None and not answer.code:
@@ -281,18 +293,18 @@ class Dialogue:
         self._on_kept(session)
         return answer
 
-    def _set_level(self, level: str | None, session: Session, view: View) -> None:
+    def _set_level(self, level: str | None, session: ClientSession, view: View) -> None:
         policy.authorize(view.principal, view.endpoint, client_questions.SET_LEVEL, "")
         if level not in client_questions.LEVELS:
             known = ", ".join(client_questions.LEVELS)
-            raise Refused(Code.INVALID_PARAMS, f"params.level must be one of {known}.")
+            raise ProtocolError(Code.INVALID_PARAMS, f"params.level must be one of {known}.")
         session.set_level(level)
         self._on_kept(session)
         for server in self._servers.get(view.endpoint, ()):
             process = self._calls.process(server, session)
             self._calls.tell(process, client_questions.SET_LEVEL, codec.dump({"level": level}))
 
-    def _call(self, client: Client, key: bytes, request: Request, view: View) -> Pending:
+    def _call(self, client: SessionRequest, key: bytes, request: McpRequest, view: View) -> Pending:
         """Send the request to its server, and answer with what that brings."""
         sent = _Sent(client, key, view, "task" in request.params)
         try:
@@ -304,7 +316,7 @@ class Dialogue:
             rest = client.refuse(early, self._now())
             self._close(sent)
             return rest
-        except Refused as refused:
+        except ProtocolError as refused:
             rest = client.refuse(refused, self._now())
             self._close(sent)
             return rest
@@ -312,7 +324,7 @@ class Dialogue:
             return self._inquire(sent, request)
         return client.outlet.expect(call, partial(self._brought, sent))
 
-    def _begun(self, sent: "_Sent", request: Request) -> Call:
+    def _begun(self, sent: "_Sent", request: McpRequest) -> Call:
         """Raises Refused and Unasked."""
         client = sent.client
         call = sent.call = self._calls.start(sent.view, request, client)
@@ -326,7 +338,7 @@ class Dialogue:
         client.outlet.watch(client.gone)
         return call
 
-    async def _inquire(self, sent: "_Sent", request: Request) -> None:
+    async def _inquire(self, sent: "_Sent", request: McpRequest) -> None:
         """Ask the client for its roots, which decide by what process it is served; then go on."""
         client, session = sent.client, sent.client.session
         client.outlet.watch(client.gone)
@@ -342,7 +354,7 @@ class Dialogue:
             answer = None if inquiry.cancelled else await outcome(self._begun(sent, request))
             brought = True
             rest = self._brought(sent, answer)
-        except Refused as refused:
+        except ProtocolError as refused:
             rest = client.refuse(refused, self._now())
         finally:
             if not brought:
@@ -350,7 +362,7 @@ class Dialogue:
         if rest is not None:
             await rest
 
-    def _brought(self, sent: "_Sent", answer: Answer | None) -> Pending:
+    def _brought(self, sent: "_Sent", answer: CallAnswer | None) -> Pending:
         rest: Pending = None
         try:
             driven = sent.driven and sent.call is not None and not sent.call.legacy
@@ -363,7 +375,7 @@ class Dialogue:
                 self._close(sent)
         return None if rest is None else self._closing(sent, rest)
 
-    async def _drive(self, sent: "_Sent", answer: Answer) -> None:
+    async def _drive(self, sent: "_Sent", answer: CallAnswer) -> None:
         client, call = sent.client, sent.call
         assert call is not None
         start = partial(self._again, client, sent.view.endpoint)
@@ -371,12 +383,12 @@ class Dialogue:
         client.session.inflight[sent.key] = drive
         try:
             rest = self._finish(sent, await drive.finish(answer))
-        except Refused as refused:
+        except ProtocolError as refused:
             rest = client.refuse(refused, self._now())
         if rest is not None:
             await rest
 
-    def _finish(self, sent: "_Sent", answer: Answer | None) -> Pending:
+    def _finish(self, sent: "_Sent", answer: CallAnswer | None) -> Pending:
         session = sent.client.session
         if sent.as_task and answer is not None and not answer.code and not session.over:
             self._tasks.created(sent.view, answer.body, session)
@@ -397,24 +409,26 @@ class Dialogue:
         client.session.used_at = self._now()
         self._kept.give(sent.size)
 
-    def _again(self, client: Client, endpoint: str, request: Request) -> Call:
+    def _again(self, client: SessionRequest, endpoint: str, request: McpRequest) -> Call:
         """Raises Refused, as the endpoint may be another one by now."""
         view = self._calls.view(endpoint)
         if view is None:
-            raise Refused(Code.INVALID_REQUEST, "This endpoint is not served any more.")
+            raise ProtocolError(Code.INVALID_REQUEST, "This endpoint is not served any more.")
         call = self._calls.start(view, request, client)
         client.sent(call)
         return call
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: ClientSession) -> None:
         """This session is over, and so is what another front has left of it."""
         if session.inherits(self._now()):
             self._calls.release(self._servers.get(session.endpoint, ()), session.id)
 
-    async def go_on(self, outlet: Outlet, session: Session, lost: Lost, view: View) -> None:
+    async def go_on(
+        self, outlet: AnswerOutlet, session: ClientSession, lost: Lost, view: View
+    ) -> None:
         """Answer with what a front that is gone has left of the stream of a request: what its
         server told meanwhile, and the answer, or that this is lost."""
-        client, key, call = Client(outlet, session, lost.request, b""), b"", None
+        client, key, call = SessionRequest(outlet, session, lost.request, b""), b"", None
         outlet.watch(client.gone)
         try:
             client.inherit(lost)
@@ -426,7 +440,7 @@ class Dialogue:
                 session.number,
                 client,
             )
-            answer: Answer | None = call_faults.lost()
+            answer: CallAnswer | None = call_faults.lost()
             if call is not None:
                 key = request_key(client.raw_id)
                 session.inflight.setdefault(key, call)
@@ -449,19 +463,19 @@ class Dialogue:
             await outlet.settle()
 
 
-def _placed(request: Request, session: Session) -> None:
+def _placed(request: McpRequest, session: ClientSession) -> None:
     """What decides by which process the client is served."""
     request.rooted, request.project = session.rooted, session.project
     request.unasked, request.roots = session.unasked, session.roots
 
 
 def _listed(
-    outlet: Outlet, raw_id: bytes, method: str, params: Mapping[str, Raw], view: View
+    outlet: AnswerOutlet, raw_id: bytes, method: str, params: Mapping[str, Raw], view: View
 ) -> Pending:
     """A page of a list: its bytes are there, so that no task is needed."""
     try:
         page = view.page(method, params, modern=False)
-    except Refused as why:
+    except ProtocolError as why:
         outlet.json(200, answers.refused(raw_id, why))
         return None
     return outlet.result(raw_id, page)

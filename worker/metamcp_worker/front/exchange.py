@@ -10,13 +10,13 @@ from functools import partial
 
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers
-from metamcp_worker.front.calls import Answer, Call
-from metamcp_worker.front.guard import Facts
-from metamcp_worker.front.streams import Standing, Stream, Streams
+from metamcp_worker.front.calls import Call, CallAnswer
+from metamcp_worker.front.guard import RequestFacts
+from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.front.wrong_front import NOBODY, Elsewhere
 from metamcp_worker.http import http1
 from metamcp_worker.http.http1 import Headers
-from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.errors import Code
 
 _OK = http1.head(200, [http1.JSON])
@@ -42,7 +42,11 @@ class Exchange:
     __slots__ = ("_expecting", "_on_over", "_running", "_stream", "_streams", "facts", "request")
 
     def __init__(
-        self, request: Request, facts: Facts, streams: Streams, on_over: Callable[[], None]
+        self,
+        request: HttpRequest,
+        facts: RequestFacts,
+        streams: Streams,
+        on_over: Callable[[], None],
     ) -> None:
         self.request = request
         self.facts = facts
@@ -64,7 +68,7 @@ class Exchange:
                 self._over()
         return None if rest is None else self._until(rest)
 
-    def expect(self, call: Call, then: Callable[[Answer | None], Pending]) -> Pending:
+    def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> Pending:
         """Do this with what the call brings (None: it was cancelled). Until then there is nothing
         to wait for: no task is needed."""
         self._expecting = True
@@ -72,7 +76,7 @@ class Exchange:
         return None
 
     def _brought(
-        self, then: Callable[[Answer | None], Pending], brought: asyncio.Future[Answer]
+        self, then: Callable[[CallAnswer | None], Pending], brought: asyncio.Future[CallAnswer]
     ) -> None:
         self._expecting = False
         answer = None if brought.cancelled() else brought.result()
@@ -125,7 +129,7 @@ class Exchange:
         address = self.request.address
         try:
             await self._streams.stand(
-                Standing(stream, view.endpoint, view.principal, address, news)
+                WaitingStream(stream, view.endpoint, view.principal, address, news)
             )
         finally:
             self.unwatch()
@@ -193,7 +197,7 @@ class Exchange:
             await self._running
 
 
-async def outcome(call: Call) -> Answer | None:
+async def outcome(call: Call) -> CallAnswer | None:
     """What the call brings, when it does; None: it was cancelled."""
     try:
         return await call.answer
@@ -204,7 +208,7 @@ async def outcome(call: Call) -> Answer | None:
         return None
 
 
-def message(raw_id: bytes, answer: Answer | None) -> bytes:
+def message(raw_id: bytes, answer: CallAnswer | None) -> bytes:
     """The JSON-RPC message for what a call brought; None: it was cancelled."""
     if answer is None:
         return answers.error(raw_id, answers.REQUEST_CANCELLED, "Request cancelled")

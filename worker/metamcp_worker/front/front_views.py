@@ -13,10 +13,10 @@ from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.catalog.exposure import Opened
-from metamcp_worker.catalog.views import Shelf, View
+from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.stats import Outlays
 from metamcp_worker.ipc import process_names
-from metamcp_worker.ipc.disclosure import Shown, ViewStats, Whose, within
+from metamcp_worker.ipc.disclosure import Shown, ViewOwner, ViewStats, within
 from metamcp_worker.ipc.server_catalog import KINDS, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from metamcp_worker.search.index import Index
@@ -24,7 +24,7 @@ from metamcp_worker.search.index import Index
 PRINCIPALS_MAX = 4096
 """Whose views are kept ready, beside those in which something is shown; others are built anew."""
 
-Changed = Mapping[Whose, frozenset[str]]
+Changed = Mapping[ViewOwner, frozenset[str]]
 """Whose lists are others now, and of which kinds."""
 
 _NOTHING = Shown()
@@ -42,13 +42,13 @@ class Viewers:
         self._endpoints: dict[str, EndpointSpec] = {}
         self._merged: dict[str, Merged] = {}
         self._opened: dict[str, _Opened] = {}
-        self._shown: dict[Whose, Shown] = {}
-        self._views: dict[Whose, View] = {}
+        self._shown: dict[ViewOwner, Shown] = {}
+        self._views: dict[ViewOwner, View] = {}
         self._found: dict[str, View] = {}
         self._alike: WeakValueDictionary[_Like, View] = WeakValueDictionary()
-        self._shelf = Shelf()
+        self._shelf = PageCache()
         self._stale: set[str] = set()
-        self._touched: set[Whose] = set()
+        self._touched: set[ViewOwner] = set()
         self._outlays = Outlays()
         self._noted: list[str] = []
 
@@ -58,7 +58,7 @@ class Viewers:
             return self._found.get(endpoint)
         if endpoint not in self._merged:
             return None
-        whose = Whose(endpoint, principal)
+        whose = ViewOwner(endpoint, principal)
         view = self._views.get(whose)
         if view is None:
             view = self._build(whose)
@@ -68,14 +68,14 @@ class Viewers:
 
     def own(self, view: View, session: str) -> View:
         """What this session sees, of which `view` is the principal's."""
-        return self._views.get(Whose(view.endpoint, view.principal, session), view)
+        return self._views.get(ViewOwner(view.endpoint, view.principal, session), view)
 
-    def told(self, changed: "Changed", whose: Whose) -> frozenset[str]:
+    def told(self, changed: "Changed", whose: ViewOwner) -> frozenset[str]:
         """What of these changes there is to tell whoever sees this view. `changed`: of the last
         `refresh`."""
         if whose.session and (whose in changed or whose in self._views):
             return changed.get(whose, _NO_KINDS)
-        return changed.get(Whose(whose.endpoint, whose.principal), _NO_KINDS)
+        return changed.get(ViewOwner(whose.endpoint, whose.principal), _NO_KINDS)
 
     def alone(self, server: str, kinds: Iterable[str]) -> Changed:
         """As if these lists had changed, for those who see all of this server and of no other."""
@@ -118,12 +118,12 @@ class Viewers:
         self._catalog.forget(server)
         self._touch(server)
 
-    def show(self, shown: Mapping[Whose, Shown]) -> None:
+    def show(self, shown: Mapping[ViewOwner, Shown]) -> None:
         """This is what is in view from the next `refresh` on; nothing, in all other views."""
         gone = [((whose,), _NOTHING) for whose in self._shown if whose not in shown]
         self.shift((one, those) for those, one in (*gone, *(((w,), s) for w, s in shown.items())))
 
-    def shift(self, changes: Iterable[tuple[Shown, Iterable[Whose]]]) -> None:
+    def shift(self, changes: Iterable[tuple[Shown, Iterable[ViewOwner]]]) -> None:
         """The same, for these views; all others stay."""
         for shown, views in changes:
             for whose in views:
@@ -177,19 +177,19 @@ class Viewers:
         noted, self._noted = self._noted, []
         return noted
 
-    def _of_endpoints(self, names: Collection[str]) -> Iterator[Whose]:
+    def _of_endpoints(self, names: Collection[str]) -> Iterator[ViewOwner]:
         """All views of these endpoints that there are or are to be."""
         if names:
-            yield from (Whose(name, policy.LOCAL) for name in names)
+            yield from (ViewOwner(name, policy.LOCAL) for name in names)
             yield from (whose for whose in self._views if whose.endpoint in names)
             yield from (whose for whose in self._shown if whose.endpoint in names)
 
-    def _seen(self, whose: Whose) -> View | None:
+    def _seen(self, whose: ViewOwner) -> View | None:
         """What is to be seen there now: a session in which nothing is shown sees what its principal
         sees."""
-        return self._views.get(whose) or self._views.get(Whose(whose.endpoint, whose.principal))
+        return self._views.get(whose) or self._views.get(ViewOwner(whose.endpoint, whose.principal))
 
-    def _place(self, whose: Whose) -> None:
+    def _place(self, whose: ViewOwner) -> None:
         """Build this view, if there is to be one."""
         served = whose.endpoint in self._merged
         if whose.session:
@@ -203,16 +203,16 @@ class Viewers:
                 self._shown[whose] = view.shown  # one value for all that are equal
         else:
             self._views.pop(whose, None)
-        if whose == (local := Whose(whose.endpoint, policy.LOCAL)):
+        if whose == (local := ViewOwner(whose.endpoint, policy.LOCAL)):
             self._found.pop(whose.endpoint, None)
             if local in self._views:
                 self._found[whose.endpoint] = self._views[local]
 
-    def _of(self, whose: Whose) -> Shown:
+    def _of(self, whose: ViewOwner) -> Shown:
         exposure = self._endpoints[whose.endpoint].exposure
         return within(self._shown.get(whose, _NOTHING), exposure)
 
-    def _build(self, whose: Whose) -> View:
+    def _build(self, whose: ViewOwner) -> View:
         spec, shown = self._endpoints[whose.endpoint], self._of(whose)
         opened = self._opened[whose.endpoint]
         like = (opened, whose.principal == policy.LOCAL, shown)
@@ -244,8 +244,8 @@ _Like = tuple[_Opened, bool, Shown]
 
 
 def _changed(
-    before: Mapping[Whose, View | None], seen: Callable[[Whose], View | None]
-) -> Iterator[tuple[Whose, frozenset[str]]]:
+    before: Mapping[ViewOwner, View | None], seen: Callable[[ViewOwner], View | None]
+) -> Iterator[tuple[ViewOwner, frozenset[str]]]:
     for whose, old in before.items():
         new = seen(whose)
         if old is None or new is None or old is new:

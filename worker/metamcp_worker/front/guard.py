@@ -42,7 +42,7 @@ class Route(Struct, frozen=True, gc=False):
     kind: str = MCP
 
 
-class Facts(Struct, gc=False):
+class RequestFacts(Struct, gc=False):
     """What the rest needs to know of a request that passed. Header values are without blanks at
     their ends; an absent one is None. `repeated`: a routing header that came more than once;
     `headers`: all of them. `prefers_sse`: the client would rather read a stream than JSON.
@@ -69,7 +69,7 @@ class Facts(Struct, gc=False):
     directory: str = ""
 
 
-class Refusal(Struct, frozen=True, gc=False):
+class GuardRefusal(Struct, frozen=True, gc=False):
     """Why not. `reason`: a word for the counters; `close`: the rest of the body is unwelcome."""
 
     status: int
@@ -112,7 +112,7 @@ class Guard:
         # A client sends these five alike each time, so nearly every verdict is known already.
         self._verdict = functools.lru_cache(VERDICTS_KEPT)(self._judge)
 
-    def facts(self, head: Head) -> Facts | Refusal:
+    def facts(self, head: Head) -> RequestFacts | GuardRefusal:
         """What `check` finds of this head. A head that comes again is not checked again."""
         known = head.verdict
         if isinstance(known, _Known) and known.guard is self:
@@ -121,7 +121,7 @@ class Guard:
         head.verdict = _Known(self, found)
         return found
 
-    def check(self, method: str, target: bytes, headers: Headers) -> Facts | Refusal:
+    def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | GuardRefusal:
         """The first rule that the request breaks, or its facts."""
         found = dict(headers)
         repeated = b""
@@ -129,19 +129,21 @@ class Guard:
             found, repeated = _merged(headers)
             if repeated in _SINGLE:
                 name = repeated.decode().title()
-                return Refusal(400, f"The header {name} came more than once.", "repeated_header")
+                return GuardRefusal(
+                    400, f"The header {name} came more than once.", "repeated_header"
+                )
         get = found.get
         verdict = self._verdict(
             method, target, get(b"host"), get(b"origin"), get(b"content-type"), get(b"accept")
         )
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, GuardRefusal):
             return verdict
         if method == "POST" and not _length_ok(get(b"content-length")):
             return too_large()
         route, accepts_sse, prefers_sse, rest, query = verdict
         version, session = get(b"mcp-protocol-version"), get(b"mcp-session-id")
         routed, subject = get(b"mcp-method"), get(b"mcp-name")
-        facts = Facts(
+        facts = RequestFacts(
             route.endpoint,
             accepts_sse,
             version and version.strip(BLANKS),
@@ -166,7 +168,7 @@ class Guard:
         origin: bytes | None,
         content_type: bytes | None,
         accept: bytes | None,
-    ) -> "Refusal | Verdict":
+    ) -> "GuardRefusal | Verdict":
         """Why not, or where the request leads."""
         refusal = self._check_caller(host, origin)
         if refusal is not None:
@@ -175,24 +177,28 @@ class Guard:
         if not target.startswith(b"/"):
             absolute = _ABSOLUTE.fullmatch(target)
             if absolute is None or _host(absolute["authority"]) != _host(host or b""):
-                return Refusal(400, "The request target names another host than Host.", "target")
+                return GuardRefusal(
+                    400, "The request target names another host than Host.", "target"
+                )
             path, _, query = absolute["rest"].partition(b"?")
         route, rest = self._route(path)
         if route is None:
-            return Refusal(404, _NOTHING_HERE, "path")
+            return GuardRefusal(404, _NOTHING_HERE, "path")
         if method not in METHODS[route.kind]:
             allow = ", ".join(METHODS[route.kind])
             message = f"The method {method} is not served here; use {METHODS[route.kind][0]}."
-            return Refusal(405, message, "method", allow=allow)
+            return GuardRefusal(405, message, "method", allow=allow)
         accepts_json, accepts_sse = accepted(b"*/*" if accept is None else accept)
         prefers_sse = accepts_sse and prefers_stream(accept or b"")
         if method == "POST":
             if not is_json(content_type or b""):
-                return Refusal(415, "The Content-Type must be application/json.", "content_type")
+                return GuardRefusal(
+                    415, "The Content-Type must be application/json.", "content_type"
+                )
             # What is posted for a stream of HTTP+SSE is answered there, so nothing is read here.
             if not accepts_json and route.kind != MESSAGES:
                 message = "Accept must allow application/json and text/event-stream."
-                return Refusal(406, message, "accept")
+                return GuardRefusal(406, message, "accept")
         return route, accepts_sse, prefers_sse, rest, query
 
     def _route(self, path: bytes) -> tuple[Route | None, bytes]:
@@ -205,21 +211,21 @@ class Guard:
                 return leads, path[len(tree) :]
         return None, b""
 
-    def _check_caller(self, host: bytes | None, origin: bytes | None) -> Refusal | None:
+    def _check_caller(self, host: bytes | None, origin: bytes | None) -> GuardRefusal | None:
         if host is None:
-            return Refusal(400, "The Host header is missing.", "host")
+            return GuardRefusal(400, "The Host header is missing.", "host")
         place = place_of(host)
         if place is None:
-            return Refusal(400, "The Host header is malformed.", "host")
+            return GuardRefusal(400, "The Host header is malformed.", "host")
         if not self._hosts.allow(place):
             message = f"This gateway does not answer to the name {_shown(place)}; {_ALLOW}."
-            return Refusal(421, message, "host_foreign")
+            return GuardRefusal(421, message, "host_foreign")
         if origin is not None:
             place = origin_place(origin)
             if place is None or not self._hosts.allow(place):
                 who = _shown(place) if place else "this Origin"
                 message = f"Pages of {who} may not use this gateway; {_ALLOW}."
-                return Refusal(403, message, "origin")
+                return GuardRefusal(403, message, "origin")
         return None
 
 
@@ -236,7 +242,7 @@ class _Known(Struct, frozen=True, gc=False):
     """What this guard found."""
 
     guard: Guard
-    found: Facts | Refusal
+    found: RequestFacts | GuardRefusal
 
 
 def origin_place(value: bytes) -> Place | None:
@@ -271,9 +277,9 @@ def is_json(value: bytes) -> bool:
     return _JSON.fullmatch(value.strip(BLANKS)) is not None
 
 
-def too_large() -> Refusal:
+def too_large() -> GuardRefusal:
     message = f"The body has more than {BODY_BYTES_MAX} bytes."
-    return Refusal(413, message, "too_large", close=True)
+    return GuardRefusal(413, message, "too_large", close=True)
 
 
 def _directory(value: bytes | None) -> str:

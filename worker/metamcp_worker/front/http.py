@@ -14,26 +14,26 @@ from msgspec import Struct
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers, client_questions, guard, mcp_request, web_pages
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, Session, Sessions
+from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.guard import METHODS, Facts, Guard, Refusal, Route, too_large
-from metamcp_worker.front.legacy import Legacy, Sse
+from metamcp_worker.front.guard import METHODS, Guard, GuardRefusal, RequestFacts, Route, too_large
+from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import NotUpYet
-from metamcp_worker.front.modern import STATE_BYTES, Modern
-from metamcp_worker.front.resource_subscriptions import Subscriptions
+from metamcp_worker.front.modern import STATE_BYTES, ModernEra
+from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error
-from metamcp_worker.front.server_links import Answer
+from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.front.wrong_front import Elsewhere
-from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc import codec, messages, process_names
 from metamcp_worker.ipc.codec import Envelope
-from metamcp_worker.ipc.disclosure import Whose
-from metamcp_worker.ipc.errors import HTTP_STATUS, Code, Refused, TooLarge
+from metamcp_worker.ipc.disclosure import ViewOwner
+from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError, TooLarge
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 from metamcp_worker.ipc.messages import SessionRecord
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
@@ -49,10 +49,10 @@ SWEEP_S = 60.0
 """Between two looks for sessions that are over; they are refused in time anyway."""
 
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
-_NO_FACTS = Facts("", accepts_sse=False)
-_NOT_YET = Refusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
+_NO_FACTS = RequestFacts("", accepts_sse=False)
+_NOT_YET = GuardRefusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
 _STUCK = "The process of the gateway that has this cannot be reached; try again in a moment."
-_POST_ONLY = Refusal(
+_POST_ONLY = GuardRefusal(
     405, "This revision has no sessions: everything is a POST.", "method", allow="POST, OPTIONS"
 )
 
@@ -77,7 +77,7 @@ class App:
         front: int = 0,
         on_kept: Callable[[SessionRecord], None] = lambda record: None,
         on_over: Callable[[tuple[str, ...]], None] = lambda ids: None,
-        move: Callable[[Request, Elsewhere, bytes], bool] | None = None,
+        move: Callable[[HttpRequest, Elsewhere, bytes], bool] | None = None,
     ) -> None:
         self._calls = calls
         self._overhead = calls.overhead
@@ -89,17 +89,17 @@ class App:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time
         self._streams = Streams(stats.refused)
-        self._sessions = Sessions(secrets.token_hex(NONCE_BYTES), self._over)
-        self._subscriptions = Subscriptions(calls)
+        self._sessions = ClientSessions(secrets.token_hex(NONCE_BYTES), self._over)
+        self._subscriptions = ResourceSubscriptions(calls)
         self._notices = Notices(calls, self._sessions)
         self._tasks = Tasks(calls)
         states = partial(_name, STATE_BYTES, front)
-        self._modern = Modern(calls, self._subscriptions, self._tasks, states)
+        self._modern = ModernEra(calls, self._subscriptions, self._tasks, states)
         self._rest = Rest(calls)
         self._dialogue = Dialogue(
             calls, self._subscriptions, self._tasks, stats.refused, self._kept, mint, now
         )
-        self._legacy = Legacy(self._sessions, self._dialogue, mint, now, self._kept)
+        self._legacy = LegacyEra(self._sessions, self._dialogue, mint, now, self._kept)
         self._sse = Sse(self._legacy, self._dialogue, self._sessions, mint)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
         self._endpoints: frozenset[str] = frozenset()
@@ -126,7 +126,7 @@ class App:
         """Tell every client that wants to know and whose lists these are."""
 
         def news(endpoint: str, principal: str, session: str = "") -> list[str]:
-            kinds = self._calls.viewers.told(changed, Whose(endpoint, principal, session))
+            kinds = self._calls.viewers.told(changed, ViewOwner(endpoint, principal, session))
             return _methods(kinds)
 
         self._sessions.listed(news)
@@ -166,12 +166,12 @@ class App:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=grace_s)
 
-    def __call__(self, request: Request) -> Pending:
+    def __call__(self, request: HttpRequest) -> Pending:
         self._open += 1
         if self._overhead.armed:
             self._overhead.arrived()
         facts = self._guard.facts(request.head)
-        if isinstance(facts, Refusal):
+        if isinstance(facts, GuardRefusal):
             exchange = Exchange(request, _NO_FACTS, self._streams, self._done)
             return exchange.attend(partial(self._refuse, exchange, facts))
         exchange = Exchange(request, facts, self._streams, self._done)
@@ -276,7 +276,7 @@ class App:
             exchange.watch(partial(call.cancel, "the client went away"))
             again = partial(self._said, exchange, post, body=body)
             return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, why))
-        except Refused as why:
+        except ProtocolError as why:
             return self._refused(exchange, raw_id, why)
         except Declined as why:
             self._decline(exchange, raw_id, why)
@@ -290,7 +290,7 @@ class App:
         again: Callable[[View], Pending],
         raw_id: bytes,
         why: NotUpYet,
-        _: Answer | None,
+        _: CallAnswer | None,
     ) -> Pending:
         """Answer the request again, now that its server has told what it offers; or refuse it."""
         exchange.unwatch()
@@ -302,14 +302,14 @@ class App:
     async def _later(self, exchange: Exchange, raw_id: bytes, rest: Awaitable[None]) -> None:
         try:
             await rest
-        except Refused as why:
+        except ProtocolError as why:
             self._refused(exchange, raw_id, why)
         except Declined as why:
             self._decline(exchange, raw_id, why)
         finally:
             await exchange.settle()
 
-    def _refused(self, exchange: Exchange, raw_id: bytes, why: Refused) -> Pending:
+    def _refused(self, exchange: Exchange, raw_id: bytes, why: ProtocolError) -> Pending:
         status = HTTP_STATUS.get(why.code, 200)
         if status != 200:
             self._stats.refused("message")
@@ -319,7 +319,7 @@ class App:
         self._stats.refused(why.reason)
         exchange.json(why.status, answers.error(raw_id, why.code, why.message))
 
-    def _refuse(self, exchange: Exchange, why: Refusal) -> None:
+    def _refuse(self, exchange: Exchange, why: GuardRefusal) -> None:
         asked = exchange.request.head
         if why.reason == "path" and web_pages.wanted(asked):
             host = dict(asked.headers)[b"host"]
@@ -336,13 +336,13 @@ class App:
             allow = [(b"allow", why.allow.encode())] if why.allow else ()
             exchange.json(why.status, body, allow)
 
-    def _kept(self, session: Session) -> None:
+    def _kept(self, session: ClientSession) -> None:
         """A session with a stream of its own transport ends with that; all others may outlive this
         front, unless they ended while something was asked for in them."""
         if session.tapes is not None and not session.over:
             self._on_kept(session.record())
 
-    def _over(self, sessions: list[Session]) -> None:
+    def _over(self, sessions: list[ClientSession]) -> None:
         for session in sessions:
             self._subscriptions.forget(session)
             self._tasks.forget(session)
@@ -384,7 +384,7 @@ ELICITED = "notifications/elicitation/complete"
 class Notices:
     """Takes the notifications of all servers that nobody else takes."""
 
-    def __init__(self, calls: Calls, sessions: Sessions) -> None:
+    def __init__(self, calls: Calls, sessions: ClientSessions) -> None:
         self._sessions = sessions
         self._servers: Mapping[str, Sequence[str]] = {}
         calls.on_notice(client_questions.MESSAGE, self._logged)
@@ -420,11 +420,11 @@ class Notices:
             if tuple(self._exposed(session)) == (process_names.base(server),):
                 session.tell(message)
 
-    def _heard(self, server: str) -> Iterable[Session]:
+    def _heard(self, server: str) -> Iterable[ClientSession]:
         """The sessions that may hear it: what a process for one client says is for that one."""
         who = process_names.whose(server)
         every = who in ("", process_names.LEGACY)
         return (one for one in self._sessions if every or one.who == who)
 
-    def _exposed(self, session: Session) -> Sequence[str]:
+    def _exposed(self, session: ClientSession) -> Sequence[str]:
         return self._servers.get(session.endpoint, ())

@@ -16,32 +16,37 @@ from msgspec import Raw
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers, mcp_request, modern
-from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, Session, Sessions, negotiated
+from metamcp_worker.front.client_sessions import (
+    CALLER_BYTES_MAX,
+    ClientSession,
+    ClientSessions,
+    negotiated,
+)
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange, outcome
-from metamcp_worker.front.guard import Facts
+from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.front.wrong_front import missing
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import SessionRecord
 
 
-class Legacy:
+class LegacyEra:
     """Answers the requests of this era. `mint`: makes session ids; `now`: the clock; `on_kept`:
     told what another front needs to know of a session."""
 
     def __init__(
         self,
-        sessions: Sessions,
+        sessions: ClientSessions,
         dialogue: Dialogue,
         mint: Callable[[], str],
         now: Callable[[], float],
-        on_kept: Callable[[Session], None],
+        on_kept: Callable[[ClientSession], None],
     ) -> None:
         self._sessions = sessions
         self._dialogue = dialogue
@@ -55,7 +60,7 @@ class Legacy:
         if message.method == "initialize" and message.id:
             if exchange.facts.session is not None:
                 self._session(exchange, view)
-                raise Refused(Code.INVALID_REQUEST, "This session is initialized already.")
+                raise ProtocolError(Code.INVALID_REQUEST, "This session is initialized already.")
             self._initialize(exchange, bytes(message.id), params, view, version)
             return None
         session = self._session(exchange, view)
@@ -99,12 +104,12 @@ class Legacy:
 
     def open(
         self, params: dict[str, Raw], view: View, version: str, *, resumable: bool = True
-    ) -> tuple[Session, bytes]:
+    ) -> tuple[ClientSession, bytes]:
         """A new session for a client that says this at the handshake, and the raw result. Raises
         Refused and Declined."""
         requested = codec.text(params.get("protocolVersion", b"null"))
         if requested is None:
-            raise Refused(Code.INVALID_PARAMS, "initialize needs params.protocolVersion.")
+            raise ProtocolError(Code.INVALID_PARAMS, "initialize needs params.protocolVersion.")
         record = SessionRecord(
             id=self._mint(),
             endpoint=view.endpoint,
@@ -125,7 +130,7 @@ class Legacy:
             result["instructions"] = instructions
         return session, codec.dump(result)
 
-    def adopt(self, records: Iterable[SessionRecord]) -> list[Session]:
+    def adopt(self, records: Iterable[SessionRecord]) -> list[ClientSession]:
         """Go on with these sessions of another front, as far as there is room for them."""
         found = (
             self._sessions.open(one, policy.LOCAL, self._now())
@@ -144,7 +149,7 @@ class Legacy:
         header = (b"mcp-session-id", session.id.encode())
         exchange.json(200, answers.result(raw_id, result), [header])
 
-    def _session(self, exchange: Exchange, view: View) -> Session:
+    def _session(self, exchange: Exchange, view: View) -> ClientSession:
         facts = exchange.facts
         if facts.session is None:
             message = "The header Mcp-Session-Id is missing; send initialize first."
@@ -160,7 +165,7 @@ class Legacy:
         return session
 
     async def _go_on(
-        self, exchange: Exchange, session: Session, tape: Tape, events: list[bytes]
+        self, exchange: Exchange, session: ClientSession, tape: Tape, events: list[bytes]
     ) -> None:
         """Answer with what is left of the stream of a request."""
         stream = exchange.stream()
@@ -181,7 +186,7 @@ def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
     if meta:
         if codec.text(meta.get(modern.PROTOCOL_VERSION, b"null")) in modern.VERSIONS:
             why = "MCP-Protocol-Version does not say the version in params._meta."
-            raise Refused(Code.HEADER_MISMATCH, why)
+            raise ProtocolError(Code.HEADER_MISMATCH, why)
         for key in modern.STAMP:
             meta.pop(key, None)  # what a modern server is told of this client, the gateway says
     return params, meta
@@ -192,18 +197,18 @@ def _caller(params: dict[str, Raw]) -> bytes:
     try:
         capabilities = codec.level(params.get("capabilities", b"{}"))
     except codec.Malformed:
-        raise Refused(Code.INVALID_PARAMS, "params.capabilities must be an object.") from None
+        raise ProtocolError(Code.INVALID_PARAMS, "params.capabilities must be an object.") from None
     caller = {"clientCapabilities": Raw(codec.dump(capabilities))}
     if "clientInfo" in params:
         caller["clientInfo"] = params["clientInfo"]
     whole = codec.dump(caller)
     if len(whole) > CALLER_BYTES_MAX:
         what = "params.capabilities and params.clientInfo"
-        raise Refused(Code.INVALID_PARAMS, f"{what} have more than {CALLER_BYTES_MAX} bytes.")
+        raise ProtocolError(Code.INVALID_PARAMS, f"{what} have more than {CALLER_BYTES_MAX} bytes.")
     return whole
 
 
-class Line:
+class SseSession:
     """One stream, and the session on it once there was a handshake. `open`: somebody reads it."""
 
     __slots__ = ("endpoint", "open", "principal", "session", "stream")
@@ -212,7 +217,7 @@ class Line:
         self.stream = stream
         self.endpoint = endpoint
         self.principal = principal
-        self.session: Session | None = None
+        self.session: ClientSession | None = None
         self.open = True
 
 
@@ -223,7 +228,7 @@ class Posted:
     __slots__ = ("_stream", "facts")
 
     def __init__(self, stream: Stream, endpoint: str) -> None:
-        self.facts = Facts(endpoint, accepts_sse=True)
+        self.facts = RequestFacts(endpoint, accepts_sse=True)
         self._stream = stream
 
     def json(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
@@ -252,7 +257,7 @@ class Posted:
     def unwatch(self) -> None:
         pass
 
-    async def expect(self, call: Call, then: Callable[[Answer | None], Pending]) -> None:
+    async def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> None:
         rest = then(await outcome(call))
         if rest is not None:
             await rest
@@ -262,13 +267,17 @@ class Sse:
     """The streams of this transport. `mint`: makes the names under which clients post."""
 
     def __init__(
-        self, legacy: Legacy, dialogue: Dialogue, sessions: Sessions, mint: Callable[[], str]
+        self,
+        legacy: LegacyEra,
+        dialogue: Dialogue,
+        sessions: ClientSessions,
+        mint: Callable[[], str],
     ) -> None:
         self._legacy = legacy
         self._dialogue = dialogue
         self._sessions = sessions
         self._mint = mint
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, SseSession] = {}
 
     async def get(self, exchange: Exchange, view: View) -> None:
         """A new stream. Raises Declined and Elsewhere."""
@@ -276,7 +285,7 @@ class Sse:
         exchange.check_stream()
         stream = exchange.stream()
         name = self._mint()
-        line = self._lines[name] = Line(stream, view.endpoint, view.principal)
+        line = self._lines[name] = SseSession(stream, view.endpoint, view.principal)
         where = f"{view.spec.base}/messages?session_id={quote(name)}"
         stream.put(b"event: endpoint\ndata: %b\n\n" % where.encode())
         try:
@@ -296,7 +305,7 @@ class Sse:
         return self._take(self._line(exchange, view), exchange, message, view, version)
 
     async def _take(
-        self, line: Line, exchange: Exchange, message: Envelope, view: View, version: str
+        self, line: SseSession, exchange: Exchange, message: Envelope, view: View, version: str
     ) -> None:
         raw_id = bytes(message.id) if message.method is not None else b""
         posted = Posted(line.stream, line.endpoint)
@@ -307,30 +316,30 @@ class Sse:
             del message  # it holds the body
             if rest is not None:
                 await rest
-        except (Refused, Declined) as why:
+        except (ProtocolError, Declined) as why:
             if raw_id:
                 posted.json(200, answers.error(raw_id, why.code, why.message))
         finally:
             line.stream.paid()
 
     def _answer(
-        self, posted: Posted, line: Line, message: Envelope, view: View, version: str
+        self, posted: Posted, line: SseSession, message: Envelope, view: View, version: str
     ) -> Pending:
         params, meta = parameters(message)
         raw_id = bytes(message.id)
         if message.method == "initialize" and raw_id:
             if line.session is not None:
-                raise Refused(Code.INVALID_REQUEST, "This session is initialized already.")
+                raise ProtocolError(Code.INVALID_REQUEST, "This session is initialized already.")
             session, result = self._legacy.open(params, view, version, resumable=False)
             line.session = session
             session.attach(line.stream)
             posted.json(200, answers.result(raw_id, result))
             return None
         if line.session is None:
-            raise Refused(Code.INVALID_REQUEST, "Send initialize first.")
+            raise ProtocolError(Code.INVALID_REQUEST, "Send initialize first.")
         return self._dialogue.answer(posted, message, params, meta, line.session, view)
 
-    def _line(self, exchange: Exchange, view: View) -> Line:
+    def _line(self, exchange: Exchange, view: View) -> SseSession:
         names = parse_qs(exchange.facts.query.decode("latin-1")).get("session_id", [])
         if len(names) != 1:
             message = "The query needs session_id, as the endpoint event gave it."

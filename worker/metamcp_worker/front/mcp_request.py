@@ -26,7 +26,7 @@ from metamcp_worker.http.http1 import Headers
 from metamcp_worker.http.mcp_headers import Path
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
 
 BESIDE_BYTES_MAX = 64 * 1024
@@ -52,9 +52,9 @@ def read(body: bytes) -> Envelope:
     if count(b'"id"') > 1 or count(b'"method"') > 1 or count(b'"params"') > 1 or b"\\" in body:
         _check_keys(_beside(body, message))
     if message.jsonrpc != "2.0":
-        raise Refused(Code.INVALID_REQUEST, 'The member "jsonrpc" must be "2.0".')
+        raise ProtocolError(Code.INVALID_REQUEST, 'The member "jsonrpc" must be "2.0".')
     if message.id and not codec.id_ok(bytes(message.id)):
-        raise Refused(
+        raise ProtocolError(
             Code.INVALID_REQUEST,
             f"The id must be a string or an integer of at most {codec.ID_BYTES_MAX} bytes.",
         )
@@ -62,13 +62,15 @@ def read(body: bytes) -> Envelope:
     answered = message.result or message.error
     if method is None:
         if not (answered and message.id):
-            raise Refused(
+            raise ProtocolError(
                 Code.INVALID_REQUEST, "The message is not a request, notification or answer."
             )
     elif answered:
-        raise Refused(Code.INVALID_REQUEST, "The message is a request and an answer at once.")
+        raise ProtocolError(Code.INVALID_REQUEST, "The message is a request and an answer at once.")
     elif len(method) > METHOD_BYTES_MAX // 4 and len(method.encode()) > METHOD_BYTES_MAX:
-        raise Refused(Code.INVALID_REQUEST, f"The method has more than {METHOD_BYTES_MAX} bytes.")
+        raise ProtocolError(
+            Code.INVALID_REQUEST, f"The method has more than {METHOD_BYTES_MAX} bytes."
+        )
     return message
 
 
@@ -86,28 +88,28 @@ def _level(raw: Raw, what: str) -> dict[str, Raw]:
     try:
         return codec.level(raw)
     except codec.Malformed:
-        raise Refused(Code.INVALID_PARAMS, f"{what} must be an object.") from None
+        raise ProtocolError(Code.INVALID_PARAMS, f"{what} must be an object.") from None
 
 
 def _check_utf8(body: bytes) -> None:
     try:
         body.decode()
     except UnicodeDecodeError:
-        raise Refused(Code.PARSE_ERROR, "The body is not UTF-8.") from None
+        raise ProtocolError(Code.PARSE_ERROR, "The body is not UTF-8.") from None
 
 
-def _unreadable(body: bytes, error: codec.Malformed) -> Refused:
+def _unreadable(body: bytes, error: codec.Malformed) -> ProtocolError:
     """JSON that is not one message, or no JSON at all: two codes."""
     first = body.lstrip()[:1]
     try:
         codec.check(body)
         if first == b"[":
-            return Refused(Code.INVALID_REQUEST, "Batches are not served; send one message.")
+            return ProtocolError(Code.INVALID_REQUEST, "Batches are not served; send one message.")
         if first == b"{":
-            return Refused(Code.INVALID_REQUEST, f"The message is malformed: {error}.")
+            return ProtocolError(Code.INVALID_REQUEST, f"The message is malformed: {error}.")
     except codec.Malformed as broken:
-        return Refused(Code.PARSE_ERROR, f"The body is not JSON: {broken}.")
-    return Refused(Code.INVALID_REQUEST, "The body must be one JSON-RPC object.")
+        return ProtocolError(Code.PARSE_ERROR, f"The body is not JSON: {broken}.")
+    return ProtocolError(Code.INVALID_REQUEST, "The body must be one JSON-RPC object.")
 
 
 def _beside(body: bytes, message: Envelope) -> bytes:
@@ -122,7 +124,7 @@ def _check_keys(body: bytes) -> None:
     if b"\\" not in body and max(count(b'"id"'), count(b'"method"'), count(b'"params"')) <= 1:
         return
     if len(body) > BESIDE_BYTES_MAX:
-        raise Refused(
+        raise ProtocolError(
             Code.INVALID_REQUEST, f"There are more than {BESIDE_BYTES_MAX} bytes beside params."
         )
     depth = 0
@@ -134,7 +136,9 @@ def _check_keys(body: bytes) -> None:
             if depth == 1:
                 key = codec.text(last) or ""
                 if key in seen:
-                    raise Refused(Code.INVALID_REQUEST, "A member of the message is repeated.")
+                    raise ProtocolError(
+                        Code.INVALID_REQUEST, "A member of the message is repeated."
+                    )
                 seen.add(key)
         elif token in b"{[":
             depth += 1
@@ -153,8 +157,8 @@ _SENTINEL = re.compile(r"=\?base64\?(?P<payload>.*)\?=", re.DOTALL)
 _DECIMAL = re.compile(r"(?P<whole>-?[0-9]{1,400})(?:\.0+)?")
 
 
-def mismatch(message: str) -> Refused:
-    return Refused(Code.HEADER_MISMATCH, message)
+def mismatch(message: str) -> ProtocolError:
+    return ProtocolError(Code.HEADER_MISMATCH, message)
 
 
 def header_text(value: bytes) -> str | None:
@@ -189,7 +193,7 @@ def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
             continue
         try:
             wishes = mcp_headers.wanted(codec.level(definition).get("inputSchema", Raw(b"{}")))
-        except (codec.Malformed, mcp_headers.Unfit):
+        except (codec.Malformed, mcp_headers.HeaderRuleUnfit):
             continue
         if wishes:
             found[name] = wishes
@@ -203,7 +207,7 @@ def check(wishes: Wishes, arguments: Raw | None, found: Headers) -> None:
         values: object = None if arguments is None else codec.value(arguments)
     except codec.Malformed as error:  # a number beyond all numbers is well-formed, but has no value
         message = f"params.arguments cannot be compared with headers: {error}."
-        raise Refused(Code.INVALID_PARAMS, message) from None
+        raise ProtocolError(Code.INVALID_PARAMS, message) from None
     for path, name in wishes.items():
         title, key = _PREFIX + name, (_PREFIX + name).lower().encode()
         given = [value.strip(BLANKS) for header, value in found if header == key]
@@ -241,12 +245,12 @@ NAME_BYTES_MAX = 128
 """Of a tool or prompt, as the protocol recommends; no endpoint exposes a longer one."""
 
 
-class Request(Struct):
+class McpRequest(Struct):
     """What a client asks, whatever its era.
 
     `params`: without `_meta`, in the client's order. `meta`: what of `_meta` belongs to others than
     the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
-    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.Call`. `who`,
+    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.CallFrame`. `who`,
     `rooted`, `project`, `unasked`: the client (`processes.Whose`). `roots`: its own, or the folder
     that it works in, as a raw answer to `roots/list`; empty if none are known. `version`: of the
     protocol that it speaks, empty for who speaks none. `headers`: of HTTP, with which it came.
@@ -268,7 +272,7 @@ class Request(Struct):
     headers: Headers = ()
 
 
-class NotUpYet(Refused):
+class NotUpYet(ProtocolError):
     """A request for a server that has not told yet what it offers. `server`: its name."""
 
     def __init__(self, server: str) -> None:
@@ -359,24 +363,24 @@ _REFERENCES: Mapping[str | None, Rule] = {
 }  # fmt: skip
 
 
-def completion(request: Request) -> Rule | None:
+def completion(request: McpRequest) -> Rule | None:
     """For a method that is not in the table; None if nobody knows it. Raises Refused."""
     if request.method != COMPLETE:
         return None
     rule = _REFERENCES.get(codec.text(_ref(request.params).get("type", b"null")))
     if rule is None:
-        raise Refused(
+        raise ProtocolError(
             Code.INVALID_PARAMS,
             f"{COMPLETE} needs params.ref.type to be one of {', '.join(map(str, _REFERENCES))}",
         )
     return rule
 
 
-def subject_of(rule: Rule, request: Request) -> str:
+def subject_of(rule: Rule, request: McpRequest) -> str:
     """Raises Refused."""
     subject = rule.subject(request.params)
     if subject is None:
-        raise Refused(
+        raise ProtocolError(
             Code.INVALID_PARAMS, f"{request.method} needs the {rule.what} it is about, as a string"
         )
     if len(subject.encode("utf-8", "replace")) > rule.bytes_max:
@@ -385,13 +389,13 @@ def subject_of(rule: Rule, request: Request) -> str:
 
 
 def checked(
-    merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: Request
+    merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: McpRequest
 ) -> Owner:
     """The owner that was found, if it is one for this client. Raises Refused."""
     if owner is not None and owner.kept and owner.kept != owner.invalid:
         raise quarantined(owner.kept)
     if owner is not None and owner.invalid and (owner.kept or not request.modern):
-        raise Refused(Code.INVALID_PARAMS, owner.invalid, INVALID)
+        raise ProtocolError(Code.INVALID_PARAMS, owner.invalid, INVALID)
     if owner is None and rule is _TASK:
         raise _unknown_task(merged, subject, request)
     if owner is None:
@@ -400,9 +404,9 @@ def checked(
         hidden = out_of_view(merged, subject) if rule.what == "tool" else ""
         if not hidden and (server := not_up_yet(merged, subject)):
             raise NotUpYet(server)
-        raise Refused(code, hidden or f"Unknown {rule.what}: {subject}")
+        raise ProtocolError(code, hidden or f"Unknown {rule.what}: {subject}")
     if rule.one_era and owner.legacy is request.modern:
-        raise Refused(
+        raise ProtocolError(
             Code.METHOD_NOT_FOUND,
             f"{request.method} does not lead to {owner.server}: it has no tasks of this revision",
         )
@@ -431,7 +435,7 @@ def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
         raise _too_long(_RESOURCE)
     owner = merged.resource(uri)
     if owner is None:
-        raise Refused(NOT_FOUND_LEGACY, f"Unknown resource: {uri}")
+        raise ProtocolError(NOT_FOUND_LEGACY, f"Unknown resource: {uri}")
     original = codec.text(owner.original) if owner.original else uri
     assert original is not None
     return owner, original
@@ -450,22 +454,22 @@ def without_tasks(caller: bytes) -> bytes:
     return codec.dump({**members, "clientCapabilities": Raw(codec.dump(capabilities))})
 
 
-def quarantined(why: str) -> Refused:
+def quarantined(why: str) -> ProtocolError:
     """For a call of a tool that is kept back. `why`: a sentence."""
-    return Refused(Code.INVALID_PARAMS, why, KEPT)
+    return ProtocolError(Code.INVALID_PARAMS, why, KEPT)
 
 
-def _unknown_task(merged: Merged, task: str, request: Request) -> Refused:
+def _unknown_task(merged: Merged, task: str, request: McpRequest) -> ProtocolError:
     """In the order in which a server with tasks would refuse it."""
     if not any(merged.eras[server] is not request.modern for server in merged.tasked):
-        return Refused(Code.METHOD_NOT_FOUND, f"Unknown method: {request.method}")
+        return ProtocolError(Code.METHOD_NOT_FOUND, f"Unknown method: {request.method}")
     if request.modern and TASKS_EXTENSION not in _extensions(request.caller):
-        return Refused(
+        return ProtocolError(
             Code.MISSING_CAPABILITY,
             f"{request.method} is for clients that declare the extension {TASKS_EXTENSION}",
             codec.dump({"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}),
         )
-    return Refused(Code.INVALID_PARAMS, f"Unknown task: {task}")
+    return ProtocolError(Code.INVALID_PARAMS, f"Unknown task: {task}")
 
 
 def _extensions(caller: bytes) -> dict[str, Raw]:
@@ -477,6 +481,6 @@ def _extensions(caller: bytes) -> dict[str, Raw]:
         return {}
 
 
-def _too_long(rule: Rule) -> Refused:
+def _too_long(rule: Rule) -> ProtocolError:
     what = f"No {rule.what} has a name of more than {rule.bytes_max} bytes"
-    return Refused(Code.INVALID_PARAMS, what)
+    return ProtocolError(Code.INVALID_PARAMS, what)

@@ -17,25 +17,25 @@ from msgspec import Raw, Struct
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import answers, client_identity, client_questions, mcp_request, mrtr
-from metamcp_worker.front.calls import Answer, Call, Calls
+from metamcp_worker.front.calls import Call, CallAnswer, Calls
 from metamcp_worker.front.client_identity import Peers
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
-from metamcp_worker.front.guard import Facts
-from metamcp_worker.front.mcp_request import METHODS, Request, Wishes, subject_of
+from metamcp_worker.front.guard import RequestFacts
+from metamcp_worker.front.mcp_request import METHODS, McpRequest, Wishes, subject_of
 from metamcp_worker.front.mrtr_io import Parking, Talk
-from metamcp_worker.front.resource_subscriptions import Subscriptions
+from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.server_processes import Unasked
-from metamcp_worker.front.subscriptions_listen import Listening
+from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.http1 import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.codec import Envelope
-from metamcp_worker.ipc.errors import HTTP_STATUS, Code, Refused
+from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import DISCOVER
 
 VERSIONS: tuple[str, ...] = ("2026-07-28",)
@@ -80,7 +80,7 @@ _ELSEWHERE = frozenset(
 _NONE = Raw()
 
 
-class Asked(Struct, gc=False):
+class CheckedRequest(Struct, gc=False):
     """A request that passed every check. `token`: the raw progress token, or empty; `level`: of
     the log messages that it wants, None for none; `identity`: who the client says it is, raw;
     `headers`: of HTTP."""
@@ -94,18 +94,18 @@ class Asked(Struct, gc=False):
     headers: Headers = ()
 
 
-class Modern:
+class ModernEra:
     """Answers the POSTs of this era."""
 
     def __init__(
         self,
         calls: Calls,
-        subscriptions: Subscriptions,
+        subscriptions: ResourceSubscriptions,
         tasks: Tasks,
         mint: Callable[[], str] = lambda: secrets.token_urlsafe(STATE_BYTES),
     ) -> None:
         self._calls = calls
-        self._listening = Listening(subscriptions, tasks)
+        self._listening = SubscriptionsListen(subscriptions, tasks)
         self._peers = Peers()
         self._parking = Parking(asyncio.get_running_loop(), mint)
         self._wishes: WeakKeyDictionary[View, Mapping[str, Wishes]] = WeakKeyDictionary()
@@ -121,7 +121,7 @@ class Modern:
             exchange.empty(202)
             return None
         if message.method is None:
-            raise Refused(Code.INVALID_REQUEST, "This revision has no requests to a client.")
+            raise ProtocolError(Code.INVALID_REQUEST, "This revision has no requests to a client.")
         asked = check(message, exchange.facts)
         if message.method == "subscriptions/listen":
             exchange.check_staying()
@@ -130,7 +130,13 @@ class Modern:
         return self._answer(exchange, bytes(message.id), message.method, asked, view, version)
 
     def _answer(
-        self, exchange: Exchange, raw_id: bytes, method: str, asked: Asked, view: View, version: str
+        self,
+        exchange: Exchange,
+        raw_id: bytes,
+        method: str,
+        asked: CheckedRequest,
+        view: View,
+        version: str,
     ) -> Pending:
         if method in LIST_METHODS:
             return exchange.result(raw_id, view.page(method, asked.params, modern=True))
@@ -142,7 +148,7 @@ class Modern:
             who = self._peers.find(view.principal, view.endpoint, asked.identity).who
             return self._listening.answer(exchange, raw_id, filters, asked.caller, view, who)
         if method in _GONE:
-            raise Refused(
+            raise ProtocolError(
                 Code.METHOD_NOT_FOUND, f"{method} does not exist in revision {VERSIONS[0]}."
             )
         if method == "tools/call":
@@ -161,7 +167,7 @@ class Modern:
             call, partial(self._brought, exchange, raw_id, call, client, asked.caller)
         )
 
-    def _check_arguments(self, facts: Facts, given: Mapping[str, Raw], view: View) -> None:
+    def _check_arguments(self, facts: RequestFacts, given: Mapping[str, Raw], view: View) -> None:
         wishes = self._wishes.get(view)
         if wishes is None:
             tools = ((entry.key, entry.item.raw) for entry in view.merged.lists["tools"])
@@ -174,10 +180,10 @@ class Modern:
     # --- calls ----------------------------------------------------------------------------------
 
     def _started(
-        self, client: "_Client", method: str, asked: Asked, view: View, directory: str
+        self, client: "_Client", method: str, asked: CheckedRequest, view: View, directory: str
     ) -> Call:
         """Raises Refused, and Unasked if the client has to be asked for its roots."""
-        request = Request(
+        request = McpRequest(
             method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0],
             headers=asked.headers,
         )  # fmt: skip
@@ -199,13 +205,15 @@ class Modern:
             client.talk = Talk(self._parking, call, bound, asked.caller)
         return call
 
-    def _resumed(self, client: "_Client", method: str, asked: Asked, view: View) -> Call | None:
+    def _resumed(
+        self, client: "_Client", method: str, asked: CheckedRequest, view: View
+    ) -> Call | None:
         """The call that this request goes on with; None: it begins one. Raises Refused."""
         given = asked.params
         if not ("requestState" in given or "inputResponses" in given) or method not in mrtr.METHODS:
             return None
         rule = METHODS[method]
-        subject = subject_of(rule, Request(method, given, {}, asked.caller, modern=True))
+        subject = subject_of(rule, McpRequest(method, given, {}, asked.caller, modern=True))
         owner = rule.find(view.merged, subject)
         state = codec.text(given.get("requestState", _NONE))
         if mrtr.is_state(state):
@@ -219,7 +227,7 @@ class Modern:
         if owner is not None and owner.legacy:
             # Its server knows neither of the two: a client that visited a URL asks once more.
             if bytes(given.get("requestState", b"null")) != b"null":
-                raise Refused(Code.INVALID_PARAMS, mrtr.OVER)
+                raise ProtocolError(Code.INVALID_PARAMS, mrtr.OVER)
             asked.params = mrtr.original(given)
         return None
 
@@ -230,7 +238,7 @@ class Modern:
         call: Call,
         client: "_Client",
         caller: bytes,
-        answer: Answer | None,
+        answer: CallAnswer | None,
     ) -> Pending:
         exchange.unwatch()
         if call.answer.done():
@@ -283,7 +291,7 @@ class _Client:
             self.talk.asked(question)
 
 
-def check(message: Envelope, facts: Facts) -> Asked:
+def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
     """The checks of this era, in their order. Raises Refused for the first that fails."""
     if facts.repeated:
         raise mcp_request.mismatch(f"{facts.repeated.decode().title()} came more than once.")
@@ -296,9 +304,11 @@ def check(message: Envelope, facts: Facts) -> Asked:
             check_version(claimed)  # what a client of another revision leaves out is no mistake
         wanted = ((PROTOCOL_VERSION, version), (_CAPABILITIES, capabilities))
         missing = " and ".join(key for key, raw in wanted if not raw)
-        raise Refused(Code.INVALID_PARAMS, f"params._meta lacks {missing}.")
+        raise ProtocolError(Code.INVALID_PARAMS, f"params._meta lacks {missing}.")
     if not bytes(capabilities).startswith(b"{"):
-        raise Refused(Code.INVALID_PARAMS, f"params._meta: {_CAPABILITIES} must be an object.")
+        raise ProtocolError(
+            Code.INVALID_PARAMS, f"params._meta: {_CAPABILITIES} must be an object."
+        )
     if codec.text(version) != claimed:
         raise mcp_request.mismatch("MCP-Protocol-Version is not the version in params._meta.")
     if facts.method is None or facts.method.decode("latin-1") != message.method:
@@ -313,21 +323,25 @@ def check(message: Envelope, facts: Facts) -> Asked:
     check_version(claimed)
     token = bytes(meta.pop("progressToken", b""))
     if token and not codec.id_ok(token):
-        raise Refused(Code.INVALID_PARAMS, "The progress token must be a string or an integer.")
+        raise ProtocolError(
+            Code.INVALID_PARAMS, "The progress token must be a string or an integer."
+        )
     raw_level = meta.pop(_LOG_LEVEL, _NONE)
     level = codec.text(raw_level) if raw_level else None
     if raw_level and level not in client_questions.LEVELS:
         names = ", ".join(client_questions.LEVELS)
-        raise Refused(Code.INVALID_PARAMS, f"params._meta: {_LOG_LEVEL} must be one of {names}.")
+        raise ProtocolError(
+            Code.INVALID_PARAMS, f"params._meta: {_LOG_LEVEL} must be one of {names}."
+        )
     client_info = meta.pop(_CLIENT_INFO, _NONE)
     caller = _caller(client_info, capabilities, raw_level)
-    return Asked(given, meta, caller, token, level, bytes(client_info), facts.headers)
+    return CheckedRequest(given, meta, caller, token, level, bytes(client_info), facts.headers)
 
 
 def check_version(version: str) -> None:
     """Raises Refused for a revision that nobody here speaks, and names those that are."""
     if version not in VERSIONS:
-        raise Refused(
+        raise ProtocolError(
             Code.UNSUPPORTED_VERSION,
             "Unsupported protocol version",
             codec.dump({"supported": SUPPORTED, "requested": version}),
@@ -348,27 +362,27 @@ def discovery(view: View, version: str) -> bytes:
     return codec.dump(result)
 
 
-def visits(answer: Answer, caller: bytes) -> Answer:
+def visits(answer: CallAnswer, caller: bytes) -> CallAnswer:
     """What a client of this era gets instead of the error that demands visits to URLs."""
     wanted = mrtr.links(answer.body)
     if not wanted:
         members = {**codec.level(answer.body), "code": Raw(b"%d" % Code.INTERNAL_ERROR)}
-        return Answer(codec.dump(members), Code.INTERNAL_ERROR)
+        return CallAnswer(codec.dump(members), Code.INTERNAL_ERROR)
     if all(
         client_questions.may_be_asked(caller, one.method, one.params) for one in wanted.values()
     ):
-        return Answer(mrtr.result(wanted, ""))
+        return CallAnswer(mrtr.result(wanted, ""))
     error: dict[str, object] = {
         "code": int(Code.MISSING_CAPABILITY),
         "message": "The server needs visits to URLs first, which this request does not declare.",
         "data": Raw(b'{"requiredCapabilities":{"elicitation":{"url":{}}}}'),
     }
-    return Answer(codec.dump(error), Code.MISSING_CAPABILITY)
+    return CallAnswer(codec.dump(error), Code.MISSING_CAPABILITY)
 
 
-def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> mrtr.Bound:
+def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> mrtr.StateBinding:
     digest = mrtr.digest(given)
-    return mrtr.Bound(view.principal, view.endpoint, method, server, digest)
+    return mrtr.StateBinding(view.principal, view.endpoint, method, server, digest)
 
 
 def _responses(given: Mapping[str, Raw]) -> dict[str, Raw]:
@@ -380,7 +394,9 @@ def _responses(given: Mapping[str, Raw]) -> dict[str, Raw]:
     try:
         return {key: one for key, one in codec.level(raw).items() if bytes(one).startswith(b"{")}
     except codec.Malformed:
-        raise Refused(Code.INVALID_PARAMS, "params.inputResponses must be an object.") from None
+        raise ProtocolError(
+            Code.INVALID_PARAMS, "params.inputResponses must be an object."
+        ) from None
 
 
 def _caller(client_info: Raw, capabilities: Raw, log_level: Raw) -> bytes:

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.front.wrong_front import Elsewhere
 from metamcp_worker.ipc import codec, messages
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """What may be answered by asking for input (MCP 2026-07-28, basic, multi round-trip requests)."""
@@ -30,7 +30,7 @@ _MARK = b"input_required"
 _NONE = Raw()
 
 
-class Wanted(Struct, frozen=True):
+class WantedInput(Struct, frozen=True):
     """One question. `params`: a raw object."""
 
     method: str
@@ -40,7 +40,7 @@ class Wanted(Struct, frozen=True):
 class InputRequired(Struct, frozen=True):
     """What a server wants before it goes on. At least one of the two is there; `state`: raw."""
 
-    requests: dict[str, Wanted]
+    requests: dict[str, WantedInput]
     state: Raw | None = None
 
 
@@ -83,7 +83,7 @@ def original(params: Mapping[str, Raw]) -> dict[str, Raw]:
     return {key: raw for key, raw in params.items() if key not in ADDED}
 
 
-def result(requests: Mapping[str, Wanted], state: str) -> bytes:
+def result(requests: Mapping[str, WantedInput], state: str) -> bytes:
     """A raw result that asks these questions; `state` may be empty. Questions of the handshake era
     become those of this one."""
     members: dict[str, object] = {
@@ -98,7 +98,7 @@ def result(requests: Mapping[str, Wanted], state: str) -> bytes:
     return codec.dump(members)
 
 
-def links(error: bytes) -> dict[str, Wanted]:
+def links(error: bytes) -> dict[str, WantedInput]:
     """The questions in a raw error of the handshake era that demands visits to URLs; none if they
     cannot be read."""
     try:
@@ -109,7 +109,7 @@ def links(error: bytes) -> dict[str, Wanted]:
         return {}
     if len(found) > REQUESTS_MAX or any(mode != "url" for mode in modes):
         return {}
-    return {f"k{at}": Wanted(ELICIT, bytes(one)) for at, one in enumerate(found, 1)}
+    return {f"k{at}": WantedInput(ELICIT, bytes(one)) for at, one in enumerate(found, 1)}
 
 
 def _given(members: Mapping[str, Raw], name: str) -> Raw | None:
@@ -117,16 +117,16 @@ def _given(members: Mapping[str, Raw], name: str) -> Raw | None:
     return None if raw is None or bytes(raw) == b"null" else raw
 
 
-def _wanted(key: str, raw: Raw) -> Wanted:
+def _wanted(key: str, raw: Raw) -> WantedInput:
     members = codec.level(raw)
     method = codec.text(members.get("method", _NONE))
     params = bytes(members.get("params", b"{}"))
     if method is None or not params.startswith(b"{") or len(key.encode()) > KEY_BYTES_MAX:
         raise codec.Malformed("one of its inputRequests is no request with a method and params")
-    return Wanted(method, params)
+    return WantedInput(method, params)
 
 
-def _modern(one: Wanted) -> bytes:
+def _modern(one: WantedInput) -> bytes:
     """The parameters without what this era has not: there is no id by which a server tells that a
     visit is over, and no stream on which it could."""
     if one.method != ELICIT or b'"elicitationId"' not in one.params:
@@ -172,7 +172,7 @@ _OTHER_REQUEST = (
 )
 
 
-class Bound(Struct, frozen=True, gc=False):
+class StateBinding(Struct, frozen=True, gc=False):
     """What a state is good for: this principal, this endpoint, this request, this server. Of the
     server it is the instance that has the call; with it the state ends."""
 
@@ -183,12 +183,12 @@ class Bound(Struct, frozen=True, gc=False):
     digest: bytes
 
 
-class Full(Exception):
+class TooManyParked(Exception):
     """So much is kept already. The text is a sentence."""
 
 
 class _Entry(Struct, Generic[T], frozen=True):
-    bound: Bound
+    bound: StateBinding
     client: str
     until: float
     kept: T
@@ -209,7 +209,7 @@ class Parked(Generic[T]):
     def size_bytes(self) -> int:
         return self._bytes
 
-    def crowded(self, bound: Bound, client: str) -> T | None:
+    def crowded(self, bound: StateBinding, client: str) -> T | None:
         """The oldest call of this client, if the client has as many as it may have, and the oldest
         must go before one more is parked. `client`: the word for the client; clients that do not
         say who they are count as one."""
@@ -220,11 +220,13 @@ class Parked(Generic[T]):
             return here[0].kept
         return mine[0].kept if len(mine) >= CLIENT_PARKED_MAX else None
 
-    def park(self, token: str, bound: Bound, client: str, kept: T, now: float) -> str:
+    def park(self, token: str, bound: StateBinding, client: str, kept: T, now: float) -> str:
         """The state that brings `kept` back, once. `token`: one that nobody guesses. Raises
         Full."""
         if len(self._entries) >= PARKED_MAX:
-            raise Full(f"{PARKED_MAX} calls wait for their clients to answer; try again later.")
+            raise TooManyParked(
+                f"{PARKED_MAX} calls wait for their clients to answer; try again later."
+            )
         state = self._front + token
         self._entries[state] = _Entry(bound, client, now + PARK_S_MAX, kept)
         return state
@@ -233,17 +235,17 @@ class Parked(Generic[T]):
         """Raises Elsewhere for a state that another front made."""
         maker = None if state.startswith(self._front) else messages.maker(state)
         if maker is not None:
-            raise Elsewhere(state, maker, Refused(Code.INVALID_PARAMS, _ELSEWHERE))
+            raise Elsewhere(state, maker, ProtocolError(Code.INVALID_PARAMS, _ELSEWHERE))
 
-    def take(self, state: str, bound: Bound, now: float) -> T:
+    def take(self, state: str, bound: StateBinding, now: float) -> T:
         """What this state stands for. Raises Refused; then nothing has changed."""
         entry = self._entries.get(state)
         if entry is None and not state.startswith(self._front):
-            raise Refused(Code.INVALID_PARAMS, _ELSEWHERE)
+            raise ProtocolError(Code.INVALID_PARAMS, _ELSEWHERE)
         if entry is None or entry.until <= now or _holder(entry.bound) != _holder(bound):
-            raise Refused(Code.INVALID_PARAMS, OVER)
+            raise ProtocolError(Code.INVALID_PARAMS, OVER)
         if entry.bound != bound:
-            raise Refused(Code.INVALID_PARAMS, _OTHER_REQUEST)
+            raise ProtocolError(Code.INVALID_PARAMS, _OTHER_REQUEST)
         del self._entries[state]
         return entry.kept
 
@@ -281,5 +283,5 @@ def digest(params: Mapping[str, Raw]) -> bytes:
     return found.digest()
 
 
-def _holder(bound: Bound) -> tuple[str, str]:
+def _holder(bound: StateBinding) -> tuple[str, str]:
     return bound.principal, bound.endpoint

@@ -15,21 +15,21 @@ from collections.abc import Callable, Mapping
 from msgspec import Raw
 
 from metamcp_worker.front import client_questions, mrtr
-from metamcp_worker.front.calls import Request
+from metamcp_worker.front.calls import McpRequest
 from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
 from metamcp_worker.front.exchange import outcome
 from metamcp_worker.front.mrtr import (
     PARK_S_MAX,
-    Bound,
-    Full,
     InputRequired,
     Parked,
-    Wanted,
+    StateBinding,
+    TooManyParked,
+    WantedInput,
     is_state,
 )
-from metamcp_worker.front.server_links import Answer, Call, error
+from metamcp_worker.front.server_links import Call, CallAnswer, error
 from metamcp_worker.ipc import codec, process_names
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
 _MARK = b"input_required"
@@ -43,13 +43,13 @@ KEPT_BYTES_MAX = 64 * 1024 * 1024
 """Parameters of all calls of one front that may have to be sent anew: four of the largest."""
 
 
-class Kept:
+class ParkedBudget:
     """How much is kept for calls that may have to be sent anew."""
 
     def __init__(self) -> None:
         self._bytes = 0
 
-    def take(self, request: Request) -> int | None:
+    def take(self, request: McpRequest) -> int | None:
         """The size of what is kept from now on; None if that would be too much."""
         size = sum(map(len, request.params.values()))
         if self._bytes + size > KEPT_BYTES_MAX:
@@ -61,7 +61,7 @@ class Kept:
         self._bytes -= size
 
 
-def wants_input(answer: Answer | None) -> bool:
+def wants_input(answer: CallAnswer | None) -> bool:
     """May this answer of a modern server ask for input? Cheap, and never wrongly no."""
     return answer is not None and not answer.code and _MARK in answer.body
 
@@ -73,8 +73,8 @@ class Drive:
     def __init__(
         self,
         call: Call,
-        request: Request | None,
-        start: Callable[[Request], Call],
+        request: McpRequest | None,
+        start: Callable[[McpRequest], Call],
         ask: Callable[[Question], None],
         mint: Callable[[], str],
     ) -> None:
@@ -85,7 +85,7 @@ class Drive:
         self._mint = mint
         self._cancelled = False
         self._open: list[Question] = []
-        self._turn: asyncio.Future[Answer | None] | None = None
+        self._turn: asyncio.Future[CallAnswer | None] | None = None
 
     def cancel(self, reason: str) -> None:
         """Nobody waits any more, neither for the server nor for the client."""
@@ -93,13 +93,13 @@ class Drive:
         self._call.cancel(reason)
         self._end_round(None)
 
-    async def finish(self, answer: Answer) -> Answer | None:
+    async def finish(self, answer: CallAnswer) -> CallAnswer | None:
         """What the call brings in the end, after this first answer; None: it was cancelled."""
         for rounds in range(ROUNDS_MAX + 1):
             if self._cancelled:  # when the answer was on its way already
                 return None
             wanted = self._wanted(answer)
-            if isinstance(wanted, Answer):
+            if isinstance(wanted, CallAnswer):
                 return wanted
             if rounds == ROUNDS_MAX:
                 break
@@ -114,7 +114,7 @@ class Drive:
             answer = brought
         return self._failed(Code.INTERNAL_ERROR, f"asked for input more than {ROUNDS_MAX} times")
 
-    def _wanted(self, answer: Answer) -> InputRequired | Answer:
+    def _wanted(self, answer: CallAnswer) -> InputRequired | CallAnswer:
         """What this answer asks for; or what the call ends with."""
         try:
             wanted = None if answer.code else mrtr.parse(answer.body)
@@ -126,18 +126,18 @@ class Drive:
             return self._failed(Code.OVERLOADED, "asks for input to a call too large to repeat")
         return self._refusal(self._request.caller, wanted.requests) or wanted
 
-    async def _again(self, responses: Mapping[str, bytes], state: Raw | None) -> Answer | None:
+    async def _again(self, responses: Mapping[str, bytes], state: Raw | None) -> CallAnswer | None:
         """Send the call anew, and wait for what it brings."""
         request = self._request
         assert request is not None
         request.params = mrtr.retry(request.params, responses, state)
         try:
             self._call = self._start(request)
-        except Refused as why:
-            return Answer(codec.dump({"code": why.code, "message": why.message}), why.code)
+        except ProtocolError as why:
+            return CallAnswer(codec.dump({"code": why.code, "message": why.message}), why.code)
         return await outcome(self._call)
 
-    def _refusal(self, caller: bytes, requests: Mapping[str, Wanted]) -> Answer | None:
+    def _refusal(self, caller: bytes, requests: Mapping[str, WantedInput]) -> CallAnswer | None:
         """Why these questions cannot be asked, if they cannot."""
         for wanted in requests.values():
             if not may_be_asked(caller, wanted.method, wanted.params):
@@ -146,12 +146,12 @@ class Drive:
         return None
 
     async def _round(
-        self, requests: Mapping[str, Wanted], responses: dict[str, bytes], pause_s: float
-    ) -> Answer | None:
+        self, requests: Mapping[str, WantedInput], responses: dict[str, bytes], pause_s: float
+    ) -> CallAnswer | None:
         """Ask the client everything at once, and collect its answers; or wait for so long, if
         nothing is asked. What ends the call instead, if anything does."""
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[Answer | None] = loop.create_future()
+        turn: asyncio.Future[CallAnswer | None] = loop.create_future()
         self._turn = turn
         late = self._failed(Code.TIMED_OUT, f"got no answer from the client in {ROUND_S_MAX:g} s")
         timer = loop.call_later(
@@ -160,7 +160,7 @@ class Drive:
 
         def collect(key: str, body: bytes, failed: bool) -> None:
             if failed:  # there is no place for an error among the answers
-                self._end_round(Answer(body, _code(body)))
+                self._end_round(CallAnswer(body, _code(body)))
                 return
             responses[key] = body
             if len(responses) == len(requests):
@@ -177,7 +177,7 @@ class Drive:
             self._end_round(None)
 
     def _question(
-        self, key: str, wanted: Wanted, collect: Callable[[str, bytes, bool], None]
+        self, key: str, wanted: WantedInput, collect: Callable[[str, bytes, bool], None]
     ) -> Question:
         params = wanted.params
         if wanted.method == mrtr.ELICIT and b'"url"' in params:
@@ -191,7 +191,7 @@ class Drive:
 
         return Question(self._call.server, self._call.id, 0, wanted.method, params, reply)
 
-    def _end_round(self, outcome: Answer | None) -> None:
+    def _end_round(self, outcome: CallAnswer | None) -> None:
         """The first end counts. What is still open then, nobody waits for."""
         turn, self._turn = self._turn, None
         if turn is not None and not turn.done():
@@ -200,7 +200,7 @@ class Drive:
         for question in still:
             question.withdraw()
 
-    def _failed(self, code: Code, what: str) -> Answer:
+    def _failed(self, code: Code, what: str) -> CallAnswer:
         server = process_names.base(self._call.server)
         return error(code, f"server '{server}' {what}", {"server": server})
 
@@ -228,14 +228,16 @@ _CANCEL = codec.dump({"action": "cancel"})
 
 
 class Talk:
-    """A call whose client may be asked. `capabilities`: the client, as in `frames.Call`."""
+    """A call whose client may be asked. `capabilities`: the client, as in `frames.CallFrame`."""
 
     __slots__ = (
         "_attended", "_count", "_loop", "_open", "_parked_at", "_parking", "_planned", "_size",
         "_state", "_timer", "bound", "call", "capabilities",
     )  # fmt: skip
 
-    def __init__(self, parking: "Parking", call: Call, bound: Bound, capabilities: bytes) -> None:
+    def __init__(
+        self, parking: "Parking", call: Call, bound: StateBinding, capabilities: bytes
+    ) -> None:
         self.call = call
         self.bound = bound
         self.capabilities = capabilities
@@ -318,7 +320,7 @@ class Talk:
             return
         try:
             self._state = self._parking.park(self)
-        except Full as full:
+        except TooManyParked as full:
             for key, question in list(self._open.items()):
                 self._closed(key)
                 question.refuse(str(full))
@@ -327,14 +329,14 @@ class Talk:
         self.call.caller = self
         self._parked_at = self._loop.time()
         self._timer = self._loop.call_later(PARK_S_MAX, self._expire)
-        wanted = {key: Wanted(one.method, one.params) for key, one in self._open.items()}
-        self.call.interim(Answer(mrtr.result(wanted, self._state)))
+        wanted = {key: WantedInput(one.method, one.params) for key, one in self._open.items()}
+        self.call.interim(CallAnswer(mrtr.result(wanted, self._state)))
         self.call.answer.add_done_callback(self._ended)
 
     def _expire(self) -> None:
         self.give_up(f"the client did not answer within {PARK_S_MAX:g} s")
 
-    def _ended(self, answer: asyncio.Future[Answer]) -> None:
+    def _ended(self, answer: asyncio.Future[CallAnswer]) -> None:
         """The call is over. If its client is away, the answer is kept until it comes back, but for
         that of a server which is gone: then the state is over with it."""
         if not self._state or answer is not self.call.answer:
@@ -375,7 +377,7 @@ class Parking:
     def park(self, talk: Talk) -> str:
         """The state with which its client comes back. Raises Full."""
         if self._closed:
-            raise Full("The gateway is stopping.")
+            raise TooManyParked("The gateway is stopping.")
         client = "" if talk.call.origin is None else talk.call.origin.who
         if (oldest := self.parked.crowded(talk.bound, client)) is not None:
             oldest.give_up("newer calls of its client wait for answers in its place")
@@ -387,7 +389,7 @@ class Parking:
         if state is not None and is_state(state):
             self.parked.check_here(state)
 
-    def take(self, state: str, bound: Bound) -> Talk:
+    def take(self, state: str, bound: StateBinding) -> Talk:
         """The talk that this state brings back. Raises Refused."""
         return self.parked.take(state, bound, self.loop.time())
 

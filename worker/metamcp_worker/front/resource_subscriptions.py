@@ -20,12 +20,12 @@ from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.mcp_request import owner_of_resource
-from metamcp_worker.front.server_links import Answer, Call
-from metamcp_worker.front.watches import Full, Key, Watcher, Watches
+from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.watches import Key, TooManyWatched, Watcher, Watches
 from metamcp_worker.ipc import codec, process_names
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
-__all__ = ["Subscriptions", "Watcher"]
+__all__ = ["ResourceSubscriptions", "Watcher"]
 
 SUBSCRIBE = "resources/subscribe"
 UNSUBSCRIBE = "resources/unsubscribe"
@@ -35,12 +35,12 @@ UNATTENDED_MAX = 16
 """Requests at one server for which no client waits: few beside what one takes at once, so that
 calls do not queue behind them."""
 
-_NOTHING = Answer(b"{}")
+_NOTHING = CallAnswer(b"{}")
 
 log = logging.getLogger("metamcp.front")
 
 
-class Subscriptions:
+class ResourceSubscriptions:
     """All subscriptions of one front."""
 
     def __init__(self, calls: Calls) -> None:
@@ -48,14 +48,14 @@ class Subscriptions:
         self._watches = Watches()
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
-        self._futures: dict[int, asyncio.Future[Answer | None]] = {}
+        self._futures: dict[int, asyncio.Future[CallAnswer | None]] = {}
         self._asked: dict[Key, Call] = {}
         self._turns: dict[str, dict[Key, None]] = {}
         self._unattended: dict[str, set[Key]] = {}
         calls.on_notice(UPDATED, self.updated)
         calls.on_attached(self.renew)
 
-    async def watch(self, view: View, uri: str, watcher: Watcher) -> Answer | None:
+    async def watch(self, view: View, uri: str, watcher: Watcher) -> CallAnswer | None:
         """`watcher` is told of updates from now on, if the answer is a result: the server's own for
         the first one that watches, an empty one for others. None: it was forgotten meanwhile.
         Raises Refused."""
@@ -67,11 +67,11 @@ class Subscriptions:
         try:
             if self._watches.watch(key, watcher, uri, number):
                 return _NOTHING
-        except Full as full:
-            raise Refused(Code.OVERLOADED, str(full)) from None
+        except TooManyWatched as full:
+            raise ProtocolError(Code.OVERLOADED, str(full)) from None
         return await self._outcome(number, key)
 
-    async def unwatch(self, view: View, uri: str, watcher: Watcher) -> Answer | None:
+    async def unwatch(self, view: View, uri: str, watcher: Watcher) -> CallAnswer | None:
         """`watcher` is not told any more. The answer is the server's own for the last one that
         watched. None: it was forgotten meanwhile. Raises Refused."""
         policy.authorize(view.principal, view.endpoint, UNSUBSCRIBE, uri)
@@ -90,7 +90,7 @@ class Subscriptions:
             owner, original = owner_of_resource(_seen(view, watcher), uri)
             server = self._calls.process(owner.server, watcher)
             self._later(self._watches.adopt((server, original), watcher, uri))
-        except (Refused, Full) as why:
+        except (ProtocolError, TooManyWatched) as why:
             log.info("a subscription of a session that was taken over is dropped: %s", why)
 
     def forget(self, watcher: Watcher) -> None:
@@ -156,8 +156,8 @@ class Subscriptions:
             for each in self._watches.watchers(process, uri)
         ]
 
-    async def _outcome(self, number: int, key: Key) -> Answer | None:
-        future: asyncio.Future[Answer | None] = self._loop.create_future()
+    async def _outcome(self, number: int, key: Key) -> CallAnswer | None:
+        future: asyncio.Future[CallAnswer | None] = self._loop.create_future()
         self._futures[number] = future
         self._ask(key)
         try:
@@ -188,7 +188,7 @@ class Subscriptions:
         others = (one for one in self._processes(self._calls.heir(server)) if one != server)
         return any(self._watches.watched((one, uri)) for one in others)
 
-    def _answered(self, key: Key, answer: asyncio.Future[Answer]) -> None:
+    def _answered(self, key: Key, answer: asyncio.Future[CallAnswer]) -> None:
         del self._asked[key]
         self._done(key, None if answer.cancelled() else answer.result())
         server = key[0]
@@ -196,12 +196,12 @@ class Subscriptions:
             self._unattended[server].discard(key)
             self._take_turns(server)
 
-    def _done(self, key: Key, answer: Answer | None) -> None:
+    def _done(self, key: Key, answer: CallAnswer | None) -> None:
         ok = answer is not None and not answer.code
         for settled in self._watches.done(key, ok=ok):
             self._resolve(settled.number, answer if settled.answered else _NOTHING)
 
-    def _resolve(self, number: int, answer: Answer | None) -> None:
+    def _resolve(self, number: int, answer: CallAnswer | None) -> None:
         future = self._futures.pop(number, None)
         if future is not None and not future.done():
             future.set_result(answer)

@@ -18,20 +18,20 @@ from msgspec import Raw
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import web_pages
-from metamcp_worker.front.calls import Answer, Calls
+from metamcp_worker.front.calls import CallAnswer, Calls
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.mcp_request import (
     NAME_BYTES_MAX,
+    McpRequest,
     NotUpYet,
-    Request,
     not_up_yet,
     out_of_view,
 )
-from metamcp_worker.front.web_pages import Tool
+from metamcp_worker.front.web_pages import OpenApiTool
 from metamcp_worker.http.http1 import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 DOCUMENT = b"openapi.json"
 FAILED = 422
@@ -81,7 +81,7 @@ class Rest:
                 why = f"Only {allowed.decode()} is served at this path."
                 error = rest_error(Code.INVALID_REQUEST, why)
                 exchange.json(405, error, [(b"allow", allowed + b", OPTIONS")])
-        except Refused as why:
+        except ProtocolError as why:
             exchange.json(STATUSES.get(why.code, 502), rest_error(why.code, why.message))
         return None
 
@@ -115,7 +115,7 @@ class Rest:
         before: View,
         version: str,
         why: NotUpYet,
-        _: Answer | None,
+        _: CallAnswer | None,
     ) -> Pending:
         """Call the tool, now that its server has told what it offers; or refuse the call."""
         exchange.unwatch()
@@ -124,12 +124,12 @@ class Rest:
             if view is None or why.server in view.merged.unknown:
                 raise why
             return self._call(exchange, name, body, view, version)
-        except Refused as refused:
+        except ProtocolError as refused:
             code = refused.code
             exchange.json(STATUSES.get(code, 502), rest_error(code, refused.message))
         return None
 
-    def _brought(self, exchange: Exchange, answer: Answer | None) -> None:
+    def _brought(self, exchange: Exchange, answer: CallAnswer | None) -> None:
         exchange.unwatch()
         exchange.json(*_answered(answer))
 
@@ -150,11 +150,13 @@ class Rest:
         return known
 
 
-def _tools(view: View) -> list[Tool]:
-    return [Tool(entry.key, codec.level(entry.item.raw)) for entry in view.merged.lists["tools"]]
+def _tools(view: View) -> list[OpenApiTool]:
+    return [
+        OpenApiTool(entry.key, codec.level(entry.item.raw)) for entry in view.merged.lists["tools"]
+    ]
 
 
-def _shown(tool: Tool) -> dict[str, object]:
+def _shown(tool: OpenApiTool) -> dict[str, object]:
     members = {key: tool.definition[key] for key in _SHOWN if key in tool.definition}
     return {"name": tool.name, **members}
 
@@ -164,7 +166,7 @@ def _name(path: bytes) -> str:
     return unquote_to_bytes(path).decode(errors="backslashreplace")
 
 
-def _request(name: str, body: bytes, version: str, headers: Headers) -> Request:
+def _request(name: str, body: bytes, version: str, headers: Headers) -> McpRequest:
     """The call of this tool with the arguments in `body`. Raises Refused."""
     try:
         body.decode()
@@ -172,15 +174,15 @@ def _request(name: str, body: bytes, version: str, headers: Headers) -> Request:
     except (codec.Malformed, UnicodeDecodeError) as error:
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         message = f"The body must be a JSON object, the arguments of the tool: {why}."
-        raise Refused(Code.INVALID_PARAMS, message) from None
+        raise ProtocolError(Code.INVALID_PARAMS, message) from None
     given = {"name": Raw(codec.dump(name)), "arguments": Raw(body or b"{}")}
     caller = codec.dump({
         "clientCapabilities": {}, "clientInfo": {"name": "metamcp-rest", "version": version},
     })  # fmt: skip
-    return Request("tools/call", given, {}, caller, modern=True, headers=headers)
+    return McpRequest("tools/call", given, {}, caller, modern=True, headers=headers)
 
 
-def _answered(answer: Answer | None) -> tuple[int, bytes]:
+def _answered(answer: CallAnswer | None) -> tuple[int, bytes]:
     """Status and body for what the call brought."""
     if answer is None:
         return 503, rest_error(Code.OVERLOADED, "The call was cancelled.")

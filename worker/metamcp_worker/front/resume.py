@@ -65,7 +65,7 @@ class Lost(Struct, frozen=True):
     request: bytes
 
 
-class Reader(Protocol):
+class TapeReader(Protocol):
     """The connection that gets the events of a tape."""
 
     def put(self, event: bytes) -> None: ...
@@ -112,7 +112,7 @@ class Tapes:
         self._heirs: dict[bytes, Tape] = {}
 
     def open(
-        self, reader: Reader, events_max: int = RESUME_EVENTS_MAX, request: bytes = b""
+        self, reader: TapeReader, events_max: int = RESUME_EVENTS_MAX, request: bytes = b""
     ) -> "Tape":
         """A new tape, of which at most so many events are kept. `request`: the raw id of the one
         that it ends with the answer to."""
@@ -190,14 +190,14 @@ class Tape:
     )  # fmt: skip
 
     def __init__(
-        self, tapes: Tapes, number: int, reader: Reader, events_max: int, request: bytes
+        self, tapes: Tapes, number: int, reader: TapeReader, events_max: int, request: bytes
     ) -> None:
         self.number = number
         self.name = b"%b-%d" % (tapes.memory.nonce, number)
         self.last = 0
         self.events: deque[bytes] = deque()
         self.size_bytes = 0
-        self.reader: Reader | None = reader
+        self.reader: TapeReader | None = reader
         self.over = False
         self._tapes = tapes
         self._events_max = events_max
@@ -225,12 +225,12 @@ class Tape:
         else:
             self._tapes.memory.over[self] = now + RESUME_S
 
-    def lose(self, reader: Reader) -> None:
+    def lose(self, reader: TapeReader) -> None:
         """This connection is gone."""
         if self.reader is reader:
             self.reader = None
 
-    def resume(self, reader: Reader, events: list[bytes]) -> None:
+    def resume(self, reader: TapeReader, events: list[bytes]) -> None:
         """Go on at this connection, with these events. The one before, if it is still there, is one
         that the client has lost."""
         if self.over:

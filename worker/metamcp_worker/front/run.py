@@ -28,7 +28,7 @@ from metamcp_worker.front.view_orders import Disclosing
 from metamcp_worker.http import movable
 from metamcp_worker.http.movable import MovableServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
-from metamcp_worker.ipc.disclosure import Announce, Outcome
+from metamcp_worker.ipc.disclosure import Announce, OrderOutcome
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
@@ -89,10 +89,10 @@ def main(sock: socket.socket) -> int:
 
 
 async def _live(sock: socket.socket) -> int:
-    return await Front(sock).run()
+    return await FrontWorker(sock).run()
 
 
-class Front:
+class FrontWorker:
     """One front. `run` is its life."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -153,7 +153,7 @@ class Front:
                 self._tell(Taken())  # its client is cut: the socket is gone
                 self._stats.refused("handover")
             case Changed(ticket=ticket):
-                self._calls.builtins.changed(ticket, Outcome(error=UNREAD))
+                self._calls.builtins.changed(ticket, OrderOutcome(error=UNREAD))
             case Embedded(ticket=ticket):
                 lost = Vectors(pause_s=EMBED_AGAIN_S)
                 self._calls.builtins.embedded(ticket, codec.dump(lost))
@@ -211,7 +211,7 @@ class Front:
                 self._disclosing.announce(number)
             case Changed(ticket=ticket):
                 self._calls.refresh()  # who hears of it finds it done
-                self._calls.builtins.changed(ticket, codec.typed(Outcome, packets.value(fds)))
+                self._calls.builtins.changed(ticket, codec.typed(OrderOutcome, packets.value(fds)))
             case Embedded(ticket=ticket):
                 self._calls.builtins.embedded(ticket, packets.value(fds))
             case ShowCalls():

@@ -15,8 +15,7 @@ from msgspec import Struct
 from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import PipeFull, TooLarge
-from metamcp_worker.ipc.frames import Call as CallFrame
-from metamcp_worker.ipc.frames import Cancel, Claim, Keep, Reply, Tell
+from metamcp_worker.ipc.frames import CallFrame, Cancel, Claim, Keep, ReplyFrame, Tell
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.pipe import Pipe
 
@@ -36,14 +35,14 @@ _AWAY = frozenset({"idle", "draining", "stopped", "error", "quarantined"})
 _COMING = frozenset({"unknown", "warming", "ready", "idle"})
 
 
-class Answer(Struct, frozen=True, gc=False):
+class CallAnswer(Struct, frozen=True, gc=False):
     """What came back. `code`: 0 for a result, else the JSON-RPC code of the error in `body`."""
 
     body: bytes
     code: int = 0
 
 
-class Origin(Struct, frozen=True, gc=False):
+class CallOrigin(Struct, frozen=True, gc=False):
     """Where a call comes from and what it is about, for people who look. `name`: of its tool or
     prompt, as its client knows it; `said`: raw JSON of what the client says of itself; `who`: the
     word for it; `version`: of the protocol that it speaks. `tool`: the server's own name of the
@@ -78,7 +77,7 @@ class Call:
         self,
         server: str,
         frame: CallFrame,
-        answer: asyncio.Future[Answer],
+        answer: asyncio.Future[CallAnswer],
         cancel: Callable[["Call", str], None],
         now: float,
         *,
@@ -103,7 +102,7 @@ class Call:
         self.spare: CallFrame | None = None
         self.ends = 0.0
         self.kept: Keep | None = None
-        self.origin: Origin | None = None
+        self.origin: CallOrigin | None = None
         self._cancel = cancel
 
     @property
@@ -111,7 +110,7 @@ class Call:
         """Of what is still to be sent."""
         return _size_bytes(self.frame) if self.frame else 0
 
-    def interim(self, answer: Answer) -> None:
+    def interim(self, answer: CallAnswer) -> None:
         """Answer who waits now. The call goes on: its own answer comes to another future, which is
         `answer` from now on."""
         waiting, self.answer = self.answer, self.answer.get_loop().create_future()
@@ -131,7 +130,7 @@ class Wire:
         "claims", "down", "generation", "gone", "legacy", "link", "pipe", "questions", "waiting",
     )  # fmt: skip
 
-    def __init__(self, link: "Link", generation: int, *, legacy: bool = False) -> None:
+    def __init__(self, link: "ServerLink", generation: int, *, legacy: bool = False) -> None:
         self.link = link
         self.generation = generation
         self.legacy = legacy
@@ -174,7 +173,7 @@ class Wire:
         """This call outlives this front. If the pipe is full it does not."""
         self.offer(frame)
 
-    def offer(self, frame: Cancel | Keep | Reply | Tell) -> None:
+    def offer(self, frame: Cancel | Keep | ReplyFrame | Tell) -> None:
         """Send this, unless the pipe is full: nobody waits for an answer to it."""
         if self.pipe is not None:
             with contextlib.suppress(PipeFull, TooLarge):
@@ -215,7 +214,7 @@ class Wire:
             question.withdraw()
 
 
-class Link:
+class ServerLink:
     """One server, or its process for one client; `name`: what clients know it by. `target`: the
     wire that takes new calls now; `held`: calls that wait for one, `held_bytes` in all; `hold_ms`:
     how long they may, -1 for as long as for any server. `apart`: it is a process for one client, or
@@ -346,7 +345,7 @@ def _size_bytes(frame: CallFrame) -> int:
     return len(frame.params) + len(frame.meta) + len(frame.caller)
 
 
-def inflight(links: Iterable[Link], wires: Iterable[Wire]) -> dict[str, int]:
+def inflight(links: Iterable[ServerLink], wires: Iterable[Wire]) -> dict[str, int]:
     """Calls that wait for an answer, by what clients know the server by, held ones included."""
     counts: dict[str, int] = {}
     for link in links:
@@ -356,7 +355,7 @@ def inflight(links: Iterable[Link], wires: Iterable[Wire]) -> dict[str, int]:
     return counts
 
 
-def under_way(links: Iterable[Link], wires: Iterable[Wire]) -> Iterator[tuple[Call, str]]:
+def under_way(links: Iterable[ServerLink], wires: Iterable[Wire]) -> Iterator[tuple[Call, str]]:
     """Every call that is not answered yet, and its state as in `messages.CallUnderWay`."""
     for link in links:
         yield from ((call, "held") for call in link.held)
@@ -366,5 +365,5 @@ def under_way(links: Iterable[Link], wires: Iterable[Wire]) -> Iterator[tuple[Ca
             yield call, "asking" if call.id in asking else "running"
 
 
-def error(code: int, message: str, data: dict[str, object]) -> Answer:
-    return Answer(codec.dump({"code": int(code), "message": message, "data": data}), code)
+def error(code: int, message: str, data: dict[str, object]) -> CallAnswer:
+    return CallAnswer(codec.dump({"code": int(code), "message": message, "data": data}), code)

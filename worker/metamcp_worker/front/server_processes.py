@@ -21,7 +21,7 @@ TENANTS_MAX = 4096
 """Processes whose clients are remembered; beyond that all are forgotten and told anew."""
 
 
-class Whose(Protocol):
+class ProcessClient(Protocol):
     """A client. `who`: the word for it, empty if it does not say who it is; `rooted`: the one for
     it as a client that has roots, empty if it has none; `project`: the one for its project, empty
     if it has none. `unasked`: what it has of these is not known before it was asked for its roots.
@@ -58,7 +58,7 @@ class _Tenancy(Struct):
     told: set[str]
 
 
-class Processes:
+class ServerProcesses:
     """Of all servers. `tell`: the supervisor."""
 
     def __init__(self, tell: Callable[[Wanted], None]) -> None:
@@ -78,7 +78,7 @@ class Processes:
         if server in self._tenancies:
             self._tenancies[server].told.clear()
 
-    def find(self, server: str, client: Whose, *, calls: bool = False) -> str:
+    def find(self, server: str, client: ProcessClient, *, calls: bool = False) -> str:
         """The name of the process. `calls`: for a request that can wait until the client was asked
         for its roots. Raises Unasked then."""
         apart = self._apart.get(server)
@@ -99,7 +99,7 @@ class Processes:
         earlier = apart.both and process_names.has_session(client.who)
         return process_names.own(server, process_names.LEGACY) if earlier else server
 
-    def _ahead(self, apart: _Apart, client: Whose) -> bool:
+    def _ahead(self, apart: _Apart, client: ProcessClient) -> bool:
         """Have the roots of this client to be known before its call? Not if its server asks by
         itself while it has the call, as every one does in the later era."""
         if apart.by == "project":
@@ -119,7 +119,7 @@ class Processes:
         tenancy = self._tenancies.get(server)
         self._tell(Wanted(server=server, tenant=None if tenancy is None else tenancy.tenant))
 
-    def rooted(self, client: Whose) -> list[str]:
+    def rooted(self, client: ProcessClient) -> list[str]:
         """The processes that serve this client alone and want its roots, which are told from now
         on when one of them is to start."""
         names = [
@@ -131,7 +131,7 @@ class Processes:
             tenancy.tenant = structs.replace(tenancy.tenant, roots=client.roots.decode())
         return found
 
-    def _host(self, name: str, client: Whose, *, several: bool) -> None:
+    def _host(self, name: str, client: ProcessClient, *, several: bool) -> None:
         """This process is to serve this client. If it may have other clients too, the supervisor
         is told of each, so that it ends with the last of them."""
         tenancy = self._tenancies.get(name)
@@ -148,7 +148,7 @@ class Processes:
             self._tell(Wanted(server=name, tenant=tenant))
 
 
-def _tenant(client: Whose) -> Tenant:
+def _tenant(client: ProcessClient) -> Tenant:
     said = client.caller if len(client.caller) <= CALLER_BYTES_MAX else b"{}"
     return Tenant(
         who=client.who, caller=said.decode(), roots=client.roots.decode(), modern=client.modern

@@ -13,25 +13,25 @@ from msgspec import Raw
 
 from metamcp_worker.front import answers, client_questions, front_recovery
 from metamcp_worker.front.client_questions import Question, may_be_asked
-from metamcp_worker.front.client_sessions import Session
+from metamcp_worker.front.client_sessions import ClientSession
 from metamcp_worker.front.exchange import message
-from metamcp_worker.front.guard import Facts
+from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.front.resume import Lost, Tape
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Refused
+from metamcp_worker.ipc.errors import ProtocolError
 
 ELICIT = "elicitation/create"
 _WITHDRAWN = "the server does not wait for the answer any more"
 _NONE = Raw(b"null")
 
 
-class Outlet(Protocol):
+class AnswerOutlet(Protocol):
     """Where the answer to one message goes: an `Exchange`, or a stream that is open already."""
 
-    facts: Facts
+    facts: RequestFacts
     waits: bool
     """Whether the request can be taken up again when its server has started for the first time."""
 
@@ -43,7 +43,7 @@ class Outlet(Protocol):
 
     def empty(self, status: int) -> None: ...
 
-    def expect(self, call: Call, then: Callable[[Answer | None], Pending]) -> Pending: ...
+    def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> Pending: ...
 
     def begin(self) -> Stream | None: ...
 
@@ -56,13 +56,15 @@ class Outlet(Protocol):
     def unwatch(self) -> None: ...
 
 
-class Client:
+class SessionRequest:
     """Takes what comes for one request; a `questions.Caller`. `raw_id`: of the request; `token`:
     its raw progress token, or empty."""
 
     __slots__ = ("_call", "_gone", "_stream", "_tape", "_token", "outlet", "raw_id", "session")
 
-    def __init__(self, outlet: Outlet, session: Session, raw_id: bytes, token: bytes) -> None:
+    def __init__(
+        self, outlet: AnswerOutlet, session: ClientSession, raw_id: bytes, token: bytes
+    ) -> None:
         self.outlet = outlet
         self.session = session
         self.raw_id = raw_id
@@ -131,7 +133,7 @@ class Client:
         self.raw_id = bytes(note.id)
         self._token = b"" if bytes(note.token) == b"null" else bytes(note.token)
 
-    def refuse(self, why: Refused, now: float) -> Pending:
+    def refuse(self, why: ProtocolError, now: float) -> Pending:
         """The same as `finish`, for a request that comes to nothing. That is no matter of HTTP in
         this era."""
         body = answers.refused(self.raw_id, why)
@@ -141,7 +143,7 @@ class Client:
         self._tape.end(answers.event(body), now)
         return self.outlet.settle()
 
-    def finish(self, answer: Answer | None, now: float) -> Pending:
+    def finish(self, answer: CallAnswer | None, now: float) -> Pending:
         """The one answer to the request, behind what was told before it. None: it was cancelled."""
         if self._tape is not None:
             self._tape.end(answers.event(message(self.raw_id, answer)), now)

@@ -14,11 +14,11 @@ from itertools import islice
 
 from msgspec import Struct
 
-from metamcp_worker.catalog.catalog import Entry, Merged, sent_bytes
+from metamcp_worker.catalog.catalog import ListEntry, Merged, sent_bytes
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec, process_names, token_cost
-from metamcp_worker.ipc.disclosure import ViewStats, Whose
+from metamcp_worker.ipc.disclosure import ViewOwner, ViewStats
 from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, CallUnderWay, ToolStats
 
 ERROR_TYPES_MAX = 32
@@ -48,7 +48,7 @@ class Series:
         self.buckets = [0] * (len(BUCKETS_S) + 1)
 
 
-class Tool:
+class ToolCounts:
     """How often one tool was called, and how often that failed."""
 
     __slots__ = ("count", "errors", "name")
@@ -67,8 +67,8 @@ class Stats:
         self.late_replies: dict[str, int] = {}
         self.retries: dict[str, dict[str, int]] = {}
         self._series: dict[Key, Series] = {}
-        self._aliases: dict[tuple[str, str | bytes], Tool] = {}
-        self._tools: dict[str, dict[str, Tool]] = {}
+        self._aliases: dict[tuple[str, str | bytes], ToolCounts] = {}
+        self._tools: dict[str, dict[str, ToolCounts]] = {}
         self._errors: dict[tuple[str, str], set[str]] = {}
 
     def observe(
@@ -143,13 +143,13 @@ class Stats:
         known.add(error_type)
         return self._series.setdefault((server, method, version, error_type, tool), Series())
 
-    def _tool(self, server: str, tool: str | bytes) -> Tool:
+    def _tool(self, server: str, tool: str | bytes) -> ToolCounts:
         """Of a tool that has no figures yet, or under another spelling."""
         tools = self._tools.setdefault(server, {})
         name = tool if isinstance(tool, str) else codec.text(tool) or OTHER
         if name not in tools and len(tools) >= TOOLS_MAX:
             name = OTHER
-        found = tools.setdefault(name, Tool(name))
+        found = tools.setdefault(name, ToolCounts(name))
         if len(self._aliases) < ALIASES_MAX:
             self._aliases[server, tool] = found
         return found
@@ -218,7 +218,7 @@ VIEWS_TOLD_MAX = 512
 class _Sum(Struct, frozen=True):
     """Of these very entries."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[ListEntry]
     tokens: int
 
 
@@ -229,7 +229,7 @@ class Outlays:
         self._sums: dict[int, _Sum] = {}
 
     def stats(
-        self, views: Mapping[Whose, View], everything: Mapping[str, Merged]
+        self, views: Mapping[ViewOwner, View], everything: Mapping[str, Merged]
     ) -> tuple[ViewStats, ...]:
         """`everything`: all that is behind each endpoint."""
         known, self._sums = self._sums, {}
@@ -239,7 +239,7 @@ class Outlays:
         )
 
     def _stat(
-        self, whose: Whose, view: View, everything: Merged, known: Mapping[int, _Sum]
+        self, whose: ViewOwner, view: View, everything: Merged, known: Mapping[int, _Sum]
     ) -> ViewStats:
         listed = view.merged.lists["tools"]
         return ViewStats(
@@ -254,7 +254,7 @@ class Outlays:
             self._tokens(everything.offered, known),
         )
 
-    def _tokens(self, entries: Sequence[Entry], known: Mapping[int, _Sum]) -> int:
+    def _tokens(self, entries: Sequence[ListEntry], known: Mapping[int, _Sum]) -> int:
         key = id(entries)  # of no other ones, as the sum keeps them
         found = self._sums.get(key) or known.get(key)
         if found is None:

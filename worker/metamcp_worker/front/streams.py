@@ -45,8 +45,8 @@ _HEAD = http1.head(
 )
 
 
-class Outlet(Protocol):
-    """A request that is answered piece by piece, as in `requests.Request`."""
+class StreamOutlet(Protocol):
+    """A request that is answered piece by piece, as in `requests.HttpRequest`."""
 
     def begin(self, head: bytes) -> None: ...
 
@@ -62,7 +62,7 @@ class Stream:
     calls the others, which never wait. `farewell`: the event that a stream ends with; `owed`:
     answers that are still to come on it."""
 
-    def __init__(self, streams: "Streams", outlet: Outlet, farewell: bytes = b"") -> None:
+    def __init__(self, streams: "Streams", outlet: StreamOutlet, farewell: bytes = b"") -> None:
         self.farewell = farewell
         self.owed = 0
         self._leaving = False
@@ -199,7 +199,7 @@ class Stream:
         self._wake()
 
 
-class Standing(Struct, frozen=True):
+class WaitingStream(Struct, frozen=True):
     """A stream that waits for news. `news`: the event for each notification that it wants."""
 
     stream: Stream
@@ -216,7 +216,7 @@ class Streams:
     def __init__(self, on_refused: Callable[[str], None]) -> None:
         self.on_refused = on_refused
         self.running = 0
-        self._standing: dict[Stream, Standing] = {}
+        self._standing: dict[Stream, WaitingStream] = {}
         self._addresses: dict[str, int] = {}
         self._endpoints: frozenset[str] | None = None
         self.closed = False
@@ -228,7 +228,7 @@ class Streams:
             return True
         return self._addresses.get(address, 0) >= PEER_STREAMS_MAX and not _is_loopback(address)
 
-    async def stand(self, standing: Standing) -> None:
+    async def stand(self, standing: WaitingStream) -> None:
         """Run this stream, and tell it the news, until it ends."""
         self._standing[standing.stream] = standing
         address = standing.address

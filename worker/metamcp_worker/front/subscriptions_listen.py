@@ -14,11 +14,15 @@ from metamcp_worker.catalog.capabilities import TASKS_EXTENSION
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers, client_questions
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.resource_subscriptions import SUBSCRIPTION_ID, UPDATED, Subscriptions
+from metamcp_worker.front.resource_subscriptions import (
+    SUBSCRIPTION_ID,
+    UPDATED,
+    ResourceSubscriptions,
+)
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 ACK_S_MAX = 5.0
 """For servers to confirm what one subscription wants of them; what is not confirmed by then is not
@@ -53,11 +57,11 @@ class Wishes(Struct, frozen=True):
     tasks: Sequence[str] = ()
 
 
-class Listening:
+class SubscriptionsListen:
     """Answers `subscriptions/listen`."""
 
     def __init__(
-        self, subscriptions: Subscriptions, tasks: Tasks, ack_s: float = ACK_S_MAX
+        self, subscriptions: ResourceSubscriptions, tasks: Tasks, ack_s: float = ACK_S_MAX
     ) -> None:
         self._subscriptions = subscriptions
         self._tasks = tasks
@@ -70,12 +74,12 @@ class Listening:
         word for it (`sharing`). Raises Refused and Declined."""
         wishes = wanted(filters)
         if wishes.tasks and not client_questions.has_extension(caller, TASKS_EXTENSION):
-            raise Refused(Code.MISSING_CAPABILITY, _NO_TASKS, _NEEDS_TASKS)
+            raise ProtocolError(Code.MISSING_CAPABILITY, _NO_TASKS, _NEEDS_TASKS)
         exchange.check_stream()
         tag = codec.dump({"_meta": {SUBSCRIPTION_ID: Raw(raw_id)}})
         done = codec.splice(tag, {"resultType": b'"complete"'})
         stream = exchange.stream(farewell=answers.event(answers.result(raw_id, done)))
-        listener = Listener(stream, raw_id, who, caller)
+        listener = SubscriptionClient(stream, raw_id, who, caller)
         try:
             honoured: dict[str, object] = dict.fromkeys(wishes.lists, True)
             if wishes.uris:
@@ -100,7 +104,7 @@ class Listening:
             self._tasks.forget(listener)
 
     async def _watch(
-        self, exchange: Exchange, uris: Sequence[str], listener: "Listener", view: View
+        self, exchange: Exchange, uris: Sequence[str], listener: "SubscriptionClient", view: View
     ) -> list[str] | None:
         """Those of the URIs whose servers tell of updates from now on; None: the client is gone."""
         lost = asyncio.get_running_loop().create_future()
@@ -120,15 +124,15 @@ class Listening:
             exchange.unwatch()
         return None if lost.done() else [uri for uri, ok in zip(uris, done, strict=True) if ok]
 
-    async def _confirmed(self, uri: str, listener: "Listener", view: View) -> bool:
+    async def _confirmed(self, uri: str, listener: "SubscriptionClient", view: View) -> bool:
         try:
             answer = await self._subscriptions.watch(view, uri, listener)
-        except Refused:
+        except ProtocolError:
             return False
         return answer is not None and not answer.code
 
 
-class Listener:
+class SubscriptionClient:
     """The client of one subscription: a `subscriptions.Watcher` and a `tasks.TaskWatcher`. In this
     revision nobody can be asked for roots here: of a server that wants them it hears what the
     process says that serves clients without roots."""
@@ -177,7 +181,9 @@ def wanted(raw: Raw) -> Wishes:
     try:
         members = codec.level(raw)
     except codec.Malformed:
-        raise Refused(Code.INVALID_PARAMS, "params.notifications must be an object.") from None
+        raise ProtocolError(
+            Code.INVALID_PARAMS, "params.notifications must be an object."
+        ) from None
     lists = {
         name: method
         for name, method in _LISTS.items()
@@ -200,7 +206,7 @@ def _texts(raw: Raw, what: str, count_max: int) -> tuple[str, ...]:
         texts = [None]
     found = tuple(dict.fromkeys(text for text in texts if text is not None))
     if None in texts:
-        raise Refused(Code.INVALID_PARAMS, f"params.notifications.{what} must be strings.")
+        raise ProtocolError(Code.INVALID_PARAMS, f"params.notifications.{what} must be strings.")
     if len(found) > count_max:
-        raise Refused(Code.INVALID_PARAMS, f"{what} has more than {count_max} items.")
+        raise ProtocolError(Code.INVALID_PARAMS, f"{what} has more than {count_max} items.")
     return found

@@ -21,9 +21,9 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.resource_subscriptions import SUBSCRIPTION_ID
-from metamcp_worker.front.server_processes import Whose
+from metamcp_worker.front.server_processes import ProcessClient
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, Refused
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 WATCHER_TASKS_MAX = 1000
 """That one client may watch: more than it can have asked for at once."""
@@ -38,7 +38,7 @@ _CHANGED = ("notifications/tasks", "notifications/tasks/status")
 _OVER = frozenset({"completed", "failed", "cancelled"})
 
 
-class TaskWatcher(Whose, Protocol):
+class TaskWatcher(ProcessClient, Protocol):
     """A client that wants to hear of tasks, as long as it can be told."""
 
     def task_changed(self, params: bytes) -> None:
@@ -86,7 +86,7 @@ class Tasks:
         full |= self._bytes + sum(found[exposed].size_bytes for exposed in new) > BYTES_MAX
         if full or len(own) + len(new) > WATCHER_TASKS_MAX:
             message = f"One client may watch {WATCHER_TASKS_MAX} tasks, all of them {TASKS_MAX}."
-            raise Refused(Code.OVERLOADED, message)
+            raise ProtocolError(Code.OVERLOADED, message)
         for exposed in new:
             self._add(watcher, exposed, found[exposed])
         return tuple(found)

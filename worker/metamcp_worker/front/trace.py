@@ -21,8 +21,8 @@ from typing import Literal
 from msgspec import Raw, Struct, structs
 
 from metamcp_worker.front import task_ids
-from metamcp_worker.front.mcp_request import Request
-from metamcp_worker.front.server_links import Answer, Call
+from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.http import trace_context
 from metamcp_worker.http.trace_context import (
     SAMPLED,
@@ -31,7 +31,7 @@ from metamcp_worker.http.trace_context import (
     TRACE_BYTES,
     TRACEPARENT,
     TRACESTATE,
-    Context,
+    TraceContext,
 )
 from metamcp_worker.ipc import codec, messages, process_names
 from metamcp_worker.ipc.messages import Leg, Span, Value
@@ -82,7 +82,9 @@ class Tracing:
         """Trace this share of the calls whose client says nothing of a trace."""
         self._sample = sample
 
-    def begun(self, call: Call, subject: str, request: Request, params: Mapping[str, Raw]) -> None:
+    def begun(
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+    ) -> None:
         """This call is about to be sent. `subject`: what it is about, as the client says it;
         `params`: as the server will get them."""
         parent, meta = _parent(request)
@@ -108,7 +110,7 @@ class Tracing:
             original=(codec.text(params.get("name", b"null")) or "") if known else "",
         )
         self._under_way[call.id] = traced
-        there = trace_context.written(Context(traced.trace_id, traced.there, traced.flags))
+        there = trace_context.written(TraceContext(traced.trace_id, traced.there, traced.flags))
         told = {**meta, TRACEPARENT: Raw(codec.dump(there))}
         if parent is None:
             told.pop(TRACESTATE, None)  # of another trace, or of none
@@ -121,7 +123,7 @@ class Tracing:
         if traced is not None:
             traced.leg = leg
 
-    def finished(self, call: Call, answer: Answer | None, outcome: str, now: float) -> bool:
+    def finished(self, call: Call, answer: CallAnswer | None, outcome: str, now: float) -> bool:
         """It is over. `answer`: None if it was cancelled; `outcome`: empty, or what was wrong. Was
         it traced?"""
         traced = self._under_way.pop(call.id, None)
@@ -227,7 +229,7 @@ def _attributes(call: Call, method: str, name: str, outcome: str, code: int) -> 
     return found
 
 
-def _parent(request: Request) -> tuple[Context | None, dict[str, Raw]]:
+def _parent(request: McpRequest) -> tuple[TraceContext | None, dict[str, Raw]]:
     """What the client says of its place in a trace, and `_meta` as the server is to get it: what
     only headers say stands in it as well. Baggage is of the request, whoever says where it is."""
     meta = request.meta

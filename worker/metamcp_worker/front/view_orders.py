@@ -19,7 +19,7 @@ from metamcp_worker.ipc.disclosure import (
     Disclosed,
     Everything,
     News,
-    Outcome,
+    OrderOutcome,
     Shift,
     Told,
     Wish,
@@ -93,4 +93,6 @@ class Disclosing:
         try:
             self._tell(Change(ticket=ticket), (packets.blob(codec.dump(wish)),))
         except (OSError, TooLarge) as error:
-            self._calls.builtins.changed(ticket, Outcome(error=f"it could not be sent: {error}"))
+            self._calls.builtins.changed(
+                ticket, OrderOutcome(error=f"it could not be sent: {error}")
+            )

@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
-from metamcp_worker.front.server_processes import Whose
+from metamcp_worker.front.server_processes import ProcessClient
 
 WATCHER_URIS_MAX = 1000
 """Resources that one client may watch: more than any shows to its user."""
@@ -29,7 +29,7 @@ _ENDS = "/?#"
 """What a part of a URI ends with: behind it come the resources below."""
 
 
-class Watcher(Whose, Protocol):
+class Watcher(ProcessClient, Protocol):
     """A client that watches resources, as long as it can be told."""
 
     def updated(self, params: bytes) -> None:
@@ -37,7 +37,7 @@ class Watcher(Whose, Protocol):
         ...
 
 
-class Full(Exception):
+class TooManyWatched(Exception):
     """So much is watched already. The text is a sentence."""
 
 
@@ -223,9 +223,9 @@ class Watches:
 
     def _check(self, watcher: Watcher) -> None:
         if len(self._watched.get(watcher, ())) >= WATCHER_URIS_MAX:
-            raise Full(f"One client may watch {WATCHER_URIS_MAX} resources at once.")
+            raise TooManyWatched(f"One client may watch {WATCHER_URIS_MAX} resources at once.")
         if self._count >= URIS_MAX:
-            raise Full("As many resources are watched as may be; try again later.")
+            raise TooManyWatched("As many resources are watched as may be; try again later.")
 
     def _waits(self, key: Key, pair: tuple[Watcher, str]) -> bool:
         own = (self._waiting[number] for number in self._numbers.get(pair[0], ()))

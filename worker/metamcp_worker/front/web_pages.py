@@ -110,7 +110,7 @@ _STATUSES = {
 }
 
 
-class Tool(Struct, frozen=True):
+class OpenApiTool(Struct, frozen=True):
     """`name`: as the endpoint exposes it; `definition`: raw members of the server's own."""
 
     name: str
@@ -118,7 +118,7 @@ class Tool(Struct, frozen=True):
 
 
 def document(
-    endpoint: EndpointSpec, tools: Iterable[Tool], version: str, instructions: str | None
+    endpoint: EndpointSpec, tools: Iterable[OpenApiTool], version: str, instructions: str | None
 ) -> bytes:
     """`version`: of the gateway."""
     title = f"Tools of the endpoint {endpoint.name}"
@@ -147,7 +147,7 @@ def document(
     })  # fmt: skip
 
 
-def _operation(tool: Tool, arguments: str, output: str) -> dict[str, object]:
+def _operation(tool: OpenApiTool, arguments: str, output: str) -> dict[str, object]:
     """`arguments`, `output`: the keys of its schemas, the latter empty if there is none."""
     operation: dict[str, object] = {"operationId": tool.name}
     for member, source in (("summary", "title"), ("description", "description")):
@@ -176,7 +176,7 @@ def _json(schema: object) -> dict[str, object]:
     return {"application/json": {"schema": schema}}
 
 
-def _schema(tool: Tool, member: str, key: str) -> object | None:
+def _schema(tool: OpenApiTool, member: str, key: str) -> object | None:
     """The schema, at home under this key. None: there is none that can be read."""
     raw = bytes(tool.definition.get(member, b""))
     if not raw.startswith(b"{"):

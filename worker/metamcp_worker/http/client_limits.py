@@ -36,7 +36,7 @@ END_S = 1.0
 """From cutting a connection to its end: a few turns of the loop."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class ClientLimits(Struct, frozen=True, kw_only=True):
     """Seconds and counts that an operator or a test may want otherwise."""
 
     head_s: float = 10.0
@@ -56,12 +56,12 @@ class Sender(Protocol):
         ...
 
 
-class Patience:
+class SenderPatience:
     """With one sender."""
 
     __slots__ = ("_limits", "_loop", "_sender", "_since", "_timer")
 
-    def __init__(self, limits: Limits, sender: Sender) -> None:
+    def __init__(self, limits: ClientLimits, sender: Sender) -> None:
         self._loop = asyncio.get_running_loop()
         self._limits = limits
         self._sender = sender

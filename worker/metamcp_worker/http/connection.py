@@ -27,28 +27,28 @@ from typing import Protocol, cast
 import httptools
 
 from metamcp_worker.http import client_limits, http1
-from metamcp_worker.http.client_limits import Limits, Patience
-from metamcp_worker.http.http1 import Head, Left
+from metamcp_worker.http.client_limits import ClientLimits, SenderPatience
+from metamcp_worker.http.http1 import Head, MovedConnection
 from metamcp_worker.http.isolation import Contained
-from metamcp_worker.http.requests import Handler, Pending, Request
+from metamcp_worker.http.requests import Handler, HttpRequest, Pending
 from metamcp_worker.ipc.errors import Code
 
 _IDLE, _HEAD, _BODY = range(3)
 
 
-class Server(Protocol):
+class ConnectionServer(Protocol):
     """What a connection belongs to. `open`: all of these; `heads`: those that are known by their
     bytes."""
 
     app: Handler
     contained: Contained
-    limits: Limits
+    limits: ClientLimits
     open: "set[Connection]"
     heads: dict[bytes, Head]
 
     def full(self, fd: int) -> tuple[str, str] | None: ...
 
-    def learn(self, read: bytes, request: Request) -> None: ...
+    def learn(self, read: bytes, request: HttpRequest) -> None: ...
 
     def refused(self, reason: str) -> None: ...
 
@@ -56,12 +56,13 @@ class Server(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One client connection, the `requests.Line` of its requests and a `patience.Sender`."""
+    """One client connection, the `requests.RequestConnection` of its requests and a
+    `patience.Sender`."""
 
     transport: asyncio.Transport
     _watch: asyncio.TimerHandle
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ConnectionServer) -> None:
         self.loop = asyncio.get_running_loop()
         self.hops = 0
         self.address = ""
@@ -69,13 +70,13 @@ class Connection(asyncio.Protocol):
         self.body_bytes = 0
         self._server = server
         self._limits = server.limits
-        self._patience = Patience(server.limits, self)
+        self._patience = SenderPatience(server.limits, self)
         self._parser = httptools.HttpRequestParser(self)
         # In one read with a request that closes the connection; `on_message_complete` for the rest.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._queue: deque[Request] = deque()  # whose turn has not come
-        self._running: Request | None = None
-        self._newest: Request | None = None
+        self._queue: deque[HttpRequest] = deque()  # whose turn has not come
+        self._running: HttpRequest | None = None
+        self._newest: HttpRequest | None = None
         self._starting = False
         self._write_paused = False
         self._may_write: asyncio.Future[None] | None = None
@@ -177,9 +178,9 @@ class Connection(asyncio.Protocol):
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
             self._server.learn(data, self._newest)
 
-    def _began(self, head: Head) -> Request:
+    def _began(self, head: Head) -> HttpRequest:
         self._begun += 1
-        request = self._newest = Request(self, head)
+        request = self._newest = HttpRequest(self, head)
         self._queue.append(request)
         return request
 
@@ -290,10 +291,10 @@ class Connection(asyncio.Protocol):
         self._discarded_max = sys.maxsize  # it may have much on its way, and there is little time
         self._close_slowly(status, body)
 
-    def leave(self, request: Request, body: bytes) -> Left | None:
+    def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:
         return None
 
-    def go_on(self, request: Request, step: Callable[[], Pending]) -> None:
+    def go_on(self, request: HttpRequest, step: Callable[[], Pending]) -> None:
         self._server.contained.run(request, step)
 
     # The order of requests

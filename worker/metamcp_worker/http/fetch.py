@@ -70,7 +70,7 @@ class Broken(MetaMCPError):
     """The connection failed on the way: the server may have processed the request."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class FetchLimits(Struct, frozen=True, kw_only=True):
     """Seconds and counts that a caller or a test may want otherwise.
 
     `idle_s` of a connection: below the 5 s after which common servers close theirs, for a request
@@ -147,14 +147,14 @@ class Origin:
         auth: Auth | None = None,
         proxy: str | None = None,
         ca_file: str | None = None,
-        limits: Limits | None = None,
+        limits: FetchLimits | None = None,
     ) -> None:
         self._url = _parse(url)
         self._name = _origin(self._url)
         self._headers = _encoded({"Accept-Encoding": "identity", **(headers or {})})
         self._auth = auth
         self._proxy = proxy
-        self._limits = limits or Limits()
+        self._limits = limits or FetchLimits()
         self._tls = _tls(self._url, ca_file, any_host=auth is not None or proxy is not None)
         self._lanes: list[_Lane] = []
         self._active = 0

@@ -44,7 +44,7 @@ class Head(Struct, gc=False):
     verdict: object = None
 
 
-class Left(Struct, frozen=True):
+class MovedConnection(Struct, frozen=True):
     """A connection on its way to another process: a descriptor of its socket, and what was read of
     it and is not answered. `last`: nothing counts that comes behind that; `hops`: how often it was
     on the way for its first request."""

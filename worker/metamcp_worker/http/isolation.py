@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from metamcp_worker.http import http1
-from metamcp_worker.http.requests import Pending, Request
+from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.errors import Code
 
 _FAILED = http1.head(500, [http1.JSON])
@@ -24,7 +24,7 @@ class Contained:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def run(self, request: Request, step: Callable[[], Pending]) -> None:
+    def run(self, request: HttpRequest, step: Callable[[], Pending]) -> None:
         """Do this now. What goes wrong becomes an answer and one line in the log."""
         try:
             waiting = step()
@@ -45,7 +45,7 @@ class Contained:
             await asyncio.wait(tasks, timeout=wait_s)
 
 
-async def _finish(request: Request, waiting: Awaitable[None]) -> None:
+async def _finish(request: HttpRequest, waiting: Awaitable[None]) -> None:
     try:
         await waiting
     except asyncio.CancelledError:
@@ -54,7 +54,7 @@ async def _finish(request: Request, waiting: Awaitable[None]) -> None:
         _failed(request, error)
 
 
-def _failed(request: Request, error: Exception) -> None:
+def _failed(request: HttpRequest, error: Exception) -> None:
     log.error("request failed", exc_info=error)
     if not request.begun:
         request.keeps_alive = False

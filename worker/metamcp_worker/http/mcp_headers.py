@@ -44,7 +44,7 @@ Json = dict[str, Any]
 Path = tuple[str, ...]
 
 
-class Unfit(ValueError):
+class HeaderRuleUnfit(ValueError):
     """A tool asks for headers in a way that the specification forbids. The text says how."""
 
 
@@ -78,7 +78,7 @@ def wanted(schema: bytes | Raw) -> dict[Path, str]:
         if _ANNOTATION in position:
             name = _name(path, position)
             if name.lower() in {other.lower() for other in found.values()}:
-                raise Unfit(f"two properties have the {_ANNOTATION} {name}")
+                raise HeaderRuleUnfit(f"two properties have the {_ANNOTATION} {name}")
             assert path is not None
             found[path] = name
     return found
@@ -118,14 +118,16 @@ def _positions(root: object) -> Iterator[tuple[Path | None, Json]]:
 
 def _name(path: Path | None, schema: Json) -> str:
     if not path:
-        raise Unfit(f"an {_ANNOTATION} stands where no property of the arguments is described")
+        raise HeaderRuleUnfit(
+            f"an {_ANNOTATION} stands where no property of the arguments is described"
+        )
     where = ".".join(path)
     name = schema[_ANNOTATION]
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise Unfit(f"the {_ANNOTATION} of property {where} is not the name of a header")
+        raise HeaderRuleUnfit(f"the {_ANNOTATION} of property {where} is not the name of a header")
     kind = schema.get("type")
     if not isinstance(kind, str) or kind not in _REPEATABLE:
-        raise Unfit(
+        raise HeaderRuleUnfit(
             f"property {where} has an {_ANNOTATION} and is not a string, integer or boolean"
         )
     return name

@@ -13,10 +13,10 @@ import socket
 from collections.abc import Callable
 
 from metamcp_worker.http import http1
-from metamcp_worker.http.client_limits import Limits
+from metamcp_worker.http.client_limits import ClientLimits
 from metamcp_worker.http.connection import Connection
-from metamcp_worker.http.http1 import Left
-from metamcp_worker.http.requests import Handler, Request
+from metamcp_worker.http.http1 import MovedConnection
+from metamcp_worker.http.requests import Handler, HttpRequest
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -38,11 +38,11 @@ class MovableServer(HttpServer):
         self,
         app: Handler,
         *,
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
         on_refused: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(app, limits=limits, on_refused=on_refused, kind=Movable)
-        self.away: Callable[[Callable[[], Left | None]], None] | None = None
+        self.away: Callable[[Callable[[], MovedConnection | None]], None] | None = None
         self.arriving = 0
 
     def _empty(self) -> bool:
@@ -54,7 +54,7 @@ class Movable(Connection):
 
     _server: MovableServer
 
-    def leave(self, request: Request, body: bytes) -> Left | None:
+    def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:
         if request.begun or request.lost:
             return None
         read = [http1.request(request.head, body)]
@@ -89,7 +89,7 @@ class Movable(Connection):
         except NotYet:
             self.loop.call_later(AGAIN_S, self._go)
 
-    def _let_go(self, read: bytes, *, last: bool) -> Left | None:
+    def _let_go(self, read: bytes, *, last: bool) -> MovedConnection | None:
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             return None
         try:
@@ -98,10 +98,10 @@ class Movable(Connection):
             return None
         self._deaf = True
         self.transport.abort()  # this end of it: the socket has another descriptor now
-        return Left(socket_fd, read, last=last)
+        return MovedConnection(socket_fd, read, last=last)
 
 
-async def adopt(server: MovableServer, left: Left) -> None:
+async def adopt(server: MovableServer, left: MovedConnection) -> None:
     """Go on with this connection; its descriptor is taken."""
     sock = socket.socket(fileno=left.socket_fd)
     if not server.started:
@@ -123,7 +123,7 @@ async def adopt(server: MovableServer, left: Left) -> None:
 class _Moved(Movable):
     """What was read elsewhere is read here before anything else."""
 
-    def __init__(self, server: MovableServer, left: Left) -> None:
+    def __init__(self, server: MovableServer, left: MovedConnection) -> None:
         super().__init__(server)
         self.hops = left.hops
         self._left = left

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from metamcp_worker.http import http1
-from metamcp_worker.http.http1 import Head, Left
+from metamcp_worker.http.http1 import Head, MovedConnection
 from metamcp_worker.ipc.errors import TooLarge
 
 Pending = Awaitable[None] | None
 """What there is still to wait for, if anything."""
 
 
-class Line(Protocol):
+class RequestConnection(Protocol):
     """The connection under a request. `hops`: how often it has moved for this request; `address`:
     of its client, empty if it has none."""
 
@@ -41,16 +41,16 @@ class Line(Protocol):
         """Answer, read nothing more, and close when the client stops sending."""
         ...
 
-    def leave(self, request: "Request", body: bytes) -> Left | None:
+    def leave(self, request: "HttpRequest", body: bytes) -> MovedConnection | None:
         """As `Request.leave`."""
         ...
 
-    def go_on(self, request: "Request", step: Callable[[], Pending]) -> None:
+    def go_on(self, request: "HttpRequest", step: Callable[[], Pending]) -> None:
         """As `Request.go_on`."""
         ...
 
 
-class Request:
+class HttpRequest:
     """`head`: what was said before the body; `whole`: the body is there; `begun`, `complete`: the
     answer; `lost`: nobody reads one any more; `keeps_alive`: the connection outlives it; `sent`:
     bytes of an answer in pieces. `on_lost`: called once if the client goes before the answer is
@@ -63,7 +63,7 @@ class Request:
     _body: bytes | list[bytes] = b""
     _news: asyncio.Future[None] | None = None
 
-    def __init__(self, line: Line, head: Head) -> None:
+    def __init__(self, line: RequestConnection, head: Head) -> None:
         self.head = head
         self.keeps_alive = head.keeps_alive
         self._line = line
@@ -160,7 +160,7 @@ class Request:
         """Cut the connection without sending what waits."""
         self._line.transport.abort()
 
-    def leave(self, body: bytes) -> Left | None:
+    def leave(self, body: bytes) -> MovedConnection | None:
         """Take the connection away from here before the request is answered, whose whole body this
         is. None: it cannot go now."""
         return self._line.leave(self, body)
@@ -208,7 +208,7 @@ class Request:
             self._news.set_result(None)
 
 
-Handler = Callable[[Request], Pending]
+Handler = Callable[[HttpRequest], Pending]
 """An application. It is called when the head of a request is there and every earlier request of the
 connection is answered; by then most bodies are there, too. What it returns is waited for; None: it
 has answered, or will when something else happens."""

@@ -14,13 +14,13 @@ from functools import partial
 
 from metamcp_worker.http import client_limits, http1
 from metamcp_worker.http.accept import Acceptor
-from metamcp_worker.http.client_limits import Limits
+from metamcp_worker.http.client_limits import ClientLimits
 from metamcp_worker.http.connection import Connection
 from metamcp_worker.http.http1 import Head
 from metamcp_worker.http.isolation import Contained
-from metamcp_worker.http.requests import Handler, Request
+from metamcp_worker.http.requests import Handler, HttpRequest
 
-__all__ = ["HttpServer", "Limits"]
+__all__ = ["ClientLimits", "HttpServer"]
 
 log = logging.getLogger("metamcp.http")
 
@@ -44,7 +44,7 @@ class HttpServer:
         self,
         app: Handler,
         *,
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
         on_refused: Callable[[str], None] | None = None,
         kind: type[Connection] = Connection,
         reserve: int = 0,
@@ -79,7 +79,7 @@ class HttpServer:
             return _DESCRIPTORS
         return None
 
-    def learn(self, read: bytes, request: Request) -> None:
+    def learn(self, read: bytes, request: HttpRequest) -> None:
         """This was read, and this one request came of it: know its head when it comes again."""
         start = read.find(b"\r\n\r\n") + 4
         # Only if it is the head that stands before the body, whatever the parser lets pass.

@@ -29,7 +29,7 @@ it would get again what came since."""
 _BOM = b"\xef\xbb\xbf"
 
 
-class Event(Struct, frozen=True, gc=False):
+class SseEvent(Struct, frozen=True, gc=False):
     """One event. `data`: empty if it is there for its `id` or `retry_ms` only.
 
     `id`: what this event said, None if it said nothing; an empty one takes back earlier ids.
@@ -69,9 +69,9 @@ class EventReader:
         """Kept of an event that is not whole."""
         return self._kept + len(self._held)
 
-    def feed(self, piece: bytes) -> list[Event]:
+    def feed(self, piece: bytes) -> list[SseEvent]:
         """The events that `piece` completes. Raises TooLarge; then stop."""
-        events: list[Event] = []
+        events: list[SseEvent] = []
         if not piece:
             return events
         if self._after_return and piece.startswith(b"\n"):
@@ -94,7 +94,7 @@ class EventReader:
         if size > self._limit:
             raise TooLarge("an event of the server", size, self._limit)
 
-    def _line(self, line: bytes | bytearray, events: list[Event]) -> None:
+    def _line(self, line: bytes | bytearray, events: list[SseEvent]) -> None:
         if not self._began:
             self._began = True
             line = line.removeprefix(_BOM)
@@ -131,14 +131,14 @@ class EventReader:
         elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS_MAX:
             self._retry_ms = int(value)
 
-    def _end(self, events: list[Event]) -> None:
+    def _end(self, events: list[SseEvent]) -> None:
         """The empty line: report what there is, and begin anew."""
         if self._data is None:
             self._noise_lines += self._fields + 1
             self._noise_bytes += self._kept + 1
         if self._data is not None or self._id is not None or self._retry_ms is not None:
             data = bytes(self._data or b"")
-            events.append(Event(data, self._id, self._event or "message", self._retry_ms))
+            events.append(SseEvent(data, self._id, self._event or "message", self._retry_ms))
         self._kept = self._fields = 0
         self._data = self._id = self._retry_ms = None
         self._event = ""

@@ -36,7 +36,7 @@ _HEADERS = {key.encode(): key for key in KEYS}
 _PRINTABLE = re.compile(rb"[\t -~]{1,8192}")
 
 
-class Context(Struct, frozen=True, gc=False):
+class TraceContext(Struct, frozen=True, gc=False):
     """A place in a trace. `trace_id`: 32 digits, `span_id`: 16 digits, hexadecimal in small
     letters; `flags`: those that are known here."""
 
@@ -48,11 +48,11 @@ class Context(Struct, frozen=True, gc=False):
     def sampled(self) -> bool:
         return bool(self.flags & SAMPLED)
 
-    def child(self, span_id: str) -> "Context":
-        return Context(self.trace_id, span_id, self.flags)
+    def child(self, span_id: str) -> "TraceContext":
+        return TraceContext(self.trace_id, span_id, self.flags)
 
 
-def parse(text: str) -> Context | None:
+def parse(text: str) -> TraceContext | None:
     """What this `traceparent` says; None for one that says nothing."""
     found = _FORM.fullmatch(text)
     if found is None or found["version"] == "ff":
@@ -62,10 +62,10 @@ def parse(text: str) -> Context | None:
     if not int(found["trace"], 16) or not int(found["span"], 16):
         return None
     flags = int(found["flags"], 16) & (SAMPLED | _RANDOM)
-    return Context(found["trace"], found["span"], flags)
+    return TraceContext(found["trace"], found["span"], flags)
 
 
-def written(context: Context) -> str:
+def written(context: TraceContext) -> str:
     """As a `traceparent`, in the version that is known here."""
     return f"{_VERSION}-{context.trace_id}-{context.span_id}-{context.flags:02x}"
 

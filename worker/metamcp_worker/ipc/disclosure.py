@@ -32,7 +32,7 @@ DESCRIPTION_CHARACTERS_MAX = 1024
 """Of a tool set."""
 
 
-class Whose(Struct, frozen=True, array_like=True, gc=False):
+class ViewOwner(Struct, frozen=True, array_like=True, gc=False):
     """A view is one principal's on one endpoint; of one session only (`view_scope`), if that is
     named."""
 
@@ -167,7 +167,7 @@ AnyOrder = (
 )  # fmt: skip
 
 
-class Outcome(Struct, frozen=True):
+class OrderOutcome(Struct, frozen=True):
     """What became of an order. `error`: empty, or the sentence that says why nothing was changed;
     `before`, `after`: the view; `toolset`: the one that the order was about, as it is now."""
 
@@ -183,7 +183,7 @@ class Outcome(Struct, frozen=True):
 class Wish(Struct, frozen=True):
     """The content of `Change`."""
 
-    whose: Whose
+    whose: ViewOwner
     order: AnyOrder
 
 
@@ -196,7 +196,7 @@ class Change(Message, frozen=True, kw_only=True):
 
 class Changed(Message, frozen=True, kw_only=True):
     """To the front that asked, behind `Disclosed` if there is anything new. Descriptor: blob with
-    an `Outcome`."""
+    an `OrderOutcome`."""
 
     ticket: int
 
@@ -240,7 +240,7 @@ class Everything(Struct, frozen=True):
     """All views in which anything is shown, and all tool sets in the order of their names. What is
     not there any more is gone."""
 
-    views: tuple[tuple[Whose, Shown], ...] = ()
+    views: tuple[tuple[ViewOwner, Shown], ...] = ()
     toolsets: tuple[ToolSet, ...] = ()
 
 
@@ -248,7 +248,7 @@ class Shift(Struct, frozen=True):
     """What is other than before. `views`: what is shown now, and in whose views; `put`: tool sets
     that are new or other ones; `drop`: the names of those that are gone."""
 
-    views: tuple[tuple[Shown, tuple[Whose, ...]], ...] = ()
+    views: tuple[tuple[Shown, tuple[ViewOwner, ...]], ...] = ()
     put: tuple[ToolSet, ...] = ()
     drop: tuple[str, ...] = ()
 
@@ -257,7 +257,7 @@ def shift(before: Everything, after: Everything) -> Shift:
     """What leads from one to the other. Views are told apart by identity first, so that comparing
     thousands of which few changed is quick."""
     old = dict(before.views)
-    groups: dict[Shown, list[Whose]] = {}
+    groups: dict[Shown, list[ViewOwner]] = {}
     for whose, shown in after.views:
         known = old.pop(whose, None)
         if known is not shown and known != shown:

@@ -73,7 +73,7 @@ class PipeFull(MetaMCPError):
     """The other side does not read fast enough: the bounded queue towards it is full."""
 
 
-class Refused(MetaMCPError):
+class ProtocolError(MetaMCPError):
     """A request that the gateway answers itself, with a JSON-RPC error.
 
     `code` is one of `Code`, `data` is raw JSON or empty.

@@ -17,19 +17,19 @@ from metamcp_worker.ipc.frames import (
     METHOD_BYTES_MAX,
     VERSION,
     Ask,
-    Call,
+    CallFrame,
     Cancel,
     Claim,
     Down,
     Error,
     Frame,
     Keep,
-    Kept,
+    KeptFrame,
     Kind,
     Notice,
     Progress,
     Release,
-    Reply,
+    ReplyFrame,
     Result,
     Tell,
     Withdraw,
@@ -57,7 +57,7 @@ def parts(frame: Frame) -> tuple[bytes, bytes]:
     match frame:
         case Result(id, body):
             return _head(_RESULT, id, len(body)), body
-        case Call():
+        case CallFrame():
             return _call_head(frame), frame.params
         case Error(id, body):
             return _head(Kind.ERROR, id, len(body)), body
@@ -71,13 +71,13 @@ def parts(frame: Frame) -> tuple[bytes, bytes]:
             return _head(Kind.DOWN, 0, len(body)), body
         case Ask(id, question, method, params):
             return _named(Kind.ASK, id, question, method, params), params
-        case Reply(question, body, failed):
+        case ReplyFrame(question, body, failed):
             return _head(Kind.REPLY, 0, len(body), failed, question), body
         case Withdraw(question):
             return _head(Kind.WITHDRAW, 0, 0, 0, question), b""
         case Tell(method, body):
             return _named(Kind.TELL, 0, 0, method, body), body
-        case Kept(id, note):
+        case KeptFrame(id, note):
             return _head(Kind.KEPT, id, len(note)), note
         case Keep(id, owner, name, note):
             return _owned(Kind.KEEP, id, 0, owner, name, note), note
@@ -89,7 +89,7 @@ def parts(frame: Frame) -> tuple[bytes, bytes]:
 
 def unpack(payload: bytes) -> Frame:
     """The frame in one payload, without its length. Raises FrameBroken."""
-    cutter = Cutter()
+    cutter = FrameCutter()
     frames = cutter.feed(_PREFIX.pack(len(payload)) + payload)
     if cutter.broken is not None:
         raise cutter.broken
@@ -97,7 +97,7 @@ def unpack(payload: bytes) -> Frame:
     return frame
 
 
-class Cutter:
+class FrameCutter:
     """Cuts a byte stream into frames, in whatever pieces it comes. Holds at most one frame.
     `broken`: what is wrong behind the last of them; then nothing more can be read.
 
@@ -182,7 +182,7 @@ _PLAIN: Mapping[int, Callable[[int, bytes], Frame]] = {
     Kind.PROGRESS: Progress,
     Kind.CANCEL: Cancel,
     Kind.DOWN: lambda _, body: Down(body),
-    Kind.KEPT: Kept,
+    Kind.KEPT: KeptFrame,
 }
 #: Kinds that have a method as well.
 _NAMED: Mapping[int, Callable[[int, int, str, bytes], Frame]] = {
@@ -203,7 +203,7 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
     _, _, kind, id, deadline, number, first, second, _ = head  # noqa: A001 - the wire's own name
     if kind == _CALL:
         middle = first + second
-        return Call(
+        return CallFrame(
             id, _text(front[:first]), body, front[first:middle], front[middle:],
             deadline >> _FLAG_BITS, bool(deadline & _PROGRESS), number, bool(deadline & _TRACED),
         )  # fmt: skip
@@ -214,7 +214,7 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
     if kind in _NAMED:
         return _NAMED[kind](id, number, _text(front), body)
     if kind == Kind.REPLY:
-        return Reply(number, body, bool(deadline))
+        return ReplyFrame(number, body, bool(deadline))
     if kind == Kind.WITHDRAW:
         return Withdraw(number)
     if kind in _OWNED:
@@ -265,7 +265,7 @@ def _owned(
     return b"".join((head, owner, name))
 
 
-def _call_head(frame: Call) -> bytes:
+def _call_head(frame: CallFrame) -> bytes:
     name, meta, caller = _method_bytes(frame.method), frame.meta, frame.caller
     deadline = min(frame.deadline_ms, _DEADLINE_MS_MAX) << _FLAG_BITS | frame.wants_progress
     if frame.traced:

@@ -40,7 +40,7 @@ class Kind(IntEnum):
     RELEASE = 15
 
 
-class Call(Struct, frozen=True, gc=False):
+class CallFrame(Struct, frozen=True, gc=False):
     """front -> worker: send this request to the server.
 
     `id`: the front's number for the call, unique on its pipe. `params`: raw JSON object without
@@ -117,7 +117,7 @@ class Ask(Struct, frozen=True, gc=False):
     params: bytes
 
 
-class Reply(Struct, frozen=True, gc=False):
+class ReplyFrame(Struct, frozen=True, gc=False):
     """front -> worker: the raw `result` that answers a question, or the raw `error`."""
 
     question: int
@@ -151,8 +151,8 @@ class Keep(Struct, frozen=True, gc=False):
 
 class Claim(Struct, frozen=True, gc=False):
     """front -> worker: go on under this `id` with the call that was kept for this owner under this
-    name. `peer`: as in `Call`. It is answered with `Kept`, and what came for the call meanwhile
-    follows."""
+    name. `peer`: as in `CallFrame`. It is answered with `KeptFrame`, and what came for the call
+    meanwhile follows."""
 
     id: int
     owner: bytes
@@ -160,7 +160,7 @@ class Claim(Struct, frozen=True, gc=False):
     peer: int = 0
 
 
-class Kept(Struct, frozen=True, gc=False):
+class KeptFrame(Struct, frozen=True, gc=False):
     """worker -> front: the call that was claimed is here, with this note; an empty one: it is
     not."""
 
@@ -176,6 +176,6 @@ class Release(Struct, frozen=True, gc=False):
 
 
 Frame = (
-    Call | Result | Error | Cancel | Progress | Notice | Down | Ask | Reply | Withdraw | Tell
-    | Keep | Claim | Kept | Release
+    CallFrame | Result | Error | Cancel | Progress | Notice | Down | Ask | ReplyFrame | Withdraw
+    | Tell | Keep | Claim | KeptFrame | Release
 )  # fmt: skip

@@ -28,7 +28,7 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """As syslog numbers them, which is how the journal of systemd reads them."""
 
 
-class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LogRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`time`: RFC 3339, UTC, with milliseconds. `room`: the part of the gateway that speaks, or the
     logger of a library. `server`, `call`, `front`, `generation`: what it is about, where it is
     about one; `call` is the id that the front and the worker have for it. `error`: a traceback."""
@@ -45,11 +45,11 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
-def as_json(record: Record) -> bytes:
+def as_json(record: LogRecord) -> bytes:
     return codec.dump(record) + b"\n"
 
 
-def as_text(record: Record, clock: str) -> bytes:
+def as_text(record: LogRecord, clock: str) -> bytes:
     """For people: one line, and the traceback below it. `clock`: the time of day as they have it,
     or nothing where it stands before the line already."""
     head = f"{clock} {record.level:<7} " if clock else ""
@@ -57,7 +57,7 @@ def as_text(record: Record, clock: str) -> bytes:
     return _lines([first, *map(printable, record.error.splitlines())])
 
 
-def as_journal(record: Record) -> bytes:
+def as_journal(record: LogRecord) -> bytes:
     """The same for the journal of systemd, which knows the time, and takes the level from before
     each line."""
     mark = f"<{_PRIORITIES.get(record.level, 6)}>".encode()
@@ -83,7 +83,7 @@ def printable(text: str) -> str:
     return text.expandtabs().translate(_CONTROLS)
 
 
-def _about(record: Record) -> str:
+def _about(record: LogRecord) -> str:
     front = None if record.front is None else str(record.front)
     known = (
         ("server", record.server), ("call", record.call), ("front", front),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import cast
 
 from metamcp_worker.ipc.errors import PipeFull
-from metamcp_worker.ipc.frame_bytes import Cutter, parts
+from metamcp_worker.ipc.frame_bytes import FrameCutter, parts
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX, Frame
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -33,7 +33,7 @@ class Pipe(asyncio.Protocol):
     ) -> None:
         self._on_frame = on_frame
         self._on_gone = on_gone
-        self._cutter = Cutter()
+        self._cutter = FrameCutter()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._transport: asyncio.Transport | None = None

@@ -32,23 +32,23 @@ def wider(one: Asked, other: Asked) -> Asked:
     return "ahead" if "ahead" in (one, other) else one or other
 
 
-class Unfit(Exception):
+class RootsUnfit(Exception):
     """An answer to `roots/list` that is none. The text says why."""
 
 
 def uris(answer: bytes) -> tuple[str, ...]:
     """The URIs in a raw result of `roots/list`, in its order. Raises Unfit."""
     if len(answer) > ROOTS_BYTES_MAX:
-        raise Unfit(f"it has more than {ROOTS_BYTES_MAX} bytes")
+        raise RootsUnfit(f"it has more than {ROOTS_BYTES_MAX} bytes")
     try:
         listed = codec.items(codec.level(answer).get("roots", Raw(b"null")))
         found = [codec.text(codec.level(one).get("uri", Raw(b"null"))) for one in listed]
     except codec.Malformed as error:
-        raise Unfit(f"it is not as the protocol has it: {error}") from None
+        raise RootsUnfit(f"it is not as the protocol has it: {error}") from None
     if len(found) > ROOTS_MAX:
-        raise Unfit(f"it has more than {ROOTS_MAX} roots")
+        raise RootsUnfit(f"it has more than {ROOTS_MAX} roots")
     if None in found:
-        raise Unfit("it has a root without a URI")
+        raise RootsUnfit("it has a root without a URI")
     return tuple(filter(None, found))
 
 
@@ -57,7 +57,7 @@ def folder(answer: bytes) -> str:
     try:
         first = next(iter(uris(answer)), "")
         parts = urlsplit(first)
-    except (Unfit, ValueError):
+    except (RootsUnfit, ValueError):
         return ""
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         return ""

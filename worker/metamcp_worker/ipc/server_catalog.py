@@ -81,7 +81,7 @@ def strictest(hints: Sequence[Hint]) -> Hint:
     return Hint(min(one.ttlMs for one in hints), "public" if public else "private")
 
 
-class Keyed(NamedTuple):
+class KeyedDefinition(NamedTuple):
     """One definition and what names it. `raw_key`: as JSON."""
 
     key: str
@@ -89,7 +89,7 @@ class Keyed(NamedTuple):
     raw: bytes
 
 
-def keyed(kind: str, definitions: Iterable[Raw]) -> Iterator[Keyed]:
+def keyed(kind: str, definitions: Iterable[Raw]) -> Iterator[KeyedDefinition]:
     """The definitions of a kind that name themselves; what does not cannot be asked for, nor can
     the second one of a name."""
     found: set[str] = set()
@@ -101,7 +101,7 @@ def keyed(kind: str, definitions: Iterable[Raw]) -> Iterator[Keyed]:
         key = codec.text(raw_key)
         if key is not None and key not in found:
             found.add(key)
-            yield Keyed(key, bytes(raw_key), bytes(definition))
+            yield KeyedDefinition(key, bytes(raw_key), bytes(definition))
 
 
 def pack(catalogue: ServerCatalogue) -> bytes:

@@ -38,7 +38,7 @@ _STRANGE = _PAGE.format(
 )
 
 
-class Answer(Struct, frozen=True):
+class CallbackAnswer(Struct, frozen=True):
     """What came back. `error`: a code of OAuth's instead of a `code`. `iss`: None if not sent."""
 
     code: str
@@ -57,14 +57,14 @@ class Callback:
         self._sock = _bound(port)
         self._host = f"127.0.0.1:{self._sock.getsockname()[1]}"
         self._state = ""
-        self._answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[CallbackAnswer] = asyncio.get_running_loop().create_future()
         self._silent: set[asyncio.StreamWriter] = set()
 
     @property
     def url(self) -> str:
         return f"http://{self._host}{PATH}"
 
-    async def answer(self, state: str, *, wait_s: float) -> Answer | None:
+    async def answer(self, state: str, *, wait_s: float) -> CallbackAnswer | None:
         """What comes back with this `state`; None if nothing does in time."""
         self._state = state
         server = await asyncio.start_server(self._connected, sock=self._sock, limit=HEAD_BYTES_MAX)
@@ -111,7 +111,9 @@ class Callback:
         if self._answer.done() or not _same(_one(found, "state"), self._state):
             return _page("400 Bad Request", _STRANGE)
         code, error = _one(found, "code"), _one(found, "error")
-        self._answer.set_result(Answer(code, _one(found, "iss") if "iss" in found else None, error))
+        self._answer.set_result(
+            CallbackAnswer(code, _one(found, "iss") if "iss" in found else None, error)
+        )
         return _page("200 OK", _DONE)
 
 

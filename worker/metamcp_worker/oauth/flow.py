@@ -38,8 +38,8 @@ from metamcp_worker.oauth import checked_http
 from metamcp_worker.oauth.callback import PERSON_S_MAX, Callback
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
 from metamcp_worker.oauth.checked_http import Guarded
-from metamcp_worker.oauth.provider_storage import Shelf
-from metamcp_worker.oauth.vault import Record, Vault
+from metamcp_worker.oauth.provider_storage import ProviderStorage
+from metamcp_worker.oauth.vault import TokenRecord, Vault
 
 DESCRIPTION_CHARS_MAX = 200
 """Of an error in an authorization server's own words."""
@@ -84,14 +84,14 @@ class Flow:
         self._spec = spec
         self._oauth: OAuthSpec = spec.oauth
         self._show = show
-        self._shelf = Shelf(spec, vault)
+        self._shelf = ProviderStorage(spec, vault)
         self._guarded = Guarded(spec.url or "")
         self._callback: Callback | None = None
         self._state = ""
         self._person_s = PERSON_S_MAX
         self._said = _Said()
 
-    async def refresh(self, token: str) -> Record | None:
+    async def refresh(self, token: str) -> TokenRecord | None:
         """Newer tokens than this access token; None if a new authorization is needed instead. Only
         one process at a time asks for new tokens, as an authorization server may take the second
         use of a refresh token for a theft. Raises NotAuthorized and Unreachable."""
@@ -118,7 +118,9 @@ class Flow:
                 )
             return None
 
-    async def authorize(self, challenge: Challenge, *, person_s: float = PERSON_S_MAX) -> Record:
+    async def authorize(
+        self, challenge: Challenge, *, person_s: float = PERSON_S_MAX
+    ) -> TokenRecord:
         """The tokens that the server asks for. Raises NotAuthorized and Unreachable.
 
         `person_s`: how long a person may take, if one is needed.
@@ -285,7 +287,7 @@ class Flow:
 class _Ours(OAuthClientProvider):
     """What both grants do otherwise than the SDK."""
 
-    shelf: Shelf
+    shelf: ProviderStorage
 
     async def begin(self, *, expired: bool) -> None:
         """Load what is known. `expired`: the token is of no use, whatever its time says."""

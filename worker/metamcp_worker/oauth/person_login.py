@@ -11,7 +11,7 @@ from metamcp_worker.http.fetch import Origin
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.challenge import Challenge
-from metamcp_worker.oauth.vault import Record, Vault, VaultUnfit, bare
+from metamcp_worker.oauth.vault import TokenRecord, Vault, VaultUnfit, bare
 
 ANSWER_S_MAX = 30.0
 """For a server to say what it wants."""
@@ -32,7 +32,7 @@ _HEADERS = {
 }
 
 
-async def login(spec: ServerSpec, show: Callable[[str], None], *, person_s: float) -> Record:
+async def login(spec: ServerSpec, show: Callable[[str], None], *, person_s: float) -> TokenRecord:
     """Get tokens for this server and store them. `show`: what to do with the link that a person is
     to open, who may take `person_s`; see `Flow`. Raises Unreachable, NotAuthorized, Broken and
     VaultUnfit."""

@@ -31,7 +31,15 @@ from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth.callback import PATH
 from metamcp_worker.oauth.challenge import NotAuthorized, scopes
-from metamcp_worker.oauth.vault import CHANGE, LOCK_S_MAX, REFRESH, Record, Vault, VaultUnfit, bare
+from metamcp_worker.oauth.vault import (
+    CHANGE,
+    LOCK_S_MAX,
+    REFRESH,
+    TokenRecord,
+    Vault,
+    VaultUnfit,
+    bare,
+)
 
 TOKEN_CHARS_MAX = 16 * 1024
 """It is sent with every request, and servers bound their headers."""
@@ -43,7 +51,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 _BASIC, _POST = "client_secret_basic", "client_secret_post"
 
 
-class Shelf:
+class ProviderStorage:
     """The `TokenStorage` of one flow. `record`: what is known of the authorization server that is
     dealt with. `callback_url`: where the browser is to come back to; empty if there is none."""
 
@@ -57,8 +65,8 @@ class Shelf:
         self._context: OAuthContext | None = None
         self._refreshed: str | None = None
         self._saved_at = 0.0
-        self._records: list[Record] = []
-        self.record: Record | None = None
+        self._records: list[TokenRecord] = []
+        self.record: TokenRecord | None = None
         self.look()
 
     @property
@@ -221,11 +229,11 @@ class Shelf:
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
 
-    def _of(self, issuer: str) -> Record:
+    def _of(self, issuer: str) -> TokenRecord:
         """What is known of this one, as of now."""
         record = self.record
         if record is None or not issuers_match(record.issuer, issuer):
-            record = Record(server=self._server, issuer=issuer, url=self.url)
+            record = TokenRecord(server=self._server, issuer=issuer, url=self.url)
         context = self._context
         if context is None:
             return record
@@ -270,7 +278,7 @@ class Shelf:
                     self.record, self._saved_at = one, one.saved_at
                 return
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: TokenRecord) -> None:
         """What cannot be stored is good as long as this process lives."""
         self.record = record
         try:
@@ -279,7 +287,7 @@ class Shelf:
         except VaultUnfit as error:
             self._vault.warnings.append(str(error))
 
-    def _registered(self, record: Record | None) -> OAuthClientInformationFull | None:
+    def _registered(self, record: TokenRecord | None) -> OAuthClientInformationFull | None:
         """The registration, unless it has expired, or names another address to come back to."""
         client = _read(OAuthClientInformationFull, record.client) if record is not None else None
         if client is None or 0 < (client.client_secret_expires_at or 0) < time.time():
@@ -289,7 +297,7 @@ class Shelf:
         return client if here or by_document else None
 
 
-def _redirects(record: Record | None) -> list[str]:
+def _redirects(record: TokenRecord | None) -> list[str]:
     client = _read(OAuthClientInformationFull, record.client) if record is not None else None
     return [str(url) for url in (client.redirect_uris or [])] if client is not None else []
 

@@ -57,7 +57,7 @@ class VaultUnfit(MetaMCPError):
     """Nothing can be stored. The text says why and what to do."""
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class TokenRecord(Struct, frozen=True, kw_only=True):
     """What is kept of one authorization server for one server and principal.
 
     `url`: of the server, to which alone the tokens are sent. `client`: JSON of the registration;
@@ -108,7 +108,7 @@ class Vault:
         self._key = key
         self.warnings: list[str] = []
 
-    def find(self, server: str, url: str, principal: str = PRINCIPAL) -> list[Record]:
+    def find(self, server: str, url: str, principal: str = PRINCIPAL) -> list[TokenRecord]:
         """All that is kept for this server at this URL, the newest first."""
         names = self._names(server, principal)
         found = [record for name in names if (record := self._read(name)) is not None]
@@ -139,7 +139,7 @@ class Vault:
             if fd >= 0:
                 os.close(fd)
 
-    def put(self, record: Record) -> None:
+    def put(self, record: TokenRecord) -> None:
         """Keep it, in the place of an earlier one. Raises VaultUnfit."""
         name = _name(record.server, record.principal, record.issuer)
         data = codec.dump(structs.replace(record, saved_at=time.time()))
@@ -195,7 +195,7 @@ class Vault:
         prefix = f"{server}.{_digest(principal)}."
         return sorted(name for name in names if name.startswith(prefix) and name.endswith(_SUFFIX))
 
-    def _read(self, name: str) -> Record | None:
+    def _read(self, name: str) -> TokenRecord | None:
         try:
             sealed = self._sealed(name)
         except FileNotFoundError:
@@ -218,13 +218,13 @@ class Vault:
             data = file.read(limit + 1) if ours and found.st_size <= limit else b""
         return data if data.startswith(_MAGIC) and len(data) <= limit else None
 
-    def _opened(self, name: str, sealed: bytes) -> Record | None:
+    def _opened(self, name: str, sealed: bytes) -> TokenRecord | None:
         from cryptography.exceptions import InvalidTag
 
         begin = len(_MAGIC) + _NONCE_BYTES
         try:
             data = self._cipher().decrypt(sealed[len(_MAGIC) : begin], sealed[begin:], _bound(name))
-            return codec.typed(Record, data)
+            return codec.typed(TokenRecord, data)
         except codec.Malformed:
             self._unusable(name, "was written by another version")
         except (InvalidTag, ValueError):
@@ -264,7 +264,7 @@ class Vault:
         finally:
             os.close(folder)
 
-    def _prune(self, newest: Record) -> None:
+    def _prune(self, newest: TokenRecord) -> None:
         """Raises OSError."""
         names = self._names(newest.server, newest.principal)
         ages = sorted((os.stat(self._path(name)).st_mtime, name) for name in names)

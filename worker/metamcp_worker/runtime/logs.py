@@ -25,7 +25,7 @@ from metamcp_worker.ipc import log_records
 from metamcp_worker.ipc.log_records import (
     ERROR_CHARACTERS_MAX,
     MESSAGE_CHARACTERS_MAX,
-    Record,
+    LogRecord,
     level_of,
     room_of,
 )
@@ -69,10 +69,10 @@ class Lines(logging.Handler):
         except Exception as error:  # noqa: BLE001 - as every handler does: a log ends nothing
             self._fail(record, error)
 
-    def say(self, record: Record) -> None:
+    def say(self, record: LogRecord) -> None:
         self._put(self.rendered(record))
 
-    def rendered(self, record: Record) -> bytes:
+    def rendered(self, record: LogRecord) -> bytes:
         if not self.text:
             return log_records.as_json(record)
         if self.journal:
@@ -107,17 +107,17 @@ class Lines(logging.Handler):
             what = f"a line cannot be made of {str(record.msg)!r}: {type(error).__name__}"
             self.say(self._said(record.created, "error", record.name, what))
 
-    def _record(self, record: logging.LogRecord) -> Record:
+    def _record(self, record: logging.LogRecord) -> LogRecord:
         level = level_of(record.levelno)
         said = self._said(record.created, level, record.name, record.getMessage())
         about = {key: value for key in _FIELDS if (value := record.__dict__.get(key)) is not None}
         return structs.replace(said, error=self._error(record), **about)
 
-    def _said(self, created: float, level: str, logger: str, message: str) -> Record:
+    def _said(self, created: float, level: str, logger: str, message: str) -> LogRecord:
         shown = self._cut(_text(message))
         fields: Mapping[str, object] = self.fields
         return structs.replace(
-            Record(
+            LogRecord(
                 time=stamp(created),
                 level=level,
                 room=room_of(logger),

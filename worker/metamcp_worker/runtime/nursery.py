@@ -104,12 +104,12 @@ def main(
     memory.forget_lookups()
     memory.collect_seldom()
     gc.freeze()  # the collector will not touch, and so not copy, the pages shared with workers
-    Nursery(socket.socket(fileno=fd), roles).run(missing)
+    NurseryLoop(socket.socket(fileno=fd), roles).run(missing)
     del kept
     return 0
 
 
-class Nursery:
+class NurseryLoop:
     """The loop. `_workers`: whom it forked and has not reaped; `_dead`: pid and wait status of
     those whose exit is told when what they left behind is swept."""
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import bm25, words
 from metamcp_worker.search.bm25 import SATURATION, Postings, Sought, weights
-from metamcp_worker.search.name_match import Beginnings, Names, misspelt
+from metamcp_worker.search.name_match import Beginnings, NameMatch, misspelt
 
 RANK_OFFSET = 10
 """How much the first places stand out; the usual 60 is for lists of thousands."""
@@ -88,7 +88,7 @@ BEGUN_WEIGHT = 0.5
 MISSPELT_WEIGHT = 0.7
 
 
-class Document(Struct, frozen=True):
+class ToolDocument(Struct, frozen=True):
     """One tool. `pair`: its server and its own name; `exposed`: what clients call it; `definition`:
     raw JSON, of any shape; `renamed`: the exposed name says what it is, in place of its own."""
 
@@ -107,11 +107,11 @@ class Hit(Struct, frozen=True):
     """`score`: the higher the better; comparable within one answer only. 0 where there was nothing
     to search for."""
 
-    document: Document
+    document: ToolDocument
     score: float
 
 
-class Found(Struct, frozen=True):
+class SearchResult(Struct, frozen=True):
     """The best first. `more`: how many further tools match; `counted`: or is that the least it can
     be, because the others were not looked at?"""
 
@@ -138,20 +138,20 @@ class Index:
 
     def __init__(self) -> None:
         self._shelves: dict[str, _Shelf] = {}
-        self._documents: dict[int, Document] = {}
+        self._documents: dict[int, ToolDocument] = {}
         self._numbers: dict[Pair, int] = {}
         self._next = 0
         self._postings: dict[str, Postings] = {}
         self._begun = Beginnings()
-        self._tools: Names[int] = Names()
-        self._servers: Names[str] = Names()
-        self._plain_tools: Names[int] = Names()
-        self._plain_servers: Names[str] = Names()
+        self._tools: NameMatch[int] = NameMatch()
+        self._servers: NameMatch[str] = NameMatch()
+        self._plain_tools: NameMatch[int] = NameMatch()
+        self._plain_servers: NameMatch[str] = NameMatch()
 
     def __len__(self) -> int:
         return len(self._documents)
 
-    def put(self, server: str, documents: Sequence[Document]) -> int:
+    def put(self, server: str, documents: Sequence[ToolDocument]) -> int:
         """These are the tools of `server` now. Returns how many of them were left out, because they
         are there twice or the index is full."""
         for _ in self.putting(server, documents):
@@ -164,7 +164,7 @@ class Index:
         for _ in self.dropping(server):
             pass
 
-    def putting(self, server: str, documents: Sequence[Document]) -> Iterator[None]:
+    def putting(self, server: str, documents: Sequence[ToolDocument]) -> Iterator[None]:
         """The same as `put`, in steps of about a millisecond. Until the last one is taken nothing
         else may be asked of this index."""
         yield from self.dropping(server)
@@ -221,7 +221,7 @@ class Index:
         limit: int,
         allowed: Allowed | None = None,
         others: Sequence[Ranking[Pair]] = (),
-    ) -> Found:
+    ) -> SearchResult:
         """The best tools for `query`, at most `limit` and `HITS_MAX`, in an order that depends on
         nothing else. `others`: what other searches found for it, to be fused with this one.
 
@@ -239,7 +239,7 @@ class Index:
             if permitted is None or permitted(number)
         }
         if not sought and not named and not others:
-            return Found((), 0) if asked else self._by_name(limit, allowed)
+            return SearchResult((), 0) if asked else self._by_name(limit, allowed)
         terms = [one for _, one in sought]
         depth = max(1, limit, FUSED_DEPTH if others else 0)
         if len(named) > NAMED_MAX:
@@ -254,9 +254,9 @@ class Index:
             scores[number] = scores.get(number, 0.0) + bonus
         matching = len(scores) if others else max(best.matching, len(scores))
         hits = self._first(scores, limit)
-        return Found(hits, max(0, matching - len(hits)), best.counted)
+        return SearchResult(hits, max(0, matching - len(hits)), best.counted)
 
-    def _take(self, document: Document, terms: set[str]) -> None:
+    def _take(self, document: ToolDocument, terms: set[str]) -> None:
         """One more document; its terms join `terms`."""
         number = self._next
         self._next += 1
@@ -382,7 +382,7 @@ class Index:
         )
         return tuple(Hit(documents[number], scores[number]) for number in ranked)
 
-    def _by_name(self, limit: int, allowed: Allowed | None) -> Found:
+    def _by_name(self, limit: int, allowed: Allowed | None) -> SearchResult:
         permitted = self._permitted(allowed)
         numbers = [
             number
@@ -391,14 +391,14 @@ class Index:
             if permitted is None or permitted(number)
         ]
         hits = tuple(Hit(self._documents[number], 0.0) for number in numbers[:limit])
-        return Found(hits, len(numbers) - len(hits))
+        return SearchResult(hits, len(numbers) - len(hits))
 
 
 def _asked(query: str) -> list[str]:
     return list(dict.fromkeys(words.terms(query)))
 
 
-def _keys(document: Document) -> Sequence[str]:
+def _keys(document: ToolDocument) -> Sequence[str]:
     """Under which its name is found: its own, and the exposed one if that is not made of it."""
     server, name = document.pair
     own = words.key(name)
@@ -408,5 +408,5 @@ def _keys(document: Document) -> Sequence[str]:
     return (own,) if exposed in {own, words.key(server) + own} else (own, exposed)
 
 
-def _plain(document: Document) -> str:
+def _plain(document: ToolDocument) -> str:
     return words.plain(document.told[1])[:PLAIN_CHARACTERS_MAX]

@@ -42,7 +42,7 @@ class Beginnings:
         return found
 
 
-class Names(Generic[T]):
+class NameMatch(Generic[T]):
     """What has a name, by the key of that name; several things may have one."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from metamcp_worker.builtin_tools.search_index_io import Building
+from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.spec import FrontSpec
@@ -26,7 +26,7 @@ def viewers_with(*servers: str, exposure: Exposure = "search") -> Viewers:
 def test_a_search_waits_for_its_index_while_the_loop_has_other_turns() -> None:
     async def main() -> None:
         viewers = viewers_with("a", "b", "c")
-        building, whole, turns = Building(viewers.indexes), asyncio.Event(), list[bool]()
+        building, whole, turns = IndexBuilder(viewers.indexes), asyncio.Event(), list[bool]()
 
         def turn() -> None:
             turns.append(whole.is_set())
@@ -52,7 +52,7 @@ def test_a_search_waits_for_its_index_while_the_loop_has_other_turns() -> None:
 def test_what_is_whole_is_waited_for_by_nobody() -> None:
     async def main() -> None:
         viewers = viewers_with("a")
-        building, told = Building(viewers.indexes), list[str]()
+        building, told = IndexBuilder(viewers.indexes), list[str]()
         viewers.index("default")
         building.when_whole("default", lambda: told.append("at once"))
         building.when_whole("no such endpoint", lambda: told.append("nor this"))

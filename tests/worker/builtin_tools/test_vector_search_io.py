@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from metamcp_worker.builtin_tools.builtin import Rankings
 from metamcp_worker.builtin_tools.search_index import Indexes
-from metamcp_worker.builtin_tools.search_index_io import QUERIES_KEPT, QUERIES_MAX, Seeking
+from metamcp_worker.builtin_tools.vector_search_io import QUERIES_KEPT, QUERIES_MAX, Seeking
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc.embedding import TEXTS_MAX, Vectors
 from metamcp_worker.ipc.spec import FrontSpec, MeaningSpec

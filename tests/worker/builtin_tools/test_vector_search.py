@@ -2,18 +2,18 @@
 
 import pytest
 
-from metamcp_worker.builtin_tools import search_index
-from metamcp_worker.builtin_tools.search_index import Meanings
+from metamcp_worker.builtin_tools import vector_search
+from metamcp_worker.builtin_tools.vector_search import Meanings
 from metamcp_worker.ipc import codec
-from metamcp_worker.search.index import Document
+from metamcp_worker.search.index import ToolDocument
 from metamcp_worker.search.vectors import shrunk, vector
 
 AXES = {"dog": [1.0, 0.1], "cat": [0.9, 0.3], "tax": [0.1, 1.0]}
 
 
-def document(server: str, name: str, description: str = "") -> Document:
+def document(server: str, name: str, description: str = "") -> ToolDocument:
     definition = codec.dump({"name": name, "description": description})
-    return Document((server, name), f"{server}__{name}", definition)
+    return ToolDocument((server, name), f"{server}__{name}", definition)
 
 
 def learned(meanings: Meanings) -> list[str]:
@@ -38,13 +38,13 @@ def near(meanings: Meanings, word: str, allowed: set[str] | None = None) -> list
 def test_a_text_says_server_name_words_and_parameters() -> None:
     raw = b"""{"name": "x", "title": "T", "description": "Opens.",
         "inputSchema": {"properties": {"path": {}, "mode": {}}}}"""
-    assert search_index.text(Document(("disk", "open_file"), "x", raw)) == (
+    assert vector_search.text(ToolDocument(("disk", "open_file"), "x", raw)) == (
         "disk. open file. Opens. path, mode"
     )
-    assert search_index.text(Document(("disk", "x"), "x", b"nonsense")) == "disk. x."
+    assert vector_search.text(ToolDocument(("disk", "x"), "x", b"nonsense")) == "disk. x."
     long = document("a", "b", "é" * 5000)
-    assert len(search_index.text(long)) == search_index.TEXT_CHARACTERS_MAX
-    search_index.text(Document(("a", "\ud800"), "x", b"{}")).encode()
+    assert len(vector_search.text(long)) == vector_search.TEXT_CHARACTERS_MAX
+    vector_search.text(ToolDocument(("a", "\ud800"), "x", b"{}")).encode()
 
 
 def test_the_nearest_are_found_of_the_servers_that_may_be() -> None:
@@ -85,15 +85,15 @@ def test_another_definition_is_another_text_and_the_old_one_is_not_found() -> No
 
 def test_no_more_is_asked_for_or_read_at_once_than_is_allowed() -> None:
     meanings = Meanings()
-    count = 3 * search_index.READ_MAX
+    count = 3 * vector_search.READ_MAX
     meanings.put("default", "a", [document("a", f"dog{number}") for number in range(count)])
     assert len(meanings.wanted(10)) == 10
-    assert len(meanings.wanted(count)) <= 10 + search_index.READ_MAX
+    assert len(meanings.wanted(count)) <= 10 + vector_search.READ_MAX
     assert meanings.unread
     assert len(learned(meanings)) == count
 
 
-@pytest.mark.parametrize("spare", [search_index.SPARE_MAX, search_index.SPARE_MAX + 1])
+@pytest.mark.parametrize("spare", [vector_search.SPARE_MAX, vector_search.SPARE_MAX + 1])
 def test_vectors_of_tools_that_are_gone_are_kept_up_to_a_limit(spare: int) -> None:
     meanings = Meanings()
     meanings.put("default", "a", [document("a", f"dog{number}") for number in range(spare)])
@@ -101,4 +101,4 @@ def test_vectors_of_tools_that_are_gone_are_kept_up_to_a_limit(spare: int) -> No
     meanings.put("default", "a", [])
     meanings.wanted(1)
     meanings.put("default", "a", [document("a", "dog0")])
-    assert len(learned(meanings)) == (0 if spare == search_index.SPARE_MAX else 1)
+    assert len(learned(meanings)) == (0 if spare == vector_search.SPARE_MAX else 1)

@@ -1,0 +1,137 @@
+"""What the tools of all servers mean, as vectors, and which of them are nearest to another one.
+
+Owns: the text of a tool that a vector is made of, which texts have none yet, the vectors that there
+are, and the nearest of them. Never: where vectors come from (`seeking`), the search by words
+(`search.index`), how two rankings become one (`search.fusing`).
+
+A text is known by its hash: the same tool on two endpoints, or again after a crash of its server,
+is asked for once.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from metamcp_worker.ipc.exposed_names import Pair
+from metamcp_worker.search import definitions
+from metamcp_worker.search.index import Allowed, ToolDocument
+from metamcp_worker.search.vectors import Near, Vector, vector
+
+TEXT_CHARACTERS_MAX = 2_000
+"""Of one tool. Small models read less."""
+READ_MAX = 64
+"""Tools whose texts are made at a time: some milliseconds."""
+SPARE_MAX = 4_096
+"""Vectors of tools that are gone, and may come back."""
+NEAREST_MAX = 50
+"""Tools of one ranking. What comes behind them says nothing: there is always something nearest."""
+
+
+class _Spread(Struct, frozen=True):
+    """The tools of one endpoint that have vectors."""
+
+    pairs: Sequence[Pair]
+    near: Near
+
+
+class Meanings:
+    """The tools of some endpoints, with vectors and without."""
+
+    def __init__(self) -> None:
+        self._unread: dict[tuple[str, str], list[ToolDocument]] = {}
+        self._keys: dict[str, dict[str, dict[Pair, bytes]]] = {}
+        """By endpoint, server and tool: the hash of its text."""
+        self._vectors: dict[bytes, Vector | None] = {}
+        """None: nobody makes one of this text."""
+        self._lacking: dict[bytes, str] = {}
+        self._spreads: dict[str, _Spread] = {}
+
+    def put(self, endpoint: str, server: str, documents: Sequence[ToolDocument]) -> None:
+        """These are the tools of `server` on this endpoint now."""
+        self._spreads.pop(endpoint, None)
+        self._unread.pop((endpoint, server), None)
+        servers = self._keys.setdefault(endpoint, {})
+        servers.pop(server, None)
+        if documents:
+            servers[server] = {}
+            self._unread[endpoint, server] = list(reversed(documents))
+        elif not servers:
+            del self._keys[endpoint]
+
+    def wanted(self, most: int) -> Mapping[bytes, str]:
+        """Texts without a vector, by their hashes. Empty does not mean that there are none as long
+        as there are `unread` tools; it takes another call then."""
+        for _ in range(READ_MAX):
+            if len(self._lacking) >= most or not self._unread:
+                break
+            self._read()
+        self._forget()
+        return dict(islice(self._lacking.items(), most))
+
+    @property
+    def unread(self) -> bool:
+        """Are there tools whose texts were not looked at?"""
+        return bool(self._unread)
+
+    def learn(self, found: Mapping[bytes, bytes]) -> None:
+        """Vectors as `vectors.shrunk` makes them, by the hashes of their texts; empty for a text of
+        which there is none."""
+        for key, data in found.items():
+            self._lacking.pop(key, None)
+            self._vectors[key] = vector(data) if data else None
+        self._spreads.clear()
+
+    def nearest(self, endpoint: str, to: Vector, allowed: Allowed | None) -> list[Pair]:
+        """The tools of this endpoint that mean the most similar, the nearest first."""
+        if allowed is None:
+            spread = self._spreads.get(endpoint)
+            if spread is None:
+                spread = self._spreads[endpoint] = self._spread(endpoint, lambda pair: True)
+        elif callable(allowed):
+            spread = self._spread(endpoint, allowed)
+        else:
+            servers = allowed
+            spread = self._spread(endpoint, lambda pair: pair[0] in servers)
+        return [spread.pairs[at] for at in spread.near.to(to, NEAREST_MAX)]
+
+    def _read(self) -> None:
+        """One more tool."""
+        (endpoint, server), documents = next(iter(self._unread.items()))
+        document = documents.pop()
+        if not documents:
+            del self._unread[endpoint, server]
+        said = text(document)
+        key = hashlib.sha256(said.encode()).digest()[:16]
+        self._keys[endpoint][server][document.pair] = key
+        if key not in self._vectors:
+            self._lacking[key] = said
+
+    def _spread(self, endpoint: str, allowed: Callable[[Pair], bool]) -> _Spread:
+        found = [
+            (pair, one)
+            for servers in self._keys.get(endpoint, {}).values()
+            for pair, key in servers.items()
+            if (one := self._vectors.get(key)) is not None and allowed(pair)
+        ]
+        return _Spread([pair for pair, _ in found], Near([one for _, one in found]))
+
+    def _forget(self) -> None:
+        """What no tool has any more, when it is too much."""
+        keys = [keys for servers in self._keys.values() for keys in servers.values()]
+        count = sum(map(len, keys)) + SPARE_MAX
+        if len(self._vectors) <= count and len(self._lacking) <= count:
+            return
+        used = {key for each in keys for key in each.values()}
+        self._vectors = {key: one for key, one in self._vectors.items() if key in used}
+        self._lacking = {key: one for key, one in self._lacking.items() if key in used}
+
+
+def text(document: ToolDocument) -> str:
+    """What a tool is, for a model of meanings: server, name, what it does, its parameters."""
+    read = definitions.read(document.definition)
+    server, name = document.pair
+    parameters = ", ".join([one.name for one in read.parameters])
+    said = f"{server}. {name.replace('_', ' ')}. {read.description or read.title} {parameters}"
+    return said[:TEXT_CHARACTERS_MAX].strip().encode("utf-8", "replace").decode()

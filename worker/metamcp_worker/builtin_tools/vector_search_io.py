@@ -1,0 +1,193 @@
+"""Rankings by meaning: vectors are asked for, kept, and never waited for.
+
+Owns: which vectors a front asks the supervisor for and when, the vectors of queries that came
+lately, how long a search waits for that of a new one. Never: making vectors (`embedder`), comparing
+them (`meaning`), fusing rankings.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from metamcp_worker.builtin_tools.builtin import Rankings
+from metamcp_worker.builtin_tools.search_index import Indexes
+from metamcp_worker.builtin_tools.vector_search import Meanings
+from metamcp_worker.ipc.embedding import QUERY_S_MAX, TEXTS_MAX, Vectors
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.spec import MeaningSpec
+from metamcp_worker.search.index import QUERY_CHARACTERS_MAX, Allowed, Ranking, ToolDocument
+from metamcp_worker.search.vectors import Vector, vector
+
+QUERIES_MAX = 32
+"""Queries whose vectors are on their way; one more is answered by words."""
+QUERIES_KEPT = 512
+"""Vectors of queries, the latest: half a kB each, or 4 kB of a large model."""
+ANSWER_S_MAX = 300.0
+"""For the vectors of these: a small model on a slow machine takes seconds. Then they are asked for
+again."""
+
+
+class _Query(Struct):
+    """`waiting`: who is to be told of its vector, or that there is none in time."""
+
+    text: str
+    waiting: list[Callable[[Vector | None], None]]
+
+
+class Seeking:
+    """`send(ticket, texts, query)`: the way to the supervisor, which answers each ticket once, if
+    it can; it raises OSError where this process has no free descriptor."""
+
+    def __init__(
+        self, send: Callable[[int, Sequence[str], bool], None], indexes: Indexes, spec: MeaningSpec
+    ) -> None:
+        self._send = send
+        self._spec = spec
+        self._loop = asyncio.get_running_loop()
+        self._meanings = Meanings()
+        self._tickets = itertools.count(1)
+        self._queries: dict[int, _Query] = {}
+        self._kept: OrderedDict[str, Vector | None] = OrderedDict()
+        self._asked: tuple[int, list[bytes]] = (0, [])
+        """The ticket of the tools that are asked for, 0 for none, and their hashes."""
+        self._next: asyncio.Handle | None = None
+        self._indexes = indexes
+        indexes.heard = self._heard
+        for endpoint, server, documents in indexes.everything():
+            self._heard(endpoint, server, documents)
+
+    def close(self) -> None:
+        """Nobody is asked, and nobody waits any more."""
+        self._asked = (0, [])
+        self._indexes.heard = lambda endpoint, server, documents: None
+        self._later(None)
+        for query in self._queries.values():
+            _tell(query, None)
+        self._queries.clear()
+
+    def adjust(self, spec: MeaningSpec) -> bool:
+        """Another weight counts at once. False: it is another model, and needs another Seeking."""
+        if spec.model != self._spec.model:
+            return False
+        self._spec = spec
+        return True
+
+    def rank(
+        self,
+        endpoint: str,
+        query: str,
+        allowed: Allowed | None,
+        done: Callable[[Rankings], None],
+    ) -> None:
+        """`done` is called with what the meaning of `query` is near to, at once if its vector is
+        known, and after QUERY_S_MAX at the latest; then with nothing."""
+
+        def told(found: Vector | None) -> None:
+            if found is None:
+                done(())
+            else:
+                pairs = self._meanings.nearest(endpoint, found, allowed)
+                done((Ranking(pairs, self._spec.weight),))
+
+        text = " ".join(query[:QUERY_CHARACTERS_MAX].split())
+        if not text or not self._spec.weight:
+            done(())
+        elif text in self._kept:
+            self._kept.move_to_end(text)
+            told(self._kept[text])
+        else:
+            self._ask(text, told)
+
+    def told(self, ticket: int, found: Vectors) -> None:
+        """What came of a ticket."""
+        if (query := self._queries.pop(ticket, None)) is not None:
+            self._told_of_query(query, found)
+        elif ticket == self._asked[0]:
+            self._told_of_tools(found)
+
+    # Queries
+
+    def _ask(self, text: str, told: Callable[[Vector | None], None]) -> None:
+        for query in self._queries.values():
+            if query.text == text:
+                self._wait(query, told)
+                return
+        if len(self._queries) >= QUERIES_MAX:
+            told(None)
+            return
+        ticket = next(self._tickets)
+        query = self._queries[ticket] = _Query(text, [])
+        self._loop.call_later(ANSWER_S_MAX, self._queries.pop, ticket, None)
+        self._wait(query, told)
+        with contextlib.suppress(OSError, TooLarge):
+            self._send(ticket, [text], True)
+
+    def _wait(self, query: _Query, told: Callable[[Vector | None], None]) -> None:
+        """For as long as a search may."""
+
+        def late() -> None:
+            query.waiting.remove(found)
+            told(None)
+
+        timer = self._loop.call_later(QUERY_S_MAX, late)
+
+        def found(one: Vector | None) -> None:
+            timer.cancel()
+            told(one)
+
+        query.waiting.append(found)
+
+    def _told_of_query(self, query: _Query, found: Vectors) -> None:
+        data = found.found[0] if found.found else b""
+        one = vector(data) if data else None
+        if found.found:  # even if there is none of this text: it would be asked for in vain
+            self._kept[query.text] = one
+            if len(self._kept) > QUERIES_KEPT:
+                self._kept.popitem(last=False)
+        _tell(query, one)
+
+    # Tools
+
+    def _heard(self, endpoint: str, server: str, documents: Sequence[ToolDocument]) -> None:
+        self._meanings.put(endpoint, server, documents)
+        if self._next is None and not self._asked[0]:
+            self._later(0.0)
+
+    def _ask_for_tools(self) -> None:
+        self._next = None
+        wanted = self._meanings.wanted(TEXTS_MAX)
+        if wanted and (len(wanted) == TEXTS_MAX or not self._meanings.unread):
+            ticket = next(self._tickets)
+            self._asked = ticket, list(wanted)
+            self._next = self._loop.call_later(ANSWER_S_MAX, self._forgotten)
+            with contextlib.suppress(OSError, TooLarge):
+                self._send(ticket, list(wanted.values()), False)
+        elif self._meanings.unread:
+            self._later(0.0)
+
+    def _told_of_tools(self, found: Vectors) -> None:
+        keys, self._asked = self._asked[1], (0, [])
+        self._meanings.learn(dict(zip(keys, found.found, strict=False)))
+        self._later(found.pause_s)
+
+    def _forgotten(self) -> None:
+        self._asked = (0, [])
+        self._ask_for_tools()
+
+    def _later(self, delay_s: float | None) -> None:
+        """Ask for more tools then; None: never."""
+        if self._next is not None:
+            self._next.cancel()
+        self._next = (
+            None if delay_s is None else self._loop.call_later(delay_s, self._ask_for_tools)
+        )
+
+
+def _tell(query: _Query, one: Vector | None) -> None:
+    waiting, query.waiting = query.waiting, []
+    for told in waiting:
+        told(one)
