@@ -31,8 +31,8 @@ from metamcp_worker.ipc.packets import ChannelSnapshot
 from tests.supervisor.configs import config, server
 
 SHAPES = {1: "f252a812e28a"}
-"""Digests of the members without a default, by `upgrade_state.VERSION`. The digest of a version that
-is not released may change."""
+"""Digests of the members without a default, by `upgrade_state.VERSION`. The digest of a version
+that is not released may change."""
 SUMMARY = FrontStats(connections=2, streams=1, sessions={"2025-11-25": 2}, refused={})
 CALLS = CallStats("git", "tools/call", 3, 0.5, (1, 2), "-32601")
 COUNTED = Figures(calls=(CALLS,), inflight={"git": 1})
