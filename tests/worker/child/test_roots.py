@@ -46,12 +46,22 @@ def test_a_process_for_all_asks_who_called_and_says_that_it_did_if_it_asks_ahead
     assert isinstance(news, Relisted)
     assert news.catalogue.asksRoots == "in calls"
     assert len(talk.asks("t", roots.METHOD)) == 1
+    talk.replies(1, 2, THERE)
     talk.answers("tools/call", {"content": []})
     news, count = talk.asks("u", roots.METHOD)
     assert isinstance(news, Relisted)
     assert count == CountOnce("lent_roots")
     assert told(talk, "u") == {"roots": []}
     assert talk.asks("v", roots.METHOD) == []
+
+
+def test_a_client_without_roots_lends_none() -> None:
+    talk = ready_legacy(asks_roots="ahead")
+    talk.call(1, 5)
+    talk.asks("s", roots.METHOD)
+    talk.replies(1, 1, roots.NONE)
+    talk.answers("tools/call", {"content": []})
+    assert CountOnce("lent_roots") not in talk.asks("t", roots.METHOD)
 
 
 def test_a_process_of_one_client_knows_its_roots_and_what_it_can_do() -> None:

@@ -33,13 +33,15 @@ _UNROUTABLE = "it cannot be told which client this is for, as not exactly one us
 
 class _Question(Struct, gc=False):
     """`id`: the server's own, as on the wire; `via`: see `transport`; `key`: of the call. `token`:
-    under which the server wants to hear of progress, raw or empty."""
+    under which the server wants to hear of progress, raw or empty. `roots`: the question is for
+    the roots of the client."""
 
     id: bytes
     via: int
     key: bytes
     front: int
     token: bytes
+    roots: bool = False
     deadline: float = 0.0
 
 
@@ -56,6 +58,8 @@ class Asks:
     def __init__(self, calls: ServerCalls, faults: Faults) -> None:
         self._calls = calls
         self._faults = faults
+        self.lent_roots = False
+        """Whether the server was given roots of the client of one call."""
         self._open: dict[int, _Question] = {}
         self._numbers: dict[tuple[int, bytes], int] = {}
         self._asking: dict[bytes, _Asking] = {}
@@ -87,7 +91,8 @@ class Asks:
         if len(self._open) >= QUESTIONS_MAX or self._next > NUMBER_MAX:
             return [_refused(id, via, Code.OVERLOADED, "too many questions are open")]
         call, params = self._calls.in_flight[key], bytes(request.params)
-        number = self._note(_Question(id, via, key, call.front, _token(params)), call, now)
+        asked = _Question(id, via, key, call.front, _token(params), method == roots.METHOD)
+        number = self._note(asked, call, now)
         return [ReplyToFront(call.front, frames.Ask(call.call, number, method, params))]
 
     def replied(self, front: int, reply: frames.ReplyFrame, now: float) -> Actions:
@@ -96,6 +101,8 @@ class Asks:
         if found is None or found.front != front:
             return [CountOnce("late_reply")]
         self._close(reply.question, now)
+        if found.roots and not reply.failed and _any_roots(reply.body):
+            self.lent_roots = True
         line = (jsonrpc_lines.refusal if reply.failed else jsonrpc_lines.answer)(
             found.id, reply.body
         )
@@ -187,6 +194,13 @@ def _refused(id: bytes, via: int, code: Code, why: str) -> WriteToServer:  # noq
     return WriteToServer(
         jsonrpc_lines.refusal(id, jsonrpc_lines.error(code, f"MetaMCP: {why}")), via
     )
+
+
+def _any_roots(answer: bytes) -> bool:
+    try:
+        return bool(roots.uris(answer))
+    except roots.RootsUnfit:
+        return True  # the server may read what the gateway cannot
 
 
 def _token(params: bytes) -> bytes:

@@ -83,7 +83,6 @@ class ServerSession:
         self._draining = False
         self._failed = False
         self._roots = spec.roots.encode()
-        self._lent = False  # those of one client, by a process for all
         self._calls_from = now
 
     @property
@@ -146,7 +145,7 @@ class ServerSession:
 
     def reply(self, front: int, frame: frames.ReplyFrame, now: float) -> Actions:
         """A front answers a question of the server."""
-        return self._asks.replied(front, frame, now)
+        return [*self._asks.replied(front, frame, now), *self._lent()]
 
     def unasked(self, question: int, now: float) -> Actions:
         """A front cannot be given this question of the server."""
@@ -336,12 +335,15 @@ class ServerSession:
                 WriteToServer(jsonrpc_lines.answer(bytes(envelope.id), self._roots), via),
                 *news,
             ]
-        asked = self._asks.asked(envelope, stream, via, now)
-        self._lent = self._lent or any(isinstance(one, ReplyToFront) for one in asked)
-        if self._lent and self._opening.asks_ahead:
-            self._lent = False
-            news.append(CountOnce("lent_roots"))
-        return [*asked, *news]
+        return [*self._asks.asked(envelope, stream, via, now), *news, *self._lent()]
+
+    def _lent(self) -> Actions:
+        """A process for all clients asks for roots before it is called, and was given those of one
+        client: what it answers others may be about the folders of that client."""
+        if not (self._asks.lent_roots and self._opening.asks_ahead):
+            return []
+        self._asks.lent_roots = False
+        return [CountOnce("lent_roots")]
 
     def _rooted(self, answer: bytes) -> Actions:
         """The client of this process has these roots now."""
