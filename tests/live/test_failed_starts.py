@@ -60,6 +60,7 @@ def test_a_variable_that_a_failed_server_does_not_get_is_named_until_it_is_inher
         found = json.loads(gateway.ctl("doctor", "--json", ok=(0, 1)))["checks"]
         (told,) = [each for each in found if each["check"] == "environment"]
         assert "TICKETS_TOKEN" in told["text"]
+        assert [each["text"][:9] for each in found if each["check"] == "server"] == ["tickets: "]
         entry["inherit_env"] = ["TICKETS_*"]
         gateway.write({"tickets": entry})
         gateway.ctl("reload")

@@ -139,5 +139,6 @@ def test_a_call_waits_for_a_server_that_starts_and_is_told_of_one_that_was_never
         assert client.text("slow__echo", text="a") == "a"
         error = client.request("tools/call", {"name": "never__echo"})["error"]
         assert error["code"] == -10001
-        assert "server 'never' is not available: it has not been up yet" in error["message"]
+        assert "server 'never' is not available: " in error["message"]
+        assert "no program 'no-such-program' on the PATH" in error["message"]
         client.close()

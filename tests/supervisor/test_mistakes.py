@@ -32,10 +32,10 @@ MISTAKES = {
         "metamcp.toml:3: servers.b__d: the name 'b__d' has '__' in it",
     ),
     "a name of which nothing stays": (
-        '[servers."é!"]\ncommand = ["x"]\n', "e", "must have only a-z",
+        '[servers."é!"]\ncommand = ["x"]\n', "e", "may have only a-z",
     ),
     "the name of another": (
-        '[servers.Good]\ncommand = ["x"]\n', "good-2", "the name 'Good' must have only a-z",
+        '[servers.Good]\ncommand = ["x"]\n', "good-2", "the name 'Good' may have only a-z",
     ),
     "an unknown key": (
         '[servers.a]\ncommand = ["x"]\ntimeuot = "5s"\n', "a", "did you mean 'timeout'?",

@@ -199,6 +199,7 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
     yield from doctor_checks.cgroup(pid)
     yield from doctor_checks.memory(pid)
     yield from doctor_checks.units()
+    yield from doctor_checks.failing(told)
     yield from doctor_checks.withheld(told)
     if path is None and status is not None and status.config_files:
         path = Path(status.config_files[0])

@@ -229,13 +229,25 @@ def lock(config: Config) -> Iterator[DoctorFinding]:
         yield DoctorFinding("lock", "ok", text)
 
 
+def failing(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
+    """Find the servers that went down by themselves."""
+    for found in servers:
+        if found.server.state in ("error", "quarantined"):
+            name = found.server.name
+            text, advice = f"{name}: {found.why}", f"'metamcp logs {name}' shows what it wrote"
+            yield DoctorFinding("server", "warn", text, advice)
+
+
 def withheld(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
     """Variables that servers which went down do not get and that could matter."""
     for found in servers:
         if found.withheld:
             name = found.server.name
             text = f"{name} went down; {environment.sentence(found.withheld)}"
-            advice = f"if it needs them, name them in inherit_env or env of [servers.{name}]"
+            advice = (
+                f"if it needs them, set them in env of {name}, such as"
+                ' NAME = "${NAME}", or name them in inherit_env (metamcp.toml only)'
+            )
             yield DoctorFinding("environment", "warn", text, advice)
 
 
@@ -343,7 +355,7 @@ def _not_for_others(
     if found.st_mode & mask:
         text = f"others may write to {path} (mode {stat.S_IMODE(found.st_mode):04o})"
         return DoctorFinding(check, "fail", text, f"chmod {change} {path}")
-    return DoctorFinding(check, "ok", f"{path} is as it should be")
+    return DoctorFinding(check, "ok", f"only its owner can write to {path}")
 
 
 def _root() -> Path:

@@ -101,7 +101,7 @@ def _given(server: Server) -> list[tuple[str, str]]:
 def refusal(file: str) -> str:
     return (
         f"{printable(file)} was found in this directory and its commands are not confirmed; run"
-        " 'metamcp up' on a terminal, add --yes, or name the file with --config"
+        " 'metamcp up' on a terminal ('metamcp up --yes' elsewhere), or name the file with --config"
     )
 
 

@@ -29,7 +29,7 @@ def flaw(name: str) -> str:
         return ""
     near = adapted(name)
     advice = f", such as '{near}'" if near else ""
-    return f"must have only a-z, 0-9, '-' and '_' and begin with a letter or digit{advice}"
+    return f"may have only a-z, 0-9, '-' and '_', and begins with a letter or digit{advice}"
 
 
 def adapted(name: str) -> str:
@@ -62,7 +62,7 @@ def nearest(word: str, known: Collection[str]) -> str | None:
 def hint(word: str, known: Collection[str]) -> str:
     """Return the second half of a sentence about an unknown word."""
     if not known:
-        return "there is none"
+        return "there are none"
     near = nearest(word, known)
     if near is not None:
         return f"did you mean '{near}'?"

@@ -251,9 +251,11 @@ def _unreachable(error: OSError, path: str) -> Failed:
         )
     if isinstance(error, TimeoutError):
         return Failed(Exit.TIMEOUT, f"the gateway at {path} accepts no connection")
+    absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+    why = "" if absent else f" ({error.strerror})"
     return Failed(
         Exit.NOT_RUNNING,
-        f"no gateway is running at {path} ({error.strerror}); start one with 'metamcp up', or say"
+        f"no gateway is running at {path}{why}; start one with 'metamcp up', or say"
         " where it is with --runtime-dir",
         _others(),
     )

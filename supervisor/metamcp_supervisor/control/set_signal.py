@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import field
 
-from metamcp_supervisor.config import installation, overrides
+from metamcp_supervisor.config import installation, naming, overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Problem
 from metamcp_supervisor.config.overrides import GATEWAY
 from metamcp_supervisor.control.services import Steering
@@ -88,8 +88,10 @@ def number_of(text: str) -> int:
         return int(text)
     number = SIGNALS.get(text.upper().removeprefix("SIG"))
     if number is None:
-        there = ", ".join(SIGNALS)
-        why = f"{text[:20]!r} is not a signal; there are: {there}, and 1 to {SIGNAL_MAX}"
+        near = naming.nearest(text, [name.lower() for name in SIGNALS])
+        there = f"there are: {', '.join(SIGNALS)}, and 1 to {SIGNAL_MAX}"
+        advice = f"did you mean '{near.upper()}'?" if near else there
+        why = f"{text[:20]!r} is not a signal; {advice}"
         raise ProtocolError(Exit.USAGE, why)
     return number
 

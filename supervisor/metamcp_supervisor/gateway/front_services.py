@@ -1,7 +1,7 @@
-"""What the rest of the gateway does for fronts.
+"""Services of the gateway for fronts: pass on what a front says to the parts that it concerns.
 
-Owns: who is told what a front says: an implementation of `fronts.house.House`. Never: what any of
-them does about it, fronts themselves (`fronts.fronts`).
+Owns: which part is told what, as an implementation of `fronts.ports.House`. Never: the actions of
+these parts, fronts themselves (`fronts.fronts`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +24,8 @@ from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
 
 
 class Household:
-    """`tree`, `views`, `embedder`: set before the first front is there, since all are made for
-    fronts."""
+    """An implementation of `fronts.ports.House`. `tree`, `views`, `embedder`: set later, but before
+    the first front starts, because `Fronts` needs this object first."""
 
     tree: Tree
     views: Views
@@ -46,7 +46,7 @@ class Household:
     def furnish(
         self, fronts: Fronts, routes: Routes, journal: Journal, config: Callable[[], Config]
     ) -> None:
-        """Make what only fronts need. `config`: what is in force."""
+        """Make `views` and `embedder`. `config`: returns the configuration in force."""
         self.views = Views(fronts, routes, journal, config, lambda: self.tree.pinned.kept)
         self.embedder = Embedder(
             self._forker,

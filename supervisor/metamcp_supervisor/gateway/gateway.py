@@ -1,12 +1,13 @@
-"""The gateway: everything wired together, started in order, steered, reloaded, and ended in order.
+"""The gateway: all parts joined, started in order, steered, reloaded, and stopped in order.
 
 Owns: the order of start and stop, the exit code. Never: rules of restarting (`server`), processes
-(`crew`, `fronts`), what is wanted (`sources`, `reload`), what a signal means (`signals`),
+(`crew`, `fronts`), the configuration (`sources`, `reload`), the meaning of signals (`signals`),
 printing (`cli`).
 
-Up: lock and control socket, listeners, nursery, fronts and servers in parallel. Down: not ready any
-more, fronts finish and end, servers go down their ladders in parallel, then the nursery with
-whatever is left, then the files of the runtime directory.
+Start: lock and control socket, listeners, nursery, then fronts and servers in parallel. Stop: the
+gateway is not ready any more, fronts finish their requests and end, servers are stopped in
+parallel, then the nursery ends with all remaining processes, then the files of the runtime
+directory are removed.
 """
 
 import asyncio
@@ -66,17 +67,17 @@ from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError
 
 FRONT_GRACE_S = 20.0
-"""For requests that clients have open when the gateway stops."""
+"""Seconds that clients' open requests have to end when the gateway stops."""
 SERVERS_S_MAX = 60.0
-"""For all ladders of servers together; each has a shorter limit of its own."""
+"""Maximum seconds to stop all servers; each server has a shorter limit of its own."""
 ADMIN_GRACE_S = 1.0
-"""For a scrape that is under way."""
+"""Seconds that a scrape has to end when the gateway stops."""
 START_AGAIN = (
     "something ends its processes: the events before this one name signals and exit codes, 'dmesg'"
     " tells of memory that ran out; mend that and start the gateway again"
 )
-"""Said last by a gateway that gave up."""
-#: What keeps the gateway from starting, and the exit code that says so.
+"""Advice in the last message of a gateway that gave up."""
+#: Errors that keep the gateway from starting, each with its exit code.
 _CODES: dict[type[Exception], Exit] = {
     runtime.AlreadyRunning: Exit.ALREADY_RUNNING,
     runtime.RuntimeDirUnfit: Exit.NO_PERMISSION,
@@ -96,13 +97,14 @@ class CannotStart(MetaMCPError):
 
 
 class Gateway:
-    """One gateway. It is what `ctl` steers (`steering.Steering`).
+    """The gateway, as `ctl` steers it: an implementation of `control.services.Steering`.
 
-    `load`: reads the configuration anew. `permit`: raises NotConfirmed for one whose commands may
-    not be started, unless it is told that they are confirmed. `environ`: of which servers get a
-    part. `hangup_ends`: see `signals`. `told`, `given`: whom to tell how it goes, and sockets to
-    listen on; both are closed at the end. `handed`: what runs already, of the program before this
-    one (`succession`).
+    `load`: reads the configuration again. `permit`: raises NotConfirmed for a configuration whose
+    commands may not be started, unless its second argument confirms them. `environ`: environment
+    variables of the gateway, of which servers get a part. `hangup_ends`: see `signals`. `told`:
+    tells systemd the state of the gateway; `given`: sockets from systemd to listen on; both are
+    closed at the end. `handed`: state of the previous program, whose processes run already
+    (`succession`).
     """
 
     _starting: asyncio.Task[None] | None = None
@@ -216,8 +218,8 @@ class Gateway:
     # Up and down
 
     async def run(self, on_up: Callable[[], None]) -> int:
-        """Come up, call `on_up`, serve until a signal or a fault of our own ends it, and go down
-        whole. The exit code. Raises CannotStart; then nothing is left."""
+        """Start, call `on_up`, serve until a signal or a fault of the gateway ends it, and stop all
+        parts. Return the exit code. Raises CannotStart; then no part is left running."""
         self._signals.listen()
         self._service.start()
         try:
@@ -235,10 +237,10 @@ class Gateway:
         return self._code
 
     async def _rise(self) -> bool:
-        """Come up; False if it was told to end meanwhile. Raises CannotStart."""
+        """Start; return False if a signal asked for the end meanwhile. Raises CannotStart."""
         try:
             if (handed := self._handed) is not None:
-                self._handed = None  # it may be large
+                self._handed = None  # the state may be large
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
                 self._starting = await self.succession.go_on(handed)
                 await self._admin.start(self.succession.ops)
@@ -250,7 +252,7 @@ class Gateway:
             self._starting = asyncio.create_task(self._nursery.start())
             await self.shelf.begin()
             ops = self._bind()
-            self._populate()  # at once: whoever asks now is told of every server
+            self._populate()  # at once: the status shows every server from now on
             await self._admin.start(ops)
             await self._begin_health()
             return await self._signals.before_the_end(self._starting)
@@ -258,14 +260,14 @@ class Gateway:
             code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
             raise CannotStart(str(error), code) from None
 
-    def _populate(self) -> None:  # they wait for the nursery themselves
+    def _populate(self) -> None:  # fronts and servers wait for the nursery themselves
         self._fronts.start(self.config.gateway.fronts)
         for server in self.config.servers.values():
             self._tree.add(server)
         self._reloads.begin(self._signals.hangup)
 
     async def _begin_health(self) -> None:
-        """Raises CannotBind."""
+        """Listen on `health_listen`, if it is set. Raises CannotBind."""
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
 
@@ -274,7 +276,7 @@ class Gateway:
         return [pid for pid in (self._nursery.pid, *fronts) if pid > 0]
 
     def _bind(self) -> list[socket.socket]:
-        """Listen for clients, and the listeners of the ops port. Raises CannotBind."""
+        """Listen for clients; return the listeners of the ops port. Raises CannotBind."""
         clients, self.listen, ops, self.ops_listen = self._service.listeners(self.config.gateway)
         self._listeners += clients
         self.succession.ops = ops
@@ -300,7 +302,7 @@ class Gateway:
         await self._unless_now(self._tree.close(), SERVERS_S_MAX)
 
     async def _close(self) -> None:
-        """End at once whatever there still is."""
+        """End all remaining parts at once."""
         self._closed = True
         await self._reloads.close()
         if self._starting is not None:
@@ -416,19 +418,19 @@ class Gateway:
             raise NotNow(str(error)) from None
 
     def _each(self, names: Sequence[str], act: Callable[[str], None]) -> None:
-        """All of them, or none. Raises NotNow and UnknownName."""
+        """Call `act` for each server, or for none at all. Raises NotNow and UnknownName."""
         self._check_not_ending()
         self._check_known(names)
         for name in names:
             act(name)
 
     def _check_known(self, names: Sequence[str]) -> None:
-        """Raises UnknownName."""
+        """Check that all servers exist. Raises UnknownName."""
         if unknown := [name for name in names if name not in self._tree.entries]:
             raise UnknownName(unknown, self._tree.entries)
 
     def _check_not_ending(self) -> None:
-        """Raises NotNow."""
+        """Check that the gateway does not stop. Raises NotNow."""
         if self._stopping.is_set():
             raise NotNow("nothing is changed: the gateway stops")
 
@@ -439,10 +441,10 @@ class Gateway:
         return await self._reloads.reload(dry_run, expect, yes)
 
     def ask_with(self, ask: Ask) -> None:
-        """There is somebody who can be asked whether what changed may be applied."""
+        """Set how to ask an operator whether a changed configuration may be applied."""
         self._reloads.ask = ask
 
-    # What fronts, nursery and disk tell
+    # Reports of fronts, nursery and disk
 
     def hopeless(self, reason: str) -> None:
         self.journal.add("gateway", "error", f"{reason}; the gateway ends")

@@ -1,12 +1,12 @@
-"""The configuration in force, and how another one takes its place.
+"""The configuration in force, and how a new one replaces it.
 
-Owns: reading anew, whether the new one may be applied, applying it, noticing that a file of it
-changed, and when what was set for a time is over. Never: what differs between two
-(`config.reload`), what can be set (`config.overrides`), what a server does about it
-(`servers.tree`), parsing (`config.sources`).
+Owns: reading the files again, whether the new configuration may be applied, applying it, noticing
+changed files, and when settings for a time (overrides) end. Never: the difference between two
+configurations (`config.reload`), which settings can be overridden (`config.overrides`), what a
+server does about a change (`servers.tree`), parsing (`config.sources`).
 
-All of a new configuration counts, or nothing of it, and one reload follows the other. What an
-operator has set of a server for a time stays set over reloads; levels of the log do not.
+A new configuration is applied as a whole or not at all, and reloads run one after the other.
+Overrides of servers survive a reload; overrides of log levels do not.
 """
 
 import asyncio
@@ -42,9 +42,10 @@ from metamcp_worker.runtime import logs
 from metamcp_worker.runtime.masking import Masks
 
 WATCH_S = 0.5
-"""Between two looks at the files."""
+"""Seconds between two checks of the files."""
 QUIET_S = 1.0
-"""Without a change until what changed is read, so that no half of a file is."""
+"""Seconds without a further change before changed files are read, because a file may be half
+written."""
 
 SPOILT = (
     "a server that runs would be stopped by a mistake in its configuration; the old one stays in"
@@ -52,38 +53,40 @@ SPOILT = (
 )
 
 Stamp = tuple[int, int, int]
-"""Inode, length and time of the last change of a file."""
+"""Inode, size in bytes and modification time in nanoseconds of a file."""
 Stamps = dict[Path, Stamp | None]
-"""None for a file that cannot be looked at."""
+"""Stamps of files; None for a file whose state cannot be read."""
 
 
 Ask = Callable[[str, str], None]
-"""Shows somebody a question; with a yes, the plan of this hash is applied."""
+"""Function that shows an operator a question; the answer yes applies the plan with this hash."""
 
 
 class Quiet:
-    """Says when files that changed are left alone. `known`: as they were read."""
+    """Detector of files that changed and then stayed the same for QUIET_S. `known`: stamps of the
+    files as they were read."""
 
     def __init__(self, known: Stamps) -> None:
         self.known = self._seen = known
         self._since = 0.0
 
     def look(self, found: Stamps, now: float) -> bool:
-        """Are they to be read, as they are now?"""
+        """Whether to read the files again. `found`: their stamps now; `now`: monotonic seconds."""
         if found != self._seen:
             self._seen, self._since = found, now
         return found != self.known and now - self._since >= QUIET_S
 
 
 def nobody(question: str, plan: str) -> None:
-    """There is nobody to ask."""
+    """Show the question to no operator: the default of `Ask`."""
 
 
 class Reloads:
-    """`config`: in force; `hash`: of what the files say. `load`: reads them anew. `permit`: raises
-    NotConfirmed for one whose commands may not be started, unless its second argument confirms
-    them. `ask`: somebody, if a reload that nobody waits for needs a yes. `check`: raises NotNow
-    while nothing may be changed. What `metamcp.lock` approves is read with it."""
+    """Reloads of one gateway. `config`: configuration in force; `hash`: of the configuration in the
+    files. `load`: reads the files again. `permit`: raises NotConfirmed for a configuration whose
+    commands may not be started, unless its second argument confirms them. `ask`: asks an operator
+    when a reload without a waiting caller needs a yes. `check`: raises NotNow while nothing may be
+    changed. Each reload reads `metamcp.lock`, too."""
 
     def __init__(
         self,
@@ -110,7 +113,8 @@ class Reloads:
         self._permit = permit
         self.ask: Ask = nobody
         self.processes: Callable[[], list[int]] = list
-        """The nursery and the fronts, which need as many open files as the supervisor."""
+        """Process ids of the nursery and the fronts, which need the limit of open files of the
+        supervisor."""
         self._check = check
         self._fronts = fronts
         self._tree = tree
@@ -123,11 +127,11 @@ class Reloads:
         self._speak()
 
     def begin(self, hangup: asyncio.Event) -> None:
-        """The first configuration is in force. From now on `hangup` asks for a reload, and so does
-        a changed file, if it says so."""
+        """Put the first configuration into force. From now on `hangup` asks for a reload, and so
+        does a changed file if `watch` is set."""
         self._provide()
         self._await_end()
-        self._tree.crew.tune()  # workers of the program before speak as that one did
+        self._tree.crew.tune()  # workers of the previous program log as that program did
         self._metrics.reloaded(ok=True, now=time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
@@ -136,12 +140,12 @@ class Reloads:
 
     @property
     def written(self) -> Config:
-        """What the files said, without what is set for a time."""
+        """Configuration in the files, without overrides."""
         return self._written
 
     @property
     def busy(self) -> bool:
-        """Is a reload under way?"""
+        """Whether a reload is under way."""
         return self._changing.locked()
 
     async def close(self) -> None:
@@ -151,7 +155,9 @@ class Reloads:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
-        """Raises ConfigInvalid, NotNow and ReloadRefused; then nothing has changed."""
+        """Read the files and apply them. `dry_run`: only make the plan; `expect`: hash that the
+        plan must have; `yes`: the operator confirms the new configuration. Raises ConfigInvalid,
+        NotNow and ReloadRefused; then nothing has changed."""
         async with self._changing, self._service.reloading(announced=not dry_run):
             self._check()
             try:
@@ -182,7 +188,7 @@ class Reloads:
             return structs.replace(found, applied=not dry_run, question=question)
 
     def _refusal(self, new: Config, yes: bool) -> NotConfirmed | None:
-        """Why `new` needs a yes that it does not have."""
+        """Return the reason why `new` needs a yes that was not given, or None."""
         if self._written.servers and not new.servers and not yes:
             return lost(self._written.servers)
         try:
@@ -192,7 +198,7 @@ class Reloads:
         return None
 
     def _read(self) -> tuple[Config, Lock | None]:
-        """Raises ConfigInvalid."""
+        """Read the configuration and its lock file. Raises ConfigInvalid."""
         new = self._load()
         return new, lock_io.load(lock_io.beside(new))
 
@@ -200,8 +206,8 @@ class Reloads:
         return (*self._files, lock_io.beside(self.config))
 
     def _apply(self, new: Config, found: ReloadPlan) -> None:
-        """Nothing here can be refused any more."""
-        # Where the gateway listens and keeps its files stays as it is until it is started anew.
+        """Put `new` into force; this cannot be refused any more."""
+        # Settings of [gateway], like addresses and directories, stay until the gateway restarts.
         self._written = replace(new, gateway=self.config.gateway)
         levels_set, self._overrides = self._overrides.of(GATEWAY), self._overrides.kept(new)
         self.config = self._overrides.applied(self._written)
@@ -225,7 +231,8 @@ class Reloads:
             self._journal.add("gateway", "set over", self._again(each, "the files were read anew"))
 
     def _provide(self) -> None:
-        """Raise the limit of open files to what this configuration needs, or say what follows."""
+        """Raise the limit of open files to the number that this configuration needs, or write to
+        the journal what follows from a lower limit."""
         servers = len(self.config.servers)
         needed = limits.files_needed(servers, self.config.gateway.fronts)
         limit = runtime.allow_files(needed, self.processes())
@@ -234,18 +241,19 @@ class Reloads:
             self._journal.add("gateway", "descriptors", said)
 
     def _speak(self) -> None:
-        """As the configuration in force says, and without what is secret in it."""
+        """Set log levels, masking of secrets and tracing as in the configuration in force."""
         spec = specs.own_log_spec(self.config)
         logs.tune(spec)
         self._tree.crew.tune()
         self._journal.shown = Masks(spec.secrets).text
         self._traces.adjust(self.config.traces)
 
-    # What is set for a time
+    # Settings for a time
 
     def overridden(self, server: str = GATEWAY) -> tuple[Overridden, ...]:
-        """What is set for this server or GATEWAY, and until when."""
-        if server != GATEWAY and server not in self._written.servers:  # it is on its way out
+        """Return the overrides of this server or GATEWAY, each with its end in seconds since the
+        epoch."""
+        if server != GATEWAY and server not in self._written.servers:  # it is being removed
             return ()
         since = time.time() - self._loop.time()
         return tuple(
@@ -257,7 +265,8 @@ class Reloads:
         )  # fmt: skip
 
     def override(self, server: str, settings: Mapping[str, str], for_s: float) -> None:
-        """Set these for so long. Raises ConfigInvalid and NotNow; then nothing has changed."""
+        """Override these settings for `for_s` seconds. Raises ConfigInvalid and NotNow; then
+        nothing has changed."""
         self._check()
         known = self._known(server)
         ends = self._loop.time() + for_s
@@ -268,7 +277,7 @@ class Reloads:
         self._tune([server])
 
     def as_written(self, server: str) -> tuple[Overridden, ...]:
-        """Everything as in the file again; what was set. Raises NotNow."""
+        """End all overrides of this server or GATEWAY, and return them. Raises NotNow."""
         self._check()
         found = self.overridden(server)
         self._overrides = self._overrides.without(self._known(server))
@@ -276,11 +285,12 @@ class Reloads:
         return found
 
     def handed(self) -> tuple[tuple[str, str, str, float], ...]:
-        """What is set, for the program that goes on: server, setting, value, end."""
+        """Return all overrides for the program after this one: server, setting, value, end."""
         return tuple((each.server, each.key, each.text, each.ends) for each in self._overrides.all)
 
     def go_on(self, found: Sequence[tuple[str, str, str, float]]) -> None:
-        """After what the program before had set, before anything of it is taken over."""
+        """Continue with the overrides of the previous program. Call this before any other part of
+        its state is taken over."""
         settings: dict[str, dict[str, tuple[str, float]]] = {}
         for server, key, text, ends in found:
             settings.setdefault(server, {})[key] = text, ends
@@ -299,16 +309,16 @@ class Reloads:
         self._speak()
 
     def _known(self, server: str) -> str:
-        """Raises NotNow."""
+        """Return `server`, if it is configured or GATEWAY. Raises NotNow."""
         if server != GATEWAY and server not in self.config.servers:
             if process_names.whose(server):
                 base = process_names.base(server)
                 raise NotNow(f"{server} has the settings of '{base}': set them there")
-            raise NotNow(f"{server} is no longer configured")
+            raise NotNow(f"{server} is not configured any more")
         return server
 
     def _tune(self, servers: Iterable[str]) -> None:
-        """Other settings are in force for these, of the kind that needs no restart."""
+        """Put changed overrides of these servers into force; they do not need a restart."""
         self.config = self._overrides.applied(self._written)
         self._speak()
         self._fronts.reconfigure()
@@ -324,7 +334,7 @@ class Reloads:
             self._ending = self._loop.call_at(end, self._end)
 
     def _end(self) -> None:
-        """The time of some is over."""
+        """End the overrides whose time is over."""
         now = self._loop.time()
         over = self._overrides.over(now)
         self._overrides = self._overrides.after(now)
@@ -346,7 +356,7 @@ class Reloads:
             self._ending.cancel()
             self._ending = None
 
-    # Reloads that nobody waits for
+    # Reloads without a waiting caller
 
     def _attend(self, work: Coroutine[None, None, None], what: str) -> None:
         task = asyncio.create_task(work, name=what)
@@ -359,26 +369,27 @@ class Reloads:
             self._journal.add("gateway", "bug", what)
 
     async def _reload_on(self, hangup: asyncio.Event) -> None:
-        """One reload for all hang-ups until it begins, also for those before everything was up."""
+        """Reload on hang-ups: once for all hang-ups until the reload begins, also for those before
+        the gateway was up."""
         while True:
             await hangup.wait()
             hangup.clear()
             await self._reload_unasked()
 
     async def _watch(self, known: Stamps) -> None:
-        """Reload when a file changed, once for each state that lasts."""
+        """Reload when a file has changed, once for each state of the files that lasts."""
         quiet = Quiet(known)
         while True:
             await asyncio.sleep(WATCH_S)
             now = await asyncio.to_thread(_stamps, tuple(quiet.known))
             if quiet.look(now, self._loop.time()):
                 await self._reload_unasked()
-                # It may include others now. Those of before may have changed while it was read.
+                # It may include other files now. Old ones may have changed during the reload.
                 others = await asyncio.to_thread(_stamps, self._watched())
                 quiet = Quiet({path: now.get(path, others[path]) for path in others})
 
     async def _reload_unasked(self) -> None:
-        """Whoever wanted it hears of it in the journal."""
+        """Reload; write errors to the journal, because no caller waits for the result."""
         try:
             await self.reload(dry_run=False, expect=None)
         except (ConfigInvalid, ReloadRefused, NotNow) as error:

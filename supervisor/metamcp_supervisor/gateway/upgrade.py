@@ -1,11 +1,11 @@
-"""One program of the gateway after another: the state that crosses, and the order of taking over.
+"""Upgrade in place: the state that one program hands to the next, and the order of taking over.
 
-Owns: whether the gateway is settled enough, and which parts belong to its state. Never: executing
-the new program (`upgrade_exec`), the values (`upgrade_state`).
+Owns: whether the gateway is settled enough for an upgrade, and which parts belong to its state.
+Never: executing the new program (`upgrade_exec`), the values (`upgrade_state`).
 
 Collecting changes nothing, so that the gateway can go on if the next program cannot be executed.
-Taking over starts nothing: processes, sockets and files are there already. What the configuration
-says by now that it did not say before is then done as by a reload.
+Taking over starts nothing: processes, sockets and files exist already. Changes of the configuration
+since the last program read it are then applied as by a reload.
 """
 
 import asyncio
@@ -45,12 +45,13 @@ from metamcp_worker.ipc import process_names as words
 from metamcp_worker.ipc.roots import wider
 
 LOGS_BYTES_MAX = 16 * 1024 * 1024
-"""Of what servers wrote, for all of them together: the newest of each; a moment to pack."""
+"""Maximum bytes of log lines of all servers together that are handed over, the newest of each
+server; packing so many takes only a moment."""
 SERVING, SPARE, LEAVING = "serving", "spare", "leaving"
 
 
 class SurvivingParts(NamedTuple):
-    """What of the gateway lives on."""
+    """Parts of the gateway whose state survives an upgrade."""
 
     nurseries: Nurseries
     hearts: Heartbeats
@@ -65,7 +66,7 @@ class SurvivingParts(NamedTuple):
 
 
 def unsettled(parts: SurvivingParts) -> str:
-    """Why nothing can be handed over at this moment, as a sentence, or nothing."""
+    """Return why the state cannot be handed over now, as a sentence, or ""."""
     if why := parts.nurseries.unsettled() or parts.fronts.unsettled():
         return why
     for entry in parts.tree.entries.values():
@@ -86,7 +87,7 @@ def unsettled(parts: SurvivingParts) -> str:
 
 
 def collect(parts: SurvivingParts, gateway: upgrade_state.GatewayState) -> upgrade_state.State:
-    """Everything. Only while it is settled."""
+    """Collect the whole state. Call this only while `unsettled` returns ""."""
     return upgrade_state.State(
         gateway=gateway,
         control=parts.control.handed(),
@@ -181,7 +182,7 @@ def _copies(hearts: Heartbeats, entry: ServerEntry) -> Iterator[CopySnapshot]:
 
 
 def take_over(parts: SurvivingParts, state: upgrade_state.State, config: Config) -> None:
-    """Go on where the program before ended, with what `config` says now. Raises
+    """Continue where the previous program ended, with the current configuration. Raises
     codec.Malformed."""
     parts.metrics.go_on(state.figures)
     parts.logs.go_on(state.lines, state.last_line)
@@ -214,7 +215,7 @@ def _fronts(fronts: Fronts, found: FrontsSnapshot) -> None:
 
 
 def _entry(parts: SurvivingParts, found: ServerSnapshot, wanted: Server | None) -> None:
-    """As it was. `wanted`: None for one that is no longer configured."""
+    """Restore a server as it was. `wanted`: its current configuration; None if it was removed."""
     tree = parts.tree
     server = wanted or Server(name=found.name, source="the program before")
     server = replace(server, enabled=found.enabled)
@@ -245,7 +246,7 @@ def _entry(parts: SurvivingParts, found: ServerSnapshot, wanted: Server | None) 
         tree.crew.adopt(copy, each)
     serves = next((each for each in found.copies if each.role == SERVING), None)
     if entry.life.degraded and not (serves and serves.halted):
-        tree.feed(entry, Responds(yes=True))  # it has the full time to show it
+        tree.feed(entry, Responds(yes=True))  # the full time to respond begins again
     if entry.life.retry_at is not None:
         when = max(entry.life.retry_at, asyncio.get_running_loop().time())
         entry.retry_at(when, tree.retry)
@@ -255,7 +256,7 @@ def _entry(parts: SurvivingParts, found: ServerSnapshot, wanted: Server | None) 
 
 
 def _reconcile(tree: Tree, name: str, found: ServerSnapshot | None, wanted: Server | None) -> None:
-    """What the configuration says now, done."""
+    """Bring a server in line with the current configuration: remove, add or change it."""
     if wanted is None:
         tree.remove(name)
     elif found is None or found.removed:
@@ -268,11 +269,12 @@ def _reconcile(tree: Tree, name: str, found: ServerSnapshot | None, wanted: Serv
 
 
 class Succession:
-    """`clients`: the listeners for them; `addresses`: what they and those of the ops port listen
-    on; `check`: raises NotNow while nothing may be changed.
+    """Both sides of an upgrade: handing over and taking over. `clients`: listeners for clients;
+    `addresses`: returns the addresses for clients and of the ops port; `check`: raises NotNow while
+    nothing may be changed.
 
-    `ops`: the listeners of the ops port; `started`: when the first program did; `upgrades`: how
-    many took over since then; `flush`: writes what is still to be written.
+    `ops`: listeners of the ops port; `started`: monotonic time of the start of the first program;
+    `upgrades`: number of upgrades since then; `flush`: writes output that still waits.
     """
 
     def __init__(
@@ -315,8 +317,9 @@ class Succession:
         ).upgrade
 
     async def go_on(self, state: upgrade_state.State) -> asyncio.Task[None]:
-        """Begin where the program before ended. The task that makes fronts and nursery those of
-        this program. Raises handing.Unreadable, runtime.RuntimeDirUnfit and ConfigInvalid."""
+        """Continue where the previous program ended. Return the task that replaces nursery and
+        fronts by those of this program. Raises StateUnreadable, runtime.RuntimeDirUnfit and
+        ConfigInvalid."""
         parts, before = self._parts, state.gateway
         offered = {each.name: each.catalogue for each in state.servers if each.catalogue}
         lock = state.gateway.lock
@@ -330,7 +333,7 @@ class Succession:
             self._service.made = address
         try:
             parts.journal.go_on(state.events, state.last_event)
-            self._reloads.go_on(before.overrides)  # no server is without its own for a moment
+            self._reloads.go_on(before.overrides)  # before any server could run without them
             take_over(parts, state, self._reloads.config)
         except codec.Malformed as error:
             raise upgrade_state.StateUnreadable(
@@ -346,12 +349,12 @@ class Succession:
         return asyncio.create_task(self._renew(), name="renewal")
 
     def read_again(self) -> None:
-        """What the files say is not what is in force: once more, when everything is up."""
+        """Ask for a reload when all is up: the files differ from the configuration in force."""
         self._signals.hangup.set()
 
     async def _renew(self) -> None:
-        """Fork from a nursery of this program, the fronts first. Workers stay until their servers
-        are started the next time."""
+        """Start a nursery of this program and replace the fronts. Workers of the previous program
+        stay until the next start of their servers."""
         parts = self._parts
         try:
             if not await parts.nurseries.renew():

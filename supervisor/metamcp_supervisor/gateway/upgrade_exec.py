@@ -1,12 +1,13 @@
-"""Another version of this program takes over the running gateway, in this very process.
+"""Upgrade in place: another version of this program takes over the gateway in the same process.
 
-Owns: trying it, waiting for the moment, executing it, finding what it is handed. Never: the values
-(`upgrade_state`), collecting and restoring them (`gateway.upgrade`).
+Owns: trying the new program, waiting until everything is settled, executing the new program,
+reading the state that was handed over. Never: the values (`upgrade_state`), collecting and
+restoring them (`gateway.upgrade`).
 
-The process stays the same one, so systemd, the lock and the children see no change, and a call does
-not notice: it never comes by here. What belongs to the gateway crosses the exec as open descriptors
-and one description of everything, in memory. Signals that come meanwhile wait for the new program.
-Until the exec itself everything can be taken back, and nothing has changed.
+The process stays the same, so systemd, the lock and the children see no change. Calls go on,
+because they do not pass through this process. The state of the gateway crosses the exec as open
+descriptors and one description of everything, in memory. Signals that come meanwhile wait for the
+new program. Until the exec itself everything can be undone.
 """
 
 import asyncio
@@ -27,29 +28,32 @@ from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import PeerGone, TooLarge
 
 VARIABLE = "METAMCP_HANDOVER"
-"""In the environment of a program that takes over: the descriptor of what it gets, or TRIAL."""
+"""Environment variable for the new program: the number of the descriptor of the state, or TRIAL."""
 TRIAL = "trial"
 TRIAL_S_MAX = 30.0
-"""For the new program to say what it is: half a second, on a starved machine with cold disks 20."""
+"""Maximum seconds for the new program to describe itself: half a second is usual, on a busy machine
+with cold disks 20."""
 SETTLE_S_MAX = 45.0
-"""Until nothing is being forked, replaced or buried: a front that finishes its calls has 30 s."""
+"""Maximum seconds until no process is being started, replaced or ended; longer than the 30 s that a
+front has to finish its calls."""
 QUIET_S_MAX = 3.0
-"""Then, until nobody waits for the answer to an order; a client that only connected is not waited
-for."""
+"""Maximum seconds, after that, until all orders on the control socket are answered; a client that
+only connected does not count."""
 LOOK_S = 0.02
-"""Between two looks whether everything is settled."""
+"""Seconds between two checks whether everything is settled."""
 TURNS = 5
-"""Of the event loop, until a signal that came before all were held has been heard."""
+"""Turns of the event loop until a signal that came before signals were held has been handled."""
 WHY_CHARACTERS_MAX = 300
-"""Of what the new program says when it cannot start."""
+"""Maximum characters of an error message of a new program that cannot start."""
 
 
 class Upgrades:
-    """`check`: raises NotNow while nothing may be changed. `unsettled`: why this is not the moment,
-    or nothing. `asked`: does somebody wait for an answer? `admit`: who asks now is heard, or waits.
-    `collect`: everything. `environ`: what the new program needs of the environment, asked at the
-    last moment; `undone`: it does not run. `flush`: writes what is still to be written. `spared`:
-    children of this process that nobody may take for orphans."""
+    """Upgrades, one at a time. `check`: raises NotNow while nothing may be changed. `unsettled`:
+    returns why the state cannot be handed over now, or "". `asked`: whether a client of the control
+    socket waits for an answer. `admit`: accept new clients there, or let them wait. `collect`:
+    returns the state. `environ`: returns environment variables for the new program, called at the
+    last moment; `undone`: called when the new program cannot be executed. `flush`: writes output
+    that still waits. `spared`: children of this process that must not be killed as orphans."""
 
     def __init__(
         self,
@@ -81,8 +85,8 @@ class Upgrades:
         self._quiet_by = 0.0
 
     async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
-        """Execute the program that is installed now; `told` hears of it at the last moment. Never
-        returns. Raises NotNow; then everything is as before."""
+        """Execute the program that is installed now; `told` is called at the last moment. Does not
+        return. Raises NotNow; then everything is as before."""
         self._check()
         if self._busy:
             raise NotNow("nothing is changed: another upgrade is under way")
@@ -101,13 +105,13 @@ class Upgrades:
             self._busy = False
 
     async def _tried(self) -> ProgramContract:
-        """Start the program once, only to say what it is. Raises NotNow."""
+        """Start the new program once, only to read its description. Raises NotNow."""
         process = _begin()
         self._spared.add(process.pid)
         try:
             said, told = await asyncio.to_thread(_end, process)
         finally:
-            process.kill()  # if nobody waits any more
+            process.kill()  # if this task was cancelled
             self._spared.discard(process.pid)
         if process.returncode != 0:
             lines = [line for line in told.decode(errors="replace").splitlines() if line]
@@ -119,7 +123,8 @@ class Upgrades:
             raise NotNow(f"nothing is changed: the new program is not a gateway: {error}") from None
 
     async def _until_settled(self) -> None:
-        """Returns with signals held, none unheard, and in the turn in which it is settled."""
+        """Wait until everything is settled. Returns in the turn of the event loop in which that is
+        true, with signals held and all earlier signals handled. Raises NotNow."""
         end = asyncio.get_running_loop().time() + SETTLE_S_MAX
         while True:
             self._check()
@@ -136,7 +141,7 @@ class Upgrades:
             await asyncio.sleep(LOOK_S)
 
     def _why(self) -> str:
-        """This is not the moment, as a sentence, or nothing."""
+        """Return why an upgrade has to wait, as a sentence, or ""."""
         now = asyncio.get_running_loop().time()
         why = self._unsettled()
         self._admit(bool(why))
@@ -147,7 +152,8 @@ class Upgrades:
         return "orders are being carried out" if self._asked() and now < self._quiet_by else ""
 
     def _execute(self, theirs: ProgramContract, told: Callable[[Upgrade], None]) -> None:
-        """Nothing else happens from here to the exec. Raises NotNow."""
+        """Collect the state and execute the new program, without a pause in between. Raises
+        NotNow."""
         self._journal.add("gateway", "upgrading", f"{self._ours.version} → {theirs.version}")
         state = self._collect()
         facts = Upgrade(
@@ -177,13 +183,13 @@ class Upgrades:
 
 
 def told_to(environ: MutableMapping[str, str]) -> str:
-    """What this program is here for: TRIAL, the descriptor of what it takes over, or nothing. The
-    variable is removed, so that nothing that it starts takes it for its own."""
+    """Return the task of this program: TRIAL, the number of the descriptor of the state that it
+    takes over, or "". Remove the variable, so that child processes do not follow it, too."""
     return environ.pop(VARIABLE, "")
 
 
 def found(order: str) -> State:
-    """What the program before handed over. Raises handing.Unreadable."""
+    """Return the state that the previous program handed over. Raises StateUnreadable."""
     try:
         state = upgrade_state.unpack(packets.read_blob(int(order)))
         for fd in upgrade_state.descriptors(state):
@@ -196,7 +202,8 @@ def found(order: str) -> State:
 
 
 def before(environ: Mapping[str, str]) -> Config | None:
-    """What the files said to the program before this one, if there is one that hands over."""
+    """Return the configuration as the previous program read it from the files, or None if no state
+    was handed over or the state cannot be read."""
     order = environ.get(VARIABLE, "")
     if not order.isdecimal():
         return None
@@ -207,7 +214,7 @@ def before(environ: Mapping[str, str]) -> Config | None:
 
 
 def _begin() -> subprocess.Popen[bytes]:
-    """Raises NotNow."""
+    """Start the new program with TRIAL. Raises NotNow."""
     try:
         return subprocess.Popen(
             _command(),
@@ -222,7 +229,7 @@ def _begin() -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """What a process says, to its end, which comes within TRIAL_S_MAX."""
+    """Return stdout and stderr of a process when it has ended; kill it after TRIAL_S_MAX."""
     with process:
         try:
             return process.communicate(timeout=TRIAL_S_MAX)
@@ -232,5 +239,5 @@ def _end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 
 
 def _command() -> list[str]:
-    """The command of this process, with the program that is there now."""
+    """Return the command of this process, which starts the program that is installed now."""
     return [sys.executable, *sys.orig_argv[1:]]

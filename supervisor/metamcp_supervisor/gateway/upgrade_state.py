@@ -1,10 +1,11 @@
-"""What one program hands to the next that takes over the running gateway, in this very process.
+"""State that one program hands to the next, which takes over the gateway in the same process.
 
 Owns: the values, their bytes, and whether two programs understand each other. Never: collecting
 and restoring (`gateway.upgrade`), exec (`upgrade_exec`).
 
-Descriptors are numbers: the next program finds them open under the same ones. Times are of the
-monotonic clock, which goes on. Members with a default may come and go without another `VERSION`.
+Descriptors are numbers: the next program finds them open under the same numbers. Times are of the
+monotonic clock, which goes on. Members with a default may be added or removed without a new
+`VERSION`.
 """
 
 import hashlib
@@ -28,22 +29,23 @@ from metamcp_worker.ipc import disclosure, embedding, frames, messages, spec
 from metamcp_worker.ipc.errors import MetaMCPError
 
 VERSION = 1
-"""Of these values."""
+"""Version of the values in `State`."""
 NO_PORT = ("localhost", 0)
-"""In place of an address where there is a unix socket."""
+"""Placeholder for the address of an ops port that is a unix socket."""
 CONTRACT_CHARACTERS = 12
 
 
 class StateUnreadable(MetaMCPError):
-    """What was handed over cannot be used. The text is a sentence."""
+    """A state, or the description of a program, cannot be used. The text is a sentence."""
 
 
 class GatewayState(Struct, frozen=True, kw_only=True):
-    """`version`: of the program that hands over; `upgrades`: how often that happened by now, this
-    time included; `hangup_ends`: see `signals`; `clients`, `ops`: listeners; `ops_path`: of a unix
-    socket in place of `ops_listen`, `ops_made`: its file is the gateway's own; `overrides`: server,
-    setting, value and end; `config`: of the files, packed by `pack_config`; `lock`: what is
-    approved, as `servers.pinning` hands it over."""
+    """State of the gateway itself. `version`: of the program that hands over; `upgrades`: number of
+    upgrades so far, with this one; `started`: monotonic time of the first program's start;
+    `hangup_ends`: see `signals`; `clients`, `ops`: descriptors of listeners; `ops_path`: path of a
+    unix socket in place of `ops_listen`, `ops_made`: the gateway made its file; `overrides`:
+    server, setting, value and end; `config`: configuration of the files, packed by `pack_config`;
+    `lock`: approved definitions, packed by `servers.quarantine_io`."""
 
     version: str
     upgrades: int
@@ -61,7 +63,7 @@ class GatewayState(Struct, frozen=True, kw_only=True):
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """Everything."""
+    """The whole state that is handed over."""
 
     gateway: GatewayState
     control: ControlSnapshot
@@ -77,8 +79,8 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 class ProgramContract(Struct, frozen=True, kw_only=True):
-    """What a program says of itself when it is tried. `state`: the version of these values that it
-    reads; `contract`: what it says to workers and fronts."""
+    """Description that a program gives of itself when it is tried. `state`: the `VERSION` that it
+    reads; `contract`: hash of its messages to workers and fronts."""
 
     version: str
     state: int = 0
@@ -90,7 +92,7 @@ def pack(state: State) -> bytes:
 
 
 def unpack(data: bytes) -> State:
-    """Raises Unreadable."""
+    """Unpack a state. Raises StateUnreadable."""
     try:
         version, rest = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
         if version != VERSION:
@@ -105,7 +107,8 @@ def pack_config(config: Config) -> bytes:
 
 
 def config(state: State) -> Config | None:
-    """What the files said when they were read last; None if this program has another idea of it."""
+    """Return the configuration that the previous program read from the files last; None if this
+    program cannot decode it."""
     try:
         return msgspec.msgpack.decode(
             state.gateway.config, type=Config, dec_hook=lambda kind, value: kind(value)
@@ -115,7 +118,7 @@ def config(state: State) -> Config | None:
 
 
 def ops_written(listen: AnyAddress) -> tuple[tuple[str, int], str]:
-    """`ops_listen` and `ops_path` of Gateway."""
+    """Return `ops_listen` and `ops_path` of GatewayState for this address."""
     if isinstance(listen, UnixAddress):
         return NO_PORT, str(listen.path)
     return (listen.host, listen.port), ""
@@ -127,13 +130,14 @@ def ops_listen(gateway: GatewayState) -> AnyAddress:
 
 
 def in_force(read: Config, state: State | None) -> Config:
-    """What this program has read, with what only a full restart changes as it was."""
+    """Return the configuration that this program has read, with the settings of [gateway] as they
+    were: only a full restart changes them."""
     before = None if state is None else config(state)
     return read if before is None else replace(read, gateway=before.gateway)
 
 
 def descriptors(state: State) -> list[int]:
-    """All that must stay open."""
+    """Return all descriptors that must stay open."""
     found = [*state.gateway.clients, *state.gateway.ops]
     found += [state.control.lock, state.control.listener]
     found += [state.control.state] if state.control.state >= 0 else []
@@ -153,7 +157,7 @@ def program(version: str) -> ProgramContract:
 
 
 def described(data: bytes) -> ProgramContract:
-    """Raises Unreadable."""
+    """Read the description of a program. Raises StateUnreadable."""
     try:
         return msgspec.json.decode(data, type=ProgramContract)
     except msgspec.DecodeError:
@@ -161,7 +165,7 @@ def described(data: bytes) -> ProgramContract:
 
 
 def foreign(ours: ProgramContract, theirs: ProgramContract) -> str:
-    """Why the other program cannot go on where this one ends, as a sentence, or nothing."""
+    """Return why the other program cannot go on where this one ends, as a sentence, or ""."""
     if theirs.state != ours.state:
         return "it reads another state than this version hands over"
     if theirs.contract != ours.contract:
@@ -170,7 +174,7 @@ def foreign(ours: ProgramContract, theirs: ProgramContract) -> str:
 
 
 def contract() -> str:
-    """The same for all programs whose messages have the same shape."""
+    """Calculate a hash that is equal for all programs whose messages have the same shape."""
     unions = (
         messages.ToNursery, messages.FromNursery, messages.ToChild, messages.FromChild,
         messages.ToFront, messages.FromFront,

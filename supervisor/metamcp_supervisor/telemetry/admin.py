@@ -1,13 +1,14 @@
-"""The ops port: `/metrics` and the health pages, for machines that watch.
+"""The ops port: `/metrics` and the health pages, for monitoring systems.
 
-Owns: these paths, who may ask by which name, and the cache in front of the metrics. Never: client
-traffic, what is healthy (`health`), what is measured (`metrics`), sockets and HTTP (the server).
+Owns: these paths, the host names by which requests may name the gateway, and the cache in front of
+the metrics. Never: client traffic, what is healthy (`health`), what is measured (`metrics`),
+sockets and HTTP (the server).
 
-There is nothing to change here, and no secret. A web page that a browser on this machine shows must
-not read the metrics nevertheless, so a request for them must name the gateway by its address, which
-a foreign DNS name that points here does not (DNS rebinding), or by an allowed name. No web page
-gets to a unix socket: there the mode of the file says who may ask, by whatever name. The health
-pages are for probes, which call the gateway what they like.
+The pages are read-only and show no secrets. Still, a web page in a browser on this machine must not
+read the metrics. So a request for them must name the gateway by its address or by an allowed name:
+a foreign DNS name that points to this machine (DNS rebinding) is refused. Web pages cannot reach a
+unix socket: there the mode of the file decides who may ask, and every name is accepted. The health
+pages are for probes, which may use any name.
 """
 
 import ipaddress
@@ -30,11 +31,11 @@ from metamcp_worker.http.requests import HttpRequest
 Checks = Callable[[GatewayStatus], list[health.HealthCheck]]
 
 CACHE_S = 0.25
-"""How old the metrics may be: scrapers cannot load the supervisor by asking often."""
+"""Maximum age of the metrics in seconds: frequent scrapes cannot load the supervisor."""
 HOST_BYTES_MAX = 300
-"""More than a DNS name, brackets and a port have."""
+"""Maximum bytes of a `Host`; a DNS name, brackets and a port have fewer."""
 QUERY_FIELDS_MAX = 100
-"""Names that somebody excludes; of a longer query nothing is read."""
+"""Maximum number of fields of a query; a query with more is not read at all."""
 PLAIN = "text/plain; charset=utf-8"
 LIVE = "/livez"
 _LOCAL = "localhost"
@@ -56,7 +57,7 @@ PAGES = (LIVE, *_CHECKS)
 
 
 class OpsView(Protocol):
-    """What there is to see at this moment, beside the status."""
+    """Readings of the gateway at this moment, beside its status."""
 
     def read(self) -> Readings: ...
 
@@ -64,8 +65,8 @@ class OpsView(Protocol):
 
 
 class Admin:
-    """The application. `listen`: what `ops_listen` names; `hosts`: names that are allowed beside
-    it; `clock`: monotonic seconds."""
+    """The application of the ops port. `listen`: address of `ops_listen`; `hosts`: names that are
+    allowed beside it; `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -90,8 +91,8 @@ class Admin:
         _send(request, *(self._answer(request.head) if known else _STRANGER))
 
     def health(self, request: HttpRequest) -> None:
-        """The application of `health_listen`. Who may be anywhere learns how it stands, and no
-        names."""
+        """The application of `health_listen`. Answers contain only the verdict and no names of
+        servers, because the address may be public."""
         path = http1.path_and_query(request.head.target)[0].decode()
         if request.head.method not in {"GET", "HEAD"}:
             _send(request, *_READ_ONLY)
@@ -102,7 +103,7 @@ class Admin:
             _send(request, code, PLAIN, b"ok\n" if code == 200 else b"failed\n")
 
     def _answer(self, head: Head) -> tuple[int, str, bytes]:
-        """Status, content type and body."""
+        """Return status, content type and body."""
         if head.method not in {"GET", "HEAD"}:
             return _READ_ONLY
         where, query = http1.path_and_query(head.target)

@@ -1,10 +1,10 @@
 """Figures that only grow, added up over processes that come and go.
 
-Owns: the sums over fronts and over workers, and what stays of a process that is gone. Never: names
-of metrics (`tools_by_exposure`), measuring (the fronts, the workers).
+Owns: the sums over fronts and over workers, and the figures of processes that have ended. Never:
+names of metrics (`metric_names`), measuring (the fronts, the workers).
 
-A process reports cumulative figures of its own life. Its last report replaces the one before, and
-when the process is gone the report is folded into a base: sums never go down.
+A process reports figures that are cumulative over its life. Each report replaces the one before.
+When the process has ended, its last report is added to a base: sums never go down.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,25 +27,27 @@ from metamcp_worker.ipc.messages import (
 )
 
 ERROR_TYPES_MAX = 32
-"""Per server and method; servers may invent codes, and each would be a time series for ever."""
+"""Maximum number of error types per server and method; servers may invent codes, and each would be
+a time series for ever."""
 OUTCOMES_MAX = 8
-"""Of calls that were to be sent once more; fronts know three."""
+"""Maximum number of outcomes of calls that were to be sent again; fronts know three."""
 TOOLS_MAX = 200
-"""Per server, with figures of their own."""
+"""Maximum number of tools per server with figures of their own."""
 VERSIONS_MAX = 16
-"""Revisions of the protocol per server; fronts know five."""
+"""Maximum number of protocol revisions per server; fronts know five."""
 
 Key = tuple[str, str, str, str, str]
-"""Server, method, revision, error type and, if times are kept of each one, tool."""
+"""Server, method, revision, error type and, if times are kept for each tool, tool."""
 
 
 Seen = dict[tuple[str, ...], set[str]]
-"""Values of labels that have series of their own, by kind and what they are values of."""
+"""Values of labels that have series of their own, by kind of label, server and the like."""
 
 
 class TallySnapshot(Struct, frozen=True, kw_only=True):
-    """What is kept of fronts that are gone. `late`: answers that nobody waited for, by server;
-    `recorded`: calls by what became of their lines."""
+    """Figures of fronts that have ended. `refused`: requests by reason; `late`: answers that came
+    when no client waited for them any more, by server; `recorded`: calls by the outcome of
+    recording them."""
 
     figures: Figures = Figures()
     refused: dict[str, int] = {}
@@ -54,8 +56,8 @@ class TallySnapshot(Struct, frozen=True, kw_only=True):
 
 
 class AnsweringSnapshot(Struct, frozen=True, kw_only=True):
-    """The last word of a worker on how long its server took. `transport`: to it, `pipe` or
-    `tcp`."""
+    """Last report of a worker on the times of its server's answers. `transport`: between worker and
+    server, `pipe` or `tcp`."""
 
     server: str
     transport: str
@@ -63,13 +65,13 @@ class AnsweringSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class Sums:
-    """What fronts counted, added up. `seen`: sums that share it give the same values a series,
-    whatever is added first."""
+    """Sums over the figures of fronts. `seen`: sums that share it give series to the same values of
+    labels, in whatever order figures are added."""
 
     def __init__(self, seen: Seen) -> None:
         self.calls: dict[Key, Histogram] = {}
         self.tools: dict[str, ToolStats] = {}
-        """By server."""
+        """Figures of tools by server."""
         self.overhead: dict[str, Histogram] = {}
         self.retries: dict[str, dict[str, int]] = {}
         self._seen = seen
@@ -86,7 +88,7 @@ class Sums:
             add_counts(self.retries.setdefault(server, {}), outcomes, OUTCOMES_MAX)
 
     def _add_tools(self, one: ToolStats) -> None:
-        """Nearly always nothing has to be looked at tool by tool."""
+        """Add figures of a server's tools; in nearly all cases without a loop over single tools."""
         seen = self._seen.setdefault(("tool", one.server), set())
         if not seen.issuperset(one.tools):
             names = tuple(_bounded(seen, name, TOOLS_MAX) for name in one.tools)
@@ -107,7 +109,8 @@ class Sums:
         found.add(one.seconds, one.buckets, one.longest_s)
 
     def _calls(self, one: CallStats) -> Histogram:
-        """Of calls of which there are none yet, or that are one too many of a kind."""
+        """Return the histogram for these calls, a new one if they are the first of their kind.
+        Values of labels beyond their limit are replaced by OTHER."""
         server, method = one.server, one.method if one.method in METHODS else OTHER
         error = self._bounded("error", (server, method), one.error_type, ERROR_TYPES_MAX)
         version = self._bounded("version", (server,), one.version, VERSIONS_MAX)
@@ -141,19 +144,19 @@ class Sums:
         self.retries.pop(server, None)
 
     def _bounded(self, kind: str, of: tuple[str, ...], value: str, most: int) -> str:
-        """The value, or OTHER if it is one too many of its kind."""
+        """Return the value, or OTHER if its kind has the maximum number of values."""
         return _bounded(self._seen.setdefault((kind, *of), set()), value, most) if value else ""
 
 
 class _Front(Struct):
-    """The last report of one front. It exists as long as the front does."""
+    """The last report of a front that runs."""
 
     figures: Figures
     summary: FrontStats
 
 
 class _Total:
-    """All calls of one server."""
+    """Errors and times of all calls of one server."""
 
     def __init__(self) -> None:
         self.errors = 0
@@ -161,7 +164,7 @@ class _Total:
 
 
 class FrontCounters:
-    """The sums over all fronts, those that live and those that did."""
+    """The sums over all fronts, those that run and those that have ended."""
 
     def __init__(self) -> None:
         self._live: dict[int, _Front] = {}
@@ -172,7 +175,7 @@ class FrontCounters:
         self._recorded: dict[str, int] = {}
         self._sums: Sums | None = None
         self._totals: dict[str, _Total] | None = None
-        """Of all methods by server; like the sums, until the next report."""
+        """Totals of all methods by server; kept, like the sums, until the next report."""
 
     def report(self, front: int, figures: Figures, summary: FrontStats) -> None:
         self._live[front] = _Front(figures, summary)
@@ -188,24 +191,25 @@ class FrontCounters:
             self._recorded = _added((self._recorded, last.summary.recorded))
 
     def forget(self, server: str) -> None:
-        """The server is no longer configured. What live fronts still report of it comes again."""
+        """Remove a server that was removed from the configuration. Figures that running fronts
+        still report about the server come again."""
         self._sums = self._totals = None
         self._base.forget(server)
         self._late.pop(server, None)
 
     def handed(self) -> TallySnapshot:
-        """Of those that are gone, for the program that goes on with it."""
+        """Return the figures of fronts that have ended, for the program after this one."""
         return TallySnapshot(
             figures=self._base.figures(), refused=self._refused, late=self._late,
             recorded=self._recorded,
         )  # fmt: skip
 
     def live(self) -> tuple[tuple[int, Figures, FrontStats], ...]:
-        """The last reports."""
+        """Return the last reports of the fronts that run."""
         return tuple((n, front.figures, front.summary) for n, front in self._live.items())
 
     def go_on(self, found: TallySnapshot) -> None:
-        """After what the program before counted."""
+        """Continue with the figures of the previous program."""
         self._base.add(found.figures)
         self._refused, self._late = dict(found.refused), dict(found.late)
         self._recorded = dict(found.recorded)
@@ -219,7 +223,7 @@ class FrontCounters:
         return self._sums
 
     def of_server(self, server: str) -> tuple[int, int, int]:
-        """Calls, errors and calls in flight."""
+        """Return the numbers of calls, errors and calls in flight."""
         inflight = sum(front.figures.inflight.get(server, 0) for front in self._live.values())
         total = self._by_server().get(server)
         if total is None:
@@ -227,12 +231,13 @@ class FrontCounters:
         return sum(total.histogram.durations.buckets), total.errors, inflight
 
     def buckets_of(self, server: str) -> Sequence[int]:
-        """How many calls of one server took how long; nothing before its first one."""
+        """How many calls of one server took how long, per bucket of BUCKETS_S; empty before the
+        first call."""
         total = self._by_server().get(server)
         return total.histogram.durations.buckets if total is not None else ()
 
     def longest_s(self) -> dict[str, float]:
-        """The longest call so far, by server."""
+        """Return the seconds of the longest call so far, by server."""
         return {name: one.histogram.longest_s for name, one in self._by_server().items()}
 
     def buckets(self) -> dict[str, tuple[int, ...]]:
@@ -253,12 +258,12 @@ class FrontCounters:
         return _added((self._refused, *live))
 
     def late(self) -> dict[str, int]:
-        """Answers that came to a front when nobody waited any more, by server."""
+        """Return the number of answers that came when no client waited any more, by server."""
         live = (front.figures.late_replies for front in self._live.values())
         return _added((self._late, *live))
 
     def recorded(self) -> dict[str, int]:
-        """Calls of which a line was to be written, by what became of it."""
+        """Return the number of calls that were to be recorded, by outcome."""
         live = (front.summary.recorded for front in self._live.values())
         return _added((self._recorded, *live))
 
@@ -269,7 +274,7 @@ class FrontCounters:
         return sum(front.summary.streams for front in self._live.values())
 
     def views(self) -> tuple[ViewStats, ...]:
-        """Each once: all fronts show the same, and the newest one knows it best."""
+        """Return each view once, as the newest front reports it: all fronts show the same."""
         found: dict[tuple[str, str, str], ViewStats] = {}
         for front in self._live.values():
             for one in front.figures.views:
@@ -288,15 +293,15 @@ class FrontCounters:
 
 
 class WorkerCounters:
-    """How long servers took for their answers, over all workers, those that live and those that
-    did. A worker is told by the name of its server and its generation."""
+    """How long servers took for their answers, over all workers, those that run and those that have
+    ended. The key of a worker is the name of its server and its generation."""
 
     def __init__(self) -> None:
         self._live: dict[tuple[str, int], AnsweringSnapshot] = {}
         self._base: dict[tuple[str, str, str, str], Histogram] = {}
         self._seen: Seen = {}
         self._totals: dict[str, tuple[int, int]] | None = None
-        """Calls and errors by server, until the next report."""
+        """Numbers of calls and errors by server; kept until the next report."""
 
     def report(self, name: str, generation: int, found: AnsweringSnapshot) -> None:
         self._live[name, generation] = found
@@ -317,7 +322,7 @@ class WorkerCounters:
             del self._live[worker]
 
     def durations(self) -> dict[tuple[str, str, str, str], Durations]:
-        """By server, method, error type and transport."""
+        """Return the times of answers by server, method, error type and transport."""
         total: dict[tuple[str, str, str, str], Histogram] = {}
         for key, one in self._base.items():
             found = total[key] = Histogram(BUCKETS_S)
@@ -327,7 +332,7 @@ class WorkerCounters:
         return {key: one.durations for key, one in total.items()}
 
     def of_server(self, server: str) -> tuple[int, int]:
-        """Calls that workers saw end, and errors among them."""
+        """Return the number of calls that ended, as workers saw them, and of errors among them."""
         if self._totals is None:
             self._totals = {}
             for (name, _, error, _), one in self.durations().items():
@@ -366,8 +371,8 @@ class WorkerCounters:
 
 
 def _bounded(known: set[str], value: str, most: int) -> str:
-    """The value, or OTHER if it is one too many. What is known stays so for good: one that had a
-    series and is OTHER then would be two counters that fell."""
+    """Return the value, or OTHER if `known` has `most` values already. Values stay known for good:
+    if a value with a series became OTHER later, two counters would fall."""
     if value in known or value == OTHER:
         return value
     if len(known) >= most:
@@ -387,7 +392,7 @@ def _merged(one: ToolStats, other: ToolStats) -> ToolStats:
 
 
 def add_counts(total: dict[str, int], more: Mapping[str, int], keys_max: int) -> None:
-    """Add, and gather under OTHER what would be a key too many."""
+    """Add counts; counts of keys beyond `keys_max` are added under OTHER."""
     for key, n in more.items():
         kept = key if key in total or len(total) < keys_max else OTHER
         total[kept] = total.get(kept, 0) + n

@@ -1,9 +1,9 @@
-"""What became of spans, and which trace was the last one in each bucket of times.
+"""Counts of exported and lost spans, and exemplars: the last trace in each bucket of times.
 
-Owns: these counts, the exemplars of the histogram of requests. Never: exporting (`traces`), text of
-the page but for the end of such a line (`text_format`), other figures.
+Owns: these counts, the exemplars of the histogram of requests, as the ends of their lines. Never:
+exporting (`traces`), other text of the page (`text_format`), other figures.
 
-An exemplar is told only of a span that the collector has: whoever follows it finds something.
+Exemplars name only traces that the collector has, so that an operator can find them there.
 """
 
 from bisect import bisect_left
@@ -15,13 +15,15 @@ from metamcp_supervisor.telemetry.text_format import Labels, number
 from metamcp_worker.ipc.messages import BUCKETS_S, Span
 
 FAMILY = "mcp_server_operation_duration_seconds"
-"""The histogram that has exemplars; what the first span of a call takes is what it counts."""
+"""Name of the histogram that has exemplars; it counts the duration of the first span of a call."""
 SERIES_MAX = 1024
-"""With exemplars; if there are more, all are forgotten and come again."""
+"""Maximum number of series with exemplars; if there are more, all exemplars are removed, and new
+ones come with later calls."""
 
 
 class Exemplar(NamedTuple):
-    """`labels`: as in the family; `bucket`: of its bounds; `time_s`: since the epoch."""
+    """A trace in a bucket. `labels`: as in the family; `bucket`: index of the bucket; `seconds`: of
+    the call; `time_s`: seconds from the epoch to the end of the call."""
 
     labels: Labels
     bucket: int
@@ -31,8 +33,8 @@ class Exemplar(NamedTuple):
 
 
 def exemplars(spans: Sequence[Span], since_ns: int) -> list[Exemplar]:
-    """One of each call, with the name of its tool and without: times may be kept of each tool.
-    `since_ns`: nanoseconds from the epoch to zero on the monotonic clock."""
+    """Return the exemplars of calls, each with the name of its tool and without, because times may
+    be kept for each tool. `since_ns`: nanoseconds from the epoch to zero on the monotonic clock."""
     tools = {
         span.parent_id: str(span.attributes.get("gen_ai.tool.name", ""))
         for span in spans
@@ -59,18 +61,18 @@ def exemplars(spans: Sequence[Span], since_ns: int) -> list[Exemplar]:
 
 
 class Spanned:
-    """`counts`: by what became of spans."""
+    """Counts and exemplars of spans. `counts`: number of spans by outcome."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(SPANS, 0)
         self._last: dict[Labels, dict[int, bytes]] = {}
 
     def count(self, outcome: str, spans: int) -> None:
-        """So many were exported, or lost."""
+        """Add a number of spans that were exported, or lost."""
         self.counts[outcome] += spans
 
     def note(self, found: Iterable[Exemplar]) -> None:
-        """A collector has these traces."""
+        """Keep exemplars of traces that the collector has."""
         for one in found:
             if one.labels not in self._last and len(self._last) >= SERIES_MAX:
                 self._last.clear()
@@ -80,10 +82,10 @@ class Spanned:
             self._last.setdefault(one.labels, {})[one.bucket] = text
 
     def ends(self) -> Mapping[Labels, Mapping[int, bytes]]:
-        """What stands at the end of a line of OpenMetrics, by labels and bucket."""
+        """Return the texts for the ends of OpenMetrics lines, by labels and bucket."""
         return self._last
 
     def forget(self, server: str) -> None:
-        """The server is no longer configured."""
+        """Remove the exemplars of a server that was removed from the configuration."""
         for labels in [labels for labels in self._last if labels[0] == server]:
             del self._last[labels]

@@ -1,4 +1,4 @@
-"""Is the gateway alive, ready, started? Answers from its status, each with the reasons.
+"""Checks whether the gateway is alive, ready and started, with the reasons if it is not.
 
 Owns: which states count as working, and the lines of the health pages. Never: probing anything,
 HTTP (`admin`).
@@ -15,20 +15,21 @@ from metamcp_worker.ipc import process_names
 
 #: States in which a server does its work; an idle one starts with the first call.
 READY_STATES = frozenset({"ready", "active", "idle"})
-#: States that somebody asked for: such a server is not missed.
+#: States that an operator asked for: servers in them are not missed.
 UNWANTED_STATES = frozenset({"stopped", "draining"})
-#: States in which the first start of a server is not decided yet.
+#: States in which the first start of a server is still under way.
 STARTING_STATES = frozenset({"warming"})
 
 
 LAG_S_MAX = 5.0
-"""An event loop that is later than this does not do its work."""
+"""Seconds from which on an event loop is too late to do its work."""
 NAME_CHARACTERS_MAX = 100
-"""Of a name that whoever asks has sent and reads again."""
+"""Maximum characters of a name from a query that an answer repeats."""
 
 
 class HealthCheck(Struct, frozen=True):
-    """One line: `[+]name ok` or `[-]name reason`. `excluded`: whoever asks does not care."""
+    """A line of a health page: `[+]name ok` or `[-]name reason`. `excluded`: the query excludes
+    this check, so it counts as passed."""
 
     name: str
     reason: str = ""
@@ -45,7 +46,7 @@ class HealthCheck(Struct, frozen=True):
 
 
 def live(pulse: GatewayPulse) -> list[HealthCheck]:
-    """Would a restart of the whole gateway help? Never depends on the servers."""
+    """Check whether a restart of the whole gateway would help. Servers do not count."""
     late = f"{pulse.loop_lag_s:.1f} s late" if pulse.loop_lag_s >= LAG_S_MAX else ""
     return [
         HealthCheck("loop", late),
@@ -55,7 +56,7 @@ def live(pulse: GatewayPulse) -> list[HealthCheck]:
 
 
 def ready(status: GatewayStatus) -> list[HealthCheck]:
-    """Should clients be sent here? Depends on the servers that are marked `required`, no others."""
+    """Check whether the gateway can serve clients. Only `required` servers count."""
     return [
         HealthCheck("gateway", "" if status.state == "active" else status.state),
         HealthCheck("fronts", _no_front([front.state for front in status.fronts])),
@@ -64,7 +65,7 @@ def ready(status: GatewayStatus) -> list[HealthCheck]:
 
 
 def started(status: GatewayStatus) -> list[HealthCheck]:
-    """Is the first warm-up over, however it ended? Only `required` servers are waited for."""
+    """Check whether the first start is over, with success or not. Only `required` servers count."""
     return [
         HealthCheck("gateway", "starting" if status.state == "starting" else ""),
         *(
@@ -78,9 +79,9 @@ def started(status: GatewayStatus) -> list[HealthCheck]:
 
 
 def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerStatus]:
-    """The servers that should work and do not: of the named ones, or of all that are wanted, and
-    of those that `ready` asks for. What serves a single client comes and goes with it, and is
-    missed only by name."""
+    """Return the servers that do not work but should: of the named ones or, without names, of those
+    that are not stopped on purpose and those that `ready` checks. Processes for single clients come
+    and go with their clients, and are returned only by name."""
     if names:
         return [s for s in status.servers if s.name in names and s.state not in READY_STATES]
     every = [s for s in status.servers if not process_names.whose(s.name)]
@@ -91,14 +92,15 @@ def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerSt
 def without(
     checks: Sequence[HealthCheck], names: Sequence[str]
 ) -> tuple[list[HealthCheck], list[str]]:
-    """The same with these excluded, and sentences about names that are no check's."""
+    """Return the checks with those of these names excluded, and a sentence for each name that does
+    not belong to a check."""
     found = [replace(check, excluded=check.name in names) for check in checks]
     unknown = dict.fromkeys(name for name in names if all(name != one.name for one in checks))
     return found, [f"no check here is named {shown(name)}" for name in unknown]
 
 
 def shown(name: str) -> str:
-    """A name as far as it can be read, in quotes."""
+    """Return a name in quotes, cut to a limit and without control characters."""
     cut = name if len(name) <= NAME_CHARACTERS_MAX else f"{name[:NAME_CHARACTERS_MAX]}…"
     return f"'{cut if cut.isprintable() else ascii(cut)[1:-1]}'"
 

@@ -1,9 +1,10 @@
-"""Times in buckets, and the shares of calls that a time covers.
+"""Histograms of times, and their quantiles.
 
-Owns: one histogram, and the span that "lately" means. Never: measuring (the fronts), names of
+Owns: one histogram, and the period that "lately" means. Never: measuring (the fronts), names of
 metrics.
 
-Counts are of each bucket alone, the last one of everything above the highest bound.
+The count of a bucket does not include lower buckets; the last bucket has everything above the
+highest bound.
 """
 
 from bisect import bisect_left
@@ -15,8 +16,8 @@ from metamcp_worker.ipc.messages import Durations
 
 
 class Histogram:
-    """`bounds_s`: upper ends of the buckets; the last bucket has none. `longest_s`: the longest
-    time in it, as far as those who added theirs told."""
+    """A histogram. `bounds_s`: upper bounds of the buckets in seconds; the last bucket is not
+    bounded. `longest_s`: the longest time, as far as callers of `add` passed theirs."""
 
     __slots__ = ("_bounds_s", "_buckets", "_seconds", "longest_s")
 
@@ -31,7 +32,7 @@ class Histogram:
         self._buckets[bisect_left(self._bounds_s, seconds)] += 1
 
     def add(self, seconds: float, buckets: Sequence[int], longest_s: float = 0.0) -> None:
-        """More of the same bounds."""
+        """Add a histogram with the same bounds."""
         self._seconds += seconds
         self.longest_s = max(self.longest_s, longest_s)
         if len(buckets) == len(self._buckets):
@@ -46,9 +47,9 @@ class Histogram:
 
 
 LATELY_S = 300.0
-"""As far back at least: long enough for servers that are called now and then."""
+"""Minimum seconds that "lately" reaches back: long enough for servers with few calls."""
 SLICE_S = 30.0
-"""Between two marks, and how much further back it may be."""
+"""Seconds between two marks; "lately" may reach back by so much more."""
 
 Counts = tuple[int, ...]
 
@@ -56,9 +57,9 @@ Counts = tuple[int, ...]
 def quantile(
     counts: Sequence[int], bounds: Sequence[float], share: float, longest: float = 0.0
 ) -> float | None:
-    """The time within which this share of the calls was answered, in the unit of `bounds`; None
-    without a call. Calls count as evenly spread over their bucket; above the highest bound nothing
-    is known but that bound. No answer is above `longest`, the longest call, unless that is 0."""
+    """Return the time within which this share of the calls was answered, in the unit of `bounds`;
+    None without a call. The calls of a bucket count as evenly spread over it; the result for the
+    last bucket is the highest bound. `longest`: the longest call, which limits the result, or 0."""
     found = _within(counts, bounds, share)
     return min(found, longest) if found is not None and longest else found
 
@@ -76,20 +77,21 @@ def _within(counts: Sequence[int], bounds: Sequence[float], share: float) -> flo
 
 
 def between(before: Sequence[int], now: Sequence[int]) -> Counts:
-    """What came since `before`. A server that was forgotten meanwhile begins anew."""
+    """Return the counts since `before`, or all of `now` if a server was removed meanwhile and its
+    counts began again."""
     if len(before) != len(now) or any(old > new for old, new in zip(before, now, strict=True)):
         return tuple(now)
     return tuple(new - old for old, new in zip(before, now, strict=True))
 
 
 class Lately:
-    """Marks of the sums by server, of which the oldest is where "lately" begins."""
+    """Marks of the sums by server; "lately" begins at the oldest mark."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, Mapping[str, Counts]]] = deque()
 
     def due(self, now: float) -> bool:
-        """Is it time for another mark? `now`: monotonic seconds."""
+        """Whether it is time for another mark. `now`: monotonic seconds."""
         return not self._marks or now - self._marks[-1][0] >= SLICE_S
 
     def mark(self, sums: Mapping[str, Counts], now: float) -> None:
@@ -98,5 +100,5 @@ class Lately:
             self._marks.popleft()
 
     def of(self, server: str, total: Sequence[int]) -> Counts:
-        """What of the sum of a server came lately."""
+        """Return the part of a server's counts `total` that came lately."""
         return between(self._marks[0][1].get(server, ()) if self._marks else (), total)

@@ -1,10 +1,10 @@
-"""What happened to each server, in short: since when it is what it is, and how it went down before.
+"""Short history of each server: since when and why its state is as now, and its last ends.
 
-Owns: reading that out of the journal's events, and the bounds of what is kept. Never: the journal
-itself (`journal`), what a phase means, clocks.
+Owns: reading the history from events of the journal, and the limits of what is kept. Never: the
+journal itself (`journal`), what a phase means, clocks.
 
-The journal is one ring for everything: a server that flaps would push out of it why another one
-went down an hour ago. This is kept for each server by itself.
+The journal is one ring for everything: a server that flaps would push out the cause of another
+server's end an hour ago. Histories are kept for each server separately.
 """
 
 from collections import deque
@@ -15,14 +15,14 @@ from msgspec import Struct, field
 from metamcp_supervisor.verbs import Ended, JournalEvent
 
 ENDS_MAX = 20
-"""Kept per server: the screen of a `describe`, and more than the circuit counts."""
+"""Maximum number of ends per server: a screen of `describe`, and more than the circuit counts."""
 SERVERS_MAX = 4096
-"""Far above what one gateway runs; a name that comes after has the oldest one forgotten."""
+"""Maximum number of servers, far above what one gateway runs; another one replaces the oldest."""
 MESSAGE_CHARACTERS_MAX = 1000
-"""Of a cause; twenty of them per server are kept for as long as the gateway runs."""
+"""Maximum characters of a cause; ENDS_MAX causes per server are kept while the gateway runs."""
 
 ARROW = "→"
-#: States in which there is a server that can go down, and those that follow when it did.
+#: States in which a server can go down, each with the states that follow when it does.
 _ENDS: Mapping[str, frozenset[str]] = {
     "warming": frozenset({"error", "quarantined"}),
     "ready": frozenset({"error", "quarantined", "stopped", "idle"}),
@@ -39,7 +39,9 @@ class HistorySnapshot(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct):
-    """`since`: of the state now; `because`: the last cause that was given for a change of it."""
+    """History of one server. Times are seconds since the epoch. `since`: begin of the current
+    state; `because`: the last known cause of a change of state; `ready_at`: 0 unless the server is
+    ready; `ends`: the last times it went down."""
 
     since: float = 0.0
     because: str = ""
@@ -52,19 +54,19 @@ class Histories:
         self._by_name: dict[str, History] = {}
 
     def of(self, server: str) -> History:
-        """An empty one for a server to which nothing happened yet."""
+        """Return the history of a server; an empty one for a server without events."""
         return self._by_name.get(server) or History()
 
     def all(self) -> Mapping[str, History]:
-        """By server."""
+        """Return all histories by server."""
         return self._by_name
 
     def go_on(self, server: str, history: History) -> None:
-        """After what the program before knew."""
+        """Continue with a history of the previous program."""
         self._by_name[server] = history
 
     def forget(self, server: str) -> None:
-        """It was there for a single client, and is not any more."""
+        """Remove the history of a process that served a single client and has been removed."""
         self._by_name.pop(server, None)
 
     def take(self, event: JournalEvent) -> None:

@@ -1,7 +1,7 @@
-"""The journal: what happened to the gateway and its parts, in order, the newest thousands of it.
+"""The journal: the newest events of the gateway and its parts, thousands of them, in order.
 
-Owns: the numbering of events, the bound of what is kept, and how followers are fed. Never: what an
-event means, a clock (it is given one), sockets, printing.
+Owns: the numbering of events, the limit of what is kept, and how followers get events. Never: the
+meaning of an event, sockets, printing.
 """
 
 from collections import deque
@@ -14,21 +14,23 @@ from metamcp_supervisor.verbs import JournalEvent
 T = TypeVar("T")
 
 EVENTS_MAX = 4096
-"""Events kept: some hours of a gateway with trouble, about a megabyte."""
+"""Maximum number of events that are kept: some hours of a gateway with trouble, about a
+megabyte."""
 FOLLOWER_ITEMS_MAX = 4096
-"""Items that may wait for one follower; one more and it is cut."""
+"""Maximum number of items that wait for one follower; a follower with more is cut."""
 FOLLOWERS_MAX = 64
-"""More than the control socket has connections: a leak shows here first."""
+"""Maximum number of followers, more than the control socket has connections: a leak shows here
+first."""
 
 
 class TooManyFollowers(RuntimeError):
-    """More followers than any number of people would open: someone forgets to close them."""
+    """More followers than operators would ever open: some caller does not close them."""
 
 
 class Follower(Generic[T]):
-    """A bounded queue of what was added since `follow`. `wake` is called when something arrives.
+    """A bounded queue of the items that were added since `follow`. `wake` is called for new items.
 
-    Once it is `lagged` it gets nothing more: the gap would be silent otherwise.
+    A follower that is `lagged` does not get further items, because it would not see the gap.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -46,20 +48,20 @@ class Follower(Generic[T]):
         self._wake()
 
     def take(self) -> list[T]:
-        """Everything that waits, oldest first."""
+        """Return all items that wait, oldest first, and empty the queue."""
         items = list(self._waiting)
         self._waiting.clear()
         return items
 
 
 class Feed(Generic[T]):
-    """Hands every item to a set of followers."""
+    """Source of items for a set of followers, each of which gets every item."""
 
     def __init__(self) -> None:
         self._followers: list[Follower[T]] = []
 
     def follow(self, wake: Callable[[], None]) -> Follower[T]:
-        """A new follower; give it back with `unfollow`."""
+        """Return a new follower; end it with `unfollow`. Raises TooManyFollowers."""
         if len(self._followers) >= FOLLOWERS_MAX:
             raise TooManyFollowers(f"{FOLLOWERS_MAX} followers are open already")
         follower: Follower[T] = Follower(wake)
@@ -76,9 +78,10 @@ class Feed(Generic[T]):
 
 
 class Journal:
-    """Append-only. `now`: seconds since the epoch. `sink` sees every event at once, for printing;
-    it may be set later and must not raise. `shown`: a cause as it may be read, without secrets; it
-    may be set later too. `histories`: what outlasts the newest thousands."""
+    """A journal, to which events are only added. `now`: returns seconds since the epoch. `sink`:
+    gets every event at once, for printing; may be set later and must not raise. `shown`: removes
+    secrets from a cause; may be set later, too. `histories`: history of each server, which is
+    longer than the journal."""
 
     def __init__(
         self, now: Callable[[], float], sink: Callable[[JournalEvent], None] | None = None
@@ -114,12 +117,12 @@ class Journal:
         return event
 
     def since(self, seq: int, seconds: float | None = None) -> list[JournalEvent]:
-        """The kept events with a number above `seq`, of the last `seconds`; oldest first."""
+        """Return the events with a number above `seq`, of the last `seconds`; oldest first."""
         oldest = float("-inf") if seconds is None else self._now() - seconds
         return [event for event in self._events if event.seq > seq and event.time >= oldest]
 
     def go_on(self, events: Iterable[JournalEvent], last: int) -> None:
-        """After those of the program before. `last`: the number of its newest event."""
+        """Continue with events of the previous program. `last`: number of its newest event."""
         self._events.extend(events)
         self._last = last
 

@@ -1,7 +1,7 @@
-"""What the servers wrote: the last megabyte of each, in memory.
+"""Log lines of the servers: the last megabyte of each server, in memory.
 
-Owns: the rings, the numbering of lines, how followers are fed. Never: reading a stderr or limiting
-its rate (the worker does both), files, printing.
+Owns: the rings, the numbering of lines, how followers get lines. Never: reading a stderr or
+limiting its rate (the worker does both), files, printing.
 """
 
 from collections import deque
@@ -13,22 +13,23 @@ from metamcp_supervisor.verbs import LogLine
 from metamcp_worker.ipc import codec
 
 RING_BYTES_MAX = 1024 * 1024
-"""Kept per server: what `ctl logs` can show of the past."""
+"""Maximum bytes that are kept per server: all that `ctl logs` can show of the past."""
 LINE_BYTES_EXTRA = 200
-"""What a kept line may cost beside its text, so that empty lines do not fill the memory."""
+"""Bytes that a line counts beside its text, so that empty lines do not fill the memory."""
 LINE_CHARS_MAX = 16 * 1024
-"""Longer lines are cut: one line must fit a line of the control socket many times over."""
+"""Maximum characters of a line; longer lines are cut, because a message on the control socket must
+have room for a line many times over."""
 BLOCK_LINES = 64
-"""So many are kept as one piece: as objects they would take four times as much, and what comes and
-goes all day would leave holes everywhere."""
+"""Number of lines that are packed into one block: single objects would take four times the memory,
+and lines that come and go all day would fragment it."""
 LAST_LINES = 10
-"""The last words of a server, where it is described; `logs` has all of them."""
+"""Number of last lines in the description of a server; `logs` shows all kept lines."""
 
 _read = codec.reader(list[tuple[int, float, str, str]])
 
 
 class _Ring:
-    """The lines of one server, bounded by what they cost."""
+    """The lines of one server, limited by the memory that they take."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -49,14 +50,14 @@ class _Ring:
             self._cost -= _cost(self._oldest.popleft())
 
     def newest(self) -> Iterator[LogLine]:
-        """All lines, the newest first."""
+        """Iterate over all lines, newest first."""
         yield from reversed(self._latest)
         for block in reversed(self._blocks):
             yield from reversed(self._lines(block))
         yield from reversed(self._oldest)
 
     def _next(self) -> list[LogLine]:
-        """The oldest that are still together."""
+        """Remove and return the oldest block of lines, or the unpacked lines without a block."""
         if self._blocks:
             return self._lines(self._blocks.popleft())
         latest, self._latest = self._latest, []
@@ -70,8 +71,8 @@ class _Ring:
 
 
 class ServerLogs:
-    """`now`: seconds since the epoch. `sink` sees every line at once, for printing; it may be set
-    later and must not raise."""
+    """Lines of all servers. `now`: returns seconds since the epoch. `sink`: gets every line at
+    once, for printing; may be set later and must not raise."""
 
     def __init__(
         self, now: Callable[[], float], sink: Callable[[LogLine], None] | None = None
@@ -83,19 +84,20 @@ class ServerLogs:
         self.sink = sink
 
     def add(self, server: str, stream: str, lines: Sequence[str], dropped: int = 0) -> None:
-        """Keep lines of a server. `dropped`: how many its worker threw away before them."""
+        """Keep lines of a server. `dropped`: number of lines before them that its worker
+        dropped."""
         if dropped:
             self._keep(server, stream, f"[{dropped} lines suppressed: too many per second]")
         for text in lines:
             self._keep(server, stream, text)
 
     def tail(self, server: str, n: int) -> list[LogLine]:
-        """The last `n` lines, oldest first; of a server that never wrote, none."""
+        """Return the last `n` lines of a server, oldest first."""
         ring = self._rings.get(server)
         return [*islice(ring.newest(), max(0, n))][::-1] if ring is not None else []
 
     def past(self, server: str, seconds: float | None = None) -> list[LogLine]:
-        """All kept lines, or those of the last `seconds`; oldest first."""
+        """Return all lines of a server, or those of the last `seconds`; oldest first."""
         ring = self._rings.get(server)
         if ring is None:
             return []
@@ -109,7 +111,8 @@ class ServerLogs:
         self._feeds.setdefault(server, Feed()).unfollow(follower)
 
     def newest(self, cost_max: int) -> list[LogLine]:
-        """Of each server what fits into a fair part of so many bytes; oldest first."""
+        """Return the newest lines of each server that fit into its equal share of `cost_max` bytes;
+        oldest first."""
         found: list[LogLine] = []
         share = cost_max // max(1, len(self._rings))
         for ring in self._rings.values():
@@ -127,13 +130,14 @@ class ServerLogs:
         return self._last
 
     def go_on(self, lines: Sequence[LogLine], last: int) -> None:
-        """After those of the program before. `last`: the number of its newest line."""
+        """Continue with lines of the previous program. `last`: number of its newest line."""
         for line in lines:
             self._ring(line.server).add(line)
         self._last = last
 
     def forget(self, server: str) -> None:
-        """The server is no longer configured. Its followers stay: it may be back."""
+        """Remove the lines of a server that was removed from the configuration. Followers stay,
+        because the server may come back."""
         self._rings.pop(server, None)
 
     def _ring(self, server: str) -> _Ring:

@@ -110,8 +110,8 @@ def test_every_mistake_of_a_hand_is_told_with_its_line() -> None:
     assert mistakes(content) == [
         "metamcp.lock:3: serverz: unknown key 'serverz'; did you mean 'servers'?",
         (
-            "metamcp.lock:5: servers.Files: the name of the server must have only a-z, 0-9, '-' and"
-            " '_' and begin with a letter or digit, such as 'files'"
+            "metamcp.lock:5: servers.Files: the name of the server may have only a-z, 0-9, '-' and"
+            " '_', and begins with a letter or digit, such as 'files'"
         ),
         (
             "metamcp.lock:9: servers.git.serverInfo.color: unknown key 'color'; there are: name,"

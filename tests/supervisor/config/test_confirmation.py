@@ -73,7 +73,7 @@ def test_a_no_starts_nothing_and_is_not_remembered(tmp_path: Path) -> None:
 
 def test_without_a_terminal_only_yes_confirms(tmp_path: Path) -> None:
     path = tmp_path / "metamcp.toml"
-    with pytest.raises(NotConfirmed, match="add --yes, or name the file with --config"):
+    with pytest.raises(NotConfirmed, match="elsewhere\\), or name the file with --config"):
         confirmation_io.ensure(found(tmp_path), path, tmp_path / "state", yes=False, ask=None)
     confirmation_io.ensure(found(tmp_path), path, tmp_path / "state", yes=True, ask=None)
     confirmation_io.ensure(found(tmp_path), path, tmp_path / "state", yes=False, ask=None)

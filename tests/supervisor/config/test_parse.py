@@ -323,7 +323,7 @@ def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
         ),
         ("servers = 1", "1: servers: must be a table, not a number"),
         ("[servers]\ngit = 'x'", "2: servers.git: must be a table, not a string"),
-        ("[servers.Git]\ncommand = 'x'", "1: servers.Git: the name 'Git' must have only"),
+        ("[servers.Git]\ncommand = 'x'", "1: servers.Git: the name 'Git' may have only"),
         (f"[servers.{'a' * 65}]\ncommand = 'x'", f"1: servers.{'a' * 65}: the name 'aaa"),
         ("[servers.a__b]\ncommand = 'x'", "1: servers.a__b: the name 'a__b' has '__' in it"),
         ("[workspaces.a]", "1: workspaces: 'workspaces' is not available in this version"),

@@ -211,7 +211,7 @@ def test_a_transport_of_a_package_must_be_installed(tmp_path: Path, package: str
     (got,) = messages(tmp_path, text)
     assert got == (
         "metamcp.toml:2: servers.x.transport: no installed package brings a transport named"
-        " 'kafka'; there is none"
+        " 'kafka'; there are none"
     )
     assert not loaded(tmp_path, text + "enabled = false\n").servers["x"].enabled
     sys.path.append(package)

@@ -110,7 +110,7 @@ def test_only_loopback_addresses_count_as_this_machine() -> None:
 def test_a_hint_names_the_nearest_word_or_lists_what_there_is() -> None:
     assert hint("comand", {"command", "cwd"}) == "did you mean 'command'?"
     assert hint("zzz", {"b", "a"}) == "there are: a, b"
-    assert hint("zzz", set()) == "there is none"
+    assert hint("zzz", set()) == "there are none"
     assert hint("a" * 10_000, [f"a{n}" for n in range(20)]).endswith("and 8 more")
 
 

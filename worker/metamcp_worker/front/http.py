@@ -290,14 +290,18 @@ class App:
         again: Callable[[View], Pending],
         raw_id: bytes,
         why: NotUpYet,
-        _: CallAnswer | None,
+        first: CallAnswer | None,
     ) -> Pending:
-        """Answer the request again, now that its server has told what it offers; or refuse it."""
+        """Answer the request again, now that its server has told what it offers; or refuse it with
+        the reason why the server is not there."""
         exchange.unwatch()
         view = self._calls.view(before.endpoint)
-        if view is None or why.server in view.merged.unknown:
+        if view is not None and why.server not in view.merged.unknown:
+            return again(view)
+        if first is None or not first.code:
             return self._refused(exchange, raw_id, why)
-        return again(view)
+        status = HTTP_STATUS.get(first.code, 200)
+        return exchange.finish(status, answers.raw_error(raw_id, first.body))
 
     async def _later(self, exchange: Exchange, raw_id: bytes, rest: Awaitable[None]) -> None:
         try:

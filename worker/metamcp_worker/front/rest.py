@@ -115,15 +115,18 @@ class Rest:
         before: View,
         version: str,
         why: NotUpYet,
-        _: CallAnswer | None,
+        first: CallAnswer | None,
     ) -> Pending:
-        """Call the tool, now that its server has told what it offers; or refuse the call."""
+        """Call the tool, now that its server has told what it offers; or refuse the call with the
+        reason why the server is not there."""
         exchange.unwatch()
         view = self._calls.view(before.endpoint)
         try:
-            if view is None or why.server in view.merged.unknown:
+            if view is not None and why.server not in view.merged.unknown:
+                return self._call(exchange, name, body, view, version)
+            if first is None or not first.code:
                 raise why
-            return self._call(exchange, name, body, view, version)
+            exchange.json(*_answered(first))
         except ProtocolError as refused:
             code = refused.code
             exchange.json(STATUSES.get(code, 502), rest_error(code, refused.message))
