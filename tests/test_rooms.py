@@ -40,3 +40,15 @@ def test_every_answer_to_where_something_is_names_a_file() -> None:
     answers = re.findall(r"^\| .*\? \| `(.*)` \|$", page, re.MULTILINE)
     assert len(answers) >= 30
     assert [path for path in answers if not (ROOT / path).is_file()] == []
+
+
+def test_the_page_on_architecture_names_modules_that_exist() -> None:
+    known = {"/".join(module_name(path).split(".")[1:]) for path in SOURCES}
+    rooms = {name.partition("/")[0] for name in known}
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = {
+        path for path in re.findall(r"`([a-z_0-9]+/[a-z_0-9]+)(?:\.\w+)?`", page)
+        if path.partition("/")[0] in rooms
+    }  # fmt: skip
+    assert len(named) > 20
+    assert sorted(named - known) == []

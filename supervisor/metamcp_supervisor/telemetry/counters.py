@@ -41,7 +41,8 @@ Key = tuple[str, str, str, str, str]
 
 
 Seen = dict[tuple[str, ...], set[str]]
-"""Values of labels that have series of their own, by kind of label, server and the like."""
+"""Values of labels that have series of their own; the key is, as far as needed, kind of label,
+server and method."""
 
 
 class TallySnapshot(Struct, frozen=True, kw_only=True):

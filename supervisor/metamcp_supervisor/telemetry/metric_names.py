@@ -1,11 +1,12 @@
 """Every metric: its name, kind, labels and help in one list.
 
-Owns: the list, the buckets, what a label may say. Never: values (`counters`, `metrics`), text
-(`text_format`).
+Owns: the list, the buckets, the values that a label may have. Never: values of metrics (`counters`,
+`metrics`), text (`text_format`).
 
-No label can grow with traffic: servers are the configured ones, methods, revisions and states are
-closed sets, error types are bounded, tools are those that a server lists. What a client or server
-invents is `_OTHER`, and what serves a single client counts with its server.
+The values of a label do not grow with traffic: servers are the configured ones, methods, revisions
+and states are closed sets, error types are limited, tools are those that a server lists. Values
+that a client or server invents become `_OTHER`. Processes for single clients count with their
+server.
 """
 
 from collections.abc import Mapping
@@ -17,14 +18,14 @@ from metamcp_worker.ipc.messages import BUCKETS_S, OVERHEAD_BUCKETS_S
 
 STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error",
           "quarantined")  # fmt: skip
-#: What has a series of its own before it happened; others begin with their first event.
+#: Values that have series before their first event; series of other values begin with it.
 OUTCOMES = ("answered", "failed", "cancelled")
 STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
 SPANS = ("exported", "lost")
 RECORDED = ("written", "lost")
 EMBEDDED = ("embedded", "late", "kept", "failed")
 DRIFT = ("harmless", "drifted", "quarantined")
-"""How a tool stands that is not as it was approved."""
+"""States of a tool that differs from its approved definition."""
 RESTARTS = ("exit", "signal", "connect", "start_timeout", "limit", "hang", "operator")
 #: Methods of all revisions; any other is counted as `_OTHER`.
 METHODS = frozenset({
@@ -36,18 +37,18 @@ METHODS = frozenset({
 OTHER = "_OTHER"
 
 LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Of how late an event loop is."""
+"""Upper bounds of the buckets for the delay of an event loop, in seconds."""
 FAILOVER_BUCKETS_S = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
-"""Of the time without a server."""
+"""Upper bounds of the buckets for the time without a server, in seconds."""
 
 Kind = Literal["gauge", "counter", "histogram"]
 
 
 class MetricFamily(Struct, frozen=True):
-    """One row of the list. `name` is what stands on the page, `_total` included; `bounds_s`: of the
-    buckets of a histogram."""
+    """A metric, as a row of the list. `name`: as on the page, with `_total`; `bounds_s`: upper
+    bounds of the buckets of a histogram, in seconds."""
 
     name: str
     kind: Kind

@@ -1,7 +1,7 @@
-"""What was measured since the start, and the page of it.
+"""All figures since the start, and the page that shows them.
 
-Owns: the sums, and which of them stands in which family. Never: the list of families
-(`tools_by_exposure`), text (`text_format`), limits of a page (`page_rows`), measuring (`usage`, the
+Owns: the sums, and which of them belongs to which family. Never: the list of families
+(`metric_names`), text (`text_format`), limits of a page (`page_rows`), measuring (`usage`, the
 fronts, the workers), HTTP (`admin`).
 """
 
@@ -52,17 +52,17 @@ from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.messages import BUCKETS_S, AnswerStats, Durations, Figures, FrontStats
 
 KINDS_MAX = 16
-"""Kinds of protocol errors; the code knows fewer."""
+"""Maximum number of kinds of protocol errors; the code knows fewer."""
 REASONS_MAX = 32
-"""Reasons of restarts; the code knows fewer."""
+"""Maximum number of reasons of restarts; the code knows fewer."""
 STEPS_MAX = 8
-"""Steps of a stop; the code knows fewer."""
+"""Maximum number of steps of a stop; the code knows fewer."""
 STEP = "stop_"
-"""How the name of a counter begins that tells of such a step; the rest is the label."""
+"""Prefix of counters for the steps of a stop; the rest of the name is the label."""
 SLOW = frozenset({"slow_head", "slow_body", "slow_reader"})
-"""Refusals after which a client was cut."""
+"""Reasons of refusals after which a client was disconnected."""
 
-#: Counters of the workers that have a metric of their own; the others are protocol errors.
+#: Counters of workers that have a metric of their own; all others are protocol errors.
 _OWN_COUNTERS = {
     "stray_stdout": "metamcp_stray_stdout_lines_total",
     "late_reply": "metamcp_late_replies_total",
@@ -75,10 +75,10 @@ _OWN_COUNTERS = {
 
 
 class FiguresSnapshot(Struct, frozen=True, kw_only=True):
-    """Counters that must not fall. `counts`: by metric and server; `live`: the last word of each
-    front. `answered`: of workers that are gone, by server, method, error and transport, and
-    `answering`: of those that live, by name and generation. `steps`: of stops, by server.
-    `series_…`, `folded`: of `capping.Caps`; `spans`, `embedded`: by what became of them."""
+    """Counters that must not fall. `counts`: by metric and server; `live`: the last report of each
+    front. `answered`: times of workers that have ended, by server, method, error and transport, and
+    `answering`: of those that run, by name and generation. `steps`: steps of stops, by server.
+    `series_…`, `folded`: state of `page_rows.Caps`; `spans`, `embedded`: counts by outcome."""
 
     base: TallySnapshot
     live: tuple[tuple[int, Figures, FrontStats], ...]
@@ -101,7 +101,7 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class Metrics:
-    """The sums since the start. One per gateway; everything is called from its event loop."""
+    """The sums since the start of one gateway. All methods are called from its event loop."""
 
     def __init__(self, version: str) -> None:
         self._version = version
@@ -123,32 +123,32 @@ class Metrics:
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
-    # What happens
+    # Events
 
     def front_stats(self, front: int, figures: Figures, summary: FrontStats) -> None:
-        """The newest report of a front; its figures are cumulative."""
+        """Note the newest report of a front; its figures are cumulative."""
         self._fronts.report(front, figures, summary)
 
     def front_gone(self, front: int) -> None:
-        """Keep what it counted."""
+        """Keep the figures of a front that has ended."""
         self._fronts.gone(front)
 
     def answers(
         self, name: str, generation: int, transport: str, stats: tuple[AnswerStats, ...]
     ) -> None:
-        """The newest report of a worker; its figures are cumulative. `transport`: between it and
-        its server."""
+        """Note the newest report of a worker; its figures are cumulative. `transport`: between the
+        worker and its server."""
         server = process_names.base(name)
         found = AnsweringSnapshot(server=server, transport=transport, stats=stats)
         self._workers.report(name, generation, found)
 
     def worker_gone(self, name: str, generation: int) -> None:
-        """Keep what it measured."""
+        """Keep the times of a worker that has ended."""
         self._workers.gone(name, generation)
 
     def server_counts(self, server: str, counts: Mapping[str, int]) -> None:
-        """Things that happened `n` more times at a server: the names of `messages.Counted`,
-        `log_lines_dropped`, `orphan`, `oom_kill`, and `stop_` with a step of a stop."""
+        """Add counts of events at a server: names of `messages.Counted`, `log_lines_dropped`,
+        `orphan`, `oom_kill`, and `stop_` with a step of a stop."""
         for name, n in counts.items():
             own = _OWN_COUNTERS.get(name)
             if own is not None:
@@ -160,38 +160,39 @@ class Metrics:
                 add_counts(self._broken.setdefault(server, {}), {name: n}, KINDS_MAX)
 
     def restarted(self, server: str, reason: str) -> None:
-        """One more start that was not the first; `reason`: an exit class, or who asked."""
+        """Count another start that was not the first. `reason`: an exit class, or `operator`."""
         add_counts(self._restarts.setdefault(server, {}), {reason: 1}, REASONS_MAX)
 
     def exited(self, server: str, code: int) -> None:
-        """The process of a server ended. `code`: less than 0 for a signal."""
+        """Note how the process of a server ended. `code`: exit code, less than 0 for a signal."""
         self._exit_codes[server] = code
 
     def failed_over(self, server: str, seconds: float) -> None:
-        """Another copy takes the calls of a server, so long after the one before went down."""
+        """Note after how many seconds another copy took the calls of a server that went down."""
         self._failovers.setdefault(server, Histogram(FAILOVER_BUCKETS_S)).observe(seconds)
 
     def lag(self, role: str, seconds: float) -> None:
-        """How late an event loop was."""
+        """Note how late an event loop was."""
         self._lags.setdefault(role, Histogram(LAG_BUCKETS_S)).observe(seconds)
 
     def embedded(self, counts: Mapping[str, int]) -> None:
-        """So many more texts became vectors, had some already, or could not become any."""
+        """Add numbers of texts that became vectors, had vectors already, or failed."""
         for outcome in EMBEDDED:
             self._embedded[outcome] += counts.get(outcome, 0)
 
     def usage(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
-        """The newest `usage.sample`, of all parts at once."""
+        """Note the newest `usage.sample` of all processes."""
         self._processes.sampled(usages)
 
     def reloaded(self, ok: bool, now: float) -> None:
-        """The configuration was read, at the start or anew. `now`: seconds since the epoch."""
+        """Note that the configuration was read, at the start or again. `now`: seconds since the
+        epoch."""
         self._reload_ok = ok
         if ok:
             self._reloaded_at = now
 
     def forget(self, server: str) -> None:
-        """The server is no longer configured: its series end."""
+        """End the series of a server that was removed from the configuration."""
         self._fronts.forget(server)
         self._workers.forget(server)
         self._processes.forget(server)
@@ -207,7 +208,7 @@ class Metrics:
     # An upgrade
 
     def handed(self) -> FiguresSnapshot:
-        """What the program after this one goes on counting from."""
+        """Return the figures with which the program after this one continues."""
         return FiguresSnapshot(
             base=self._fronts.handed(),
             live=self._fronts.live(),
@@ -230,7 +231,7 @@ class Metrics:
         )
 
     def go_on(self, found: FiguresSnapshot) -> None:
-        """After what the program before counted."""
+        """Continue with the figures of the previous program."""
         self._fronts.go_on(found.base)
         for front, figures, summary in found.live:
             self._fronts.report(front, figures, summary)
@@ -253,11 +254,11 @@ class Metrics:
         cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
         self._processes.go_on(cpu_s, found.usages)
 
-    # What others ask
+    # Questions of other parts
 
     def calls(self, server: str) -> tuple[int, int, int]:
-        """Calls so far, errors among them, and calls in flight. A front that is killed takes along
-        the counts since its last report: then the workers know more."""
+        """Return the numbers of calls, of errors among them, and of calls in flight. Counts since
+        the last report of a killed front are lost: then workers know more calls."""
         calls, errors, inflight = self._fronts.of_server(server)
         answered, failed = self._workers.of_server(server)
         return max(calls, answered), max(errors, failed), inflight
@@ -267,26 +268,27 @@ class Metrics:
         return self._fronts.buckets()
 
     def longest_s(self) -> dict[str, float]:
-        """The longest call so far, by server."""
+        """Return the seconds of the longest call so far, by server."""
         return self._fronts.longest_s()
 
     def views(self) -> tuple[ViewStats, ...]:
-        """What is in view now, as the fronts told it last."""
+        """Return the figures of views, as the fronts reported them last."""
         return self._fronts.views()
 
     def remember(self, now: float) -> None:
-        """Called often, so that it is known later what came lately. `now`: monotonic seconds."""
+        """Mark the counts of now for `lately_s`; to be called often. `now`: monotonic seconds."""
         if self._lately.due(now):
             self._lately.mark(self.latencies(), now)
 
     def lately_s(self, server: str) -> tuple[float | None, float | None]:
-        """Within how many seconds half of the latest requests were answered, and 95 % of them."""
+        """Return the seconds within which half and 95 % of the latest requests were answered."""
         counts = self._lately.of(server, self._fronts.buckets_of(server))
         most = self._fronts.longest_s().get(server, 0.0)
         return quantile(counts, BUCKETS_S, 0.5, most), quantile(counts, BUCKETS_S, 0.95, most)
 
     def counted(self, server: str, name: str) -> int:
-        """How often so far: a name of `messages.Counted` that has a metric of its own."""
+        """Return the count of an event at a server. `name`: of `messages.Counted`, with a metric of
+        its own."""
         return self._counts[_OWN_COUNTERS[name]].get(server, 0)
 
     # The page
@@ -294,14 +296,14 @@ class Metrics:
     def render(
         self, status: GatewayStatus, readings: Readings | None = None, *, openmetrics: bool = False
     ) -> bytes:
-        """The page, in the text format of Prometheus or as OpenMetrics."""
+        """Return the page in the text format of Prometheus, or as OpenMetrics."""
         ends = {FAMILY: self.spans.ends()} if openmetrics else {}
         table = self.table(status, readings or Readings())
         return self._pages.page(table, openmetrics=openmetrics, ends=ends)
 
     def table(self, status: GatewayStatus, readings: Readings) -> Table:
-        """All rows by family, as many as a page may have."""
-        # What serves a single client counts with its server: no label grows with clients.
+        """Return all rows by family, within the limit of series on a page."""
+        # Processes for single clients count with their server: no label grows with clients.
         servers = [one for one in status.servers if not process_names.whose(one.name)]
         known = sorted(server.name for server in servers)
         found: Table = {}
@@ -318,7 +320,7 @@ class Metrics:
         return found
 
     def _called(self, known: Sequence[str]) -> Iterator[tuple[str, Values]]:
-        """What fronts and workers told of calls."""
+        """Yield the families about calls, from reports of fronts and workers."""
         sums, tools = self._fronts.sums(), self._fronts.sums().tools
         calls = {key: one.durations for key, one in sums.calls.items()}
         errors: dict[tuple[str, ...], int] = {}
@@ -348,7 +350,7 @@ class Metrics:
     def _supervised(
         self, servers: Sequence[ServerStatus], known: Sequence[str], readings: Readings
     ) -> Iterator[tuple[str, Values]]:
-        """How servers stand, and what happened to them."""
+        """Yield the families about the states of servers and events at them."""
         held, queued = self._fronts.held(), readings.queued
         yield (
             "metamcp_queued_calls",
@@ -393,7 +395,7 @@ class Metrics:
         yield "metamcp_stop_escalations_total", by_two(self._steps, known, STEPS)
 
     def _used(self, known: Sequence[str], readings: Readings) -> Iterator[tuple[str, Values]]:
-        """What processes use, and what servers did that is only counted."""
+        """Yield the families about resources of processes, and counters of events at servers."""
         processes = self._processes
         used = (
             ("metamcp_process_resident_memory_bytes", processes.rss_bytes()),
@@ -416,7 +418,7 @@ class Metrics:
         yield "metamcp_protocol_errors_total", by_two(self._broken)
 
     def _connected(self, readings: Readings) -> Iterator[tuple[str, Values]]:
-        """What fronts tell of clients."""
+        """Yield the families about clients, from reports of fronts."""
         refused = self._fronts.refused()
         slow = sum(n for reason, n in refused.items() if reason in SLOW)
         yield "metamcp_sessions", by_one(self._fronts.sessions())
@@ -429,7 +431,7 @@ class Metrics:
         yield from of_views(self._fronts.views())
 
     def _told(self, status: GatewayStatus) -> Iterator[tuple[str, Values]]:
-        """What the gateway says of itself."""
+        """Yield the families about the gateway itself."""
         recorded = dict.fromkeys(RECORDED, 0) | self._fronts.recorded()
         yield "metamcp_recorded_calls_total", by_one(recorded)
         yield "metamcp_spans_total", by_one(self.spans.counts)

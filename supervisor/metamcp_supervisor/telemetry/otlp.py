@@ -1,10 +1,11 @@
-"""Spans in the form that collectors of OpenTelemetry take: OTLP over HTTP, as protobuf.
+"""Export of spans to collectors of OpenTelemetry: OTLP over HTTP, as protobuf.
 
-Owns: that form, what the gateway calls itself in it, one attempt to hand spans over. Never: when it
-is made, and what becomes of spans that nobody takes (`traces`), what a span is about (the fronts).
+Owns: the format, the name of the gateway in it, one attempt to send spans. Never: when an attempt
+is made and what happens to spans that are not accepted (`traces`), the content of a span (the
+fronts).
 
-Each span is made whole from what a front told, since it is over by then: there is no tracer and no
-processor here, only the exporter.
+Spans have ended when they come here: each is made as a whole from the report of a front. So only
+the exporter of the library is used, without its tracer and processor.
 """
 
 import contextlib
@@ -32,32 +33,36 @@ from requests.adapters import HTTPAdapter
 from metamcp_worker.ipc.messages import Span
 
 TIMEOUT_S = 5.0
-"""For one attempt with all its repetitions, as the library counts them: a collector that says
-something again and again is never late for it. Spans that come meanwhile wait."""
+"""Maximum seconds of one attempt with all its repetitions, as the library counts them: for the
+library, a collector that sends a little again and again is never late. Spans that come meanwhile
+wait."""
 EXPORT_S_MAX = 6.0
-"""For one attempt as a whole, whatever the collector does; then its connection is cut. A little
-more than the library takes, so that it can say why. What comes before a connection cannot be cut:
-looking up a name, and trying its addresses one by one."""
+"""Maximum seconds of one attempt as a whole; then its connection is cut. A little longer than
+TIMEOUT_S, so that the library can report a cause. Steps before a connection cannot be cut: looking
+up a name, and trying its addresses one by one."""
 CUT_S = 0.1
-"""Between two cuts, until the attempt is over: what it opens after the first is cut as well."""
+"""Seconds between two cuts until the attempt is over: connections that it opens later are cut,
+too."""
 ANSWER_BYTES_MAX = 16 * 1024
-"""Of an answer. It says whether the spans were taken, in a few words."""
+"""Maximum bytes of an answer; an answer says in a few words whether the spans were accepted."""
 WHY_CHARACTERS_MAX = 256
-"""Of what a log says of a failure; a collector may have put its own words into it."""
+"""Maximum characters of a cause of failure in the log; a collector may have written a part of
+it."""
 PAUSE_S_MAX = 60.0
-"""As long as a collector is left alone at most when it asks for that."""
+"""Maximum seconds of a pause that a collector asks for."""
 
 _KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 _LIBRARY = "opentelemetry"
 _REDIRECTS = 300
-"""The first status that says that spans were not taken."""
+"""Lowest HTTP status that means that spans were not accepted."""
 _BUSY = frozenset({429, 502, 503, 504})
-"""With these a collector may say when to come again."""
+"""HTTP statuses with which a collector may ask for a pause."""
 
 
 class ExportOutcome(NamedTuple):
-    """What became of spans. `lost`: how many of them; `why`: in one line, for the log; if none are
-    lost, what the collector wants to be known. `pause_s`: it asked to be left alone for so long."""
+    """Outcome of an attempt. `lost`: number of spans that were not accepted; `why`: the reason in
+    one line, for the log, or a message of the collector if all spans were accepted. `pause_s`:
+    seconds of the pause that the collector asked for."""
 
     lost: int = 0
     why: str = ""
@@ -65,8 +70,8 @@ class ExportOutcome(NamedTuple):
 
 
 class _Said(logging.Handler):
-    """What the library first said of a failure, which is its cause: one line of ours tells of it,
-    however often it says more."""
+    """Handler that keeps the first log record of the library about a failure, which is its cause.
+    The gateway logs one line for a failure, and the library often several."""
 
     first = ""
 
@@ -75,8 +80,8 @@ class _Said(logging.Handler):
 
 
 class _Watch:
-    """Over one export at a time: when it takes too long, its connection is cut. `late`: that has
-    happened."""
+    """Watchdog of one export at a time, which cuts the connection when the export takes too long.
+    `late`: whether that has happened."""
 
     def __init__(self, s_max: float) -> None:
         self._s_max = s_max
@@ -89,7 +94,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def over(self) -> Generator[None]:
-        """What is done in this block."""
+        """Watch the export in this block."""
         self.late, done = False, threading.Event()
         watch = threading.Thread(target=self._cut, args=(done,), name="traces-watch", daemon=True)
         watch.start()
@@ -100,7 +105,8 @@ class _Watch:
             watch.join()
 
     def told(self, kind: Any) -> Any:
-        """Connections of this kind of the library, of each of which is known here what it opens."""
+        """Return a subclass of this class of connections that notes each opened socket for the
+        watchdog."""
 
         def connect(connection: Any) -> None:
             self._line = connection  # its socket, as long as it talks to a proxy
@@ -118,14 +124,14 @@ class _Watch:
             if not isinstance(line, socket.socket):
                 line = getattr(line, "sock", None) or getattr(line, "socket", None)
             if isinstance(line, socket.socket):
-                with contextlib.suppress(OSError):  # it is closed already
+                with contextlib.suppress(OSError):  # the socket is closed already
                     socket.socket.shutdown(line, socket.SHUT_RDWR)  # TLS would say goodbye first
             if done.wait(CUT_S):
                 return
 
 
 class _Adapter(HTTPAdapter):
-    """Connections that a watch knows of."""
+    """Adapter whose connections the watchdog can cut."""
 
     def __init__(self, watch: _Watch) -> None:
         self._watch = watch
@@ -139,10 +145,10 @@ class _Adapter(HTTPAdapter):
 
 
 class _Session(requests.Session):
-    """What the library sends with: to this collector alone, with the headers of the configuration
-    and of OpenTelemetry's variables alone. Of the last answer: `status`, 0 if there was none,
-    `body`, and `pause_s` that it asks for. `why` there was none, or none that can be read, without
-    the URL, in which secrets may stand."""
+    """HTTP session for the library. Requests go to this collector only, with the headers of the
+    configuration and of OpenTelemetry's variables only. `status`, `body`, `pause_s`: of the last
+    answer; status 0 without an answer. `why`: why an answer is missing or cannot be read, without
+    the URL, which may contain secrets."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -153,17 +159,18 @@ class _Session(requests.Session):
         self.begin()
 
     def begin(self) -> None:
-        """With another export; nothing is known of its answer."""
+        """Begin another export: forget the last answer."""
         self.status, self.body, self.pause_s, self.why = 0, b"", 0.0, ""
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """None: spans do not go along, but headers would."""
+        """Return None, so that redirects are not followed: headers would be sent there, but not
+        spans."""
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         self.begin()
         try:
             if self._watch.late:
-                raise requests.RequestException(self._watch.sentence)  # which is not repeated
+                raise requests.RequestException(self._watch.sentence)  # the library does not repeat this error
             answer = super().send(request, **{**kwargs, "stream": True})
         except requests.RequestException as error:
             inner = error.args[0] if error.args else error
@@ -182,7 +189,8 @@ class _Session(requests.Session):
         return read
 
     def _read(self, answer: requests.Response) -> None:
-        """All of it, so that the connection can be used again; of one that is too long, nothing."""
+        """Read the whole answer, so that the connection can be used again; ignore an answer that is
+        too long."""
         found = bytearray()
         try:
             for part in answer.iter_content(ANSWER_BYTES_MAX):
@@ -199,7 +207,8 @@ class _Session(requests.Session):
 
 
 class Exporter:
-    """`instance`: of this gateway, unique. `s_max`: for one export. To be used from one thread."""
+    """Exporter for one collector, to be used from one thread. `instance`: unique id of this
+    gateway; `s_max`: maximum seconds of an export."""
 
     def __init__(
         self, endpoint: str, headers: Mapping[str, str], *, version: str, instance: str,
@@ -221,7 +230,7 @@ class Exporter:
         })  # fmt: skip
 
     def export(self, spans: Iterable[Span], since_ns: int) -> ExportOutcome:
-        """Hand these over. `since_ns`: nanoseconds from the epoch to zero on the monotonic
+        """Send these spans. `since_ns`: nanoseconds from the epoch to zero on the monotonic
         clock."""
         made = [self._made(span, since_ns) for span in spans]
         # What the library said until here is of the words of clients, which no log repeats.
@@ -267,7 +276,8 @@ class Exporter:
 
 
 def _judged(body: bytes, count: int) -> ExportOutcome:
-    """What a collector says of so many spans, of which it has taken some."""
+    """Return the outcome that a collector states for `count` spans, some of which it may have
+    rejected."""
     try:
         said = ExportTraceServiceResponse.FromString(body).partial_success
     except Exception:  # noqa: BLE001 - the status has said it, in whatever words the body repeats it
@@ -280,13 +290,13 @@ def _reason(error: object) -> str:
 
 
 def _line(text: str) -> str:
-    """Somebody else's words, as much of them as a line of a log has room for."""
+    """Return a foreign text in one line, cut to the limit for the log."""
     shown = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(shown.split())[:WHY_CHARACTERS_MAX]
 
 
 def _pause_s(text: str) -> float:
-    """What a `Retry-After` asks for: seconds, or a date. 0 for what is neither."""
+    """Return the seconds of a `Retry-After`, which is a number or a date; 0 for other texts."""
     try:
         seconds = float(text)
     except ValueError:
