@@ -30,7 +30,7 @@ from metamcp_supervisor.cli import output, up
 from metamcp_supervisor.gateway import gateway, upgrade_exec, upgrade_state
 from metamcp_supervisor.systemd import sd_sockets
 
-up.Found(Path(sys.argv[1]), {}).confirm(yes=False, ask=None)
+up.CommandLineConfig(Path(sys.argv[1]), {}).confirm(yes=False, ask=None)
 print(*sys.modules)
 """
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import uvloop
 
-from metamcp_worker.runtime import memory
-
 
 def run(main: Coroutine[Any, Any, int]) -> int:
     """Run `main` to its end on a fresh loop and return its exit code.
@@ -15,7 +13,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
     As `asyncio.Runner` does, which also makes an interrupt from the keyboard an exception; a worker
     has none to expect, and all that code costs each of them a quarter of a MiB.
     """
-    loop = _lean()
+    loop = uvloop.new_event_loop()
     try:
         return loop.run_until_complete(main)
     finally:
@@ -43,9 +41,3 @@ def _tell(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()):
         what = f"{task.get_name()} failed when it was cancelled at the end"
         loop.call_exception_handler({"message": what, "exception": error, "task": task})
-
-
-def _lean() -> asyncio.AbstractEventLoop:
-    loop = uvloop.new_event_loop()
-    memory.give_back_zeros(loop)
-    return loop

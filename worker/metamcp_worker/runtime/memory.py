@@ -7,7 +7,6 @@ anything may have.
 import asyncio
 import ctypes
 import gc
-import mmap
 import sys
 from collections.abc import Callable
 
@@ -126,27 +125,6 @@ def forget_lookups() -> None:
     if sys.version_info < (3, 12):  # since then references to names are not counted
         forget: Callable[[], None] = getattr(sys, "_clear_type_cache", _nothing)
         forget()
-
-
-def give_back_zeros(thing: object) -> int:
-    """The pages of `thing` itself that hold nothing but zeros: its memory stays, and reads the
-    same, but costs nothing until it is written to. How many bytes that are. Only for a process
-    with one thread: what another one wrote meanwhile would be lost.
-
-    An event loop of uvloop has a buffer of 250 kB for transports, and a worker has none of them.
-    """
-    page = mmap.PAGESIZE
-    start = -(-id(thing) // page) * page
-    end = (id(thing) + type(thing).__basicsize__) // page * page
-    if end <= start or not hasattr(_libc, "madvise"):
-        return 0
-    blank = bytes(page)
-    given = 0
-    for at in range(start, end, page):
-        if ctypes.string_at(at, page) == blank:
-            where, length = ctypes.c_void_p(at), ctypes.c_size_t(page)
-            given += not _libc.madvise(where, length, mmap.MADV_DONTNEED)
-    return given * page
 
 
 def _nothing() -> None:
