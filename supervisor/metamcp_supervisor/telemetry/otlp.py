@@ -170,7 +170,7 @@ class _Session(requests.Session):
         self.begin()
         try:
             if self._watch.late:
-                raise requests.RequestException(self._watch.sentence)  # the library does not repeat this error
+                raise requests.RequestException(self._watch.sentence)  # is not repeated
             answer = super().send(request, **{**kwargs, "stream": True})
         except requests.RequestException as error:
             inner = error.args[0] if error.args else error

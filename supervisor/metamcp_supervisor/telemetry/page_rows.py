@@ -3,10 +3,11 @@
 Owns: forms that several metrics share, and the order in which labels are given up. Never: sums
 (`metrics`, `counters`), text (`text_format`).
 
-Labels are given up where they cost most and tell least, server by server, the one with the most
-series first: times of single tools, then counts of single tools, then methods and revisions of
-times, then kinds of errors. What is folded is added up under `_OTHER`, so no call is lost. A server
-that was folded stays so, because a series that comes and goes looks like a counter that fell.
+A page with too many series gives up labels where they cost most and tell least, server by server,
+the server with the most series first: times of single tools, then counts of single tools, then
+methods and revisions of times, then kinds of errors. The values of series without these labels are
+added up under `_OTHER` ("folded"), so no call is lost. A folded server stays folded, because a
+series that comes and goes looks like a counter that fell.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -24,7 +25,8 @@ Values = Iterable[Row]
 
 
 def of_views(views: Iterable[ViewStats]) -> Iterator[tuple[str, Values]]:
-    """By endpoint, so that no label grows with clients: the fullest view counts."""
+    """Yield the families about views by endpoint, with the fullest view of each: labels do not grow
+    with clients."""
     everything: dict[str, int] = {}
     shown: dict[str, int] = {}
     for view in views:
@@ -45,16 +47,17 @@ def by_one(counts: Mapping[str, int]) -> Values:
 def by_two(
     counts: Mapping[str, Mapping[str, int]], known: Iterable[str] = (), keys: Iterable[str] = ()
 ) -> Values:
-    """These keys of known servers are there before anything happened: `increase` of Prometheus does
-    not see the value with which a series begins."""
+    """Return rows for two labels: server and key. Known servers have rows for `keys` before the
+    first event, because `increase` of Prometheus does not see the value with which a series
+    begins."""
     found: dict[Labels, int] = dict.fromkeys(product(known, keys), 0)
     found |= {(server, key): n for server, inner in counts.items() for key, n in inner.items()}
     return found.items()
 
 
 def configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row] | Columns:
-    """Without those of servers that are not configured: fronts still tell of them, and the last
-    process of one may have been measured after it was forgotten."""
+    """Return the rows without those of servers that are not configured: fronts still report such
+    servers, and a process may have been measured after its server was removed."""
     if isinstance(rows, Columns):
         return Columns({server: part for server, part in rows.parts.items() if server in names})
     if FAMILIES[name].labels[:1] != ("server",):
@@ -63,7 +66,7 @@ def configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row] | 
 
 
 SERIES_MAX = 20_000
-"""Of a page; each bucket of a histogram is one."""
+"""Maximum number of series on a page; each bucket of a histogram is a series."""
 
 _TOOL, _METHOD = "gen_ai_tool_name", "mcp_method_name"
 _SERVED, _ANSWERED = (
@@ -86,15 +89,15 @@ _STEPS: tuple[Mapping[str, frozenset[str]], ...] = (
         "metamcp_call_errors_total": frozenset({_METHOD, "error_type"}),
     },
 )
-"""Which labels are given up in which families, one step after the other."""
+"""Labels to give up by family, for each step; steps follow one after the other."""
 
 Table = dict[str, list[Row] | Columns]
 Parts = dict[str, dict[str, list[Row]]]
-"""By family and server, so that folding one server does not walk through the others."""
+"""Rows by family and server, so that folding a server does not walk through the other servers."""
 
 
 def weight(name: str) -> int:
-    """Series that one row of this family is."""
+    """Return the number of series in one row of this family."""
     bounds = len(FAMILIES[name].bounds_s)
     return bounds + 3 if bounds else 1
 
@@ -104,8 +107,9 @@ def size(table: Mapping[str, Sized]) -> int:
 
 
 class Caps:
-    """`dropped`: how many series were given up so far, each counted once; `hidden`: the most of a
-    single page; `folded`: which servers gave up labels, and how many steps of it."""
+    """Limit of series on pages. `dropped`: number of series given up so far, each counted once;
+    `hidden`: the largest number on a single page; `folded`: number of steps applied to each folded
+    server."""
 
     def __init__(self, series_max: int = SERIES_MAX) -> None:
         self.dropped = self.hidden = 0
@@ -113,7 +117,7 @@ class Caps:
         self._series_max = series_max
 
     def hold(self, table: Table) -> Table:
-        """The same, within the limit."""
+        """Return the table within the limit."""
         before = size(table)
         if self.folded or before > self._series_max:
             self._give_up(table, before)
@@ -127,7 +131,8 @@ class Caps:
         self.folded.pop(server, None)
 
     def _give_up(self, table: Table, series: int) -> None:
-        """Fold whoever was folded before, and as many more as it takes. `series`: of all rows."""
+        """Fold the servers that were folded before, and as many others as necessary. `series`: of
+        all rows."""
         parts = _parts(table)
         series -= sum(_fold(parts, server, step) for server, step in self.folded.items())
         for step in range(1, len(_STEPS) + 1):
@@ -142,7 +147,7 @@ class Caps:
 
 
 def _parts(table: Table) -> Parts:
-    """Of the families in which anything can be given up."""
+    """Return the rows of the families in which labels can be given up."""
     found: Parts = {}
     for name in dict.fromkeys(chain.from_iterable(_STEPS)):
         if name in table:
@@ -153,7 +158,7 @@ def _parts(table: Table) -> Parts:
 
 
 def _largest(parts: Parts, step: int) -> list[str]:
-    """The servers with series in the families of this step, the one with the most of them first."""
+    """Return the servers with series in the families of this step, largest first."""
     counts: dict[str, int] = {}
     for name in _STEPS[step - 1]:
         for server, rows in parts.get(name, {}).items():
@@ -162,7 +167,8 @@ def _largest(parts: Parts, step: int) -> list[str]:
 
 
 def _fold(parts: Parts, server: str, steps: int) -> int:
-    """Give up what the first so many steps do, for this server. How many series that saves."""
+    """Give up the labels of the first `steps` steps for this server. Return the number of series
+    saved."""
     saved = 0
     for step in _STEPS[:steps]:
         for name, given_up in step.items():
@@ -179,7 +185,8 @@ def _fold(parts: Parts, server: str, steps: int) -> int:
 
 
 def _without(labels: Labels, at: Sequence[int]) -> Labels:
-    """What is empty says that there is nothing to name, and stays so."""
+    """Replace labels at these places by OTHER. Empty labels stay empty: they mean
+    that a value does not exist."""
     return tuple(OTHER if i in at and label else label for i, label in enumerate(labels))
 
 
@@ -193,7 +200,7 @@ def _sum(one: float | Durations, other: float | Durations) -> float | Durations:
 
 
 def _cut(table: Table, excess: int) -> None:
-    """What is still too much is left out, of the largest families first."""
+    """Leave out rows until `excess` series are gone, from the largest families first."""
     while excess > 0:
         name = max(table, key=lambda each: len(table[each]) * weight(each))
         rows, each = list(table[name]), weight(name)

@@ -1,7 +1,7 @@
-"""What processes use, added up over processes that come and go.
+"""Resources of processes, added up over processes that come and go.
 
 Owns: memory and descriptors of now, processor time so far, by role and server. Never: measuring
-(`usage`), names of metrics (`tools_by_exposure`).
+(`usage`), names of metrics (`metric_names`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,27 +21,28 @@ class ProcessUsage:
         self._cpu_s: dict[Key, float] = {}
 
     def sampled(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
-        """The newest measurement of every part; a part that is not in it is gone. A process is
-        known by its id: when a spare takes the place of another copy, both get another number."""
+        """Note the newest measurement of all processes; a process that is missing has ended.
+        Processes are compared by process id, because numbers change when a spare takes the place of
+        another copy."""
         usages = {_of_server(part): used for part, used in usages.items()}
         before_s = {
             (part.role, part.server, one.pid): one.cpu_s for part, one in self._last.items()
         }
         for part, now in usages.items():
             key = (part.role, part.server)
-            # Below a process others come and go, so the time of the tree may fall: not the sum.
+            # Child processes come and go, so the time of a tree may fall. The sum must not.
             used_s = max(0.0, now.cpu_s - before_s.get((*key, now.pid), 0.0))
             self._cpu_s[key] = self._cpu_s.get(key, 0.0) + used_s
         self._last = usages
 
     def last(self) -> Mapping[MeasuredProcess, Usage]:
-        """The newest measurement."""
+        """Return the newest measurement."""
         return self._last
 
     def go_on(
         self, cpu_s: Mapping[Key, float], last: Iterable[tuple[MeasuredProcess, Usage]]
     ) -> None:
-        """After what the program before measured."""
+        """Continue with the figures of the previous program."""
         self._cpu_s, self._last = dict(cpu_s), dict(last)
 
     def forget(self, server: str) -> None:
@@ -55,7 +56,8 @@ class ProcessUsage:
         return self._sums(lambda now: now.threads)
 
     def descriptors(self) -> dict[Key, tuple[int, int]]:
-        """Open ones and their limit, of the process that is nearest to its limit."""
+        """Return the number of open descriptors and the limit of the process that is nearest to its
+        limit."""
         found: dict[Key, tuple[int, int]] = {}
         for part, now in self._last.items():
             key = (part.role, part.server)
@@ -75,8 +77,9 @@ class ProcessUsage:
 
 
 def _of_server(part: MeasuredProcess) -> MeasuredProcess:
-    """What serves a single client, or those with a session, is one of several processes of its
-    server. The word for it has 48 bits, which leaves room for the number of a copy."""
+    """Return a process for a single client, or for clients with a session, as one of several
+    processes of its server. The word for the client has 48 bits, which leaves room for the number
+    of a copy."""
     who = process_names.whose(part.server)
     if not who:
         return part

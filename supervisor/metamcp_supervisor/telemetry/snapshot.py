@@ -1,4 +1,4 @@
-"""What is read at the moment of a scrape, beside the status, and for the question of life.
+"""Readings at the moment of a scrape, beside the status, and for the liveness check.
 
 Owns: the values. Never: reading them (`servers.scrape`), names of metrics.
 """
@@ -7,9 +7,9 @@ from msgspec import Struct
 
 
 class GatewayPulse(Struct, frozen=True, kw_only=True):
-    """Whether the gateway lives, which it is asked more often than anything else. `fronts`: the
-    state of each place for one; `nursery_pid`: 0 without any; `loop_lag_s`: how late the
-    supervisor's own event loop is."""
+    """Readings for the liveness check, the most frequent question to the gateway. `fronts`: state
+    of each front's slot; `nursery_pid`: 0 without a nursery; `loop_lag_s`: delay of the
+    supervisor's event loop in seconds."""
 
     fronts: tuple[str, ...] = ()
     nursery_pid: int = 0
@@ -17,12 +17,12 @@ class GatewayPulse(Struct, frozen=True, kw_only=True):
 
 
 class Readings(Struct, frozen=True, kw_only=True):
-    """By server, if not said otherwise. `beat_ages_s`: since the last sign of life, by server and
-    role, without a server for what belongs to none; `queued`: calls that wait for their turn at a
-    worker; `spares`: copies that are ready; `limits_bytes`: of memory, where there is a limit;
-    `oom_kills`: by the kernel, in control groups that still are; `accept_queue`: None where the
-    system does not tell; `probing`: servers that make the one attempt of an open circuit.
-    """
+    """Readings by server, unless another key is named. `beat_ages_s`: seconds since the last
+    heartbeat, by server and role; fronts and the embedder have an empty server; `queued`: calls
+    that wait for their turn at a worker; `spares`: ready spare copies; `limits_bytes`: limits of
+    memory, where set; `oom_kills`: processes killed by the kernel, in control groups that still
+    exist; `accept_queue`: connections that wait for a front, None where the system does not tell;
+    `probing`: servers with the single attempt of an open circuit under way."""
 
     beat_ages_s: dict[tuple[str, str], float] = {}
     queued: dict[str, int] = {}

@@ -3,8 +3,8 @@
 Owns: both formats, which of them a scraper wants. Never: values, which series there are
 (`metrics`), HTTP (`admin`).
 
-From one page to the next little changes but numbers, so the rest is kept as forms to fill in. What
-is written is, byte for byte, what the library of Prometheus writes.
+From one page to the next mostly numbers change, so the rest is kept as forms to fill in. The text
+is equal, byte for byte, to the output of the Prometheus library.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,11 +21,12 @@ from metamcp_worker.ipc.messages import Durations
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 HISTOGRAMS_MAX = 2048
-"""Of which forms are kept; a page has fewer."""
+"""Maximum number of histograms whose forms are kept; a page has fewer."""
 ROWS = 128
-"""In one form: where a series is new, only the forms from there on are made anew."""
+"""Number of rows in a form: after a new series, only its form and the following ones are made
+again."""
 PLAIN_MAX = 1_000_000
-"""From here on a number is written with an exponent."""
+"""Lowest number that is written with an exponent."""
 _WHOLE = b"%d.0\n"
 _WHOLE_KINDS = frozenset({int, bool})
 _OPENMETRICS_VERSIONS = frozenset({"", "1.0.0", "1.0.1"})
@@ -35,8 +36,8 @@ Row = tuple[Labels, float | Durations]
 
 
 class Columns(Struct, frozen=True):
-    """Rows of two labels, of which there are thousands. `parts`: by the first label what the second
-    is, and the values in the same order. A row is made for whoever walks through them only."""
+    """Rows with two labels, of which there are thousands. `parts`: by first label, the second
+    labels and their values in the same order. Rows are made only for callers that iterate."""
 
     parts: Mapping[str, tuple[Sequence[str], Sequence[int]]]
 
@@ -50,14 +51,14 @@ class Columns(Struct, frozen=True):
 
 
 Rows = Mapping[str, Sequence[Row] | Columns]
-"""By the name of the family, in its order of labels."""
+"""Rows by name of the family, with labels in the order of the family."""
 Ends = Mapping[Labels, Mapping[int, bytes]]
-"""What stands behind the number of a bucket, by labels and bucket."""
+"""Texts after the number of a bucket, by labels and bucket."""
 _NONE: Mapping[str, Ends] = MappingProxyType({})
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Does this value of `Accept` name OpenMetrics before any other format that there is?"""
+    """Whether this value of `Accept` names OpenMetrics before the other format."""
     for part in accept.split(","):
         kind, *parameters = (one.strip() for one in part.split(";"))
         if kind == "application/openmetrics-text":
@@ -69,16 +70,17 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 class MetricsPages:
-    """Pages of the same gateway, one after the other."""
+    """Pages of one gateway; each page uses forms of the one before."""
 
     def __init__(self) -> None:
         self._before: Forms = {}
-        """Of the page before."""
+        """Forms of the page before."""
 
     def page(
         self, rows: Rows, *, openmetrics: bool = False, ends: Mapping[str, Ends] = _NONE
     ) -> bytes:
-        """Every family that has rows, or an empty list of them. `ends`: by family."""
+        """Return the page with all families in `rows`, also those with an empty list. `ends`: by
+        family."""
         forms: Forms = {}
         out: list[bytes] = []
         for name, found in rows.items():
@@ -101,7 +103,8 @@ class MetricsPages:
         return b"".join(out)
 
     def _form(self, forms: "Forms", place: "Place", labels: Sequence[str | Labels]) -> bytes:
-        """Lines for these, with places for their numbers; as before, if they were there then."""
+        """Return lines for these labels, with places for their numbers; the same form as on the
+        page before, if the labels are the same."""
         found = self._before.get(place)
         if found is None or found[0] != labels:
             found = labels, _blank(*place, labels)
@@ -110,12 +113,13 @@ class MetricsPages:
 
 
 Place = tuple[str, str | int]
-"""On a page: the family, and the first label or the number of the first row."""
+"""Place of a form on a page: the family, and the first label or the number of the first row."""
 Forms = dict[Place, tuple[Sequence[str | Labels], bytes]]
 
 
 def number(value: float) -> bytes:
-    """As Go writes it, of what is not negative; Python needs fewer exponents."""
+    """Return a number that is not negative as Go writes it: with an exponent more often than
+    Python."""
     if value == float("inf"):
         return b"+Inf"
     text = repr(float(value))
@@ -133,7 +137,7 @@ def _head(family: MetricFamily, openmetrics: bool) -> bytes:
 
 
 def _filled(form: bytes, values: Sequence[float]) -> bytes:
-    """Most numbers are small whole ones."""
+    """Fill numbers into a form; the common case, small whole numbers, is fast."""
     if not values:
         return b""
     if set(map(type, values)) <= _WHOLE_KINDS and min(values) >= 0 and max(values) < PLAIN_MAX:
@@ -143,7 +147,8 @@ def _filled(form: bytes, values: Sequence[float]) -> bytes:
 
 
 def _blank(name: str, first: str | int, labels: Iterable[str | Labels]) -> bytes:
-    """A line for each, with a place for its number. `first`: the label before a single one."""
+    """Return a line for each of these labels, with a place for its number. `first`: the first
+    label, if each element of `labels` is only the second one."""
     names = FAMILIES[name].labels
     each = ((str(first), one) if isinstance(one, str) else one for one in labels)
     return b"".join(
@@ -154,8 +159,8 @@ def _blank(name: str, first: str | int, labels: Iterable[str | Labels]) -> bytes
 def _histograms(out: list[bytes], family: MetricFamily, rows: Iterable[Row], ends: Ends) -> None:
     for labels, value in rows:
         assert isinstance(value, Durations)
-        # A list, and without the count: Python keeps tuples that grew while they were made, up to
-        # two thousand of each length, and 3.11 also those of twenty, and never takes one of these.
+        # A list, and without the count: tuples that grew while they were made stay in free lists of
+        # Python (two thousand per length, in 3.11 also of length twenty) and are never used again.
         (form, total), below = _form(family.name, labels), list(accumulate(value.buckets))
         lines = _filled(form, below)
         out.append(_ended(lines, ends[labels]) if labels in ends else lines)
@@ -163,13 +168,13 @@ def _histograms(out: list[bytes], family: MetricFamily, rows: Iterable[Row], end
 
 
 def _ended(lines: bytes, ends: Mapping[int, bytes]) -> bytes:
-    """The lines of buckets come first, in their order."""
+    """Add the ends to the lines of buckets, which come first, in their order."""
     found = lines.split(b"\n")
     return b"\n".join(line + ends.get(at, b"") for at, line in enumerate(found))
 
 
 def _line(value: float) -> bytes:
-    """A value and the end of its line. Most are small whole numbers."""
+    """Return a value and the end of its line. Most values are small whole numbers."""
     whole = int(value)
     if whole == value and 0 <= whole < PLAIN_MAX:
         return _WHOLE % whole
@@ -178,8 +183,8 @@ def _line(value: float) -> bytes:
 
 @lru_cache(HISTOGRAMS_MAX)
 def _form(name: str, labels: Labels) -> tuple[bytes, bytes]:
-    """All buckets, with places for their numbers, and the beginning of the count; that of the
-    sum."""
+    """Return two parts: all buckets, with places for their numbers, and the beginning of the line
+    of the count; and the beginning of the line of the sum."""
     family = FAMILIES[name]
     known = list(zip(family.labels, labels, strict=True))
     bounds = (*(number(bound).decode() for bound in family.bounds_s), "+Inf")

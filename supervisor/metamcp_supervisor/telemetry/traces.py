@@ -1,11 +1,11 @@
-"""Spans on their way to a collector, and out of everybody's.
+"""Spans on their way to a collector, without a delay for any call.
 
-Owns: the spans that wait, how many may, the thread that exports them, what is counted and said when
-that fails. Never: the form in which a collector gets them (`otlp`), which calls are traced (the
-fronts), the loop's time: nothing here is read or written on it.
+Owns: the spans that wait, their maximum number, the thread that exports them, counts and log lines
+about failures. Never: the format (`otlp`), which calls are traced (the fronts), reading or writing
+on the event loop: the thread does both.
 
-A collector may be slow, dead, or not there yet, or ask to be left alone for a while. Spans wait for
-it as far as there is room; then they are lost and counted, and the log says so once.
+A collector may be slow, dead, or not started yet, or ask for a pause. Spans wait as far as there is
+room; then they are lost and counted, and the log has one line about it.
 """
 
 import asyncio
@@ -31,27 +31,28 @@ if TYPE_CHECKING:
     from metamcp_supervisor.telemetry.otlp import Exporter, ExportOutcome
 
 QUEUE_MAX = 64
-"""Batches of fronts that wait: a minute of a front with few spans, tens of thousands from one that
-traces everything."""
+"""Maximum number of batches that wait: a minute of a front with few spans, tens of thousands of
+spans from a front that traces everything."""
 CLOSE_S_MAX = 1.5
-"""For the last spans of a gateway that ends; then they are lost."""
+"""Maximum seconds to export the last spans when the gateway ends; then they are lost."""
 NOTE_S = 60.0
-"""Between two lines about what a collector has to say of spans that it takes."""
+"""Seconds between two log lines about messages of a collector that accepts spans."""
 EXPORTED, LOST = SPANS
 
 log = logging.getLogger("metamcp.traces")
 
 
 class _Batch(Struct, frozen=True):
-    """`blob`: as a front sent it, still to be read."""
+    """Spans of a front. `blob`: JSON as the front sent it; `count`: number of spans."""
 
     blob: bytes
     count: int
 
 
 class _Way(Struct):
-    """To one collector. `where`: its origin; `failed`: how many spans were lost in a row until now,
-    because it took none; `quiet_until`: nothing more of its words until then, monotonic."""
+    """Export to one collector. `where`: origin of its URL; `failed`: number of spans lost since the
+    last success; `quiet_until`: monotonic time until which messages of the collector are not
+    logged."""
 
     exporter: "Exporter"
     where: str
@@ -60,8 +61,8 @@ class _Way(Struct):
 
 
 class Traces:
-    """`version`: of the gateway; `spanned`: told on the loop what became of spans. `adjust` before
-    anything else."""
+    """Export of spans in a thread. `version`: of the gateway; `spanned`: counts outcomes, on the
+    event loop. Call `adjust` first."""
 
     def __init__(self, version: str, spanned: Spanned) -> None:
         self._version = version
@@ -72,12 +73,12 @@ class Traces:
         self._queue: queue.Queue[_Batch | Wanted | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
         self._latest: Wanted | None = None
-        """Of the orders."""
+        """The latest of the orders."""
         self._ordered = threading.Event()
-        """There is an order in the queue: no pause any more."""
+        """Set while an order is in the queue: it ends a pause."""
 
     def adjust(self, wanted: Wanted) -> None:
-        """Export to there from now on; without an endpoint, nowhere."""
+        """Export to this collector from now on; without an endpoint, do not export."""
         if (wanted.endpoint, wanted.headers) == (self._wanted.endpoint, self._wanted.headers):
             return
         self._wanted = wanted
@@ -87,8 +88,8 @@ class Traces:
         self._put_first(wanted)
 
     def take(self, blob: bytes, count: int, lost: int) -> None:
-        """From a front: JSON of so many spans, and how many more it has lost. Without a blob these
-        are lost too."""
+        """Take spans of a front. `blob`: JSON of `count` spans; if empty, these are lost, too.
+        `lost`: number of other spans that the front has lost."""
         if self._thread is None or not blob or not count:
             lost += count
         else:
@@ -100,13 +101,13 @@ class Traces:
             self._spanned.count(LOST, lost)
 
     async def close(self) -> None:
-        """Export the rest, for as long as CLOSE_S_MAX."""
+        """Export the spans that wait, within CLOSE_S_MAX."""
         if self._thread is not None:
             self._put_first(None)
             await asyncio.to_thread(self._thread.join, CLOSE_S_MAX)
 
     def _put_first(self, order: Wanted | None) -> None:
-        """An order that must not be missed; spans make room for it."""
+        """Put an order into the queue; if the queue is full, the oldest spans are lost."""
         self._latest = order
         self._ordered.set()
         while True:
@@ -127,7 +128,7 @@ class Traces:
                 if way is not None:
                     way.exporter.close()
                 self._ordered.clear()
-                if self._latest is not found:  # another one is behind it
+                if self._latest is not found:  # another order is behind this one
                     self._ordered.set()
                 way = self._way(found)
             elif way is None:
@@ -141,7 +142,7 @@ class Traces:
         if not wanted.endpoint:
             return None
         try:
-            from metamcp_supervisor.telemetry.otlp import Exporter  # it takes its time, and memory
+            from metamcp_supervisor.telemetry.otlp import Exporter  # takes time and memory
 
             exporter = Exporter(
                 wanted.endpoint, wanted.headers, version=self._version, instance=self._instance
@@ -152,7 +153,7 @@ class Traces:
         return _Way(exporter, server_sections.origin(wanted.endpoint))
 
     def _exported(self, way: _Way, batch: _Batch) -> float:
-        """Try it; for how many seconds the collector then wants to be left alone."""
+        """Try to export a batch. Return the seconds of the pause that the collector asks for."""
         since_ns = time.time_ns() - time.monotonic_ns()
         try:
             spans = codec.typed(list[Span], batch.blob)
@@ -180,7 +181,8 @@ class Traces:
         way.failed += count
 
     def _note(self, way: _Way, count: int, outcome: "ExportOutcome") -> None:
-        """What the collector says of spans of which it has taken some, at most once in a while."""
+        """Log the message of a collector that accepted all or some spans, at most once per
+        NOTE_S."""
         now = time.monotonic()
         if now < way.quiet_until or not (outcome.lost or outcome.why):
             return

@@ -1,8 +1,8 @@
-"""What processes use: memory and processor time of each of our processes and what is below it.
+"""Memory and processor time of each process of the gateway and of the processes below it.
 
-Owns: measuring, in one pass over the process table, and who listens on a port. Never: when to
-measure, limits, names of metrics. The only file that uses psutil. It blocks for some milliseconds:
-run it in a thread, one call at a time.
+Owns: measuring, in one pass over the process table, and finding the process that listens on a port.
+Never: when to measure, limits, names of metrics. The only file that uses psutil. Calls block for
+some milliseconds: run them in a thread, one at a time.
 """
 
 from collections.abc import Collection, Hashable, Mapping
@@ -15,19 +15,20 @@ from msgspec import Struct
 from metamcp_supervisor.verbs import ServerProcess
 
 DEPTH_MAX = 64
-"""Of a chain of parents. Longer ones, or a circle that a reused pid made, belong to nobody."""
+"""Maximum length of a chain of parents. A process with a longer chain, or with a circle that a
+reused pid made, does not count for any root."""
 PROCESSES_MAX = 256
-"""Of one tree that are looked at: a server with more of them has other troubles."""
+"""Maximum number of processes per tree that are examined; a server with more has other problems."""
 COMMAND_CHARACTERS_MAX = 1000
-"""Of each argument of a command."""
+"""Maximum characters of each argument of a command."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class MeasuredProcess(Struct, frozen=True):
-    """One of our processes as a root of measuring. `role`: supervisor, nursery, front, embedder,
-    worker or server; `server`: whose worker or server it is; `number`: tells several of a role
-    apart."""
+    """Process of the gateway as a root of measuring. `role`: supervisor, nursery, front, embedder,
+    worker or server; `server`: name of the server, for workers and servers; `number`: distinguishes
+    several processes of a role."""
 
     role: str
     server: str = ""
@@ -35,11 +36,12 @@ class MeasuredProcess(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """`rss_bytes`: resident memory; pages that forked processes share are in it for each of them.
-    `pss_bytes`: the same with each shared page counted in part, None where it was not measured.
-    `cpu_s`: processor time of the processes that live now, `processes`: how many there are. `pid`:
-    of the root. `threads`: of all of them; `fds`, `fds_max`: open descriptors and their limit, of
-    the process that is nearest to its limit, 0 where that is not told."""
+    """Resources of a root and the processes that count for it. `pid`: of the root; `rss_bytes`:
+    resident memory, in which pages shared by forked processes count for each of them; `pss_bytes`:
+    the same with each shared page counted in part, None if not measured; `cpu_s`: processor time of
+    the processes that run now; `processes`: their number; `threads`: of all of them; `fds`,
+    `fds_max`: open descriptors and limit of the process that is nearest to its limit, 0 where the
+    system does not tell."""
 
     pid: int
     rss_bytes: int = 0
@@ -52,20 +54,21 @@ class Usage(Struct, frozen=True, kw_only=True):
 
     @property
     def held_bytes(self) -> int:
-        """What would be free without it, as far as that is known."""
+        """Memory that would be free without these processes, as far as known."""
         return self.rss_bytes if self.pss_bytes is None else self.pss_bytes
 
 
 def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> dict[K, Usage]:
-    """The use of each root and of everything below it, down to the next root.
+    """Measure each root with the processes below it, down to the next root.
 
     A process below two roots counts for the nearest one, so the sum over all roots is the sum over
-    all processes. Below a worker there is only what belongs to its server, daemons that fell to the
-    worker among it, and counts for the server as long as that has a process of its own. A root that
-    does not live is missing in the answer. Without a look at the process table, as when no
-    descriptor is free, it is empty: old figures would be taken for new ones.
-    `closely`: roots whose shared pages are counted in part where they have more resident memory
-    than so many bytes. The kernel walks all their pages for that, and below it cannot matter.
+    all processes. All processes below a worker belong to its server, also daemons that became
+    children of the worker; they count for the server as long as the server has a process of its
+    own. A root that does not run is missing in the result. The result is empty if the process table
+    cannot be read, as when no descriptor is free: old figures would be taken for new ones.
+    `closely`: roots whose shared pages are counted in part if they have more resident memory than
+    this number of bytes. For that the kernel walks through all pages of the processes; with less
+    memory the difference does not matter.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
     table = _table()
@@ -87,7 +90,7 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
                 times, memory = process.cpu_times(), process.memory_info()
                 threads[key] = threads.get(key, 0) + process.num_threads()
         except psutil.Error:
-            continue  # it ended meanwhile, or is none of ours to look at
+            continue  # ended meanwhile, or of another user
         members.setdefault(key, []).append(process)
         rss_bytes[key] = rss_bytes.get(key, 0) + memory.rss
         cpu_s[key] = cpu_s.get(key, 0.0) + times.user + times.system
@@ -110,7 +113,7 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
 
 
 def _table() -> dict[int, psutil.Process]:
-    """Every process that there is; nothing without a free descriptor, and where /proc is empty."""
+    """Return all processes by process id; empty without a free descriptor, or if /proc is empty."""
     try:
         return {found.pid: found for found in psutil.process_iter(["ppid"])}
     except (OSError, psutil.Error, IndexError):  # IndexError: psutil, of an empty /proc
@@ -118,7 +121,7 @@ def _table() -> dict[int, psutil.Process]:
 
 
 def _heirs(alive: Collection[K]) -> dict[K, K]:
-    """From workers to the servers that count what is below them."""
+    """Map workers to their servers, for which the processes below the workers count."""
     parts = {key: key for key in alive if isinstance(key, MeasuredProcess)}
     return {
         key: parts[heir]
@@ -129,7 +132,8 @@ def _heirs(alive: Collection[K]) -> dict[K, K]:
 
 
 def _descriptors(processes: list[psutil.Process]) -> tuple[int, int]:
-    """Open ones and their limit, of the process that is nearest to its limit."""
+    """Return the number of open descriptors and the limit of the process that is nearest to its
+    limit."""
     nearest = 0, 0
     for process in processes[:PROCESSES_MAX]:
         try:
@@ -142,7 +146,8 @@ def _descriptors(processes: list[psutil.Process]) -> tuple[int, int]:
 
 
 def _pss(processes: list[psutil.Process]) -> int | None:
-    """Of all of them; None if it is not told, as for processes of another user."""
+    """Return the proportional set size of these processes in bytes; None if the system does not
+    tell, as for processes of another user."""
     total = 0
     for process in processes:
         try:
@@ -155,7 +160,7 @@ def _pss(processes: list[psutil.Process]) -> int | None:
 
 
 def _root_of(pid: int, parents: Mapping[int, int], roots: AbstractSet[int]) -> int | None:
-    """The nearest root at or above `pid`."""
+    """Return the nearest root at or above `pid`, or None."""
     for _ in range(DEPTH_MAX):
         if pid in roots:
             return pid
@@ -167,7 +172,8 @@ def _root_of(pid: int, parents: Mapping[int, int], roots: AbstractSet[int]) -> i
 
 
 def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:
-    """Every root with the processes below it, parents first; without those that ended meanwhile."""
+    """Return each root with the processes below it, parents first, without those that ended
+    meanwhile."""
     table = _table()
     below: dict[int, list[int]] = {}
     for pid, process in table.items():
@@ -187,7 +193,8 @@ def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:
 
 
 def holder(port: int) -> tuple[int, str] | None:
-    """Process id and name of who listens on this TCP port, if we may know."""
+    """Return process id and name of the process that listens on this TCP port; None if not
+    known."""
     try:
         for found in psutil.net_connections("tcp"):
             if found.status != psutil.CONN_LISTEN or not found.laddr or not found.pid:

@@ -1,8 +1,8 @@
-"""What an order changes in the views and the tool sets, if it may.
+"""Decisions about orders: the changes of views and tool sets, or a refusal.
 
-Owns: the rules of every order, what is refused and why, what is to be written. Never: writing it
-(`store`), when an order is carried out (`ledger_io`), whether tools exist: the front that asked has
-looked, and a tool set is kept while a server is away.
+Owns: the rules of every order, reasons of refusals, the changes to write. Never: writing them
+(`store`), when an order is carried out (`ledger_io`), whether tools exist: the front that sent the
+order has checked, and a tool set is kept while a server is away.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,16 +37,17 @@ from metamcp_worker.ipc.disclosure import (
 from metamcp_worker.ipc.errors import MetaMCPError
 
 VIEWS_MAX = 10_000
-"""In which something is shown: as many as a front has sessions."""
+"""Maximum number of views with tools or servers: as many as a front has sessions."""
 TOOL_CHARACTERS_MAX = 512
-"""Of the name of a tool with that of its server: far more than any model is shown."""
+"""Maximum characters of the name of a tool with the name of its server: far more than models
+get."""
 CHARACTERS_MAX = 16 * 1024 * 1024
-"""Of the names of tools in all views and tool sets together: every front has all of them, and is
-told of them with each change."""
+"""Maximum characters of the names of tools in all views and tool sets together: every front has all
+of them, and gets them with each change."""
 PAIRS_MAX = 65_536
-"""Tools that are told apart at once, of which some may be in no view any more."""
+"""Maximum number of shared values of tools; some may not be in any view any more."""
 NAMES_TOLD_MAX = 12
-"""In a sentence."""
+"""Maximum number of names in a sentence."""
 _NOTHING = Shown()
 T = TypeVar("T", Shown, ToolSet)
 
@@ -56,8 +57,8 @@ class OrderImpossible(MetaMCPError):
 
 
 class Delta(Struct, frozen=True):
-    """What changes. `views`: as they are now; `put`: tool set that is new or other than before;
-    `drop`: the name of one that goes."""
+    """Changes of an order. `views`: changed views as they are afterwards; `put`: tool set that is
+    new or changed; `drop`: name of a tool set to delete."""
 
     views: tuple[tuple[ViewOwner, Shown], ...]
     put: ToolSet | None = None
@@ -65,24 +66,24 @@ class Delta(Struct, frozen=True):
 
 
 class Pairs:
-    """One value for each tool, however many views and tool sets name it: what comes from a client
-    or from disk is made anew each time, and thousands of views would hold ten times as much."""
+    """Shared values of tools, one for each tool in all views and tool sets. Values from clients or
+    from disk are new objects each time, and thousands of views would need ten times the memory."""
 
     def __init__(self) -> None:
         self._known: dict[Pair, Pair] = {}
 
     def shared(self, one: T) -> T:
-        """The same, made of the tools that are known already."""
+        """Return an equal value that uses the known values of tools."""
         known = self._known
         if len(known) > PAIRS_MAX:
-            known.clear()  # those that are in use stay what they are
+            known.clear()  # values in use stay as they are
         return structs.replace(
             one, tools=tuple([known.setdefault(each, each) for each in one.tools])
         )
 
 
 class Ledger:
-    """All views in which anything is shown, and all tool sets. `characters`: of the names of tools
+    """All views with tools or servers, and all tool sets. `characters`: sum over the names of tools
     in all of them.
 
     A session sees what its principal sees until its first order about its view.
@@ -100,7 +101,8 @@ class Ledger:
         return Everything(tuple(self._views.items()), tuple(toolsets))
 
     def shown(self, whose: ViewOwner) -> Shown:
-        """A session that has no view of its own yet sees what its principal sees."""
+        """Return what a view shows; for a session without a view of its own, the view of its
+        principal."""
         found = self._views.get(whose)
         if found is None and whose.session:
             found = self._views.get(ViewOwner(whose.endpoint, whose.principal))
@@ -110,12 +112,13 @@ class Ledger:
         return self._toolsets.get(name)
 
     def sessions(self, words: Iterable[str]) -> list[ViewOwner]:
-        """The views of these sessions alone."""
+        """Return the views that belong to these sessions only."""
         over = frozenset(words)
         return [whose for whose in self._views if whose.session in over and whose.session]
 
     def decide(self, wish: Wish, now: float) -> Delta:
-        """`now`: seconds since the epoch. Raises Impossible."""
+        """Return the changes of an order, without applying them. `now`: seconds since the epoch.
+        Raises OrderImpossible."""
         delta = self._decided(wish, now)
         fresh = sum(whose not in self._views and shown != _NOTHING for whose, shown in delta.views)
         if fresh and len(self._views) + fresh > VIEWS_MAX:
@@ -131,7 +134,7 @@ class Ledger:
         return delta
 
     def changes(self, delta: Delta) -> bool:
-        """Is anything other after it?"""
+        """Whether this delta changes anything."""
         if delta.drop or (delta.put is not None and delta.put != self.toolset(delta.put.name)):
             return True
         return any(self._views.get(whose, _NOTHING) != shown for whose, shown in delta.views)
@@ -191,7 +194,7 @@ class Ledger:
         return found
 
     def _more(self, delta: Delta) -> int:
-        """Characters that there are after it beyond those before it."""
+        """Return the number of characters by which the delta increases `characters`."""
         views = self._views
         more = sum(_weight(one) - _weight(views.get(whose, _NOTHING)) for whose, one in delta.views)
         for name in {delta.drop, "" if delta.put is None else delta.put.name}:
@@ -243,8 +246,8 @@ class Ledger:
         return Delta(tuple(views.items()), put=made)
 
     def _following(self, name: str, now: ToolSet) -> dict[ViewOwner, Shown]:
-        """The views in which this tool set is equipped, as they are when it is `now`. Servers that
-        are in view beside it stay there."""
+        """Return the views in which this tool set is equipped, changed to the tools of `now`.
+        Servers that are in view beside the tool set stay there."""
         return {
             whose: _of(whose, structs.replace(shown, tools=now.tools, toolset=now.name))
             for whose, shown in self._views.items()
@@ -253,7 +256,8 @@ class Ledger:
 
 
 def _of(whose: ViewOwner, shown: Shown) -> Shown:
-    """A session's is its own from its first order on, and stays so with nothing in it."""
+    """Set `own` as necessary: a session has its own view from its first order on, also when the
+    view is empty."""
     bare = structs.replace(shown, own=False)
     return structs.replace(bare, own=bool(whose.session) and bare == _NOTHING)
 
@@ -263,7 +267,7 @@ def _equipped(toolset: ToolSet) -> Shown:
 
 
 def _with(shown: Shown, tools: Iterable[Pair]) -> Shown:
-    """What is loaded by hand is no tool set any more."""
+    """Add tools; with another tool, the view does not count as the equipped tool set any more."""
     found = tuple(dict.fromkeys((*shown.tools, *tools)))
     return shown if found == shown.tools else structs.replace(shown, tools=found, toolset="")
 
@@ -275,7 +279,7 @@ def _without(shown: Shown, tools: Iterable[Pair]) -> Shown:
 
 
 def _weight(one: Shown | ToolSet) -> int:
-    """Characters of the names in it."""
+    """Return the number of characters of the names of all tools."""
     return sum(len(server) + len(tool) for server, tool in one.tools)
 
 
@@ -286,7 +290,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _check(made: ToolSet) -> None:
-    """Raises Impossible."""
+    """Check the limits of a tool set. Raises OrderImpossible."""
     name = made.name
     if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
         what = f"1 to {NAME_CHARACTERS_MAX} printable characters"
@@ -302,7 +306,7 @@ def _check(made: ToolSet) -> None:
 
 
 def _check_tools(tools: Iterable[Pair]) -> None:
-    """Raises Impossible."""
+    """Check the names of tools. Raises OrderImpossible."""
     for pair in tools:
         name = written(pair)
         if read(name) != pair or len(name) > TOOL_CHARACTERS_MAX:

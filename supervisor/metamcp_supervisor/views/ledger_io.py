@@ -1,10 +1,11 @@
-"""Orders about views and tool sets, carried out one after the other: decided, written, told.
+"""Orders about views and tool sets, carried out one after the other: decided, written, announced.
 
-Owns: the turn of each order, which view is busy, what is in force now, what is said of a file that
-fails. Never: the rules (`ledger`), the file (`store`), fronts.
+Owns: the turn of each order, which view is busy, the current views and tool sets, messages about
+errors of the file. Never: the rules (`ledger`), the file (`store`), fronts.
 
-Nothing is in force that is not written: an order that cannot be written has changed nothing. While
-the file cannot be read nothing is remembered, and every order tries it once more.
+Changes take effect only after they are written: an order that cannot be written changes nothing.
+While the file cannot be read, views and tool sets are not known, and every order tries to read it
+again.
 """
 
 import asyncio
@@ -34,17 +35,17 @@ IN_PROGRESS = "operation in progress, please wait"
 LATE = "the orders before it take too long, and nothing was changed; try again"
 STOPS = "nothing is changed: the gateway stops"
 TURN_S_MAX = 3.0
-"""For the orders before one. With what the file may take (`store.BUSY_S_MAX`, three times), it is
-answered before a front gives up on it."""
+"""Maximum seconds that an order waits for the orders before it. Together with the time for the file
+(`store.BUSY_S_MAX`, three times) the order is answered before its front stops waiting."""
 CLOSE_S_MAX = 10.0
-"""For the last orders of a gateway that ends."""
+"""Maximum seconds for the last orders when the gateway ends."""
 _NOTHING = Shown()
 
 
 class Keeper:
-    """`tell`: hears of everything there is, whenever it is other than before. `note`: hears once
-    why nothing can be remembered. `clock`: seconds since the epoch. `begin` before anything
-    else."""
+    """Keeper of views and tool sets. `tell`: called with everything after each change. `note`:
+    called once with the reason when the file cannot be used. `clock`: returns seconds since the
+    epoch. Call `begin` first."""
 
     def __init__(
         self,
@@ -70,14 +71,14 @@ class Keeper:
 
     @property
     def busy(self) -> bool:
-        """Is anything being carried out, or waiting for its turn?"""
+        """Whether an order is being carried out or waits for its turn."""
         return bool(self._under_way)
 
     def everything(self) -> Everything:
         return Everything() if self._ledger is None else self._ledger.everything()
 
     async def begin(self, living: Collection[str]) -> None:
-        """Read what is remembered. `living`: words for sessions that go on."""
+        """Read the file. `living`: words for sessions that go on."""
         self._living = frozenset(living)
         try:
             self._ledger = Ledger(await self._store.read(self._living))
@@ -85,7 +86,8 @@ class Keeper:
             self._failed(why)
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
-        """An order to equip does not wait for another one for the same view; all others do."""
+        """Carry out an order and return its outcome. An order to equip is refused while another
+        order for the same view is under way; all others wait."""
         whose, order = wish.whose, wish.order
         equips = isinstance(order, Equip) or (isinstance(order, Build) and order.equip)
         if self._closed:
@@ -101,13 +103,13 @@ class Keeper:
                 del self._busy[whose]
 
     async def forget(self, words: Collection[str]) -> None:
-        """These sessions are over, and so are the views of theirs alone."""
+        """Remove the views that belong to these sessions only, because the sessions have ended."""
         self._living -= frozenset(words)
         if self._under_way or (self._ledger is not None and self._ledger.sessions(words)):
             await self._whole(self._forgotten(words))
 
     async def close(self) -> None:
-        """After what is under way, unless the disk hangs."""
+        """Close the file after the orders that are under way, unless the disk hangs."""
         self._closed = True
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=CLOSE_S_MAX)
@@ -115,7 +117,7 @@ class Keeper:
             await self._store.close()
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Carried out to its end, even if nobody waits for it any more."""
+        """Carry out the work to its end, even if the caller is cancelled."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -149,7 +151,7 @@ class Keeper:
         return OrderOutcome(before=before, after=ledger.shown(whose), toolset=about)
 
     async def _readable(self) -> Ledger:
-        """What is in force. Raises Unstored."""
+        """Return the ledger; read the file if that has failed so far. Raises Unstored."""
         if self._ledger is None:
             self._ledger = Ledger(await self._store.read(self._living))
             self._noted = ""
@@ -164,7 +166,7 @@ class Keeper:
             delta = Delta(tuple((whose, _NOTHING) for whose in gone))
             try:
                 await self._store.write(delta)
-            except Unstored as why:  # what is left of them on disk is not read again
+            except Unstored as why:  # rows that stay on disk are not read again
                 self._failed(why)
             self._apply(ledger, delta)
 
@@ -173,7 +175,7 @@ class Keeper:
         self._tell(ledger.everything())
 
     def _failed(self, why: Unstored) -> None:
-        """Say so, once."""
+        """Report an error of the file, once for each sentence."""
         if self._noted != str(why):
             self._noted = str(why)
             self._note(f"tool sets and views cannot be kept: {why}")

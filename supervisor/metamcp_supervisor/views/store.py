@@ -1,11 +1,11 @@
-"""The database: what is remembered over restarts.
+"""The database: views and tool sets, kept over restarts.
 
-Owns: the file `metamcp.db` of the state directory, its tables and their versions. Never: what is
-written means (`ledger`), whose turn it is (`ledger_io`), secrets, configuration.
+Owns: the file `metamcp.db` in the state directory, its tables and their versions. Never: the
+meaning of its content (`ledger`), the order of changes (`ledger_io`), secrets, configuration.
 
-A change is one transaction on disk before anybody hears of it. A file that cannot be read is left
-alone, and so is one that took the place of the one that was read: nothing is written over what is
-not known. SQLite is loaded when there is a file, or the first thing to write.
+A change is one transaction on disk before any client hears of it. A file that cannot be read is
+left alone, and so is a file that replaced the one that was read: unknown content is never
+overwritten. SQLite is loaded when the file exists, or for the first change to write.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 FILE = "metamcp.db"
 BUSY_S_MAX = 2.0
-"""That another program may keep the file locked, as one does that makes a copy of it. A write waits
-so long at most twice: for its beginning, and for its end."""
+"""Maximum seconds to wait while another program keeps the file locked, for example to copy it. A
+write waits at most twice: for its beginning, and for its end."""
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
 Steps = tuple[tuple[str, ...], ...]
-"""Statements by which the tables get from each version to the next."""
+"""SQL statements that bring the tables from each version to the next."""
 
-#: None of these is ever changed; what is new comes behind them.
+#: Existing steps are never changed; new steps are added behind them.
 STEPS: Steps = (
     (
         "CREATE TABLE toolset (name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID",
@@ -50,17 +50,18 @@ STEPS: Steps = (
 )
 
 _EMPTIED = "it is empty, and what was in it is lost"
-"""Nobody keeps an empty database: it is made together with what is written first."""
+"""Reason for an empty database: the file is made together with its first content, so the content
+was removed later."""
 _File = tuple[int, int]
-"""Device and inode."""
+"""Device and inode of a file."""
 
 
 class Unstored(MetaMCPError):
-    """Something could not be read or written. The text is a sentence without a full stop."""
+    """The file could not be read or written. The text is a sentence without a full stop."""
 
 
 class Store:
-    """One call after the other. `busy_s`: see BUSY_S_MAX."""
+    """The database file; calls run one after the other. `busy_s`: see BUSY_S_MAX."""
 
     def __init__(
         self, state_dir: Path, *, busy_s: float = BUSY_S_MAX, steps: Steps = STEPS
@@ -69,16 +70,17 @@ class Store:
         self._steps = steps
         self._busy_s = busy_s
         self._one = threading.Lock()
-        """A thread whose caller went away may still be at work: two in one connection crash."""
+        """Lock of the connection: a thread whose caller was cancelled may still run, and two
+        threads that use one connection crash."""
         self._database: sqlite3.Connection | None = None
         self._seen: _File | None = None
-        """The file that was read, or made; None: there was none."""
+        """The file that was read or made; None if there was not a file."""
         self._dead: tuple[ViewOwner, ...] = ()
-        """Views that are still to be deleted: of sessions that ended with their gateway."""
+        """Views to delete with the next write, of sessions that ended with their gateway."""
 
     async def read(self, living: Collection[str]) -> Everything:
-        """All that is remembered; nothing, where there is no file yet. `living`: words for the
-        sessions that go on, whose views are remembered with the others. Raises Unstored."""
+        """Return the content of the file; empty without a file. `living`: words for the sessions
+        that go on, whose views are included. Raises Unstored."""
         how = "cannot be read and is left alone"
         end = "; repair it, or move it away to begin anew"
         try:
@@ -90,7 +92,7 @@ class Store:
         return await asyncio.to_thread(self._told, how, end, lambda: self._read(living))
 
     async def write(self, delta: Delta) -> None:
-        """Raises Unstored; then nothing was written."""
+        """Write a change. Raises Unstored; then nothing was written."""
         await asyncio.to_thread(self._told, "cannot be written", "", lambda: self._write(delta))
 
     async def close(self) -> None:
@@ -100,8 +102,8 @@ class Store:
     # --- in a thread --------------------------------------------------------------------------
 
     def _told(self, how: str, end: str, work: Callable[[], T]) -> T:
-        """What `work` returns. What it fails with becomes a sentence, and leaves no connection
-        open, which undoes what was not finished."""
+        """Return the result of `work`. An error closes the connection, which undoes an open
+        transaction, and becomes a sentence. Raises Unstored."""
         from sqlite3 import Error
 
         with self._one:
@@ -140,7 +142,7 @@ class Store:
         return Everything(tuple(one for one in views if one[0] not in self._dead), toolsets)
 
     def _write(self, delta: Delta) -> None:
-        # Made before the transaction begins: what cannot be written down touches nothing.
+        # Encoded before the transaction begins: an error here changes nothing.
         shown = [(whose, codec.dump(one).decode()) for whose, one in delta.views if one != Shown()]
         put = None if delta.put is None else codec.dump(delta.put).decode()
         gone = [*self._dead, *(whose for whose, one in delta.views if one == Shown())]
@@ -153,7 +155,7 @@ class Store:
             self._change(delta, gone, shown, put, made=made)
             done = True
         finally:
-            if made and not done:  # an empty one would look like one that was emptied
+            if made and not done:  # an empty file would look like one that was emptied
                 self._close()
                 self.path.unlink()
                 self._seen = None
@@ -168,7 +170,7 @@ class Store:
         *,
         made: bool,
     ) -> None:
-        """One transaction. `made`: the file is new. Raises sqlite3.Error."""
+        """Write a change in one transaction. `made`: the file is new. Raises sqlite3.Error."""
         database = self._opened()
         database.execute("BEGIN IMMEDIATE")
         if not made and not self._version(database):
@@ -189,8 +191,8 @@ class Store:
         database.execute("COMMIT")
 
     def _file(self) -> _File | None:
-        """Which file has the name now. Raises OSError, also where SQLite would wait for the writer
-        of a FIFO."""
+        """Return which file has the name now. Raises OSError, also for a FIFO, where SQLite would
+        wait for a writer."""
         found: os.stat_result | None = None
         for end in ("-wal", "-journal", ""):
             try:
@@ -202,13 +204,13 @@ class Store:
         return None if found is None else (found.st_dev, found.st_ino)
 
     def _make(self) -> None:
-        """An empty file, which is an empty database. Raises OSError."""
+        """Make an empty file, which is an empty database. Raises OSError."""
         self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
         self._seen = self._file()
 
     def _opened(self) -> "sqlite3.Connection":
-        """A connection to a file that is there. Transactions are begun and ended by hand."""
+        """Return the connection to the existing file. Transactions begin and end by statements."""
         if self._database is None:
             import sqlite3
 
@@ -229,7 +231,8 @@ class Store:
             self._database = None
 
     def _version(self, database: "sqlite3.Connection") -> int:
-        """Of its tables, 0: there are none. Raises sqlite3.Error, for a newer one too."""
+        """Return the version of the tables; 0 without tables. Raises sqlite3.Error, also for a
+        version newer than this program."""
         ((version,),) = database.execute("PRAGMA user_version")
         if version > len(self._steps):
             known = f"this program knows versions up to {len(self._steps)}"

@@ -1,11 +1,11 @@
 """Views and tool sets: kept, changed by clients and operators, announced to the fronts.
 
-Owns: the way of an order from a front and back, and how far each front is with the changes that all
-fronts hear. Never: the rules of an order (`ledger`).
+Owns: the way of an order from a front and back, and how many of the announced changes each front
+has applied. Never: the rules of an order (`ledger`).
 
-All fronts are told what changed, and only what changed; when the lists of all of them are new
-(`Rounds`), their clients hear of it, and so does who ordered it. Lists that servers changed are
-announced with a round, too, in which nothing else is told.
+All fronts get each change, and only the change. When all of them have applied it (`Rounds`), they
+tell their clients, and the client or operator with the order gets the outcome. Changes of lists by
+servers are announced with a round, too, which has no other content.
 """
 
 import asyncio
@@ -38,57 +38,59 @@ from metamcp_worker.ipc.messages import Message, SessionRecord
 
 
 class Rounds:
-    """`number`: of the last round; the first one is 1."""
+    """Rounds of changes, and the fronts that have not applied them yet. `number`: of the last
+    round; the first round is 1."""
 
     def __init__(self) -> None:
         self.number = 0
         self._behind: dict[int, int] = {}
-        """How far each front is that is not as far as the last round."""
+        """Last applied round of each front that has not applied the last round yet."""
 
     @property
     def done(self) -> int:
-        """The last round that no front is behind."""
+        """Number of the last round that all fronts have applied."""
         return min(self._behind.values(), default=self.number)
 
     def begin(self, fronts: Iterable[int]) -> int:
-        """A new round, of these fronts; returns its number."""
+        """Begin a new round with these fronts; return its number."""
         before = self.number
         self.number += 1
         self._behind = {front: self._behind.get(front, before) for front in fronts}
         return self.number
 
     def join(self, front: int) -> None:
-        """A front that is new, and is told everything at once."""
+        """Note a new front, which gets everything at once and so is not behind."""
         self._behind.pop(front, None)
 
     def applied(self, front: int, number: int) -> None:
-        """This front is so far; one that nobody waits for says nothing new, and a number that is
-        still to come is of the program before."""
+        """Note that a front has applied a round. A front that is not behind is ignored, and so is a
+        number above the last round, which is of the previous program."""
         if number == self.number:
             self._behind.pop(front, None)
         elif front in self._behind and number < self.number:
             self._behind[front] = max(self._behind[front], number)
 
     def late(self, number: int) -> None:
-        """Nobody waits any longer for those that are not even so far."""
+        """Stop waiting for the fronts that have not applied this round: count it as applied."""
         self._behind = {
             front: max(far, number) for front, far in self._behind.items() if number < self.number
         }
 
     def left(self, front: int) -> None:
-        """A front is gone."""
+        """Forget a front that has ended."""
         self._behind.pop(front, None)
 
 
 NO_DESCRIPTOR = "the gateway has no free descriptor; try again in a moment"
 APPLIED_S_MAX = 1.0
-"""For fronts to build their lists: milliseconds. Others do not wait longer for one that hangs; with
-the turns before (`keeper`) an order is still answered before its front gives up on it."""
+"""Maximum seconds for fronts to build their lists, which usually takes milliseconds; other fronts
+do not wait longer for a front that hangs. Together with the orders before (`ledger_io`) an order is
+still answered before its front stops waiting."""
 
 
 class Views:
-    """`config`: what is in force; `kept`: tools in quarantine. `begin` before a front is told
-    anything."""
+    """Views and tool sets of one gateway. `config`: returns the configuration in force; `kept`:
+    returns the tools in quarantine. Call `begin` before a front starts."""
 
     def __init__(
         self,
@@ -111,42 +113,44 @@ class Views:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: Everything | None = None
-        """To all fronts; None: what they know is what the program before told them."""
+        """Content that all fronts have; None if they have the content of the previous program."""
         self._rounds = Rounds()
         self._announced = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
 
     async def begin(self, records: Sequence[bytes] | None = None) -> None:
-        """Read the database. `records`: of the sessions that live on from the program before, None
-        without one. An error is written to the journal, and orders are refused then."""
+        """Read the database. `records`: of sessions that go on after an upgrade, None without an
+        upgrade. After an error, which is written to the journal, orders are refused."""
         await self._keeper.begin([_word(record) for record in records or ()])
         if records is None:
             self._told = self._keeper.everything()  # each front hears that when it begins
 
     @property
     def busy(self) -> bool:
-        """Is an order being carried out, or its outcome on its way, to clients as well?"""
+        """Whether an order is being carried out, or its outcome is on its way to fronts or
+        clients."""
         telling = any(front.owes for front in self._fronts.serving())
         return bool(self._tasks) or self._keeper.busy or bool(self._waiting) or telling
 
     async def close(self) -> None:
-        """After the orders that are under way, unless the disk hangs."""
+        """Close the database after the orders that are under way, unless the disk hangs."""
         await self._keeper.close()
-        await asyncio.sleep(0)  # who waited for one of them sends its outcome
+        await asyncio.sleep(0)  # tasks that waited for an order send its outcome
         for task in self._tasks:
             task.cancel()
 
     # For the fronts
 
     def welcome(self, front: FrontProcess) -> None:
-        """Tell a new front everything. Raises OSError."""
+        """Send all views and tool sets to a new front. Raises OSError."""
         self._rounds.join(front.number)
         everything = self._keeper.everything()
         if everything != Everything():
             front.send(Disclosed(), [packets.blob(codec.dump(everything))])
 
     def asked(self, front: FrontProcess, ticket: int, blob: bytes) -> None:
-        """A front has an order, and waits for the outcome. Raises codec.Malformed."""
+        """Carry out an order of a front, which waits for the outcome. `blob`: empty if its
+        descriptor was lost. Raises codec.Malformed."""
         if not blob:
             outcome = OrderOutcome(error=NO_DESCRIPTOR)
             self._send(front, Changed(ticket=ticket), codec.dump(outcome))
@@ -154,27 +158,30 @@ class Views:
             self._begin(self._answer(front, ticket, codec.typed(Wish, blob)))
 
     def news(self, number: int) -> None:
-        """Servers have changed the lists of a front that is as far as this round. Whatever it was
-        told of them, the others were told, too: they show it when a next round is done."""
+        """Begin a round, because servers have changed the lists of a front. `number`: the last
+        round that the front has applied; a round that it has still to apply announces these
+        changes, too. The other fronts know the same changes of servers, and show them when the
+        round is done."""
         if number >= self._rounds.number:
             self._round(Shift(), whole=False)
 
     def left(self, number: int) -> None:
-        """This front is gone: nobody waits for it."""
+        """Stop waiting for a front that has ended."""
         self._rounds.left(number)
         self._settle()
 
     def ended(self, sessions: Sequence[str]) -> None:
-        """These sessions of clients are over."""
+        """Remove the views of sessions that have ended."""
         self._begin(self._keeper.forget([process_names.of_session(one) for one in sessions]))
 
-    # For the control socket: steering.Shelf
+    # For the control socket: services.ViewStore
 
     def everything(self) -> Everything:
         return self._keeper.everything()
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
-        """Done when all fronts show it."""
+        """Carry out an order. Returns when all fronts have applied the change, or after
+        APPLIED_S_MAX."""
         outcome = await self._keeper.carry_out(wish)
         if waiting := self._waiting.get(self._rounds.number):
             await asyncio.shield(waiting)
@@ -201,18 +208,19 @@ class Views:
         self._journal.add("gateway", "error", why)
 
     def _tell(self, everything: Everything) -> None:
-        """Every front makes these its lists."""
+        """Send views and tool sets to all fronts: all of them, or the change since the last
+        time."""
         before, self._told = self._told, everything
         news = everything if before is None else shift(before, everything)
         self._round(news, whole=before is None)
 
     def _round(self, news: Everything | Shift, *, whole: bool) -> None:
-        """Begin one, of all fronts; one that ended is waited for until another has its sessions,
-        whose clients hear of it then."""
+        """Begin a round with all fronts. The round also waits for a front that has ended, until
+        another front has its sessions and can tell their clients."""
         fronts = self._fronts.serving()
         number = self._rounds.begin(front.number for front in self._fronts.roster.all())
         for front in self._fronts.roster.all():
-            front.owes = number  # if it ends before, whoever takes its sessions tells their clients
+            front.owes = number  # if it ends before, the next front of its sessions tells clients
         self._fronts.sessions.outdated()
         loop = asyncio.get_running_loop()
         self._waiting[number] = loop.create_future()
@@ -224,17 +232,17 @@ class Views:
         self._settle()
 
     def _applied(self, front: int, number: int) -> None:
-        """The lists of this front are so far."""
+        """Note that a front has applied a round."""
         self._rounds.applied(front, number)
         self._settle()
 
     def _late(self, number: int) -> None:
-        """Whoever is behind by now is not waited for any more."""
+        """Stop waiting for the fronts that have not applied this round."""
         self._rounds.late(number)
         self._settle()
 
     def _settle(self) -> None:
-        """Have all fronts the lists of a round? Then it may be known."""
+        """Announce the rounds that all fronts have applied, so that they tell their clients."""
         done = self._rounds.done
         if done <= self._announced:
             return
@@ -246,7 +254,7 @@ class Views:
 
     async def _answer(self, front: FrontProcess, ticket: int, wish: Wish) -> None:
         outcome = await self.carry_out(wish)
-        # One that is dead takes it in silence.
+        # A front that is dead ignores the message.
         self._send(front, Changed(ticket=ticket), codec.dump(outcome))
 
     def _send(self, front: FrontProcess, message: Message, blob: bytes) -> None:
@@ -267,7 +275,8 @@ class Views:
 
 
 def _word(record: bytes) -> str:
-    """That stands for the session in views. What cannot be read is said by who adopts it."""
+    """Return the word for a session in views; "" for a record that cannot be read, which is
+    reported where the session is adopted."""
     try:
         return process_names.of_session(codec.typed(SessionRecord, record).id)
     except codec.Malformed:

@@ -1,9 +1,11 @@
 """The gateway's own tools as clients see them: the definitions of each exposure.
 
 Owns: their names, words, parameters and hints, and what the definitions of an exposure cost. Never:
-what such a tool does (`front/activating`, `front/equipping`, `front/loading`), who has which.
+what such a tool does (`builtin_tools/servers_tools`, `builtin_tools/toolset_tools`,
+`builtin_tools/search_tools`), which endpoint has which (`builtin_tools/tools_by_exposure`).
 
-They are apart from what they do, because others than a front want to know what they cost.
+Definitions are apart from the code of the tools, because the supervisor reserves their names and
+shows what they cost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +18,17 @@ from metamcp_worker.ipc.disclosure import Exposure
 
 Schema = Mapping[str, object]
 Detail = Literal["brief", "detailed", "full"]
-"""How much a search tells of a tool."""
+"""How much an answer of `search_tools` says about each tool."""
 DETAILS: Final[Sequence[Detail]] = ("brief", "detailed", "full")
 HITS = 10
-"""That a search tells unless it is asked for more."""
+"""Tools that `search_tools` returns if the client gives no `limit`."""
 
 
 class OwnTool(Struct, frozen=True):
-    """One definition. `properties`: its arguments as JSON Schema, `required` those that must be
-    there; `changes`: it changes what is in view, or what is stored; `destroys`: something may be
-    lost by it; `forwards`: it calls a tool of a server, which may do anything."""
+    """Definition of one built-in tool. `properties`: its arguments as JSON Schema; `required`: the
+    arguments that a client must send; `changes`: a call changes the view or the stored tool sets;
+    `destroys`: a call may lose stored data; `forwards`: a call calls a tool of a server, which may
+    do anything."""
 
     name: str
     title: str
@@ -37,7 +40,7 @@ class OwnTool(Struct, frozen=True):
     forwards: bool = False
 
     def definition(self) -> bytes:
-        """As one of a server, in a list."""
+        """Return the JSON that stands in a list, in the form that servers use."""
         schema: dict[str, object] = {"type": "object", "properties": self.properties}
         if self.required:
             schema["required"] = self.required
@@ -55,17 +58,17 @@ class OwnTool(Struct, frozen=True):
 
 
 def of(exposure: Exposure) -> Sequence[OwnTool]:
-    """In the order of the list; none, where everything is in view."""
+    """Return the built-in tools of an exposure in the order of the list; none for "all"."""
     return _OWN[exposure]
 
 
 def names() -> frozenset[str]:
-    """Of all of them."""
+    """Return the names of all built-in tools of all exposures."""
     return frozenset(tool.name for tools in _OWN.values() for tool in tools)
 
 
 def size(exposure: Exposure) -> int:
-    """Bytes of all these definitions: what a client has in context before anything is in view."""
+    """Bytes of all these definitions: the context that a client needs before a tool is in view."""
     return sum(len(tool.definition()) for tool in of(exposure))
 
 

@@ -1,25 +1,22 @@
-"""What is said of a call that is over, and where such lines are kept.
+"""Records of finished calls: their form, and the names of the files that keep them.
 
-Owns: the members of that value and their order, the words for how a call ended, the ids, the names
-of the files. Never: which calls are recorded, masks and limits (`front.call_log`), writing
-(`front.call_log_io`), reading (the command line does).
-
-There is one producer of these values, so that whoever else wants to know of finished calls finds
-them here.
+Owns: the members of a record and their order, the words for how a call ended, the ids, the names of
+the files. Never: which calls are recorded, masks and limits (`front/call_log`), writing
+(`front/call_log_io`), reading (the command line does).
 """
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 FOLDER = "calls"
-"""In the state directory."""
+"""Folder of the record files, in the state directory."""
 FILE_PREFIX, FILE_SUFFIX = "calls-", ".jsonl"
 METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""What is recorded: that of which people ask afterwards what it was."""
+"""Methods of the calls that are recorded: people ask about these afterwards."""
 
 OK, TOOL_ERROR, CANCELLED = "ok", "tool_error", "cancelled"
-"""How a call ended; otherwise it is a JSON-RPC code."""
+"""Values of `FinishedCall.outcome`; every other outcome is a JSON-RPC code."""
 ARGUMENTS, RESULT = "arguments", "result"
-"""The members that may be cut and masked."""
+"""Members of a record that may be cut and masked."""
 
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _TIME_DIGITS, _FRONT_DIGITS, _CALL_DIGITS = 9, 2, 5
@@ -27,12 +24,16 @@ ID_CHARACTERS = _TIME_DIGITS + _FRONT_DIGITS + _CALL_DIGITS
 
 
 class FinishedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One call. `id`: a word that sorts as `time` does, which is when it began. `name`: of the tool
-    or prompt as its client knows it, or the URI. `protocol`: the revision that the client speaks.
-    `front`, `call`: under which number the gateway knew it; `generation`: of the server, 0 if it
-    never reached one. `…_bytes`: of the whole, also where it is not here. `arguments`, `result`:
-    only if they are recorded; a text, where they were cut or are no JSON any more; `result` may be
-    the error that came instead. `cut`, `masked`: which of them are not as they were."""
+    """Record of one finished call.
+
+    `id`: a word that sorts as `time` does; `time`: when the call began. `name`: of the tool or
+    prompt as the client knows it, or the URI of the resource. `protocol`: the revision that the
+    client speaks. `front`, `call`: numbers of the front and of its call. `generation`: of the
+    server, 0 if the call never reached a server. `…_bytes`: size of the whole, also if the record
+    does not have it. `arguments`, `result`: only if they are recorded; a JSON string if they were
+    cut or are not JSON any more; `result` may be the error of the call. `cut`, `masked`: which of
+    the two were cut or masked.
+    """
 
     id: str
     time: str
@@ -59,18 +60,18 @@ class FinishedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """Between two calls in a file: so many more could not be written."""
+    """A line between two calls of a file: `lost` more calls could not be written."""
 
     lost: int
 
 
 def word(ms: int, front: int, call: int) -> str:
-    """The id of a call that began so many milliseconds after the epoch."""
+    """Return the id of a call that began `ms` milliseconds after the epoch."""
     return _digits(ms, _TIME_DIGITS) + _digits(front, _FRONT_DIGITS) + _digits(call, _CALL_DIGITS)
 
 
 def file_name(ms: int, front: int) -> str:
-    """Of a file that is begun now: they sort as they were begun."""
+    """Return the name of a file that is begun at `ms`; names sort by the time of beginning."""
     return f"{FILE_PREFIX}{_digits(ms, _TIME_DIGITS)}{_digits(front, _FRONT_DIGITS)}{FILE_SUFFIX}"
 
 
@@ -79,7 +80,8 @@ def is_file_name(name: str) -> bool:
 
 
 def _digits(number: int, length: int) -> str:
-    """The lowest digits, in base 32, without letters that look like others."""
+    """Return the lowest digits of a number in base 32; letters that look like others are not
+    used."""
     found = ""
     for _ in range(length):
         number, digit = divmod(number, len(_DIGITS))

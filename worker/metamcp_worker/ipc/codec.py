@@ -1,13 +1,12 @@
 """JSON with most of it left unread: the only place that decodes and encodes message bodies.
 
-Owns: decoding of envelopes and of single levels of objects, encoding, and the rule for ids.
-Never: JSON-RPC semantics, schemas, I/O.
+Owns: decoding of envelopes and of single levels of objects, encoding, the rule for ids, and the id
+of a message too large or too broken to decode (`glimpse`). Never: JSON-RPC semantics, schemas, I/O.
 
-`msgspec.Raw` keeps a value as the bytes that it came in, so what we only forward we do not open.
-
-JavaScript cuts strings between two code units, so JSON may have half of a surrogate pair in it, as
-`\\ud83d`. The decoder refuses such text. When it does, it gets stand-ins to read, and every raw
-value gets its own bytes back; in what is read as text each half becomes U+FFFD.
+`msgspec.Raw` keeps a value as the bytes that it came in, so a value that is only forwarded is not
+opened. JavaScript cuts strings between two code units, so JSON may have half of a surrogate pair in
+it, as `\\ud83d`, which the decoder refuses. Then stand-ins are decoded in place of the halves; raw
+values get their own bytes back, and in decoded text each half becomes U+FFFD.
 """
 
 import re
@@ -27,17 +26,17 @@ _HALVES = re.compile(
     rb"\\u([dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|[dD][c-fC-F][0-9a-fA-F]{2}(?<!\\u[dD][89abAB].{2}\\u[dD][c-fC-F].{2}))"
 )
-"""In text whose every backslash begins an escape."""
+"""Halves of surrogate pairs, in text whose every backslash begins an escape."""
 HALVES_MAX = 100_000
-"""Of one text. Each takes a microsecond."""
+"""Maximum halves of surrogate pairs in one text; each costs a microsecond."""
 _MARKS = tuple(chr(code).encode() for code in range(0xFDD0, 0xFDF0))
-"""Characters that Unicode keeps for use within a program. A stand-in is one, four digits, and it
-again; the text must not have that one itself."""
+"""Characters that Unicode reserves for use within a program. A stand-in is one of these, four
+digits, and the same character again; the text itself must not have this character."""
 _FAILURES = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
 class Envelope(Struct, gc=False):
-    """The top level of one JSON-RPC message; absent fields are empty bytes.
+    """Top level of one JSON-RPC message; absent fields are empty bytes.
 
     `method` is None when absent. `id`, `params`, `result`, `error` are raw JSON.
     """
@@ -51,7 +50,8 @@ class Envelope(Struct, gc=False):
 
 
 class Malformed(ValueError):
-    """Not the JSON that was asked for. The text says what is wrong, without the input."""
+    """Raised for data that is not the JSON the caller asked for. The text says what is wrong,
+    without the input."""
 
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
@@ -63,7 +63,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def envelope(data: bytes) -> Envelope:
-    """The top level of one message. Raises Malformed, also for JSON nested too deeply."""
+    """Decode the top level of one message. Raises Malformed, also for JSON nested too deeply."""
     try:
         return _decode_envelope(data)
     except _FAILURES as error:
@@ -71,7 +71,8 @@ def envelope(data: bytes) -> Envelope:
 
 
 def level(data: bytes | Raw) -> dict[str, Raw]:
-    """One object, its values left raw, in order; of a repeated key the last. Raises Malformed."""
+    """Decode one object and leave its values raw, in order; the last of a repeated key counts.
+    Raises Malformed."""
     try:
         return _decode_level(data)
     except _FAILURES as error:
@@ -79,7 +80,7 @@ def level(data: bytes | Raw) -> dict[str, Raw]:
 
 
 def items(data: bytes | Raw) -> list[Raw]:
-    """One array, its items left raw. Raises Malformed."""
+    """Decode one array and leave its items raw. Raises Malformed."""
     try:
         return _decode_items(data)
     except _FAILURES as error:
@@ -87,7 +88,7 @@ def items(data: bytes | Raw) -> list[Raw]:
 
 
 def check(data: bytes | Raw) -> None:
-    """Raises Malformed unless this is JSON. Nothing is made of it, whatever its size."""
+    """Raise Malformed unless this is JSON. No objects are built, whatever the size."""
     try:
         _decode_raw(data)
     except _FAILURES as error:
@@ -95,7 +96,7 @@ def check(data: bytes | Raw) -> None:
 
 
 def value(data: bytes | Raw) -> Any:
-    """The whole value as plain Python objects. Raises Malformed."""
+    """Decode the whole value as plain Python objects. Raises Malformed."""
     try:
         return _decode_any(data)
     except _FAILURES as error:
@@ -103,7 +104,7 @@ def value(data: bytes | Raw) -> Any:
 
 
 def text(data: bytes | Raw) -> str | None:
-    """The string in `data`, or None if it is no JSON string."""
+    """Return the string in `data`, or None if `data` is not a JSON string."""
     try:
         found = _decode_any(data)
     except _FAILURES as error:
@@ -115,7 +116,7 @@ def text(data: bytes | Raw) -> str | None:
 
 
 def typed(kind: type[T], data: bytes | Raw) -> T:
-    """`data` as a value of the given Struct or union. Raises Malformed."""
+    """Decode `data` as a value of the given Struct or union. Raises Malformed."""
     try:
         return msgspec.json.decode(data, type=kind)
     except _FAILURES as error:
@@ -127,8 +128,8 @@ def reader(kinds: type[T]) -> Callable[[bytes | Raw], T]: ...
 @overload
 def reader(kinds: object) -> Callable[[bytes | Raw], Any]: ...
 def reader(kinds: object) -> Callable[[bytes | Raw], Any]:
-    """What `typed` does, prepared once: for one Struct or a union of tagged ones. Made when a
-    module is imported, it is shared by all workers that are forked after that."""
+    """Prepare `typed` for one Struct or a union of tagged ones. A reader that is made when a module
+    is imported is shared by all workers that are forked after that."""
     decode = msgspec.json.Decoder(cast(type[Any], kinds)).decode
 
     def read(data: bytes | Raw) -> Any:
@@ -141,8 +142,8 @@ def reader(kinds: object) -> Callable[[bytes | Raw], Any]:
 
 
 def _mended(decode: Callable[[bytes | Raw], T], data: bytes | Raw, error: Exception) -> T:
-    """What `decode` makes of `data` without the halves of surrogate pairs, if `data` has any.
-    Raises Malformed."""
+    """Decode `data` with stand-ins for the halves of surrogate pairs, if `data` has any. Raises
+    Malformed."""
     whole = bytes(data)
     mark = next((mark for mark in _MARKS if mark not in whole), b"")
     plain, halves = _without(whole, lambda half: mark + half[1] + mark)
@@ -157,7 +158,7 @@ def _mended(decode: Callable[[bytes | Raw], T], data: bytes | Raw, error: Except
 
 
 def _without(data: bytes, stand: Callable[[re.Match[bytes]], bytes]) -> tuple[bytes, int]:
-    """`data` with another text for each half of a surrogate pair, and how many there were."""
+    """Return `data` with another text for each half of a surrogate pair, and their number."""
     if b"\0" in data:  # which JSON never has, so it can stand for an escaped backslash
         return data, 0
     plain, halves = _HALVES.subn(stand, data.replace(rb"\\", b"\0\0"), HALVES_MAX + 1)
@@ -165,7 +166,7 @@ def _without(data: bytes, stand: Callable[[re.Match[bytes]], bytes]) -> tuple[by
 
 
 def _restored(found: object, raw: re.Pattern[bytes], read: re.Pattern[str]) -> object:
-    """`found`: where it is raw with the bytes that it came in, where it was read with U+FFFD."""
+    """Return `found` with its own bytes in raw values and U+FFFD in decoded text."""
     if isinstance(found, Raw):
         return Raw(raw.sub(lambda stand: rb"\u" + stand[1], bytes(found)))
     if isinstance(found, str):
@@ -183,21 +184,21 @@ def _restored(found: object, raw: re.Pattern[bytes], read: re.Pattern[str]) -> o
 
 
 def dump(data: object) -> bytes:
-    """Compact JSON. Raw parts stay the bytes they are."""
+    """Encode as compact JSON. Raw parts stay the bytes they are."""
     return _encode(data)
 
 
 def readable(data: bytes) -> bytes:
-    """The same JSON for readers that refuse half of a surrogate pair: U+FFFD stands for it."""
+    """Return the same JSON for readers that refuse half of a surrogate pair: U+FFFD replaces it."""
     found = bytes(data)
     return _without(found, lambda _: rb"\ufffd")[0] if rb"\u" in found else found
 
 
 def splice(data: bytes, extra: Mapping[str, Raw | bytes]) -> bytes:
-    """The raw object `data` with `extra` members (raw values) put behind its opening brace.
+    """Return the raw object `data` with `extra` members (raw values) behind its opening brace.
 
-    Nothing else moves: every byte of the members of `data` stays. The caller sees to it that the
-    keys are not there already.
+    Every byte of the members of `data` stays. The caller makes sure that `data` does not have the
+    keys already.
     """
     if not extra:
         return data
@@ -209,7 +210,7 @@ def splice(data: bytes, extra: Mapping[str, Raw | bytes]) -> bytes:
 
 
 def id_ok(raw: bytes) -> bool:
-    """Is this raw JSON a request id: a string or an integer, of at most 256 bytes?
+    """Whether this raw JSON is a request id: a string or an integer, of at most 256 bytes.
 
     Null, booleans, fractions and structures are not (JSON-RPC 2.0 section 4, narrowed by MCP).
     """
@@ -227,7 +228,8 @@ def _reason(error: Exception) -> str:
 
 
 ENDS_BYTES = 1024
-"""Of a message at each of its ends; an id and what is around it have less."""
+"""Bytes that `glimpse` reads at each end of a message; an id and the members around it have
+less."""
 
 _ID = rb'"id"\s*:\s*(?P<id>-?\d+|"(?:[^"\\\x00-\x1f]|\\.)*")'
 _JSONRPC = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -244,14 +246,15 @@ _END = re.compile(
 
 
 class Glimpse(Struct, frozen=True):
-    """`raw_id`: empty if it is not seen; `answer`: it belongs to a request of the other side."""
+    """Id of a message that was not decoded. `raw_id`: empty if it was not found; `answer`: the
+    message answers a request of the other side."""
 
     raw_id: bytes = b""
     answer: bool = False
 
 
 def glimpse(beginning: bytes, end: bytes) -> Glimpse:
-    """Of a message of which these are the first and last bytes."""
+    """Find the id of a message by its first and last bytes, without decoding the message."""
     first = _BEGINNING.match(beginning[:ENDS_BYTES])
     last = _END.search(end[-ENDS_BYTES:])
     raw_id = (first and first["id"]) or (last and last["id"]) or b""

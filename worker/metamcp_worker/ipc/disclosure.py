@@ -1,13 +1,13 @@
-"""What is in view beside the built-in tools: the values, and the orders that change them.
+"""Views: the tools in view beside the built-in tools, and the orders that change a view.
 
-Owns: whose view it is, what is shown in it and how much that is, tool sets, orders, outcomes, and
-the messages between a front and the supervisor about them. Never: deciding on an order (the
-supervisor's `remembered`), building lists (`front/catalog`, `front/exposing`), what the built-in
-tools are called (`builtin_definitions`).
+Owns: the owner of a view, its content and size, tool sets, orders, outcomes, and the messages
+between a front and the supervisor about them. Never: deciding on an order (the supervisor's
+`views/ledger`), building lists (`catalog/catalog`, `catalog/exposure`), the names of the built-in
+tools (`builtin_definitions`).
 
-A front asks, the supervisor decides, remembers, tells all fronts, and waits until each of them has
-new lists. Only then clients are told, and who asked is answered: whoever hears of a change finds it
-in the list, whichever front it asks.
+A front asks; the supervisor decides, stores, tells all fronts, and waits until each of them has new
+lists. Only then clients are told and the client that asked is answered: a client that hears of a
+change finds it in the list of every front.
 """
 
 from typing import Literal
@@ -17,24 +17,24 @@ from msgspec import Struct, structs
 from metamcp_worker.ipc.message_base import Message
 
 Pair = tuple[str, str]
-"""Of a tool: its server, and the server's own name of it."""
+"""Identity of a tool: its server, and the name that the server gives it."""
 Exposure = Literal["all", "toolset", "servers", "search"]
-"""How much of an endpoint is in view at first: everything, or nothing but the built-in tools, until
-a tool set is equipped, a server is activated, a tool is loaded."""
+"""How much of an endpoint is in view at first: everything, or only the built-in tools, until a tool
+set is equipped, a server is activated or a tool is loaded."""
 
 TOOLS_MAX = 2000
-"""In one view or tool set: far more than any client takes, and a bound for what is stored."""
+"""Maximum tools of one view or tool set: far more than any client takes; it bounds the storage."""
 TOOLSETS_MAX = 1000
-"""Of one workspace."""
+"""Maximum tool sets of one workspace."""
 NAME_CHARACTERS_MAX = 64
-"""Of a tool set."""
+"""Maximum characters of a tool set's name."""
 DESCRIPTION_CHARACTERS_MAX = 1024
-"""Of a tool set."""
+"""Maximum characters of a tool set's description."""
 
 
 class ViewOwner(Struct, frozen=True, array_like=True, gc=False):
-    """A view is one principal's on one endpoint; of one session only (`view_scope`), if that is
-    named."""
+    """Owner of a view: one principal on one endpoint, or one session of it (`view_scope`) if
+    `session` is set."""
 
     endpoint: str
     principal: str
@@ -42,9 +42,9 @@ class ViewOwner(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Shown(Struct, frozen=True, omit_defaults=True):
-    """What is in view beside the built-in tools. `toolset`: the name of the one that is equipped,
-    whose tools `tools` are then; `servers`: all whose tools are in view; `own`: nothing is in view
-    of one session, whatever its principal sees."""
+    """Content of a view beside the built-in tools. `toolset`: name of the equipped tool set; then
+    `tools` are its tools. `servers`: all servers whose tools are in view. `own`: the session has a
+    view of its own even if the view is empty, whatever its principal sees."""
 
     tools: tuple[Pair, ...] = ()
     servers: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class Shown(Struct, frozen=True, omit_defaults=True):
 
 
 def within(shown: Shown, exposure: Exposure) -> Shown:
-    """What of this is in view under that exposure: what its built-in tools can change, as nobody
-    could take anything else out. The rest comes back with the exposure that it is of."""
+    """Return the part of a view that counts under an exposure: the part that its built-in tools can
+    change, because a client could not take the rest out. The rest comes back with its exposure."""
     if exposure in ("toolset", "search"):
         return structs.replace(shown, servers=()) if shown.servers else shown
     if exposure == "all":
@@ -63,10 +63,10 @@ def within(shown: Shown, exposure: Exposure) -> Shown:
 
 
 class ViewStats(Struct, frozen=True, gc=False):
-    """What one view has in its list of tools at this moment. `session`: a word that stands for it,
-    where it is the view of one session alone; `toolset`: the one that is equipped; `tools`,
-    `tokens`: in the list, built-in ones among them; `offered`, `everything`: how many tools there
-    are behind the endpoint, and their tokens. Tokens are estimated."""
+    """Figures of one view's list of tools at this moment. `session`: a word for the session, if the
+    view is of one session alone; `toolset`: the equipped tool set; `tools`, `tokens`: how many are
+    in the list, built-in tools included; `offered`, `everything`: number of all tools behind the
+    endpoint, and their tokens. Tokens are estimated."""
 
     endpoint: str
     principal: str
@@ -80,7 +80,7 @@ class ViewStats(Struct, frozen=True, gc=False):
 
 
 class ToolSet(Struct, frozen=True):
-    """A named choice of tools across servers. `created`, `updated`: seconds since the epoch."""
+    """Named choice of tools across servers. `created`, `updated`: seconds since the epoch."""
 
     name: str
     tools: tuple[Pair, ...]
@@ -93,46 +93,48 @@ class ToolSet(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True, tag=True):
-    """Root of what changes a view, or the tool sets, as one; the tag is the class name."""
+    """Root of the orders; each changes a view or the tool sets in one step. The tag is the class
+    name."""
 
 
 class Equip(Order, frozen=True):
-    """The tools of this set come into view, and nothing else stays there. Fails while another order
-    for this view is carried out."""
+    """Bring the tools of this set into view, and take everything else out. Fails while another
+    order for this view is carried out."""
 
     toolset: str
 
 
 class Unequip(Order, frozen=True):
-    """Nothing but the built-in tools is in view. Waits for its turn."""
+    """Take everything but the built-in tools out of view. Waits for its turn."""
 
 
 class Activate(Order, frozen=True):
-    """All tools of this server come into view."""
+    """Bring all tools of this server into view."""
 
     server: str
 
 
 class Deactivate(Order, frozen=True):
-    """They leave it; the server runs on."""
+    """Take all tools of this server out of view; the server runs on."""
 
     server: str
 
 
 class Load(Order, frozen=True):
-    """These tools come into view as well."""
+    """Bring these tools into view as well."""
 
     tools: tuple[Pair, ...]
 
 
 class Unload(Order, frozen=True):
-    """They leave it."""
+    """Take these tools out of view."""
 
     tools: tuple[Pair, ...]
 
 
 class Build(Order, frozen=True):
-    """A new tool set, unless `replace` allows another one for an old name. `equip`: at once."""
+    """Create a tool set. `replace`: it may replace one of the same name. `equip`: equip it at
+    once."""
 
     toolset: str
     tools: tuple[Pair, ...]
@@ -142,14 +144,14 @@ class Build(Order, frozen=True):
 
 
 class Save(Order, frozen=True):
-    """What is loaded in this view becomes a tool set, new or in place of the one of that name."""
+    """Save the loaded tools of this view as a tool set, in place of one of the same name."""
 
     toolset: str
     description: str = ""
 
 
 class Amend(Order, frozen=True):
-    """A tool set gets tools and loses tools; views in which it is equipped follow."""
+    """Add tools to a tool set and remove tools; views in which it is equipped follow."""
 
     toolset: str
     add: tuple[Pair, ...] = ()
@@ -157,7 +159,7 @@ class Amend(Order, frozen=True):
 
 
 class Delete(Order, frozen=True):
-    """A tool set is forgotten. Views in which it is equipped show nothing of it any more."""
+    """Delete a tool set. Views in which it is equipped do not show its tools any more."""
 
     toolset: str
 
@@ -168,8 +170,8 @@ AnyOrder = (
 
 
 class OrderOutcome(Struct, frozen=True):
-    """What became of an order. `error`: empty, or the sentence that says why nothing was changed;
-    `before`, `after`: the view; `toolset`: the one that the order was about, as it is now."""
+    """Outcome of an order. `error`: empty, or a sentence that says why nothing was changed;
+    `before`, `after`: the view; `toolset`: the tool set of the order, as it is now."""
 
     error: str = ""
     before: Shown = Shown()
@@ -181,7 +183,7 @@ class OrderOutcome(Struct, frozen=True):
 
 
 class Wish(Struct, frozen=True):
-    """The content of `Change`."""
+    """Content of `Change`: an order, and the view that it is for."""
 
     whose: ViewOwner
     order: AnyOrder
@@ -195,30 +197,31 @@ class Change(Message, frozen=True, kw_only=True):
 
 
 class Changed(Message, frozen=True, kw_only=True):
-    """To the front that asked, behind `Disclosed` if there is anything new. Descriptor: blob with
-    an `OrderOutcome`."""
+    """To the front that asked, after `Disclosed` if anything changed. Descriptor: blob with an
+    `OrderOutcome`."""
 
     ticket: int
 
 
 class Disclosed(Message, frozen=True, kw_only=True):
     """To a front: what is in view now, and the tool sets. Descriptor: blob with `Everything` if it
-    is `whole`, else with `Shift`. `number`: comes back with `Applied`; 0: nobody waits for that."""
+    is `whole`, else with `Shift`. `number`: comes back with `Applied`; 0: the supervisor does not
+    wait for `Applied`."""
 
     number: int = 0
     whole: bool = True
 
 
 class Applied(Message, frozen=True, kw_only=True):
-    """From a front: its lists are as `Disclosed` with this number wants them, and no client was
-    told so yet."""
+    """From a front: its lists are as `Disclosed` with this number wants them; it has not told
+    clients yet."""
 
     number: int
 
 
 class News(Message, frozen=True, kw_only=True):
-    """From a front: servers have changed its lists, and no client was told so yet; begin a round.
-    `number`: of the last one that it has carried out; news are told with the next one."""
+    """From a front: servers have changed its lists, and it has not told clients yet; begin a round.
+    `number`: of the last round that it has carried out; the next round tells the news."""
 
     number: int
 
@@ -237,16 +240,16 @@ class Told(Message, frozen=True, kw_only=True):
 
 
 class Everything(Struct, frozen=True):
-    """All views in which anything is shown, and all tool sets in the order of their names. What is
-    not there any more is gone."""
+    """All views that are not empty, and all tool sets in the order of their names. A view or tool
+    set that is missing here is gone."""
 
     views: tuple[tuple[ViewOwner, Shown], ...] = ()
     toolsets: tuple[ToolSet, ...] = ()
 
 
 class Shift(Struct, frozen=True):
-    """What is other than before. `views`: what is shown now, and in whose views; `put`: tool sets
-    that are new or other ones; `drop`: the names of those that are gone."""
+    """Differences from before. `views`: new contents, each with the owners of the views that have
+    it; `put`: tool sets that are new or changed; `drop`: names of the tool sets that are gone."""
 
     views: tuple[tuple[Shown, tuple[ViewOwner, ...]], ...] = ()
     put: tuple[ToolSet, ...] = ()
@@ -254,8 +257,8 @@ class Shift(Struct, frozen=True):
 
 
 def shift(before: Everything, after: Everything) -> Shift:
-    """What leads from one to the other. Views are told apart by identity first, so that comparing
-    thousands of which few changed is quick."""
+    """Compute the differences. Views are compared by identity first, which is quick for thousands
+    of views of which few changed."""
     old = dict(before.views)
     groups: dict[Shown, list[ViewOwner]] = {}
     for whose, shown in after.views:
@@ -271,11 +274,12 @@ def shift(before: Everything, after: Everything) -> Shift:
 
 
 def written(pair: Pair) -> str:
-    """A tool as people write it, whatever an endpoint calls it: `git.status`."""
+    """Return a tool as people write it, whatever an endpoint calls it: `git.status`."""
     return f"{pair[0]}.{pair[1]}"
 
 
 def read(text: str) -> Pair | None:
-    """The tool that somebody wrote so; None for what cannot be one. No server has a dot."""
+    """Return the tool that a text names; None if the text cannot name a tool. The name of a server
+    never has a dot."""
     server, dot, tool = text.partition(".")
     return (server, tool) if server and dot and tool else None
