@@ -32,10 +32,10 @@ pytestmark = [pytest.mark.promise("M88"), pytest.mark.process]
 PIECE = b"x" * 65536
 _EXPORT = """
 import sys
-from metamcp_supervisor.telemetry.otlp import Exporter, Outcome
+from metamcp_supervisor.telemetry.otlp import Exporter, ExportOutcome
 headers = {"Authorization": "Bearer mine"}
 made = Exporter(sys.argv[1], headers, version="1", instance="i").export([], 0)
-assert made == Outcome(), made
+assert made == ExportOutcome(), made
 """
 _LATE = """
 import sys

@@ -88,7 +88,7 @@ import asyncio, sys
 from pathlib import Path
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
-from metamcp_worker.ipc.disclosure import Shown, ToolSet, Whose
+from metamcp_worker.ipc.disclosure import Shown, ToolSet, ViewOwner
 
 async def main():
     store = Store(Path(sys.argv[1]))
@@ -97,7 +97,7 @@ async def main():
     while True:
         tools = (("git", f"t{number}"),) * 50
         made = ToolSet("dev", tools, str(number))
-        views = tuple((Whose("desk", name), Shown(tools, toolset="dev")) for name in ("a", "b"))
+        views = tuple((ViewOwner("desk", name), Shown(tools, toolset="dev")) for name in ("a", "b"))
         await store.write(Delta(views, put=made))
         print(number, flush=True)
         number += 1

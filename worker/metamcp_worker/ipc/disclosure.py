@@ -43,8 +43,8 @@ class ViewOwner(Struct, frozen=True, array_like=True, gc=False):
 
 class Shown(Struct, frozen=True, omit_defaults=True):
     """Content of a view beside the built-in tools. `toolset`: name of the equipped tool set; then
-    `tools` are its tools. `servers`: all servers whose tools are in view. `own`: the session has a
-    view of its own even if the view is empty, whatever its principal sees."""
+    `tools` are its tools. `servers`: all servers whose tools are in view. `own`: the session's own
+    view is empty, whatever its principal sees."""
 
     tools: tuple[Pair, ...] = ()
     servers: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
-"""Our exceptions, and the one table from a fate to a JSON-RPC error.
+"""Exceptions of MetaMCP, and the JSON-RPC error codes of the gateway.
 
-Owns: error codes, their HTTP status in the modern era, and the shape of `error` objects that the
-gateway itself makes. Never: errors of servers, which travel as the bytes they came in.
+Owns: error codes, their HTTP status in the modern era, and the fields of an error that the gateway
+itself makes. Never: errors of servers, which travel as the bytes they came in.
 
 Codes in -32768..-32000 belong to JSON-RPC and MCP and are used only with their meaning there
-(MCP 2026-07-28, basic, "Error codes"). What only a gateway can say lies outside that range.
+(MCP 2026-07-28, basic, "Error codes"). The gateway's own codes lie outside that range.
 """
 
 from enum import IntEnum
@@ -42,15 +42,16 @@ HTTP_STATUS: dict[int, int] = {
 
 
 class MetaMCPError(Exception):
-    """Root of everything that MetaMCP raises on purpose."""
+    """Root of all exceptions that MetaMCP raises on purpose."""
 
 
 class PeerGone(MetaMCPError):
-    """The other end of a pipe or control socket is closed or dead."""
+    """Raised when the other end of a pipe or control socket is closed or dead."""
 
 
 class DescriptorsLost(MetaMCPError):
-    """A packet came without its descriptors: this process has no free ones (MSG_CTRUNC)."""
+    """Raised for a packet that came without its descriptors, because this process has no free
+    descriptors (MSG_CTRUNC). `data`: the packet."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__("descriptors were lost: the open-file limit of this process is reached")
@@ -58,11 +59,12 @@ class DescriptorsLost(MetaMCPError):
 
 
 class FrameBroken(MetaMCPError):
-    """A frame that cannot be read: wrong version, unknown kind, or lengths that do not add up."""
+    """Raised for a frame that cannot be read: wrong version, unknown kind, or lengths that do not
+    add up."""
 
 
 class TooLarge(MetaMCPError):
-    """A message above its limit."""
+    """Raised for a message above its limit."""
 
     def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"{what} has {size_bytes} bytes, the limit is {limit_bytes}")
@@ -70,11 +72,11 @@ class TooLarge(MetaMCPError):
 
 
 class PipeFull(MetaMCPError):
-    """The other side does not read fast enough: the bounded queue towards it is full."""
+    """Raised when the other side does not read fast enough, so that its bounded queue is full."""
 
 
 class ProtocolError(MetaMCPError):
-    """A request that the gateway answers itself, with a JSON-RPC error.
+    """Raised for a request that the gateway answers itself, with a JSON-RPC error.
 
     `code` is one of `Code`, `data` is raw JSON or empty.
     """

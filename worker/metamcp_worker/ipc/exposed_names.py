@@ -1,13 +1,13 @@
-"""Exposed names: what an endpoint calls the tools and prompts of its servers.
+"""Exposed names: the names that an endpoint gives to the tools and prompts of its servers.
 
 Owns: the naming rule, and the table from (server, original name) to exposed name. Never: looking
 anything up, and taking a name apart again: the identity of a tool is the pair, always.
 
-The rule has three steps. Join: server and original with the separator of the style, characters
-that clients do not take replaced by an underscore. Shorten: what is too long ends in a tail that
-is a hash of the pair. Part: where two pairs have come to the same name, *all* of them get such a
-tail, and a longer one each time that this is not enough. A tail depends on its pair alone, so no
-name depends on the order in which servers came up.
+The rule has three steps. Join: server and original with the separator of the style; characters that
+clients do not accept become an underscore. Shorten: a name that is too long ends in a tail, which
+is a hash of the pair. Part: if two pairs have the same name, *all* of them get such a tail, and a
+longer tail if names are still equal. A tail depends on its pair alone, so no name depends on the
+order in which servers came up.
 """
 
 import base64
@@ -19,15 +19,19 @@ from metamcp_worker.ipc.spec import NamingSpec
 
 SEPARATORS = {"namespaced": "__", "flat": "_", "dotted": ".", "bare": ""}
 LENGTH_MIN = 16
-"""A smaller `length_max` counts as this: below it a tail leaves nothing to read."""
+"""Smallest length that counts; a smaller `length_max` counts as this, because a tail would leave
+nothing readable."""
 TAIL_CHARS = (6, 10, 16, 26, 52)
-"""Of each step of parting; five bits each. 52 are all of SHA-256, and by then no two pairs in the
-world share a tail; under a small `length_max`, where that many do not fit, steps go on salted."""
+"""Characters of the tail in each step of parting; five bits each. 52 are all of SHA-256, and by
+then no two pairs in the world share a tail. Under a small `length_max` that many do not fit; then
+further steps use a salted hash."""
 STEPS_MAX = 64
-"""Even the shortest tail that steps end with, 70 bits anew each time, does not clash that often."""
+"""Maximum steps of parting. Even the shortest tails of the last steps, 70 new bits each time, do
+not clash that often."""
 
 ALIAS_CHARACTERS_MAX = 128
-"""Of a name that no list has, so that it binds no client; a longer one is not looked up."""
+"""Maximum characters of an alias. Lists do not show aliases, so the limits of clients do not apply;
+a longer name is not looked up."""
 
 Pair = tuple[str, str]
 _NONE: Mapping[Pair, str] = {}
@@ -39,17 +43,17 @@ def expose(
     reserved: Collection[str] = (),
     given: Mapping[Pair, str] = _NONE,
 ) -> list[str]:
-    """The exposed name of each (server, original), in the order of `pairs`.
+    """Return the exposed name of each (server, original), in the order of `pairs`.
 
-    Different pairs get different names, whatever their order; equal pairs the same one. None gets
-    a `reserved` one. `given`: names that pairs have whatever the rule says, all different and none
-    reserved; no other pair gets one of them, even while the pair that has it is not there.
+    Different pairs get different names, whatever their order; equal pairs get the same name. No
+    pair gets a `reserved` name. `given`: names that pairs have whatever the rule says, all
+    different and none reserved; no other pair gets such a name, even while its pair is missing.
     """
     return parted(pairs, alone(pairs, naming), naming, reserved, given)
 
 
 def alone(pairs: Sequence[Pair], naming: NamingSpec) -> list[str]:
-    """The name of each, as far as it is no other's."""
+    """Return the name that each pair has if no other pair has the same name."""
     return [_name(pair, 0, naming) for pair in pairs]
 
 
@@ -60,7 +64,7 @@ def parted(
     reserved: Collection[str] = (),
     given: Mapping[Pair, str] = _NONE,
 ) -> list[str]:
-    """What `expose` says. `plain`: what `alone` says of them."""
+    """Return the result of `expose`. `plain`: the result of `alone` for these pairs."""
     if not given:
         found = set(plain)
         if len(found) == len(plain) and found.isdisjoint(reserved):
@@ -81,7 +85,7 @@ def parted(
 
 
 def flaw(name: str, naming: NamingSpec) -> str:
-    """Why the rule could never give this name, as the end of a sentence; or nothing."""
+    """Why the rule could never give this name, as the end of a sentence; empty if it could."""
     length_max = max(naming.length_max, LENGTH_MIN)
     if why := _flaw(name, length_max, dots=_has_dots(naming)):
         return why
@@ -91,7 +95,7 @@ def flaw(name: str, naming: NamingSpec) -> str:
 
 
 def alias_flaw(name: str) -> str:
-    """Why this cannot be an alias, as the end of a sentence; or nothing."""
+    """Why this name cannot be an alias, as the end of a sentence; empty if it can."""
     return _flaw(name, ALIAS_CHARACTERS_MAX, dots=True)
 
 
@@ -122,7 +126,7 @@ def _clashing(names: dict[Pair, str], reserved: Collection[str]) -> list[Pair]:
 
 
 def _name(pair: Pair, step: int, naming: NamingSpec) -> str:
-    """The name of `pair` after `step` steps of parting; 0 is the name that it has alone."""
+    """Return the name of `pair` after `step` steps of parting; 0 is the name of `alone`."""
     joined = _joined(pair, naming)
     length_max = max(naming.length_max, LENGTH_MIN)
     if step == 0 and len(joined) <= length_max:

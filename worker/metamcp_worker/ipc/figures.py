@@ -1,6 +1,8 @@
-"""What the supervisor is told of calls: figures of those that are over, and which are under way.
+"""Figures about calls that workers and fronts send to the supervisor.
 
-Owns: these values and the question for them. Never: sending them, counting, arguments and answers.
+Owns: the figures of finished calls, the list of calls under way and the question for it, the
+buckets of histograms, and the notice in which a worker tells a front how long it had a sampled call
+(`NOTICE`, `Timed`). Never: sending them, counting, arguments and answers.
 """
 
 import struct
@@ -16,9 +18,9 @@ class CallStats(Struct, frozen=True, gc=False):
     """Cumulative figures of this front process for calls that ended in one way.
 
     `buckets`: counts per bucket of `BUCKETS_S`, not cumulative, the last for everything above;
-    `error_type`: "tool_error", "cancelled" or a JSON-RPC code, empty for those that went well;
-    `version`: of the protocol, as the client speaks it; `tool`: empty unless times are kept of
-    each one; `longest_s`: the longest of these calls.
+    `error_type`: "tool_error", "cancelled" or a JSON-RPC code, empty for calls that succeeded;
+    `version`: revision of the protocol that the client speaks; `tool`: empty unless times are kept
+    for each tool; `longest_s`: seconds of the longest of these calls.
     """
 
     server: str
@@ -33,8 +35,8 @@ class CallStats(Struct, frozen=True, gc=False):
 
 
 class ToolStats(Struct, frozen=True, gc=False):
-    """How often the tools of a server were called, and how often that failed. There may be
-    thousands, so they come in columns. `tools`: the names that the server has for them."""
+    """How often the tools of a server were called, and how often that failed, in columns, because
+    there may be thousands of tools. `tools`: the server's own names."""
 
     server: str
     tools: tuple[str, ...]
@@ -53,21 +55,21 @@ class AnswerStats(Struct, frozen=True, gc=False):
 
 
 class Durations(Struct, frozen=True, gc=False):
-    """A histogram, cumulative over the life of a process. `buckets`: of each bucket alone, the last
-    for everything above the bounds."""
+    """A histogram, cumulative over the life of a process. `buckets`: count of each bucket alone,
+    the last for everything above the bounds."""
 
     seconds: float
     buckets: tuple[int, ...]
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """All that a front counted since it started, and what it has to say of each server. There may
-    be a thousand of those, so this travels as memory.
+    """All counts of a front since it started, and its figures of each server. A gateway may have a
+    thousand servers, so this travels as a blob.
 
     `overhead`: the gateway's own time in sampled calls, by stage; `inflight`: requests per server;
-    `held`: of these, those whose server is not there; `late_replies`: answers for which nobody
-    waited, per server; `retries`: calls that were sent once more, by server and outcome; `views`:
-    what is in view now, those of everybody first.
+    `held`: the requests among these whose server is not there; `late_replies`: answers for which no
+    client waited, per server; `retries`: calls that were sent once more, by server and outcome;
+    `views`: figures of each view now, views for all clients first.
     """
 
     calls: tuple[CallStats, ...] = ()
@@ -81,17 +83,17 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class Answers(Message, frozen=True, kw_only=True):
-    """From a worker, every second or two if there is anything new."""
+    """Answer times of a server, from its worker, every second or two if anything is new."""
 
     stats: tuple[AnswerStats, ...]
 
 
 class FrontStats(Message, frozen=True, kw_only=True):
-    """Every two seconds. Descriptor: blob with `Figures`. Nothing here grows with the servers: a
-    packet has little room.
+    """Figures of a front, every two seconds. Descriptor: blob with `Figures`. The message itself
+    does not grow with the number of servers: a packet has little room.
 
     `sessions`: per protocol revision; `refused`: requests that the HTTP policy refused, by reason;
-    `recorded`: calls of which a line was to be written, by what became of it: `written` or `lost`.
+    `recorded`: calls to be recorded, by outcome: `written` or `lost`.
     """
 
     connections: int
@@ -107,7 +109,7 @@ BUCKETS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
 )  # fmt: skip
-#: Those of the gateway's own time per call.
+#: Upper bounds, in seconds, of the buckets of the gateway's own time per call.
 OVERHEAD_BUCKETS_S = (
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
 )  # fmt: skip
@@ -115,8 +117,8 @@ OVERHEAD_BUCKETS_S = (
 
 class ShowCalls(Message, frozen=True, kw_only=True):
     """From the supervisor to a front or a worker: which calls are under way? `ticket`: comes back
-    with the answer. For fronts: `servers`: only these, empty for all; `slow_s`: only those that
-    take longer; `most`: of the rest only the longest so many."""
+    with the answer. For fronts: `servers`: only calls of these, empty for all; `slow_s`: only calls
+    that take longer; `most`: maximum number of calls in the answer, the longest first."""
 
     ticket: int
     servers: tuple[str, ...] = ()
@@ -125,20 +127,21 @@ class ShowCalls(Message, frozen=True, kw_only=True):
 
 
 class CallsShown(Message, frozen=True, kw_only=True):
-    """The answer. Descriptor: blob with a JSON list, from a front of `CallUnderWay`, the longest
-    first, from a worker of pairs (front, call), of those that wait for their turn. `more`: how many
-    are not in it."""
+    """Answer to `ShowCalls`. Descriptor: blob with a JSON list: from a front of `CallUnderWay`, the
+    longest first; from a worker of pairs (front, call), the calls that wait for their turn. `more`:
+    number of calls that are not in the list."""
 
     ticket: int
     more: int = 0
 
 
 class CallUnderWay(Struct, frozen=True, kw_only=True):
-    """A call that is not answered yet. Nothing of it is secret, and nothing of it is an argument.
+    """A call that is not answered yet, without secrets and without arguments.
 
-    `id`: of this front; `name`: of the tool or prompt, as its client knows it; `state`: `held` for
-    a server that is not there, `asking` its client something, else `running`; `client`: what it
-    calls itself; `session`: a word that stands for the client; `progress`: is it told of progress?
+    `id`: the front's number of the call; `name`: of the tool or prompt, as the client knows it;
+    `state`: `held` while its server is not there, `asking` while the client is asked something,
+    else `running`; `client`: name that the client gives itself; `session`: a word that stands for
+    the client; `progress`: whether the client gets notifications of progress.
     """
 
     id: int
@@ -154,21 +157,23 @@ class CallUnderWay(Struct, frozen=True, kw_only=True):
 
 
 SAMPLED_OF_CALLS = 32
-"""One call of so many is timed. A power of two."""
+"""Calls per timed call: a single call out of this number is timed. A power of two."""
 MASK = SAMPLED_OF_CALLS - 1
-"""`id & MASK == MASK`: this one is timed."""
+"""Mask of call ids: if `id & MASK == MASK`, the call is timed."""
 NEXT = MASK - 1
-"""`id & MASK == NEXT`: the next one will be."""
+"""Masked id of the call before a timed call: if `id & MASK == NEXT`, the next call is timed."""
 NOTICE = "metamcp/timed"
-"""The method of the notice that a worker sends before the answer to such a call. What a server
-sends under this name is JSON, and the number of no call begins with the byte of a brace."""
+"""Method of the notice that a worker sends before the answer to a timed call. A notification that a
+server sends under this name is not mistaken for it: JSON begins with a brace, and the packed number
+of a call never begins with that byte."""
 
 _LAYOUT = struct.Struct("!Qdd")
 
 
 class Timed(NamedTuple):
-    """Of call `id`: seconds from its frame to the frame of its answer, and those of the worker's
-    own among them, which are neither the server's nor spent waiting for a turn."""
+    """Times of call `id` in a worker. `total_s`: seconds from its frame to the frame of its answer;
+    `own_s`: the worker's own seconds among these, without the server and without waiting for a
+    turn."""
 
     id: int
     total_s: float
@@ -180,7 +185,7 @@ def pack(timed: Timed) -> bytes:
 
 
 def unpack(data: bytes) -> Timed | None:
-    """None for what is no such notice."""
+    """Return the times in a notice; None if the bytes are not such a notice."""
     if len(data) != _LAYOUT.size:
         return None
     return Timed(*_LAYOUT.unpack(data))

@@ -1,4 +1,4 @@
-"""Frames as bytes, and a stream of bytes cut into frames.
+"""Encoding of frames as bytes, and cutting a stream of bytes into frames.
 
 Owns: the layout of a frame on the pipe. Never: what a frame means, reading or writing a pipe,
 opening a JSON body, unpickling anything.
@@ -48,12 +48,12 @@ _DEADLINE_MS_MAX = 2 ** (32 - _FLAG_BITS) - 1
 
 
 def pack(frame: Frame) -> bytes:
-    """The frame with its length in front, ready for the pipe. Raises TooLarge."""
+    """Encode a frame with its length in front, ready for the pipe. Raises TooLarge."""
     return b"".join(parts(frame))
 
 
 def parts(frame: Frame) -> tuple[bytes, bytes]:
-    """The same in two pieces, the second is the body: a large one need not be copied."""
+    """Encode a frame as two pieces; the second is the body, so that a large body is not copied."""
     match frame:
         case Result(id, body):
             return _head(_RESULT, id, len(body)), body
@@ -88,7 +88,7 @@ def parts(frame: Frame) -> tuple[bytes, bytes]:
 
 
 def unpack(payload: bytes) -> Frame:
-    """The frame in one payload, without its length. Raises FrameBroken."""
+    """Decode the frame in one payload, without its length. Raises FrameBroken."""
     cutter = FrameCutter()
     frames = cutter.feed(_PREFIX.pack(len(payload)) + payload)
     if cutter.broken is not None:
@@ -99,21 +99,21 @@ def unpack(payload: bytes) -> Frame:
 
 class FrameCutter:
     """Cuts a byte stream into frames, in whatever pieces it comes. Holds at most one frame.
-    `broken`: what is wrong behind the last of them; then nothing more can be read.
+    `broken`: the error after the last good frame; then nothing more can be read.
 
-    What comes of a large body is put together once, when all of it is there.
+    The pieces of a large body are joined once, when all of them are there.
     """
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._missing = 0
-        """Bytes that have to come before more can be made of the pieces."""
+        """Bytes that have to come before the pieces can be decoded further."""
         self._begun: tuple[_Head, bytes] | None = None
-        """What stands in front of the body, if the pieces are one."""
+        """Header and variable parts in front of the body, if the pieces are of a body."""
         self.broken: FrameBroken | TooLarge | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes, up to one that is broken."""
+        """Return the frames that `data` completes, up to a broken frame."""
         if len(data) < self._missing:
             self._pieces.append(data)
             self._missing -= len(data)
@@ -149,7 +149,8 @@ class FrameCutter:
             self._hold(data[at:])
 
     def _go_on(self, data: bytes, frames: list[Frame]) -> tuple[int, bytes]:
-        """With the pieces; where in which bytes the next frame begins."""
+        """Join `data` with the held pieces. Returns the bytes that hold the next frame, and the
+        offset where it begins."""
         pieces, missing, begun = self._pieces, self._missing, self._begun
         self._pieces, self._missing, self._begun = [], 0, None
         if begun is None:
@@ -158,7 +159,7 @@ class FrameCutter:
         return missing, data
 
     def _hold(self, rest: bytes) -> None:
-        """The beginning of a frame."""
+        """Hold the beginning of a frame until the rest comes."""
         here = len(rest)
         if here >= _PREFIX.size:
             (size,) = _PREFIX.unpack_from(rest)
@@ -199,7 +200,8 @@ _OWNED: Mapping[int, Callable[[int, int, bytes, bytes, bytes], Frame]] = {
 
 
 def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
-    """`front`: the parts between header and body. Raises FrameBroken."""
+    """Build a frame from its parts. `front`: the parts between header and body. Raises
+    FrameBroken."""
     _, _, kind, id, deadline, number, first, second, _ = head  # noqa: A001 - the wire's own name
     if kind == _CALL:
         middle = first + second

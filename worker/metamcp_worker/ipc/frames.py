@@ -1,6 +1,6 @@
-"""The language of the pipe between a front and a worker: typed headers around raw JSON bodies.
+"""Frames on the pipe between a front and a worker: typed headers around raw JSON bodies.
 
-Owns: the kinds of frames, what each says, the version, the limits. Never: their bytes
+Owns: the kinds of frames and their meaning, the version, the limits. Never: their bytes
 (`frame_bytes`), reading or writing a pipe, opening a JSON body.
 """
 
@@ -10,16 +10,16 @@ from msgspec import Struct
 
 VERSION = 3
 BODY_BYTES_MAX = 16 * 1024 * 1024
-"""One JSON-RPC message of a client."""
+"""Maximum bytes of a JSON-RPC message of a client."""
 MESSAGE_BYTES = 64 * 1024 * 1024
-"""One JSON-RPC message of a server, where the configuration does not say otherwise."""
+"""Maximum bytes of a JSON-RPC message of a server, unless the configuration sets another limit."""
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
-"""What the configuration may allow."""
+"""Largest limit in bytes that the configuration may set for a message of a server."""
 FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + 64 * 1024
 METHOD_BYTES_MAX = 256
 
 NUMBER_MAX = 2**32 - 1
-"""Of a peer or a question: what its place in the header holds."""
+"""Largest number of a peer or a question that the header of a frame can hold."""
 
 
 class Kind(IntEnum):
@@ -44,13 +44,13 @@ class CallFrame(Struct, frozen=True, gc=False):
     """front -> worker: send this request to the server.
 
     `id`: the front's number for the call, unique on its pipe. `params`: raw JSON object without
-    `_meta`, names already the server's own. `meta`: raw JSON object with what is left of `_meta`
-    for others (no progress token, no key of the protocol), or empty. `caller`: raw JSON object
+    `_meta`, with the server's own names. `meta`: raw JSON object with the rest of `_meta` (without
+    progress token and keys of the protocol), or empty. `caller`: raw JSON object
     `{"clientInfo":…, "clientCapabilities":…, "logLevel":…}` of the client that asked, or empty.
     `deadline_ms`: how long the answer may take, 0 for the server's own timeout.
-    `wants_progress`: the client sent a progress token. `peer`: who calls, as a number of the front:
-    all calls of one session have the same, 0 is a call that stands alone. `traced`: the front wants
-    to know when the server had it (`spans`).
+    `wants_progress`: the client sent a progress token. `peer`: the front's number of the caller;
+    all calls of one session have the same number, 0 is a call that stands alone. `traced`: the
+    front wants to know when the server had the call (`messages.Leg`).
     """
 
     id: int
@@ -79,7 +79,8 @@ class Error(Struct, frozen=True, gc=False):
 
 
 class Cancel(Struct, frozen=True, gc=False):
-    """front -> worker: nobody waits for this call any more. `reason` is text, perhaps empty."""
+    """front -> worker: cancel this call; no client waits for its answer any more. `reason` is text,
+    perhaps empty."""
 
     id: int
     reason: bytes = b""
@@ -93,8 +94,8 @@ class Progress(Struct, frozen=True, gc=False):
 
 
 class Notice(Struct, frozen=True, gc=False):
-    """worker -> front: a notification of the server, with raw params. `id`: the call that it
-    belongs to, 0 for none."""
+    """worker -> front: a notification of the server, with raw params. `id`: the call of the
+    notification, 0 for none."""
 
     method: str
     body: bytes
@@ -139,9 +140,9 @@ class Tell(Struct, frozen=True, gc=False):
 
 
 class Keep(Struct, frozen=True, gc=False):
-    """front -> worker: call `id` outlives its front from now on: its client can ask another front
-    for the answer. `owner` and `name`: what is to be said then; `note`: what that front has to know
-    of the call, never empty. The last `Keep` of a call counts."""
+    """front -> worker: keep call `id` if this front ends, so that the client can get the answer
+    from another front. `owner` and `name`: identify the call in the `Claim` of that front; `note`:
+    data that the other front needs, never empty. The last `Keep` of a call counts."""
 
     id: int
     owner: bytes
@@ -151,8 +152,8 @@ class Keep(Struct, frozen=True, gc=False):
 
 class Claim(Struct, frozen=True, gc=False):
     """front -> worker: go on under this `id` with the call that was kept for this owner under this
-    name. `peer`: as in `CallFrame`. It is answered with `KeptFrame`, and what came for the call
-    meanwhile follows."""
+    name. `peer`: as in `CallFrame`. The worker answers with `KeptFrame`; then the frames follow
+    that came for the call meanwhile."""
 
     id: int
     owner: bytes
@@ -161,16 +162,17 @@ class Claim(Struct, frozen=True, gc=False):
 
 
 class KeptFrame(Struct, frozen=True, gc=False):
-    """worker -> front: the call that was claimed is here, with this note; an empty one: it is
-    not."""
+    """worker -> front: answer to `Claim`, with the note of the call; an empty note means that the
+    call is not here."""
 
     id: int
     note: bytes = b""
 
 
 class Release(Struct, frozen=True, gc=False):
-    """front -> worker: nobody comes back for what was kept for this owner by fronts that are gone.
-    An empty one: nor for any call of the front that says so, which has answered them all."""
+    """front -> worker: drop the calls that fronts which are gone kept for this owner; no client
+    comes back for them. An empty owner: drop also all kept calls of the sending front, which has
+    answered all of them."""
 
     owner: bytes = b""
 
