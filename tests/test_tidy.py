@@ -74,7 +74,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_supervisor.systemd": "sd_status",
     "metamcp_supervisor.telemetry": (
-        "counters exemplars health histograms history metric_names processes snapshot text_format"
+        "counters exemplars health histograms history metric_names processes text_format"
     ),
     "metamcp_supervisor.views": "ledger",
     "metamcp_worker.bridge": "http1_answers http_requests legacy_era modern_era session",

@@ -3,8 +3,8 @@
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.snapshot import Readings
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, Figures, FrontStats
 from tests.supervisor.small_gateway import SmallGateway, server

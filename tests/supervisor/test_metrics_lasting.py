@@ -2,8 +2,8 @@
 
 import pytest
 
+from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.snapshot import Readings
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.ipc.messages import AnswerStats, Figures

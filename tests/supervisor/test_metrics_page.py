@@ -14,10 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.page_rows import SERIES_MAX, Caps, Table, size
-from metamcp_supervisor.telemetry.snapshot import Readings
 from metamcp_supervisor.telemetry.text_format import (
     ROWS,
     Columns,

@@ -14,7 +14,7 @@ from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.limits import limits_of
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
-from metamcp_supervisor.telemetry.snapshot import GatewayPulse, Readings
+from metamcp_supervisor.telemetry.health import GatewayPulse, Readings
 
 _WAITING = struct.Struct("=24xI")
 """Part of `struct tcp_info`: for a listening socket, the field of unacknowledged segments has the

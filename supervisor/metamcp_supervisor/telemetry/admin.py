@@ -20,8 +20,8 @@ from msgspec import structs
 
 from metamcp_supervisor.config.config import Address, AnyAddress
 from metamcp_supervisor.telemetry import health, text_format
+from metamcp_supervisor.telemetry.health import GatewayPulse, Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.snapshot import GatewayPulse, Readings
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http import http1
 from metamcp_worker.http.hosts import Hosts, place_of

@@ -20,6 +20,7 @@ from metamcp_supervisor.telemetry.counters import (
     add_counts,
 )
 from metamcp_supervisor.telemetry.exemplars import FAMILY, Spanned
+from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.histograms import Counts, Histogram, Lately, quantile
 from metamcp_supervisor.telemetry.metric_names import (
     DRIFT,
@@ -43,7 +44,6 @@ from metamcp_supervisor.telemetry.page_rows import (
     of_views,
 )
 from metamcp_supervisor.telemetry.processes import ProcessUsage
-from metamcp_supervisor.telemetry.snapshot import Readings
 from metamcp_supervisor.telemetry.text_format import Columns
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus

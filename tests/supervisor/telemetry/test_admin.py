@@ -11,8 +11,8 @@ import pytest
 from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.admin import PAGES, Admin
+from metamcp_supervisor.telemetry.health import GatewayPulse, Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.snapshot import GatewayPulse, Readings
 from metamcp_worker.http.serve import HttpServer
 from tests import unixhttp
 from tests.supervisor.small_gateway import SmallGateway, server

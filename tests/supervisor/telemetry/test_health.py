@@ -2,7 +2,7 @@ import pytest
 from msgspec import structs
 
 from metamcp_supervisor.telemetry import health
-from metamcp_supervisor.telemetry.snapshot import GatewayPulse
+from metamcp_supervisor.telemetry.health import GatewayPulse
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from tests.supervisor.small_gateway import SmallGateway, server
 

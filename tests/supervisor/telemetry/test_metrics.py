@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.metric_names import FAMILIES
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.snapshot import Readings
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_worker.ipc.messages import (
     AnswerStats,
